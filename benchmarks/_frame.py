@@ -280,11 +280,11 @@ class Bench:
             command, cwd=self.folder, env=self.environment, check=True, stdout=subprocess.PIPE, text=True
         ).stdout
 
-    def starts(self, *plan: str, count: int = 0) -> None:
+    def starts(self, *plan: str, count: int = 0, script: str = "train.py") -> None:
         """Start the job; it ends after `count` steps (0: never)."""
         for path in self.folder.glob("steps-*"):
             path.unlink()
-        words = ("run", "--detach", "--json", "train.py", *plan, "--", str(count))
+        words = ("run", "--detach", "--json", script, *plan, "--", str(count))
         self.run = json.loads(self.headgate(*words))["run"]
 
     def job(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.hub.team import Team
+from tests.hub.test_launched import MEETS
 from tests.hub.user import User
 
 from headgate.telemetry.store import RunReader
@@ -103,3 +104,24 @@ def test_a_cluster_that_cannot_be_reached_is_refused(team: Team) -> None:
     assert dry[0]["argv"][1:] == ["-m", "headgate.torch.ps"]
     made = [line for entry in dry for line in entry["box"] if line.startswith("mkdir")]
     assert len(made) == len(set(made))
+
+
+def test_workers_of_another_launcher_meet_across_nodes_and_start_again_on_those_that_are_left(team: Team) -> None:
+    user = team.user
+    user.write(
+        "meets.py",
+        MEETS
+        + """
+    peers = meet()
+    Path(f"met-{restarts}-{rank}").write_text(" ".join(os.environ[name] for name in ("LOCAL_RANK", "GROUP_RANK")))
+    while not os.path.exists("go"):
+        time.sleep(0.02)
+    """,
+    )
+    user.write("jobs.yaml", "jobs: [{script: meets.py, launch: torchrun, plan: {strategy: allreduce, workers: 4}}]")
+    run = user.detaches("jobs.yaml", "--cluster", "team", "--nodes", "b,c")
+    assert [user.sees(f"met-0-{rank}") for rank in range(4)] == ["0 0", "1 0", "0 1", "1 1"]
+    up(team, "ab")
+    assert [user.sees(f"met-1-{rank}") for rank in range(4)] == [f"{rank} 0" for rank in range(4)]
+    user.touch("go")
+    user.sees_state("meets", "done", run=run)

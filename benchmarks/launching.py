@@ -1,0 +1,80 @@
+"""Headgate in the place of torchrun: the same script of PyTorch's DistributedDataParallel, started by either in turn.
+
+    python benchmarks/launching.py [--tasks 2,4] [--repetitions 5] [--steps 1500] [--json PATH]
+
+Seconds from the command to the first step of all workers, Headgate's hub being up; and the median step of the first
+worker, as the ratio of Headgate's to torchrun's in the same repetition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import _frame
+
+SCRIPT = "ddp.py"
+
+
+def by_torchrun(bench: _frame.Bench, count: int, steps: int) -> tuple[float, float]:
+    """Seconds to the first step of all, and of a step."""
+    for path in bench.folder.glob("steps-*"):
+        path.unlink()
+    where = ("--master-port", str(_frame.free_port()), "--nproc-per-node", str(count))
+    began = time.time()
+    command = [sys.executable, "-m", "torch.distributed.run", *where, SCRIPT, str(steps)]
+    subprocess.run(command, cwd=bench.folder, env=bench.environment, check=True, capture_output=True)
+    return measured(bench, began)
+
+
+def by_headgate(bench: _frame.Bench, count: int, steps: int) -> tuple[float, float]:
+    """The same of a job of Headgate's."""
+    began = time.time()
+    bench.starts("--workers", str(count), count=steps, script=SCRIPT)
+    _frame.until(lambda: bench.job()["state"] in ("done", "failed"), "the job ends")
+    if bench.job()["state"] != "done":
+        raise RuntimeError(bench.headgate("logs", "ddp", "--all"))
+    return measured(bench, began)
+
+
+def measured(bench: _frame.Bench, began: float) -> tuple[float, float]:
+    """Seconds to the first step of all processes that wrote down their steps, and the median step of one of them; the
+    first tenth is left out."""
+    times: dict[int, list[float]] = {}
+    for each in bench.steps():
+        times.setdefault(each.pid, []).append(each.at)
+    one = next(iter(times.values()))
+    late = one[len(one) // 10 :]
+    return max(at[0] for at in times.values()) - began, statistics.median(b - a for a, b in itertools.pairwise(late))
+
+
+def main() -> None:
+    arguments = _frame.parser("Headgate in the place of torchrun.", 5)
+    arguments.add_argument("--tasks", default="2,4", help="numbers of workers, by comma (default: 2,4)")
+    arguments.add_argument("--steps", type=int, default=1500, help="steps of each run (default: 1500)")
+    options = arguments.parse_args()
+    rows: list[dict[str, object]] = []
+    _frame.heading(options.repetitions, "torch")
+    with _frame.bench() as bench:
+        by_headgate(bench, 1, 10)  # the hub is up from here on, and has measured the machine
+        for count in map(int, options.tasks.split(",")):
+            pairs = [
+                (by_torchrun(bench, count, options.steps), by_headgate(bench, count, options.steps))
+                for _ in range(options.repetitions)
+            ]
+            starts = {"torchrun": [a[0] for a, _ in pairs], "headgate": [b[0] for _, b in pairs]}
+            ratios = [b[1] / a[1] for a, b in pairs]
+            for name, found in starts.items():
+                print(f"{f'{count} workers, {name}: seconds to the first step':52}{_frame.spread(found)}")
+            print(f"{f'{count} workers: step time over torchrun':52}{_frame.spread(ratios)}")
+            rows.append({"workers": count, "first_step": starts, "step_ratios": ratios})
+    _frame.write(options.json, Path(__file__).stem, {"cpus": os.cpu_count(), "launchers": rows}, "torch")
+
+
+if __name__ == "__main__":
+    main()
