@@ -129,6 +129,16 @@ def test_workers_that_are_stated_count_more_than_the_launcher_s(tmp_path: Path) 
     assert "starts 2 workers" in note
 
 
+def test_a_script_that_uses_headgate_keeps_headgate_s_own_contract(tmp_path: Path) -> None:
+    job = run(tmp_path, "torchrun", "--nproc-per-node", "2", "train.py")
+    (tmp_path / "train.py").write_text("import headgate.torch as hg\n")
+    found, note = resolved(job)
+    assert (found.run, found.contract, found.plan) == (("python", "train.py"), None, TWO)
+    assert note == "Headgate takes the place of torchrun, and starts 2 workers"
+    with pytest.raises(UsageError, match="leave out launch torchrun"):
+        resolved(Job(name="a", script=str(tmp_path / "train.py"), launch="torchrun"))
+
+
 def test_what_a_launcher_sets_is_set(tmp_path: Path) -> None:
     words = "accelerate launch --cpu --mixed_precision=bf16 --num_cpu_threads_per_process 3 train.py"
     job, _ = resolved(run(tmp_path, *words.split()))

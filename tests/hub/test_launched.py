@@ -144,7 +144,7 @@ def test_a_lost_worker_ends_the_attempt_and_retries_start_all_again(user: User) 
             saved.write_text(str(step))
         if step == 3 and restarts == 0:
             if rank == 1:
-                while saved.read_text() != "3":
+                while not saved.exists() or saved.read_text() != "3":
                     time.sleep(0.02)
                 os.kill(os.getpid(), signal.SIGKILL)
             peers[0].recv(1)

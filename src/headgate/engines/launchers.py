@@ -13,6 +13,7 @@ from pathlib import Path
 from headgate.engines import contracts
 from headgate.engines.distributed_scripts import Written, written_for
 from headgate.engines.program import source, words_of
+from headgate.engines.scripts import libraries
 from headgate.errors import UsageError
 from headgate.jobs import Contract, Job
 from headgate.plans import Plan
@@ -185,7 +186,17 @@ def _written(job: Job) -> Written | None:
     return written_for(file) if file is not None else None
 
 
+def _uses_headgate(job: Job) -> bool:
+    file = source(job)
+    return file is not None and bool(libraries(file))
+
+
 def _check(job: Job, contract: Contract) -> None:
+    if _uses_headgate(job):
+        raise UsageError(
+            f"job {job.name!r}: its script uses a library of Headgate's, which tells workers of each other by itself; "
+            f"leave out launch {contract}"
+        )
     plan = job.plan
     if plan is None:
         return
@@ -204,14 +215,8 @@ def _without(job: Job, command: Taken) -> Job:
     plan = job.plan
     if plan is None and (command.workers or 1) > 1:
         plan = Plan(strategy="allreduce", workers=command.workers or 1, batch_per_worker=None)
-    return replace(
-        job,
-        run=command.command,
-        args=(),
-        env={**command.env, **job.env},
-        launch=job.launch or command.contract,
-        plan=plan,
-    )
+    job = replace(job, run=command.command, args=(), env={**command.env, **job.env}, plan=plan)
+    return job if job.launch is not None or _uses_headgate(job) else replace(job, launch=command.contract)
 
 
 def _python_beside(launcher: str) -> str:
