@@ -283,7 +283,8 @@ JAX = """
 """
 
 
-@pytest.mark.parametrize("script", [JAX, pytest.param(TENSORFLOW, marks=pytest.mark.long)], ids=["jax", "tensorflow"])
+@pytest.mark.long
+@pytest.mark.parametrize("script", [JAX, TENSORFLOW], ids=["jax", "tensorflow"])
 def test_scripts_of_other_frameworks_meet_by_their_own_contracts(user: User, script: str) -> None:
     user.write("sums.py", script)
     ended = user.json("run", "--workers", "2", "sums.py")
