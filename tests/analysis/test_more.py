@@ -58,6 +58,13 @@ def test_a_replay_that_is_off_by_more_than_a_tenth_gives_no_figure_but_the_reaso
     }
 
 
+def test_a_pause_to_evaluate_is_no_step(tmp_path: Path) -> None:
+    spans = {"input": 0.07, "compute": 0.03}
+    job = MadeUp(ran=0.5, spans=spans, loader_workers=2, steps=lambda t: 0.0 if 15 <= t < 25 else 10.0, end=60)
+    more = bought(recording(tmp_path / "run.sqlite", {"a": job}))
+    assert more.replay_error == pytest.approx(0.0, abs=0.02)
+
+
 def test_cores_and_loader_that_bind_together_are_told_as_a_pair(tmp_path: Path) -> None:
     # One reader decompresses and the training process computes, both all the time, on the two cores there are.
     more = made(tmp_path, ran=2.0, ready=1.0, spans={"input": 0.04, "compute": 0.06}, loader_workers=1)

@@ -42,6 +42,8 @@ _NOISE, _OF_GAIN = 0.05, 0.25
 by benchmarks/more_really.py."""
 _SPREAD = 1.645
 _TINY = 1e-9
+_PAUSE = 20.0
+"""Mean steps that a report is late, from which on the job did something else; batches come in bursts of a few."""
 _TOGETHER = 1.1
 """Two resources bind together where more of both buys so many times what more of the better one does."""
 _NO_RATE = "the rate of its nodes' NICs is not known: say it in the cluster file (`nic: 10Gbit`)"
@@ -305,12 +307,13 @@ class _View:
         return sorted(found, key=lambda step: step.told)
 
     def _measured(self) -> float:
-        """Mean seconds of a step by what it reported."""
+        """Mean seconds of a step by what it reported, without the pauses in which it evaluates or saves."""
         progress, (start, end) = self._job.progress, self._stretch
         kept = np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)
-        steps = np.maximum.accumulate(progress.step[kept])
-        done = float(steps[-1] - steps[0])
-        return (end - start) / done if done > 0.0 else math.inf
+        reached, first = np.unique(np.maximum.accumulate(progress.step[kept]), return_index=True)
+        steps, seconds = np.diff(reached), np.diff(progress.t[kept][first])
+        usual = seconds <= (steps + _PAUSE) * seconds.sum() / steps.sum()
+        return float(seconds[usual].sum() / steps[usual].sum())
 
 
 def _computes(cores: CoresUsed, paths: Sequence[Path], now: float, readers: int, waited: bool) -> float:
