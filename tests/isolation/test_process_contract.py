@@ -38,6 +38,7 @@ class TestWithCgroups(IsolationContract):
 class TestWithoutCgroups(IsolationContract):
     caps_fractions = False
     limits_tasks = False
+    holds = False
     elsewhere = ("headgate.isolation.process", f"ProcessIsolation({GROUP!r}, mode='none')")
 
     @pytest.fixture

@@ -166,6 +166,22 @@ class PassesDescriptorsOn(MemoryBox):
         super()._say(*(line.replace("descriptors 0 1 2", "descriptors 0 1 2 3") for line in lines))
 
 
+class HoldsNothing(MemoryBox):
+    def hold(self) -> bool:
+        return True
+
+
+class HearsNothingWhileHeld(MemoryBox):
+    def terminate(self) -> None:
+        if not self.held_still:
+            super().terminate()
+
+
+class ReleasesNothing(MemoryIsolation):
+    def release(self, record: Mapping[str, object]) -> None:
+        return
+
+
 class SweepsNothing(MemoryIsolation):
     def sweep(self, record: Mapping[str, object]) -> None:
         return
@@ -232,6 +248,9 @@ DEFECTS: dict[str, tuple[Callable[[], MemoryIsolation], str]] = {
     "a recycled process id is killed": (SweepsByNumberAlone, "test_20"),
     "a dry run starts": (StartsOnADryRun, "test_21"),
     "CPU time lost": (with_boxes(LosesTheCpuTime), "test_23"),
+    "what is held runs": (with_boxes(HoldsNothing), "test_24"),
+    "what is held cannot be asked to end": (with_boxes(HearsNothingWhileHeld), "test_25"),
+    "what was held stays so": (ReleasesNothing, "test_26"),
 }
 
 

@@ -1,9 +1,9 @@
 """The guard: a small process that outlives the hub just long enough to clean up after it.
 
-The hub tells it of each box over a socket pair. When the hub's end closes without a goodbye, the guard asks the tasks
-to end. Those on the channel saw it close and are saving a checkpoint; the others get a signal. Meanwhile the guard
-keeps writing their output to their logs. After 10 seconds it kills what is left and removes the boxes. If the guard
-dies too, the next headgate command does that (`leftovers`).
+The hub tells it of each box over a socket pair. When the hub's end closes without a goodbye, the guard releases the
+tasks that were held and asks all to end. Those on the channel saw it close and are saving a checkpoint; the others get
+a signal. Meanwhile the guard keeps writing their output to their logs. After 10 seconds it kills what is left and
+removes the boxes. If the guard dies too, the next headgate command does that (`leftovers`).
 """
 
 from __future__ import annotations
@@ -138,6 +138,22 @@ def _sweep(record: Mapping[str, object]) -> bool:
     return True
 
 
+def _release(record: Mapping[str, object]) -> None:
+    """Let a task run on that the hub was holding when it died."""
+    try:
+        isolation.make(str(record["isolation"]), _GROUP).release(record)
+    except (HeadgateError, OSError) as error:
+        print(f"{record.get('task')} may be held: {error}", file=sys.stderr)
+
+
+def _ask(record: Mapping[str, object]) -> None:
+    """Ask a task to end, by the signal that it is to get."""
+    first = processes.look(int(str(record["pid"])))
+    number = int(str(record.get("stop_signal", int(signal.SIGTERM))))
+    if first is not None:
+        processes.send(receivers(first, number), number)
+
+
 @dataclass(slots=True)
 class _GuardedTask:
     record: dict[str, object]
@@ -179,11 +195,10 @@ class _Guard:
 
     def _orphaned(self) -> None:
         for task in self._tasks.values():
+            _release(task.record)  # what is held hears nothing of what follows
+        for task in self._tasks.values():
             if not task.connected and task.pidfd is not None:
-                first = processes.look(int(str(task.record["pid"])))
-                number = int(str(task.record.get("stop_signal", int(signal.SIGTERM))))
-                if first is not None:
-                    processes.send(receivers(first, number), number)
+                _ask(task.record)
         deadline = time.monotonic() + GRACE_SECONDS
         poller = select.poll()
         for task in self._tasks.values():

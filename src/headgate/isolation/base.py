@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.cluster import Place
+from headgate.errors import IsolationError
 from headgate.events import Exit
 from headgate.identifiers import TaskId
 from headgate.isolation.attributes import Attributes
@@ -116,6 +117,22 @@ class Box(ABC):
         """Which memory ran out: `over its memory limit of 64 MiB`, for example, or that of this machine."""
         return ""
 
+    def hold(self) -> bool:
+        """Stop every process of the task where it stands, until `release`; takes some milliseconds. May be called from
+        any thread.
+
+        Returns:
+            Whether it is held. A task that has ended, or that was asked to end, is not.
+
+        Raises:
+            IsolationError: It cannot be held here, or not in time. It runs on.
+        """
+        raise IsolationError(f"{self.task}: what it is boxed in cannot hold a task; leave out the proof")
+
+    def release(self) -> None:  # noqa: B027  # most hold nothing
+        """Let the task run on; does nothing when it is not held. May be called from any thread. Whatever ends a task
+        does so too: what is held hears no signal."""
+
     def ask(self, number: int) -> None:
         """Ask the task's main process to end, by a signal, and none of its helpers. Returns at once. Does nothing when
         it has ended. A box that cannot tell them apart asks all."""
@@ -198,3 +215,6 @@ class Isolation(ABC):
     def sweep(self, record: Mapping[str, object]) -> None:
         """Kill and remove a box of a process that is gone, from its `Box.record`. Does nothing when there is nothing
         left, and never touches a process that merely has a recycled process id."""
+
+    def release(self, record: Mapping[str, object]) -> None:  # noqa: B027  # most hold nothing
+        """Let a task of a process that is gone run on, if it was held, from its `Box.record`."""

@@ -58,6 +58,9 @@ class ProcessBox(Box):
         self._asked: list[int] = []
         self._reaped = False
         self._closed = False
+        self._holding = threading.Lock()
+        self._held = False
+        self._ending = False  # it was asked to, or is killed: it is held no more
 
     @property
     def exit_fd(self) -> int:
@@ -88,17 +91,41 @@ class ProcessBox(Box):
     def shortage(self) -> str:
         return said_shortage(self._enclosure.memory(), self._where)
 
+    def hold(self) -> bool:
+        with self._holding:
+            if self._closed or self._ending or self._has_ended:
+                return False
+            try:
+                self._enclosure.hold()
+            except IsolationError as error:
+                if self._has_ended:
+                    return False
+                raise IsolationError(f"{self.task}: {error}") from error
+            self._held = True
+            return True
+
+    def release(self) -> None:
+        with self._holding:
+            if self._held:
+                self._held = False
+                self._enclosure.release()
+
     def ask(self, number: int) -> None:
+        self._ending = True
+        self.release()
         if not self._closed and self._leader is not None:
             asked = receivers(self._leader, number, self._enclosure.pids())
             self._asked += [process.pid for process in asked]
             processes.send(asked, number)
 
     def terminate(self) -> None:
+        self._ending = True
+        self.release()
         if not self._closed:
             self._enclosure.terminate(but=self._asked)
 
     def kill(self) -> None:
+        self._ending = True
         if not self._closed:
             self._enclosure.kill()
 
@@ -120,6 +147,7 @@ class ProcessBox(Box):
         with self._lock:
             if self._closed:
                 return
+            self._ending = True
             self._enclosure.kill()
             if not self._reaped and select.select([self._exit_fd], [], [], STUCK_SECONDS)[0]:
                 self.reap()
@@ -137,11 +165,15 @@ class ProcessBox(Box):
             "folders": {name: str(path) for name, path in self.cgroups.items()},
         }
 
+    @property
+    def _has_ended(self) -> bool:
+        return self._reaped or bool(select.select([self._exit_fd], [], [], 0)[0])
+
     def _while_it_lives(self, change: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
         try:
             return change()
         except (IsolationError, OSError) as error:
-            if self._reaped or select.select([self._exit_fd], [], [], 0)[0]:
+            if self._has_ended:
                 return ()
             raise IsolationError(f"{self.task}: {error}") from error
 

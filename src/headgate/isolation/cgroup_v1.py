@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from headgate.isolation.cgroups import (
+    FREEZE_SECONDS,
     Cgroups,
     Value,
     Write,
     cap_microseconds,
     read_counters,
     read_number,
+    within,
 )
 from headgate.isolation.enclosure import Field, MemoryRecord, cpu_list
 from headgate.shares import WEIGHT_DEFAULT, Unlimited
@@ -26,7 +27,6 @@ SHARES_DEFAULT = 1024
 THROTTLES = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device")
 DISK_WEIGHT = "blkio.bfq.weight"
 DISK_WEIGHT_MOST = 1000
-FREEZE_SECONDS = 1.0
 UNLIMITED_BYTES = 1 << 60
 """The kernel says the largest multiple of a page where there is no limit."""
 LIMIT_SLACK_BYTES = 1 << 20
@@ -100,18 +100,26 @@ class CgroupsV1(Cgroups):
 
     def kill_frozen(self) -> None:
         """Where no cgroup2 tree is mounted beside v1: what is frozen cannot fork."""
-        freezer = self.folders.get("freezer")
-        if freezer is None:
-            self.send(signal.SIGKILL)
-            return
-        state = freezer / "freezer.state"
-        state.write_text("FROZEN")
-        deadline = time.monotonic() + FREEZE_SECONDS
-        while state.read_text().strip() == "FREEZING" and time.monotonic() < deadline:
-            time.sleep(0.0005)
-            state.write_text("FROZEN")  # a fork that raced with the first is frozen by the next
+        if "freezer" in self.folders:
+            self.freeze(FREEZE_SECONDS)
         self.send(signal.SIGKILL)
-        state.write_text("THAWED")
+        self.thaw()
+
+    def freeze(self, seconds: float) -> bool:
+        if (freezer := self.folders.get("freezer")) is None:
+            return super().freeze(seconds)
+
+        def frozen() -> bool:
+            (freezer / "freezer.state").write_text("FROZEN")  # a fork that raced with the last is frozen by this one
+            return (freezer / "freezer.state").read_text().strip() == "FROZEN"
+
+        return within(seconds, frozen)
+
+    def thaw(self) -> None:
+        if (freezer := self.folders.get("freezer")) is not None:
+            (freezer / "freezer.state").write_text("THAWED")
+        else:
+            super().thaw()
 
     def memory(self) -> MemoryRecord:
         folder = self.folders.get("memory")

@@ -6,12 +6,12 @@ Files and units: Documentation/admin-guide/cgroup-v2.rst of the kernel.
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headgate.errors import IsolationError
 from headgate.isolation.cgroups import (
+    FREEZE_SECONDS,
     Cgroups,
     Value,
     Write,
@@ -27,7 +27,6 @@ from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 
 DISK_WEIGHTS = {"io.weight": 10_000, "io.bfq.weight": 1000}
 """Files, and the most that the kernel takes there."""
-FREEZE_SECONDS = 1.0
 LEAF = "headgate-hub"
 """Where the processes of a delegated folder move to, so that it can hand its controllers on."""
 
@@ -132,13 +131,9 @@ class CgroupsV2(Cgroups):
 
     def kill_frozen(self) -> None:
         """Before Linux 5.14: what is frozen cannot fork."""
-        folder = self.folders["unified"]
-        (folder / "cgroup.freeze").write_text("1")
-        deadline = time.monotonic() + FREEZE_SECONDS
-        while not read_counters(folder / "cgroup.events").get("frozen") and time.monotonic() < deadline:
-            time.sleep(0.0005)
+        self.freeze(FREEZE_SECONDS)
         self.send(signal.SIGKILL)
-        (folder / "cgroup.freeze").write_text("0")
+        self.thaw()
 
     def memory(self) -> MemoryRecord:
         if "memory" not in self.folders:

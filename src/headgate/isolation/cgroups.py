@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,15 @@ from headgate.errors import IsolationError
 from headgate.isolation import processes
 from headgate.isolation.enclosure import FIELDS, Enclosure, Field
 from headgate.isolation.fallbacks import Fallbacks
+from headgate.isolation.layout import CURE
 from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 from headgate.units import say_bytes
 
 KILL_SECONDS = 10.0
+HOLD_SECONDS = 0.05
+"""How long it may take until the processes of a task that is held stand still."""
+FREEZE_SECONDS = 1.0
+"""The same of a task that is to be killed."""
 PERIOD_MICROSECONDS = 10_000
 """Period of the CPU cap: short, so that a capped task pauses for milliseconds and not for a tenth of a second."""
 QUOTA_LEAST_MICROSECONDS = 1_000
@@ -99,6 +104,29 @@ class Cgroups(Enclosure):
     @abstractmethod
     def kill_once(self) -> None:
         """End the processes that are in it now."""
+
+    def freeze(self, seconds: float) -> bool:
+        """Stop the processes in it, and what they fork; whether all stood still within so many seconds.
+
+        Raises:
+            OSError: The kernel refused.
+            IsolationError: It has no freezer.
+        """
+        folder = self.folders.get("unified")
+        if folder is None or not (folder / "cgroup.freeze").exists():
+            raise IsolationError(f"it cannot be held: there is no freezer among its cgroups; {CURE}")
+        (folder / "cgroup.freeze").write_text("1")
+        return within(seconds, lambda: bool(read_counters(folder / "cgroup.events").get("frozen")))
+
+    def thaw(self) -> None:
+        """Let them run on.
+
+        Raises:
+            OSError: The kernel refused, or it is gone.
+        """
+        folder = self.folders.get("unified")
+        if folder is not None and (folder / "cgroup.freeze").exists():
+            (folder / "cgroup.freeze").write_text("0")
 
     def plan(self, share: Share) -> Sequence[str]:
         lines = [f"mkdir {group}" for group in dict.fromkeys(folder.parent for folder in self.unique_folders)]
@@ -214,6 +242,20 @@ class Cgroups(Enclosure):
     def pids(self) -> list[int]:
         return _processes(self.unique_folders[0])
 
+    def hold(self) -> None:
+        try:
+            stands = self.freeze(HOLD_SECONDS)
+        except OSError as error:
+            self.release()
+            raise IsolationError(f"it cannot be held: {_text(error)}; run headgate as root") from error
+        if not stands:
+            self.release()
+            raise IsolationError("it cannot be held now: a process of it is busy in the kernel; try again")
+
+    def release(self) -> None:
+        with suppress(OSError):  # it has ended, and its cgroup with it
+            self.thaw()
+
     def terminate(self, but: Collection[int] = ()) -> None:
         self.send(signal.SIGTERM, but)
 
@@ -232,6 +274,7 @@ class Cgroups(Enclosure):
             except OSError as error:  # Docker removes those of a container as soon as its last process is gone
                 if error.errno not in (errno.ENOENT, errno.ENODEV):
                     raise
+            self.release()  # under v1 what is held does not die before
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
             if time.monotonic() > deadline:
@@ -265,6 +308,14 @@ class Cgroups(Enclosure):
                 group.rmdir()
             except OSError:  # another box is in it, or it was not made
                 continue
+
+
+def within(seconds: float, done: Callable[[], bool]) -> bool:
+    """Whether something was done within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (is_done := done()) and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    return is_done
 
 
 def cap_microseconds(cores: float) -> tuple[int, int]:

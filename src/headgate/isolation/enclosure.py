@@ -71,12 +71,24 @@ class Enclosure(ABC):
         """Every living process in it."""
 
     @abstractmethod
+    def hold(self) -> None:
+        """Stop every process in it where it stands.
+
+        Raises:
+            IsolationError: They cannot be stopped, or not in time; they run on.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let them run on; does nothing where they do."""
+
+    @abstractmethod
     def terminate(self, but: Collection[int] = ()) -> None:
         """Ask every process to end, but those of these numbers."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End every process, those forked meanwhile too; returns when none is left or 10 s have passed."""
+        """End every process, those forked meanwhile too, held or not; returns when none is left or 10 s have passed."""
 
     @abstractmethod
     def memory(self) -> MemoryRecord:

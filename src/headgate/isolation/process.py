@@ -127,28 +127,39 @@ class ProcessIsolation(Isolation):
         return tuple(lines)
 
     def sweep(self, record: Mapping[str, object]) -> None:
-        task, mode, folders = record.get("task"), record.get("mode"), record.get("folders")
-        if not isinstance(task, str) or not isinstance(folders, Mapping):
-            raise IsolationError(f"this is no record of a box: {dict(record)!r}; expected what Box.record gave")
-        if record.get("boot") != processes.boot_id():
-            return  # nothing outlives a boot
-        enclosure: Enclosure
-        groups: set[Path] = set()
-        if mode == "none":
-            enclosure = Unboxed(task, Fallbacks(self._cores), self._process_table, _recorded_leader(record))
-        else:
-            paths = {str(name): Path(str(path)) for name, path in folders.items()}
-            for path in paths.values():
-                if not path.parent.name.startswith(PREFIX) or ".." in path.parts:
-                    raise IsolationError(f"{path} is not the cgroup of a box; expected it below a folder {PREFIX}...")
-            made = {name: path for name, path in paths.items() if path.is_dir()}
-            enclosure = (CgroupsV1 if mode == "v1" else CgroupsV2)(made or paths, Fallbacks(self._cores))
-            groups |= {path.parent for path in paths.values()}
+        if (found := self._recorded(record)) is None:
+            return
+        enclosure, groups = found
         enclosure.kill()
         enclosure.remove()
         for group in groups:  # whoever died in the midst of removing the box may have left those of folders gone since
             with contextlib.suppress(OSError):  # another box is in it
                 group.rmdir()
+
+    def release(self, record: Mapping[str, object]) -> None:
+        if (found := self._recorded(record)) is not None:
+            found[0].release()
+
+    def _recorded(self, record: Mapping[str, object]) -> tuple[Enclosure, set[Path]] | None:
+        """The enclosure that a record tells of, and the folders of its group; None: nothing outlives a boot.
+
+        Raises:
+            IsolationError: It is no record of a box.
+        """
+        task, mode, folders = record.get("task"), record.get("mode"), record.get("folders")
+        if not isinstance(task, str) or not isinstance(folders, Mapping):
+            raise IsolationError(f"this is no record of a box: {dict(record)!r}; expected what Box.record gave")
+        if record.get("boot") != processes.boot_id():
+            return None
+        if mode == "none":
+            return Unboxed(task, Fallbacks(self._cores), self._process_table, _recorded_leader(record)), set()
+        paths = {str(name): Path(str(path)) for name, path in folders.items()}
+        for path in paths.values():
+            if not path.parent.name.startswith(PREFIX) or ".." in path.parts:
+                raise IsolationError(f"{path} is not the cgroup of a box; expected it below a folder {PREFIX}...")
+        made = {name: path for name, path in paths.items() if path.is_dir()}
+        kind = CgroupsV1 if mode == "v1" else CgroupsV2
+        return kind(made or paths, Fallbacks(self._cores)), {path.parent for path in paths.values()}
 
     def _enclosure(self, launch: Launch) -> Enclosure:
         found, fallbacks = self._layout, Fallbacks(self._cores)

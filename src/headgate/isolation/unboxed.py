@@ -11,6 +11,7 @@ from headgate.errors import IsolationError
 from headgate.isolation import processes
 from headgate.isolation.enclosure import FIELDS, Enclosure, MemoryRecord
 from headgate.isolation.fallbacks import Fallbacks
+from headgate.isolation.layout import CURE
 from headgate.isolation.process_table import ProcessTable
 from headgate.shares import Share
 
@@ -62,6 +63,12 @@ class Unboxed(Enclosure):
 
     def pids(self) -> list[int]:
         return [process.pid for process in self._process_table.members(self._task, self._leader, recent=True)]
+
+    def hold(self) -> None:
+        raise IsolationError(f"it cannot be held: no cgroup can be made, so there is no freezer; {CURE}")
+
+    def release(self) -> None:
+        """Nothing is held here."""
 
     def terminate(self, but: Collection[int] = ()) -> None:
         processes.send([each for each in self._members() if each.pid not in but], signal.SIGTERM)

@@ -267,3 +267,55 @@ class IsolationContract(IsolationStage):
         assert end.cpu_seconds is not None
         # Without cgroups the kernel tells what is used now in whole ticks.
         assert used - 0.05 <= end.cpu_seconds <= used + passed + 0.05
+
+    def test_24_what_is_held_uses_no_core_until_it_is_released(self) -> None:
+        running = self.run(self.launch("spin", 2))
+        running.said("ready")
+        if not self.holds:
+            with pytest.raises(IsolationError, match="no freezer"):
+                running.box.hold()
+            return
+        assert running.box.hold()
+        before = self.cpu_seconds(running.box)
+        self.elapse(0.3)
+        assert self.cpu_seconds(running.box) - before < 0.01
+        running.box.release()
+        running.box.release()
+        self.uses(running.box, 0.1, 2.1, "once it is released")
+
+    def test_25_what_is_held_can_be_ended(self) -> None:
+        if not self.holds:
+            return
+        polite, killed = (self.run(self.launch("rest", task=f"{name}/worker-0")) for name in ("polite", "killed"))
+        for running in (polite, killed):
+            running.said("ready")
+            assert running.box.hold()
+        polite.box.terminate()
+        assert polite.ended().signal == signal.SIGTERM
+        killed.box.kill()
+        assert killed.ended().signal == signal.SIGKILL
+        for running in (polite, killed):
+            assert not running.box.hold(), "what has ended was held"
+        closed = self.run(self.launch("daemon", task="closed/worker-0"))
+        closed.said("ready")
+        assert closed.box.hold()
+        closed.box.close()
+        assert not self.alive(closed.box.pid)
+        stubborn = self.run(self.launch("stubborn", task="stubborn/worker-0"))
+        stubborn.said("ready")
+        stubborn.box.terminate()
+        assert not stubborn.box.hold(), "what was asked to end was held"
+
+    def test_26_what_a_killed_process_held_is_released_or_swept(self) -> None:
+        if not self.holds:
+            return
+        running = self.run(self.launch("spin"))
+        running.said("ready")
+        record = json.loads(json.dumps(running.box.record()))
+        assert running.box.hold()
+        self.tested.release(record)
+        self.uses(running.box, 0.1, 2.1, "once it is released by its record")
+        self.tested.release(record)
+        assert running.box.hold()
+        self.tested.sweep(record)
+        assert not self.alive(running.box.pid)

@@ -112,6 +112,8 @@ class IsolationStage:
     """Whether a cap may be a fraction of a core; otherwise it is rounded up to whole ones."""
     limits_tasks = True
     """Whether the memory limit is that of the whole task and ends it; otherwise an allocation fails in a process."""
+    holds = True
+    """Whether a task can be held: there is a freezer."""
     place: Place | None = None
     """Where the tasks run; None: on the machine as it is."""
     elsewhere: tuple[str, str]

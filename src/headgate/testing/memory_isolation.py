@@ -78,6 +78,11 @@ class MemoryIsolation(Isolation):
         if box is not None and box.pid == record.get("pid"):
             box.close()
 
+    def release(self, record: Mapping[str, object]) -> None:
+        box = self.boxes.get(str(record.get("task")))
+        if box is not None and box.pid == record.get("pid"):
+            box.release()
+
     def new_pid(self) -> int:
         self._pids += 1
         return self._pids
@@ -88,7 +93,8 @@ class MemoryIsolation(Isolation):
     def advance(self, seconds: float) -> None:
         """Let time pass: every core is divided among those that spin on it by weight, within their caps."""
         self.now += seconds
-        spinning = [box for box in self.boxes.values() if any(row.alive and row.spins for row in box.rows)]
+        running = [box for box in self.boxes.values() if not box.held_still]
+        spinning = [box for box in running if any(row.alive and row.spins for row in box.rows)]
         left = dict.fromkeys(range(self.cores), 1.0)
         open_boxes = {box: box.most_cores() for box in spinning}
         while open_boxes:
@@ -122,6 +128,8 @@ class MemoryBox(Box):
         self.cpus: frozenset[int] | None = None
         self.cpu_seconds = 0.0
         self.closed = False
+        self.held_still = False
+        self._ending = False
         self._exit: Exit | None = None
         self._output = os.dup(output_fd)
         self._exit_fd = os.eventfd(0)
@@ -190,7 +198,16 @@ class MemoryBox(Box):
         self.cpus = cpus
         return ()
 
+    def hold(self) -> bool:
+        self.held_still = self._exit is None and not self._ending
+        return self.held_still
+
+    def release(self) -> None:
+        self.held_still = False
+
     def terminate(self) -> None:
+        self._ending = True
+        self.release()
         for row in self.rows:
             if not row.ignores_terminate:
                 self._end(row, signal.SIGTERM)

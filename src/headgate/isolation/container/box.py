@@ -84,6 +84,9 @@ class ContainerBox(Box):
         self._lock = threading.Lock()
         self._asked: list[int] = []
         self._closed = False
+        self._holding = threading.Lock()
+        self._held = False
+        self._ending = False  # it was asked to, or is killed: it is held no more
         self._killed = threading.Event()
         self._used = MemoryRecord()
         self._cpu_seconds: float | None = None
@@ -201,19 +204,48 @@ class ContainerBox(Box):
         self._look()  # what was read last stays where there is nothing left to read
         return said_shortage(self._used, self._container.where)
 
+    def hold(self) -> bool:
+        with self._holding:
+            if self._over or self._ending:
+                return False
+            try:
+                self._daemon.pause(self._container.id)
+            except IsolationError as error:
+                if self._over:
+                    return False
+                raise IsolationError(f"{self.task}: it cannot be held: {error}") from error
+            self._held = True
+            return True
+
+    def release(self) -> None:
+        with self._holding:
+            if not self._held:
+                return
+            self._held = False
+            try:
+                self._daemon.unpause(self._container.id)
+            except IsolationError:  # the daemon is away, or the task has ended
+                if not self._over:
+                    self._enclosure.release()
+
     def ask(self, number: int) -> None:
+        self._ending = True
+        self.release()
         if not self._over and self._leader is not None:
             asked = receivers(self._leader, number, self._enclosure.pids())
             self._asked += [process.pid for process in asked]
             processes.send(asked, number)
 
     def terminate(self) -> None:
+        self._ending = True
+        self.release()
         if not self._over and self.cgroups:
             self._enclosure.terminate(but=self._asked)
 
     def kill(self) -> None:
         if self._closed:
             return
+        self._ending = True
         self._killed.set()
         if not self.cgroups:
             return

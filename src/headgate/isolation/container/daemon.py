@@ -169,6 +169,16 @@ class Daemon:
         with self._asking("change the limits of a container"):
             self._api.update_container(id, **changes)
 
+    def pause(self, id: str) -> None:
+        """Stop the processes of a container where they stand (the freezer)."""
+        with self._asking("pause a container"):
+            self._api.pause(id)
+
+    def unpause(self, id: str) -> None:
+        """Let them run on."""
+        with self._asking("unpause a container"):
+            self._api.unpause(id)
+
     def kill(self, id: str) -> None:
         with self._asking("kill a container"):
             self._api.kill(id)

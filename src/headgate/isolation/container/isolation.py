@@ -132,6 +132,13 @@ class ContainerIsolation(Isolation):
         if record.get("boot") == processes.boot_id():
             _remove_folders(folders)
 
+    def release(self, record: Mapping[str, object]) -> None:
+        token, url = str(record.get("token")), str(record.get("daemon"))
+        daemon = self._connected() if url == self._url else Daemon(url)
+        for found in daemon.find(f"{TOKEN}={token}"):
+            with contextlib.suppress(IsolationError):  # it was not held
+                daemon.unpause(found["id"])
+
     # --- the parts of a start ---------------------------------------------------------------------------------------
 
     def _start(self, daemon: Daemon, launch: Launch, program: str | None, share: Share, output_fd: int) -> Box:
