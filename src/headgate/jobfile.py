@@ -217,6 +217,10 @@ class JobEntry(Entry):
     """The image of the job's containers; `host` stands for what is installed on the machine."""
     mounts: list[Text] = []
     """Files and folders that the job's containers see: `/data`, `~/data:/mnt`, `/data:rw`."""
+    prove: bool = False
+    """Whether Headgate proves who slows the job, by holding each neighbour for moments of at most a second."""
+    pausable: bool = True
+    """Whether the job may be held for such moments to prove whom it slows."""
 
 
 class JobFile(Entry):
@@ -385,6 +389,8 @@ class _Draft:
             isolation=entry.isolation,
             image=entry.image,
             mounts=self._mounts(),
+            prove=entry.prove,
+            pausable=entry.pausable,
         )
 
 

@@ -174,6 +174,8 @@ class Job:
             installed.
         mounts: What its containers see besides its folder: `PATH`, under the same path, or `PATH:OTHER`, under another;
             with `:rw` to be written.
+        prove: Whether it is proved who slows it, by holding each neighbour for short moments.
+        pausable: Whether it may be held so itself.
 
     Raises:
         TypeError: A field is of another kind.
@@ -205,6 +207,8 @@ class Job:
     isolation: str | None = None
     image: str | None = None
     mounts: tuple[str, ...] = ()
+    prove: bool = False
+    pausable: bool = True
 
     def __post_init__(self) -> None:
         for path in ("script", "python", "workdir"):
@@ -414,7 +418,10 @@ def _check_types(job: Any) -> None:
         ("progress", isinstance(job.progress, ProgressRule), "a ProgressRule"),
         ("plan", isinstance(job.plan, Plan | None), "a headgate.Plan, or None"),
         ("launch", job.launch is None or job.launch in LAUNCHES, f"one of {', '.join(LAUNCHES)}, or None"),
-        *((name, isinstance(getattr(job, name), bool), "True or False") for name in ("encrypt", "resumes")),
+        *(
+            (name, isinstance(getattr(job, name), bool), "True or False")
+            for name in ("encrypt", "resumes", "prove", "pausable")
+        ),
     ):
         if not fits:
             raise TypeError(f"job {job.name!r}: `{what}` is {getattr(job, what)!r}; expected {expected}")

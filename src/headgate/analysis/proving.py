@@ -1,0 +1,224 @@
+"""Proof by pause: what holding a neighbour for short random moments does to the steps of another job.
+
+A pause is one of two adjacent windows of time, and a coin says which. If the neighbour has no effect, the difference
+between the two windows is as likely to be positive as negative, whatever else goes on. So the means of random subsets
+of the differences are an exact interval (Hartigan, Using subsample values as typical values, JASA 1969). Looks at it
+are at counts that are fixed beforehand, and share 5 % among them (Bonferroni): all intervals hold at once 95 times of
+100, whenever it ends. Pairs of adjacent windows: duet benchmarking (Bulej and others, arXiv 2001.05811).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from headgate.analysis.losing import Loss, TimeEstimate
+from headgate.analysis.usage import Array
+
+ERROR = 0.05
+"""How often, at the most, an effect is seen where there is none."""
+EFFECT = 0.05
+"""What is looked for: by so much faster without the neighbour. Less is no effect worth a change."""
+LEAST_PAUSES, MOST_PAUSES = 8, 512
+"""Fewer cannot tell anything from chance."""
+LEAST_REPORTS = 4.0
+"""Reports of a step, on average, that a window has to hold."""
+LEAST_STEPS = 8.0
+"""Steps that it should hold."""
+
+_POWER = 0.8
+"""How often an effect of `EFFECT` is seen with the planned number of pauses."""
+_MOST_LOOKS = 4
+_SUBSETS = 20_000
+_MOST_DIFFERENCE = 1.0
+"""A window without a step, as of an evaluation, counts for no more than this: three times as fast or as slow."""
+
+Outcome = Literal["seen", "none", "open"]
+"""An effect; none of `EFFECT` or more; neither can be told."""
+
+
+class Window(NamedTuple):
+    """From when to when, in seconds on any clock."""
+
+    begin: float
+    end: float
+
+
+class Gain(NamedTuple):
+    """By which part a job would be faster without its neighbour, with the ends of an interval; 0.5: by 50 %."""
+
+    part: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What pauses of one job told about another.
+
+    Args:
+        culprit: The job that was held.
+        victim: The job whose steps were looked at.
+        pauses: How often it was held.
+        seconds: How long each time.
+    """
+
+    culprit: str
+    victim: str
+    pauses: int
+    seconds: float
+    gain: Gain
+    outcome: Outcome
+
+
+def difference(times: Array, steps: Array, held: Window, free: Window) -> float | None:
+    """How much faster a job was in a window in which its neighbour was held than in one in which it ran: the difference
+    of the rates over their mean. None where its reports cannot tell the two apart.
+
+    A report that spans the edge of a window is split by least squares: the steps between two reports are the sum, over
+    the two windows and what is around them, of rate times overlap.
+
+    Args:
+        times: When it reported, in seconds; in order.
+        steps: The step it was at.
+    """
+    margin = max(held.end - held.begin, free.end - free.begin)
+    first, last = min(held.begin, free.begin) - margin, max(held.end, free.end) + margin
+    inside = np.flatnonzero((times[1:] > first) & (times[:-1] < last))
+    if not len(inside) or times[-1] < max(held.end, free.end):
+        return None
+    begins, ends = times[inside], times[inside + 1]
+    made, lasted = steps[inside + 1] - steps[inside], ends - begins
+    in_held, in_free = _overlap(begins, ends, held), _overlap(begins, ends, free)
+    weight = 1.0 / np.sqrt(np.maximum(lasted, 1e-4))
+    shares = np.column_stack([in_held, in_free, lasted - in_held - in_free]) * weight[:, None]
+    solved, _, rank, _ = np.linalg.lstsq(shares, made * weight, rcond=1e-6)
+    if rank < 3 or np.any(made < 0) or solved[0] + solved[1] <= 0.0:
+        return None
+    found = 2.0 * float(solved[0] - solved[1]) / float(solved[0] + solved[1])
+    return min(max(found, -_MOST_DIFFERENCE), _MOST_DIFFERENCE)
+
+
+def _overlap(begins: Array, ends: Array, window: Window) -> Array:
+    return np.maximum(np.minimum(ends, window.end) - np.maximum(begins, window.begin), 0.0)
+
+
+def report_seconds(times: Array, steps: Array) -> tuple[float, float] | None:
+    """Usual seconds between two reports, and of a step; None while too little is known."""
+    if len(times) < 2 * LEAST_REPORTS or steps[-1] <= steps[0]:
+        return None
+    return float(np.median(np.diff(times))), float(times[-1] - times[0]) / float(steps[-1] - steps[0])
+
+
+def window_seconds(reports: float, step: float, least: float, most: float) -> float | None:
+    """How long a pause should be to be seen in steps that take so long, told so often; None: `most` is too short."""
+    if max(reports, step) > most:
+        return None
+    return min(max(LEAST_REPORTS * reports, LEAST_STEPS * step, least), most)
+
+
+def noise(times: Array, steps: Array, seconds: float) -> float | None:
+    """Deviation of the difference between two adjacent windows in which nobody was held, robust against single ones;
+    None while too little is known."""
+    starts = np.arange(times[0] + seconds, times[-1] - 3 * seconds, 2 * seconds)
+    pairs = ((Window(at, at + seconds), Window(at + seconds, at + 2 * seconds)) for at in map(float, starts))
+    found = [each for held, free in pairs if (each := difference(times, steps, held, free)) is not None]
+    if len(found) < LEAST_PAUSES:
+        return None
+    low, high = np.quantile(found, [0.1, 0.9])
+    return max(float(high - low) / 2.563, 1e-3)
+
+
+def pauses_needed(deviation: float, effect: float = EFFECT) -> int:
+    """How many pauses show an effect of that size four times of five."""
+    normal = NormalDist()
+    each = normal.inv_cdf(1.0 - ERROR / 4) + normal.inv_cdf(_POWER)
+    return max(math.ceil((each * deviation / effect) ** 2) + 3, LEAST_PAUSES)
+
+
+def looks(planned: int) -> dict[int, float]:
+    """After how many pauses it is looked, and which part of the error each look may spend: the last one half of it."""
+    counts = [planned]
+    while len(counts) < _MOST_LOOKS and counts[-1] // 2 >= LEAST_PAUSES:
+        counts.append(counts[-1] // 2)
+    if len(counts) == 1:
+        return {planned: ERROR}
+    early = ERROR / 2 / (len(counts) - 1)
+    return {**dict.fromkeys(reversed(counts[1:]), early), planned: ERROR / 2}
+
+
+def interval(differences: Sequence[float], error: float, seed: int = 0) -> tuple[float, float]:
+    """Ends of an interval for the mean difference that misses it with a probability of at most `error`: means of random
+    subsets, or of all, where there are few."""
+    values = np.asarray(differences, dtype=float)
+    count = len(values)
+    if 2**count <= _SUBSETS:
+        chosen = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
+    else:
+        chosen = np.random.default_rng(seed).integers(0, 2, (_SUBSETS, count), dtype=np.int8)
+        chosen = chosen[chosen.any(axis=1)]
+    means = np.sort(chosen @ values / chosen.sum(axis=1))
+    # Of n + 1 gaps between n means, each holds the truth with the same probability.
+    outside = max(math.floor(error / 2 * (len(means) + 1)), 1)
+    return float(means[outside - 1]), float(means[-outside])
+
+
+def gain(difference: float) -> float:
+    """By which part a job is faster in one window than in the other, from the difference of `difference`."""
+    return (2.0 + difference) / (2.0 - difference) - 1.0
+
+
+def judged(differences: Sequence[float], error: float) -> tuple[Gain, Outcome]:
+    """What the differences of all pauses so far say, at a look that may spend `error`."""
+    low, high = interval(differences, error)
+    found = Gain(gain(float(np.mean(differences))), gain(low), gain(high))
+    if found.low > 0.0 or found.high < 0.0:
+        return found, "seen"
+    return found, "none" if found.high < EFFECT else "open"
+
+
+# --- what it means for the account of the job -----------------------------------------------------------------------
+
+
+def replaced(losses: Sequence[Loss], proofs: Sequence[Proof], beside: dict[str, float], elapsed: float) -> list[Loss]:
+    """Losses with those in the place of what was counted or compared that are proved, where these are known better.
+
+    Args:
+        losses: One for each culprit and resource.
+        beside: Seconds of the job's steps during which each culprit ran.
+        elapsed: Seconds of the job.
+    """
+    kept = list(losses)
+    for proof in proofs:
+        known = [loss for loss in kept if loss.to == proof.culprit]
+        band = _lost(proof.gain, min(beside.get(proof.culprit, 0.0), elapsed))
+        before = sum(loss.lost.high - loss.lost.low for loss in known)
+        if proof.outcome == "open" and (not known or band.high - band.low > before):
+            continue
+        kept = [loss for loss in kept if loss.to != proof.culprit]
+        if proof.outcome != "none":
+            kept += _divided(proof.culprit, known, band)
+    return kept
+
+
+def _lost(found: Gain, seconds: float) -> TimeEstimate:
+    part, low, high = (max(each / (1.0 + each), 0.0) * seconds for each in found)
+    return TimeEstimate(part, low, high)
+
+
+def _divided(to: str, known: Sequence[Loss], band: TimeEstimate) -> list[Loss]:
+    """Which resource it was a pause does not tell: as it was counted or compared. What waits for nothing that can be
+    counted is held back by caches and memory bandwidth."""
+    whole = sum(loss.lost.seconds for loss in known)
+    if whole <= 0.0:
+        return [Loss(to, "memory", band, "proved")]
+    shares = [loss.lost.seconds / whole for loss in known]
+    return [
+        replace(loss, lost=TimeEstimate(*(each * share for each in band)), evidence="proved")
+        for loss, share in zip(known, shares, strict=True)
+    ]
