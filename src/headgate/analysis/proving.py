@@ -75,6 +75,17 @@ class Proof:
     gain: Gain
     outcome: Outcome
 
+    def __str__(self) -> str:
+        by, tail = f"{self.gain.low:.0%} to {self.gain.high:.0%}", f"{self.pauses} pauses of {self.seconds:.2g} s"
+        if self.outcome == "open":
+            return f"{tail} do not tell whether {self.culprit} slows {self.victim}: without it, {by} faster"
+        if self.outcome == "none":
+            return f"{self.culprit} does not slow {self.victim} by {EFFECT:.0%}: without it, {by} faster; {tail}"
+        if self.gain.high < 0.0:
+            waits = f"{self.victim} may wait for {self.culprit}, for a lock, a file or a pipe"
+            return f"holding {self.culprit} makes {self.victim} slower, by {by}: {waits}; {tail}"
+        return f"{self.culprit} slows {self.victim}: without it, {self.gain.part:.0%} faster ({by}); {tail}"
+
 
 def difference(times: Array, steps: Array, held: Window, free: Window) -> float | None:
     """How much faster a job was in a window in which its neighbour was held than in one in which it ran: the difference
@@ -105,7 +116,8 @@ def difference(times: Array, steps: Array, held: Window, free: Window) -> float 
 
 
 def _overlap(begins: Array, ends: Array, window: Window) -> Array:
-    return np.maximum(np.minimum(ends, window.end) - np.maximum(begins, window.begin), 0.0)
+    inside: Array = np.maximum(np.minimum(ends, window.end) - np.maximum(begins, window.begin), 0.0)
+    return inside
 
 
 def report_seconds(times: Array, steps: Array) -> tuple[float, float] | None:

@@ -4,19 +4,43 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from headgate import runs
+from headgate.cli.choosing import running_jobs
 from headgate.cli.following import wide_console
-from headgate.errors import NotFoundError
+from headgate.errors import HeadgateError, NotFoundError, UsageError
+
+
+def _part(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """A part of time: `10%` or `0.1`."""
+    if text is None:
+        return None
+    try:
+        return float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise click.BadParameter(f"found {text!r}; expected a part such as 10%") from None
 
 
 @click.command("explain")
 @click.argument("run", required=False)
 @click.argument("job", required=False)
+@click.option(
+    "--prove", is_flag=True, help="Prove it: hold neighbours for short random moments, and see what that does."
+)
+@click.option("--neighbour", help="With --prove: the job to hold. Default: each other job in turn.")
+@click.option(
+    "--pause-at-most",
+    metavar="PART",
+    callback=_part,
+    help="With --prove: the part of its time that a job may be held, up to 25%.  [default: 2%]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(run: str | None, job: str | None, as_json: bool) -> None:
+def command(
+    run: str | None, job: str | None, prove: bool, neighbour: str | None, pause_at_most: float | None, as_json: bool
+) -> None:
     """Say what held each job back, where its time went, which neighbour it lost how much of it to, and what more of
     each resource would buy.
 
@@ -27,8 +51,15 @@ def command(run: str | None, job: str | None, as_json: bool) -> None:
     Example: headgate explain
              headgate explain cnn
              headgate explain 20260314 cnn
+             headgate explain --prove cnn --neighbour vae
+             headgate explain --prove cnn --pause-at-most 10%
              headgate explain --json
     """
+    if not prove and (neighbour is not None or pause_at_most is not None):
+        raise UsageError("--neighbour and --pause-at-most are for a proof: add --prove")
+    if prove:
+        _prove(run, job, neighbour, pause_at_most, as_json)
+        return
     from headgate.reports import explained
     from headgate.reports.recording import read
     from headgate.telemetry.store import told_as_damage
@@ -45,6 +76,32 @@ def command(run: str | None, job: str | None, as_json: bool) -> None:
             click.echo(json.dumps(explained.as_json(folder.name, found), indent=2))
         else:
             explained.tell(found, wide_console())
+
+
+def _prove(run: str | None, job: str | None, neighbour: str | None, most: float | None, as_json: bool) -> None:
+    """Have the hub prove who slows the jobs of a running run, and say what came of it."""
+    from headgate.hub.proving import MOST_PART
+
+    folder, job = _meant(run, job) if run is not None else (None, None)
+    (chosen,) = running_jobs([], folder.name if folder is not None else None)
+    names, neighbours = ([name] if name is not None else None for name in (job, neighbour))
+    with chosen.connect() as hub:
+        hub.ask("prove", run=chosen.run, jobs=names, neighbours=neighbours, most=MOST_PART if most is None else most)
+        message: dict[str, Any] = {}
+        try:
+            while message.get("type") != "proved":
+                message = hub.receive() or {}
+                if "text" in message:
+                    click.echo(message["text"], err=as_json)
+        except KeyboardInterrupt:
+            click.echo("the proof was ended; no job is held any more", err=True)
+            raise
+    if as_json:
+        click.echo(json.dumps({key: message[key] for key in ("run", "proofs", "reasons")}, indent=2))
+    for text in [*(proof["text"] for proof in message["proofs"] if not as_json), *message["reasons"]]:
+        click.echo(text, err=as_json)
+    if not message["proofs"]:
+        raise HeadgateError("nothing was proved")
 
 
 def _meant(run: str | None, job: str | None) -> tuple[Path, str | None]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from headgate.engines.contracts import is_port_taken
 from headgate.events import Exit, Progress
-from headgate.hub.gating import OPEN, strictest
+from headgate.hub.gating import OPEN, PAUSED, strictest
 from headgate.hub.peers import AttemptMeetings, Peers
 from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.plans import Plan
@@ -131,6 +131,7 @@ class Attempt:
         self._told_open = False
         self._written: dict[str, TaskName | None] = {}  # by file, which worker did; None: several, which was told
         self._told_files = 0
+        self._paused = False
 
     @property
     def plan(self) -> Plan:
@@ -252,9 +253,21 @@ class Attempt:
         whole = strictest([each.gate for each in workers]) if together else OPEN
         for task in workers:
             gate = task.gate if not together else whole if task.name == self.lowest else OPEN
+            gate = PAUSED if self._paused else gate
             if task.name in self._connected and gate != task.held_by:
                 task.held_by = gate
                 self._send(self._job.task(task.name), gate)
+
+    @property
+    def pauses_by_gate(self) -> bool:
+        """Whether its workers are paused between two steps: they use GPUs, on which others may wait for them."""
+        workers = [task for name, task in self.tasks.items() if name.is_worker and task.state != "ended"]
+        return any(task.gpus for task in workers) and all(self.is_connected(task.name) for task in workers)
+
+    def pause(self, paused: bool) -> None:
+        """Have its workers begin no step, or let them."""
+        self._paused = paused
+        self.hold()
 
     # --- joining ----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from headgate.shares import Share
 
 OPEN: Mapping[str, object] = {"type": "gate"}
 """Nothing is held."""
+PAUSED: Mapping[str, object] = {"type": "gate", "paused": True}
+"""No step begins for a moment."""
 _TURNS = "turns"
 
 

@@ -35,6 +35,7 @@ from headgate.hub.job import LiveJob
 from headgate.hub.listener import HubListener
 from headgate.hub.live_runs import Component, LiveRuns
 from headgate.hub.nodes import HealthChecks, Nodes
+from headgate.hub.proving import Proving
 from headgate.hub.replanning import Replanning
 from headgate.hub.reserving import Reserving
 from headgate.hub.run import LiveRun
@@ -97,6 +98,7 @@ class LiveHub:
         self._replanning = Replanning(
             home, self._live_runs, self._nodes, self._engines, self._forecasting, choosing, node, self._step
         )
+        self.proving = Proving(self._live_runs, engine.boxes)
         self._components: tuple[Component, ...] = (
             self._nodes,
             Reserving(self._live_runs, self._engines, self._nodes, self._step),  # before what is reserved is started
@@ -110,6 +112,7 @@ class LiveHub:
             Oversubscription(self._live_runs, node),
             *(sampling, HealthChecks(self._live_runs, self._nodes.look)),
             Hangs(self._live_runs, lambda run: run.submission.engine == LOCAL),
+            self.proving,
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()

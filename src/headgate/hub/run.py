@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
@@ -35,6 +35,9 @@ from headgate.shares import FIELDS, Share, Unlimited
 from headgate.telemetry.columns import Column
 from headgate.telemetry.store import Recorder
 from headgate.units import say_text
+
+if TYPE_CHECKING:
+    from headgate.analysis.proving import Proof
 
 JOB = TypeAdapter(Job)
 _FLUSH_SECONDS = 5.0
@@ -263,6 +266,21 @@ class LiveRun:
         """Write what a target used."""
         self.recorder.add(
             "usage", t=self.clock(), target=target, **{str(column): value for column, value in reading.items()}
+        )
+
+    def record_proof(self, proof: Proof) -> None:
+        """Write what pauses of one job told about another."""
+        self.recorder.add(
+            "proofs",
+            t=self.clock(),
+            culprit=proof.culprit,
+            victim=proof.victim,
+            pauses=proof.pauses,
+            seconds=proof.seconds,
+            gain=proof.gain.part,
+            low=proof.gain.low,
+            high=proof.gain.high,
+            outcome=proof.outcome,
         )
 
     def event(self, t: float, kind: str, text: str, **more: object) -> None:

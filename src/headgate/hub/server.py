@@ -25,6 +25,7 @@ from headgate.hub import messages
 from headgate.hub.client import publish_allocation
 from headgate.hub.guard import Guarded, leftovers
 from headgate.hub.live import LiveHub
+from headgate.hub.live_runs import Watcher
 from headgate.hub.submission import parse
 from headgate.telemetry import machine
 
@@ -144,9 +145,8 @@ class HubServer:
                 if request.get("attach"):
                     closers.append(self._hub.watchers.add(submitted.id, lambda message: _show(writer, message)))
                 return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
-            case "attach" if run in self._hub.runs:
-                closers.append(self._hub.watchers.add(run, lambda message: _show(writer, message)))
-                return {"type": "attached", "run": run}
+            case "attach" | "prove" if run in self._hub.runs:
+                return self._attach(run, request, lambda message: _show(writer, message), closers)
             case "stop" if run in self._hub.runs:
                 return {"type": "stopping", "jobs": self._hub.stop(run, _names(request), bool(request.get("kill")))}
             case "checkpoint" if run in self._hub.runs:
@@ -154,7 +154,7 @@ class HubServer:
             case "resize" if run in self._hub.runs:
                 self._hub.resize(run, str(request.get("job")), _count(request))
                 return {"type": "resizing", "run": run, "job": request.get("job")}
-            case "attach" | "stop" | "checkpoint" | "resize":
+            case "attach" | "stop" | "checkpoint" | "resize" | "prove":
                 raise UsageError(f"run {run} is not running")
             case "warn":
                 self._hub.warn(messages.text(request.get("text")))
@@ -164,12 +164,27 @@ class HubServer:
             case op:
                 raise HubError(f"this hub does not know {op!r}; it is version {headgate.__version__}")
 
+    def _attach(
+        self, run: str, request: Mapping[str, Any], show: Watcher, closers: list[Callable[[], None]]
+    ) -> dict[str, Any]:
+        """Tell a client of a run from now on; or of a proof that begins, and ends when the client goes."""
+        if request["op"] == "attach":
+            closers.append(self._hub.watchers.add(run, show))
+            return {"type": "attached", "run": run}
+        most = request.get("most")
+        if not isinstance(most, float | int):
+            raise ValueError(f"found most {most!r:.80}; expected a part of time")
+        culprits = _names(request, "neighbours")
+        proof = self._hub.proving.begin(run, _names(request), culprits, float(most), show)
+        closers.append(proof.cancel)
+        return {"type": "proving", "run": run, "jobs": proof.victims, "neighbours": proof.culprits}
 
-def _names(request: Mapping[str, Any]) -> list[str] | None:
-    names = request.get("jobs")
+
+def _names(request: Mapping[str, Any], key: str = "jobs") -> list[str] | None:
+    names = request.get(key)
     if names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         return names
-    raise ValueError(f"found jobs {names!r:.80}; expected names, or null for all")
+    raise ValueError(f"found {key} {names!r:.80}; expected names, or null for all")
 
 
 def _count(request: Mapping[str, Any]) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from headgate.task.grants import Bucket, Grant, Turns
+from headgate.task.grants import Bucket, Grant, Pause, Turns
 
 if TYPE_CHECKING:
     from headgate.task.channel import Channel
@@ -50,7 +50,7 @@ class Gate:
         self._clock = clock
         self._used = used
         self._grant: Grant | None = None
-        self._regulator: Bucket | Turns | None = None
+        self._regulator: Bucket | Pause | Turns | None = None
         self._known_since = -1.0
         self.held = 0.0
 
@@ -122,7 +122,9 @@ class Gate:
         if before is not None:
             before.close()
         self._regulator = None
-        if grant is not None:
+        if grant is not None and grant.paused:
+            self._regulator = Pause(self._clock())
+        elif grant is not None:
             self._regulator = Turns.open(grant) or Bucket(grant, self._clock(), self._used())
         return grant
 

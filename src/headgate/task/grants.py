@@ -18,6 +18,8 @@ ROUND_SECONDS = 1.0
 MOST_WAITED_SECONDS = 10.0
 """Longest that a turn is waited for: who has it may do something else than steps. Then it is not waited for again until
 it was free once."""
+MOST_PAUSED_SECONDS = 1.0
+"""Longest that a pause lasts, whatever becomes of whoever asked for it."""
 _ASIDE_SECONDS = 0.01
 """How long whoever had its turn leaves the device to others: longer than they take to notice."""
 _NOTICE_SECONDS = 0.002
@@ -31,15 +33,19 @@ class Grant:
         rate: The fraction of time in which steps may run; or, of `cores`, CPU seconds a second.
         cores: Whether CPU time counts, and not that of the clock.
         turns: Paths of the files, one for each device, by whose locks the tasks there take turns; empty: they do not.
+        paused: Whether nothing runs for a moment.
     """
 
     rate: float
     cores: bool = False
     turns: tuple[str, ...] = ()
+    paused: bool = False
 
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> Grant | None:
         """What a `gate` message grants; None where it lifts the gate, or says nothing that makes sense."""
+        if message.get("paused") is True:
+            return cls(1.0, paused=True)
         for name in ("fraction", "cores"):
             rate = message.get(name)
             if isinstance(rate, (int, float)) and math.isfinite(rate) and rate > 0:
@@ -91,6 +97,34 @@ class Bucket:
         most = max(BURST_SECONDS, cost)  # what a step longer than that waited for is its own
         self._left = min(max(self._left + rate * passed - cost, -rate * MOST_HELD_SECONDS), most)
         self._now, self._used = now, used
+
+
+class Pause:
+    """Nothing runs until another grant comes, or for `MOST_PAUSED_SECONDS`.
+
+    Args:
+        now: Seconds on any clock.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._until = now + MOST_PAUSED_SECONDS
+
+    def over(self, now: float, used: float) -> None:
+        """A step is over."""
+
+    def wait(self, now: float, used: float) -> float:
+        """Seconds after which to ask again whether the next step may begin; 0: it may."""
+        return max(self._until - now, 0.0)
+
+    def follows(self, grant: Grant, now: float, used: float) -> bool:
+        """Go by another grant; whether that can be done."""
+        return False
+
+    def release(self) -> None:
+        """Others need not wait for this task."""
+
+    def close(self) -> None:
+        """It is no longer used."""
 
 
 class Turns:

@@ -125,6 +125,17 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "seconds REAL",
         "why TEXT",
     ),
+    "proofs": (
+        "t REAL",
+        "culprit TEXT",  # the job that was held
+        "victim TEXT",  # the job whose steps were looked at
+        "pauses INTEGER",
+        "seconds REAL",  # of a pause
+        "gain REAL",  # by which part the victim would be faster without the culprit
+        "low REAL",
+        "high REAL",
+        "outcome TEXT",  # seen, none or open
+    ),
 }
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS usage_target ON usage (target, t)",

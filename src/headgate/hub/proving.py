@@ -1,0 +1,529 @@
+"""Proof by pause: holds a job for short random moments, and tells what that does to the steps of others.
+
+A pause is timed by a thread of its own and not by the hub's loop, so that nothing that keeps the loop busy makes it
+longer. Whatever ends a job releases it first; when the hub dies, its guard does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headgate.engines.base import LOCAL
+from headgate.errors import HeadgateError, IsolationError, UsageError
+from headgate.events import ENDED, Action, Event, Progress, StopRequested, StopTask, TaskExited, TaskStarted
+from headgate.hub.live_runs import Component, LiveRuns
+from headgate.hub.run import LiveRun
+from headgate.identifiers import JobId, TaskId
+from headgate.isolation.base import Box
+from headgate.units import say_seconds
+
+if TYPE_CHECKING:
+    from headgate.analysis.proving import Gain, Outcome, Proof, Window
+    from headgate.analysis.usage import Array
+
+MOST_PART, MOST_PART_ASKED = 0.02, 0.25
+"""Part of its time that a job is held, unless its user asks for more; the most that can be asked for."""
+LEAST_SECONDS, MOST_SECONDS, TOGETHER_SECONDS = 0.4, 1.0, 0.4
+"""How short and how long a pause is; how long of a job of several tasks, whose collectives may time out after 1 s."""
+PATIENCE_SECONDS = 60.0
+"""How long enough steps are waited for."""
+_LOOK_SECONDS = 1.0
+_KEPT_REPORTS = 4096
+_TRIES = 3
+_NO_STEPS = "reports too few steps: print a line for each step, or name the pattern of yours (docs/progress.md)"
+
+Tell = Callable[[dict[str, Any]], None]
+Boxes = Callable[[], Mapping[TaskId, Box]]
+
+
+class _Steps:
+    """When a job was at which step, of late."""
+
+    def __init__(self) -> None:
+        self._reports: deque[tuple[float, int]] = deque(maxlen=_KEPT_REPORTS)
+
+    def add(self, now: float, step: int) -> None:
+        if self._reports and step < self._reports[-1][1]:
+            self._reports.clear()  # it was started again
+        if not self._reports or step > self._reports[-1][1]:
+            self._reports.append((now, step))
+
+    def seconds(self) -> float:
+        """Of a step, on average."""
+        if len(self._reports) < 2:
+            return 0.0
+        (begin, first), (end, last) = self._reports[0], self._reports[-1]
+        return (end - begin) / (last - first)
+
+    def arrays(self) -> tuple[Array, Array]:
+        import numpy as np
+
+        table = np.array(list(self._reports), dtype=float).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+
+class _Pause:
+    """Holds all tasks of a job together.
+
+    Args:
+        boxes: Its tasks.
+        gate: Has its steps held in the place of its processes, on the hub's loop; None: its processes are.
+        settles: Seconds until a step is over that has begun.
+    """
+
+    def __init__(self, boxes: Sequence[Box], gate: Callable[[bool], None] | None, settles: float = 0.0) -> None:
+        self._boxes = boxes
+        self._gate = gate
+        self._settles = settles
+        self._over = threading.Event()
+
+    def end(self) -> None:
+        """Release it before its time."""
+        self._over.set()
+
+    def hold(self, seconds: float) -> Window | None:
+        """Hold it for so long, counted from the first task that is held; from when to when all were. None: it was
+        ended before. For a thread that may wait.
+
+        Raises:
+            IsolationError: A task cannot be held.
+        """
+        from headgate.analysis.proving import Window
+
+        asked = time.monotonic()
+        try:
+            if self._gate is not None:
+                self._gate(True)
+                self._over.wait(min(self._settles, seconds / 2))
+            elif not all(box.hold() for box in self._boxes):
+                return None
+            begin = time.monotonic()
+            self._over.wait(max(asked + seconds - begin, 0.0))
+            return None if self._over.is_set() else Window(begin, time.monotonic())
+        finally:
+            if self._gate is not None:
+                self._gate(False)
+            for box in self._boxes if self._gate is None else ():
+                box.release()
+
+
+@dataclass
+class _Pair:
+    """What pauses of a culprit have told of a victim so far."""
+
+    culprit: str
+    victim: str
+    looks: Mapping[int, float]
+    differences: list[float] = field(default_factory=list)
+    found: Proof | None = None
+    is_open: bool = True
+
+    def add(self, difference: float, seconds: float) -> None:
+        """Take in a pause. It is looked only after counts that were fixed beforehand."""
+        from headgate.analysis.proving import Proof, judged
+
+        self.differences.append(difference)
+        count = len(self.differences)
+        if (error := self.looks.get(count)) is not None:
+            gain: Gain
+            outcome: Outcome
+            gain, outcome = judged(self.differences, error)
+            self.found = Proof(self.culprit, self.victim, count, seconds, gain, outcome)
+            self.is_open = outcome == "open" and count < max(self.looks)
+
+
+class Proving(Component):
+    """Proves who slows whom: when a client asks for it, and by itself for jobs that say `prove: true`.
+
+    Args:
+        live_runs: Whose jobs are held and looked at.
+        boxes: The boxes of the tasks on this machine.
+    """
+
+    def __init__(self, live_runs: LiveRuns, boxes: Boxes) -> None:
+        self._live_runs = live_runs
+        self._boxes = boxes
+        self._steps: dict[JobId, _Steps] = {}
+        self._loop = asyncio.get_running_loop()
+        self._current: ProofUnderWay | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tried: set[tuple[str, str, str]] = set()
+
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        if isinstance(event, Progress) and event.step is not None:
+            self._steps.setdefault(event.task.job, _Steps()).add(time.monotonic(), event.step)
+        elif isinstance(event, TaskStarted) and self._timer is None and self._wanting(event.task.run):
+            self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
+        ending = [action.task.job for action in actions if isinstance(action, StopTask)]
+        if isinstance(event, TaskExited):
+            ending.append(event.task.job)
+        elif isinstance(event, StopRequested):
+            ending.append(event.job)
+        if self._current is not None:
+            for job in ending:
+                self._current.release(job)
+
+    def forget(self, run: str) -> None:
+        if self._current is not None and self._current.run.id == run:
+            self._current.cancel()
+        self._steps = {job: steps for job, steps in self._steps.items() if job.run != run}
+        self._tried = {pair for pair in self._tried if pair[0] != run}
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._current is not None:
+            self._current.cancel()
+
+    def begin(
+        self, run: str, victims: Sequence[str] | None, culprits: Sequence[str] | None, most: float, tell: Tell
+    ) -> ProofUnderWay:
+        """Begin to prove who slows whom.
+
+        Args:
+            victims: The jobs whose steps are looked at; None: all that run.
+            culprits: The jobs that are held; None: all others that may be.
+            most: Part of its time that each of these is held, at the most.
+            tell: Told of each pause, and at last of what was found.
+
+        Raises:
+            UsageError: It cannot be proved so.
+        """
+        live = self._live_runs.runs[run]
+        if self._current is not None:
+            raise UsageError(f"a proof is under way in run {self._current.run.id}; wait for it, or end it with Ctrl-C")
+        if live.submission.engine != LOCAL:
+            raise UsageError(f"run {run} runs on {live.submission.engine}; only tasks of this machine can be held")
+        if not 0.0 < most <= MOST_PART_ASKED:
+            raise UsageError(f"found {most:.3g} of its time; expected a part above 0 and at most {MOST_PART_ASKED:.0%}")
+        for name in (*(victims or ()), *(culprits or ())):
+            if name not in live.jobs:
+                raise UsageError(f"run {run} has no job {name!r}; expected one of {', '.join(live.jobs)}")
+            if live.jobs[name].state != "running":
+                raise UsageError(f"job {name!r} is {live.jobs[name].state}; only running jobs can be proved")
+        for name in culprits or ():
+            if not live.jobs[name].spec.pausable:
+                raise UsageError(f"job {name!r} says `pausable: false`; it is not held. Choose another --neighbour")
+        running = [name for name, job in live.jobs.items() if job.state == "running"]
+        held = list(culprits or (name for name in running if live.jobs[name].spec.pausable and [name] != victims))
+        seen = list(victims or (name for name in running if [name] != held))
+        if not any(culprit != victim for culprit in held for victim in seen):
+            raise UsageError(f"run {run} has no neighbour to hold: no other job runs that is pausable")
+        self._current = ProofUnderWay(live, seen, held, most, self._steps, self._boxes, tell)
+        self._current.work.add_done_callback(self._ended)
+        return self._current
+
+    def _ended(self, _: object) -> None:
+        self._current = None
+
+    # --- jobs that say `prove: true` --------------------------------------------------------------------------------
+
+    def _wanting(self, run: str) -> list[str]:
+        """The jobs of a run that have not ended and are to be proved."""
+        found = self._live_runs.runs.get(run)
+        jobs = found.jobs.items() if found is not None else ()
+        return [name for name, job in jobs if job.spec.prove and job.state not in ENDED]
+
+    def _look(self) -> None:
+        self._timer = None
+        if any(map(self._wanting, self._live_runs.runs)):
+            self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
+        for run in self._live_runs.runs.values():
+            for victim in self._wanting(run.id):
+                if self._current is None and run.jobs[victim].state == "running":
+                    self._prove(run, victim)
+
+    def _prove(self, run: LiveRun, victim: str) -> None:
+        """Prove who slows a job, of the neighbours that this was not tried of yet."""
+        beside = [
+            name
+            for name, job in run.jobs.items()
+            if name != victim and job.state == "running" and job.spec.pausable
+            if (run.id, victim, name) not in self._tried
+        ]
+        self._tried |= {(run.id, victim, name) for name in beside}
+        if not beside:
+            return
+
+        def tell(message: dict[str, Any]) -> None:
+            for text in message.get("reasons", ()):
+                self._live_runs.event(run, "warning", text, victim)
+
+        try:
+            self.begin(run.id, [victim], beside, MOST_PART, tell)
+        except HeadgateError as error:
+            self._live_runs.event(run, "warning", str(error), victim)
+
+
+class ProofUnderWay:
+    """One proof: watches the steps of some jobs while it holds others.
+
+    Args:
+        run: Their run.
+        victims: Names of the jobs that are watched.
+        culprits: Names of the jobs that are held.
+        most: As of `Proving.begin`.
+        steps: Of all jobs.
+        boxes: As of `Proving`.
+        tell: As of `Proving.begin`.
+    """
+
+    def __init__(
+        self,
+        run: LiveRun,
+        victims: list[str],
+        culprits: list[str],
+        most: float,
+        steps: Mapping[JobId, _Steps],
+        boxes: Boxes,
+        tell: Tell,
+    ) -> None:
+        self.run = run
+        self.victims, self.culprits = victims, culprits
+        self._most = most
+        self._steps = steps
+        self._boxes = boxes
+        self._tell = tell
+        self._random = random.Random()
+        self._pairs: list[_Pair] = []
+        self._reasons: list[str] = []
+        self._pause: tuple[JobId, _Pause] | None = None
+        self._seconds = LEAST_SECONDS
+        self._failures = 0
+        self._concluded = False
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, "proving")  # of its own: a pause never waits for other work
+        self.work = self._loop.create_task(self._prove())
+
+    def cancel(self) -> None:
+        """End it; what is held is released at once."""
+        if self._pause is not None:
+            self._pause[1].end()
+        self.work.cancel()
+        self._conclude()  # now: the run's store may be about to close
+
+    def release(self, job: JobId) -> None:
+        """A job is to end, or has: it is held no longer."""
+        if self._pause is not None and self._pause[0] == job:
+            self._pause[1].end()
+
+    async def _prove(self) -> None:
+        try:
+            await self._prepare()
+            while open_ones := self._open():
+                self._random.shuffle(open_ones)
+                period = max(self._seconds / self._most, 4 * self._seconds * len(open_ones))
+                for culprit in open_ones:
+                    await self._slot(culprit, period / len(open_ones))
+        except Exception as error:  # noqa: BLE001  # whoever waits for it has to hear of it
+            self._reasons.append(f"the proof failed: {error!r:.300}")
+        finally:
+            self._thread.shutdown(wait=False)
+            self._conclude()
+
+    # --- before -----------------------------------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        """Find out whether the jobs can be held, and how many pauses each pair needs; tell of it."""
+        held = [culprit for culprit in self.culprits if await self._can_be_held(culprit)]
+        most = min((self._longest(culprit) for culprit in held), default=0.0)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        deviations: dict[str, float] = {}
+        for victim in self.victims if held else ():
+            while (found := await self._in_thread(self._noise, victim, most)) is None:
+                if time.monotonic() > deadline or not self._runs(victim):
+                    self._reasons.append(f"{victim} {_NO_STEPS}")
+                    break
+                await asyncio.sleep(_LOOK_SECONDS)
+            if isinstance(found, str):
+                self._reasons.append(found)
+            elif found is not None:
+                deviations[victim] = found
+        for culprit in held:
+            self._pairs += [
+                await self._in_thread(_pair, culprit, each, deviations[each]) for each in deviations if each != culprit
+            ]
+        period = max(self._seconds / self._most, 4 * self._seconds * len(held))
+        for pair in self._pairs:
+            needed = max(pair.looks)
+            self._tell(
+                {
+                    "type": "proof",
+                    "text": f"{needed} pauses of {self._seconds:.2g} s show whether {pair.culprit} slows {pair.victim} "
+                    f"by 5 %: {say_seconds(needed * period)} at {self._seconds / period:.2g} of its time",
+                }
+            )
+
+    async def _can_be_held(self, culprit: str) -> bool:
+        try:
+            boxes = self._boxes_of(culprit)
+            if boxes and self._gate_of(culprit) is None:
+                await self._in_thread(_Pause(boxes, None).hold, 0.0)
+        except IsolationError as error:
+            self._reasons.append(str(error))
+            return False
+        return True
+
+    def _longest(self, culprit: str) -> float:
+        return TOGETHER_SECONDS if len(self._boxes_of(culprit)) > 1 else MOST_SECONDS
+
+    def _noise(self, victim: str, most: float) -> float | str | None:
+        """The noise of its steps; why it cannot be had; None: not yet. Sets how long a pause is."""
+        from headgate.analysis import proving
+
+        steps = self._steps.get(JobId.of(self.run.id, victim))
+        times, counts = steps.arrays() if steps is not None else (None, None)
+        if times is None or counts is None or (usual := proving.report_seconds(times, counts)) is None:
+            return None
+        seconds = proving.window_seconds(*usual, self._seconds, most)
+        if seconds is None:
+            return (
+                f"nothing can be proved of {victim}: it tells of a step every {say_seconds(max(usual))}, and a pause "
+                f"of {most:g} s is too short to change that"
+            )
+        self._seconds = seconds
+        return proving.noise(times, counts, seconds)
+
+    # --- pauses -----------------------------------------------------------------------------------------------------
+
+    async def _slot(self, culprit: str, length: float) -> None:
+        """Hold a job once, at a random moment of the next `length` seconds, for one of two windows."""
+        begin = time.monotonic()
+        seconds = self._seconds
+        await asyncio.sleep(seconds + self._random.uniform(0.0, max(length - 4 * seconds, 0.0)))
+        windows = await self._windows(culprit) if self._runs(culprit) else None
+        await asyncio.sleep(seconds)
+        if windows is not None:
+            await self._count(culprit, *windows)
+        if self._open():
+            await asyncio.sleep(max(begin + length - time.monotonic(), 0.0))
+
+    async def _windows(self, culprit: str) -> tuple[Window, Window] | None:
+        """The window in which a job was held and the one in which it was not; in random order."""
+        from headgate.analysis.proving import Window
+
+        if self._random.random() < 0.5:
+            if (held := await self._hold(culprit)) is None:
+                return None
+            await asyncio.sleep(self._seconds)
+            return held, Window(held.end, time.monotonic())
+        begin = time.monotonic()
+        await asyncio.sleep(self._seconds)
+        free = Window(begin, time.monotonic())
+        held = await self._hold(culprit)
+        return (held, free) if held is not None else None
+
+    async def _hold(self, culprit: str) -> Window | None:
+        job = JobId.of(self.run.id, culprit)
+        steps = self._steps[job].seconds() if job in self._steps else 0.0
+        pause = _Pause(self._boxes_of(culprit), self._gate_of(culprit), steps)
+        self._pause = job, pause
+        try:
+            held: Window | None = await self._in_thread(pause.hold, self._seconds)
+            self._failures = 0
+            return held
+        except IsolationError as error:  # it may be busy in the kernel for a moment
+            self._failures += 1
+            if self._failures == _TRIES:
+                self._close(culprit, str(error))
+            return None
+        finally:
+            pause.end()
+            self._pause = None
+
+    async def _count(self, culprit: str, held: Window, free: Window) -> None:
+        from headgate.analysis.proving import difference
+
+        for pair in self._pairs:
+            steps = self._steps.get(JobId.of(self.run.id, pair.victim))
+            if pair.culprit != culprit or not pair.is_open or steps is None:
+                continue
+            found = await self._in_thread(lambda: difference(*steps.arrays(), held, free))  # noqa: B023  # awaited here
+            if found is not None:
+                await self._in_thread(pair.add, found, self._seconds)
+                done, needed = len(pair.differences), max(pair.looks)
+                message = {"culprit": culprit, "victim": pair.victim, "pauses": done, "needed": needed}
+                self._tell(
+                    {"type": "proof", "text": f"{culprit} and {pair.victim}: {done} of {needed} pauses", **message}
+                )
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> list[str]:
+        """The jobs that are still to be held."""
+        for pair in self._pairs:
+            pair.is_open = pair.is_open and self._runs(pair.culprit) and self._runs(pair.victim)
+        return list(dict.fromkeys(pair.culprit for pair in self._pairs if pair.is_open))
+
+    def _close(self, culprit: str, reason: str) -> None:
+        self._reasons.append(reason)
+        for pair in self._pairs:
+            pair.is_open = pair.is_open and pair.culprit != culprit
+
+    def _conclude(self) -> None:
+        if self._concluded:
+            return
+        self._concluded = True
+        found = [pair.found for pair in self._pairs if pair.found is not None]
+        for pair in self._pairs:
+            if pair.found is None:
+                after = f"{len(pair.differences)} of {min(pair.looks)} pauses"
+                self._reasons.append(
+                    f"nothing can be told yet of {pair.culprit} and {pair.victim}: it ended after {after}"
+                )
+        for proof in found:
+            self.run.record_proof(proof)
+            self.run.event(self.run.clock(), "note", f"proved: {proof}", job=proof.victim)
+        told = [
+            {
+                "culprit": proof.culprit,
+                "victim": proof.victim,
+                "pauses": proof.pauses,
+                "seconds": proof.seconds,
+                "faster": proof.gain.part,
+                "low": proof.gain.low,
+                "high": proof.gain.high,
+                "outcome": proof.outcome,
+                "text": str(proof),
+            }
+            for proof in found
+        ]
+        self._tell({"type": "proved", "run": self.run.id, "proofs": told, "reasons": self._reasons})
+
+    # --- small things -----------------------------------------------------------------------------------------------
+
+    def _runs(self, name: str) -> bool:
+        return self.run.jobs[name].state == "running"
+
+    def _boxes_of(self, name: str) -> list[Box]:
+        job = JobId.of(self.run.id, name)
+        return [box for task, box in self._boxes().items() if task.job == job]
+
+    def _gate_of(self, name: str) -> Callable[[bool], None] | None:
+        """What pauses a job between two steps, where its processes are not to be held; for any thread."""
+        attempt = self.run.jobs[name].current
+        if attempt is None or not attempt.pauses_by_gate:
+            return None
+
+        def gate(paused: bool) -> None:
+            self._loop.call_soon_threadsafe(attempt.pause, paused)
+
+        return gate
+
+    async def _in_thread(self, act: Callable[..., Any], *facts: object) -> Any:
+        return await self._loop.run_in_executor(self._thread, act, *facts)
+
+
+def _pair(culprit: str, victim: str, deviation: float) -> _Pair:
+    from headgate.analysis import proving
+
+    planned = min(proving.pauses_needed(deviation), proving.MOST_PAUSES)
+    return _Pair(culprit, victim, proving.looks(planned))
