@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.analysis.made_up import MadeUp, recording
 
 from headgate.analysis.accounts import Account, accounts
-from headgate.reports.recording import Recording
+from headgate.analysis.proving import OUTCOMES, Gain, Proof
+from headgate.reports.recording import Recording, read
+from headgate.telemetry.store import Recorder
 
 
 def account(run: Recording, job: str) -> Account:
@@ -169,3 +174,36 @@ def test_of_a_job_that_was_seen_with_one_number_of_threads_nothing_is_blamed_for
 def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
     found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, steps=0.0)}), "a")
     assert [lack.partition(" ")[0] for lack in found.lacks] == ["steps"]
+
+
+def test_a_loss_that_was_proved_takes_the_place_of_what_was_counted_and_the_parts_still_add_up(tmp_path: Path) -> None:
+    jobs = {"a": MadeUp(ran=0.5, waited=0.5), "b": MadeUp(ran=0.5, waited=0.5)}
+    run = recording(tmp_path / "run.sqlite", jobs, cores=1.0)
+    counted = account(run, "a")
+    seen, none, _ = OUTCOMES
+    for part, outcome in ((0.25, seen), (3.0, seen), (0.0, none)):
+        proof = Proof("b", "a", 16, 0.4, Gain(part, part - 0.02, part + 0.02), outcome)
+        job = replace(run.jobs[0], proofs=(proof,))
+        (found, _) = accounts((job, run.jobs[1]), run.nodes, run.seconds)
+        assert sum(each.seconds for each in found.parts.values()) == pytest.approx(found.elapsed)
+        proved = [loss for loss in found.losses if loss.to == "b"]
+        assert [loss.evidence for loss in proved] == (["proved"] if part else [])
+        if part:
+            assert proved[0].lost.seconds == pytest.approx(39.0 * part / (1.0 + part), rel=0.1)
+    assert [loss.evidence for loss in counted.losses] == ["counted"]
+
+
+def test_proofs_are_read_from_the_run_the_latest_of_each_culprit(tmp_path: Path) -> None:
+    jobs = {"a": MadeUp(ran=0.5, waited=0.5), "b": MadeUp(ran=0.5, waited=0.5)}
+    recording(tmp_path / "run.sqlite", jobs, cores=1.0)
+    recorder = Recorder(tmp_path / "run.sqlite")
+    for t, gain, outcome in ((5.0, 0.5, "open"), (9.0, 0.2, "seen"), (12.0, 0.3, "nonsense"), (13.0, None, "seen")):
+        row = {"gain": gain, "low": 0.1, "high": 0.4, "outcome": outcome}
+        recorder.add("proofs", t=t, culprit="b", victim="a", pauses=16, seconds=0.4, **row)
+    recorder.close()
+    run = read(tmp_path / "run.sqlite")
+    assert [job.proofs for job in run.jobs] == [(Proof("b", "a", 16, 0.4, Gain(0.2, 0.1, 0.4), "seen"),), ()]
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as old:
+        old.execute("DROP TABLE proofs")
+        old.commit()
+    assert [job.proofs for job in read(tmp_path / "run.sqlite").jobs] == [(), ()]

@@ -9,7 +9,7 @@ import pytest
 from tests.hub.user import SECONDS, User
 
 from headgate.hub.attempt import Attempt
-from headgate.hub.gating import OPEN, gate, strictest
+from headgate.hub.gating import OPEN, PAUSED, gate, strictest
 from headgate.identifiers import JobId, TaskName
 from headgate.jobs import ProgressRule
 from headgate.plans import Plan
@@ -114,3 +114,24 @@ def test_of_workers_that_wait_for_each_other_the_first_is_held_for_all(synchrono
     sent.clear()
     attempt.hold()
     assert sent == [(name, None) for name in held]
+
+
+def test_a_job_on_gpus_is_paused_between_two_steps_and_then_held_to_what_it_was() -> None:
+    sent: list[tuple[str, Mapping[str, object]]] = []
+    plan = Plan(strategy="allreduce", workers=2, servers=0, batch_per_worker=None)
+    attempt = Attempt(JobId("r/a"), 1, plan, True, lambda task, message: sent.append((task.name, message)))
+    for name in ("worker-0", "worker-1"):
+        attempt.start(TaskName(name), "here", "", ProgressReader(ProgressRule()), False)
+        assert not attempt.pauses_by_gate
+        attempt.connect(TaskName(name))
+    assert not attempt.pauses_by_gate, "it uses no GPU"
+    attempt.tasks[TaskName("worker-0")].gpus = (0,)
+    assert attempt.pauses_by_gate
+    attempt.tasks[TaskName("worker-0")].gate = {"type": "gate", "fraction": 0.5}
+    attempt.hold()
+    sent.clear()
+    attempt.pause(True)
+    assert sent == [("worker-0", PAUSED), ("worker-1", PAUSED)]
+    sent.clear()
+    attempt.pause(False)
+    assert sent == [("worker-0", {"type": "gate", "fraction": 0.5}), ("worker-1", OPEN)]

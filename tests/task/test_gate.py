@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headgate.task import Channel, Gate, TaskEnvironment
-from headgate.task.grants import MOST_HELD_SECONDS, MOST_WAITED_SECONDS, Grant, Turns
+from headgate.task.grants import MOST_HELD_SECONDS, MOST_PAUSED_SECONDS, MOST_WAITED_SECONDS, Grant, Turns
 from headgate.testing import wait
 from headgate.testing.listener import ChannelListener
 
@@ -60,6 +60,17 @@ def steps(engine: Engine, gate: Gate, count: int, seconds: float, cpu: float = 0
         engine.cpu += cpu
         gate.boundary()
     return engine.now - began
+
+
+def test_a_pause_holds_the_next_step_until_it_is_lifted_and_never_for_long() -> None:
+    engine = Engine(paused=True)
+    gate = gate_of(engine)
+    engine.at.append((0.4, engine.grant()))
+    assert steps(engine, gate, 1, 0.1) == pytest.approx(0.4)
+    assert steps(engine, gate, 10, 0.1) == pytest.approx(1.0)
+    engine.grant(paused=True)()
+    assert steps(engine, gate, 1, 0.1) == pytest.approx(0.1 + MOST_PAUSED_SECONDS)
+    assert steps(engine, gate, 1, 0.1) == pytest.approx(0.1), "a hub that lifts it no more holds nobody"
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 0.9])

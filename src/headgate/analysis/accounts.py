@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -34,6 +34,7 @@ from headgate.analysis.losing import (
 )
 from headgate.analysis.more import More, what_more_buys
 from headgate.analysis.outside import Devices, Outside, memory_limit
+from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array, Signal
 
 Part = Literal[
@@ -254,6 +255,9 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         ],
         elapsed,
     )
+    if job.proofs:
+        ran_beside = {name: float(np.sum(stepping[np.nan_to_num(cores) > 0.0])) for name, cores in beside.items()}
+        losses, step = _proved(job, losses, step, ran_beside, elapsed)
     stolen = Loss(NODE, "cores", within(float(np.sum(lost.stolen * (starting + stepping))), 0.1, elapsed), "counted")
     by_cap = within(float(np.sum(lost.by_cap * (starting + stepping))), 0.1, elapsed)
     of_its_own = outside.of_its_own(starting + stepping, stepping, elapsed)
@@ -293,6 +297,29 @@ def _outside(job: RecordedJob, grid: _Grid, own: Array, stepping: Array) -> Outs
     ]
     ready = {task.id: np.nan_to_num(grid.ready(task)[0]) for task in tasks}
     return grid.devices.lost(job, own, ready, np.minimum(grid.part_within(saved), 1.0), stepping * grid.width)
+
+
+def _proved(
+    job: RecordedJob,
+    losses: list[Loss],
+    step: dict[Part, TimeEstimate],
+    beside: Mapping[str, float],
+    elapsed: float,
+) -> tuple[list[Loss], dict[Part, TimeEstimate]]:
+    """Its losses with what is proved of them, and the parts of its own time that this comes from, or goes to."""
+    known = replaced(losses, job.proofs, beside, elapsed)
+    own = dict(step)
+    moved = sum(loss.lost.seconds for loss in known) - sum(loss.lost.seconds for loss in losses)
+    for part in ("compute", "unexplained", "input", "communication"):
+        had = own[part]
+        left = max(had.seconds - moved, 0.0)
+        moved -= had.seconds - left
+        own[part] = TimeEstimate(left, min(had.low, left), max(had.high, left))
+    if moved <= 0.0:
+        return known, own
+    # More than there is: of a job that others, or its own cap, held back as well.
+    fits = 1.0 - moved / sum(loss.lost.seconds for loss in known)
+    return [replace(loss, lost=TimeEstimate(*(each * fits for each in loss.lost))) for loss in known], own
 
 
 def _counted(lost: _Lost, inside: Array, elapsed: float) -> list[Loss]:

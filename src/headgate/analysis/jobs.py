@@ -10,6 +10,7 @@ import numpy as np
 
 from headgate.analysis.faults import Survived
 from headgate.analysis.progress import ProgressSeries
+from headgate.analysis.proving import Proof
 from headgate.analysis.sampled import SampledStep, TracedStep
 from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import EMPTY, Signal, rate
@@ -108,6 +109,7 @@ class RecordedJob:
         traced: Sampled steps of each of its tasks, to be replayed.
         sampled: A typical and the slowest step with all that its tasks did; empty for a job of one task.
         faults: Those that it survived.
+        proofs: What pauses of others told about it; of each of these the latest.
     """
 
     name: str
@@ -135,6 +137,7 @@ class RecordedJob:
     sampled: tuple[SampledStep, ...] = ()
     traced: tuple[TracedStep, ...] = ()
     faults: tuple[Survived, ...] = ()
+    proofs: tuple[Proof, ...] = ()
 
     @property
     def distributed(self) -> bool:

@@ -10,10 +10,10 @@ are at counts that are fixed beforehand, and share 5 % among them (Bonferroni): 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -40,6 +40,7 @@ _MOST_DIFFERENCE = 1.0
 
 Outcome = Literal["seen", "none", "open"]
 """An effect; none of `EFFECT` or more; neither can be told."""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 class Window(NamedTuple):
@@ -197,7 +198,9 @@ def judged(differences: Sequence[float], error: float) -> tuple[Gain, Outcome]:
 # --- what it means for the account of the job -----------------------------------------------------------------------
 
 
-def replaced(losses: Sequence[Loss], proofs: Sequence[Proof], beside: dict[str, float], elapsed: float) -> list[Loss]:
+def replaced(
+    losses: Sequence[Loss], proofs: Sequence[Proof], beside: Mapping[str, float], elapsed: float
+) -> list[Loss]:
     """Losses with those in the place of what was counted or compared that are proved, where these are known better.
 
     Args:

@@ -358,7 +358,7 @@ class ProofUnderWay:
                 {
                     "type": "proof",
                     "text": f"{needed} pauses of {self._seconds:.2g} s show whether {pair.culprit} slows {pair.victim} "
-                    f"by 5 %: {say_seconds(needed * period)} at {self._seconds / period:.2g} of its time",
+                    f"by 5 %: {say_seconds(needed * period)} at {self._seconds / period:.1%} of its time",
                 }
             )
 

@@ -13,6 +13,7 @@ import numpy as np
 from headgate.analysis.faults import survived
 from headgate.analysis.jobs import Phase, RecordedJob, RecordedTask, Usage, phases, running
 from headgate.analysis.progress import ProgressSeries, together
+from headgate.analysis.proving import OUTCOMES, Gain, Proof
 from headgate.analysis.steps import divide
 from headgate.analysis.usage import EMPTY, Array, Signal, highest, total
 from headgate.events import ENDED
@@ -106,6 +107,26 @@ def job(
         sampled=stepping.sampled(reader, steps, tasks, synchronous=synchronous) if len(tasks) > 1 else (),
         traced=tuple(step for task in tasks for step in steps.traced.get(task, ())),
         faults=survived(events),
+        proofs=_proofs(reader, name),
+    )
+
+
+def _proofs(reader: RunReader, victim: str) -> tuple[Proof, ...]:
+    """What pauses of others told about a job: of each of these the latest that can be read."""
+    rows = reader.rows("proofs", "victim = ?", [victim], order="t, rowid")
+    whole = [row for row in rows if None not in row.values() and row["outcome"] in OUTCOMES]
+    return tuple(
+        {
+            row["culprit"]: Proof(
+                row["culprit"],
+                victim,
+                row["pauses"],
+                row["seconds"],
+                Gain(row["gain"], row["low"], row["high"]),
+                row["outcome"],
+            )
+            for row in whole
+        }.values()
     )
 
 
