@@ -64,7 +64,7 @@ def test_so_it_is_by_the_rule_alone_with_heavy_tails() -> None:
     planned = proving.looks(64)
     errors = 0
     for _ in range(100):
-        values = np.clip(rng.standard_t(2, 64) * 0.05, -1.0, 1.0)
+        values = np.clip(rng.standard_t(2, 64) * 0.05, -1.0, 1.0).tolist()
         errors += any(proving.judged(values[:count], error)[1] == "seen" for count, error in planned.items())
     assert errors <= 8
 
@@ -162,4 +162,5 @@ def test_what_could_not_be_told_changes_nothing() -> None:
 
 def test_a_loss_that_only_pauses_saw_is_of_memory() -> None:
     (found,) = proving.replaced([], [proof(1.0, 0.9, 1.1, "seen")], {"b": 10.0}, 60.0)
-    assert (found.resource, found.evidence, found.lost.seconds) == ("memory", "proved", pytest.approx(5.0))
+    assert (found.resource, found.evidence) == ("memory", "proved")
+    assert found.lost.seconds == pytest.approx(5.0)

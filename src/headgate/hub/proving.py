@@ -44,7 +44,7 @@ Tell = Callable[[dict[str, Any]], None]
 Boxes = Callable[[], Mapping[TaskId, Box]]
 
 
-class _Steps:
+class StepReports:
     """When a job was at which step, of late."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Proving(Component):
     def __init__(self, live_runs: LiveRuns, boxes: Boxes) -> None:
         self._live_runs = live_runs
         self._boxes = boxes
-        self._steps: dict[JobId, _Steps] = {}
+        self._steps: dict[JobId, StepReports] = {}
         self._loop = asyncio.get_running_loop()
         self._current: ProofUnderWay | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -159,7 +159,7 @@ class Proving(Component):
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         if isinstance(event, Progress) and event.step is not None:
-            self._steps.setdefault(event.task.job, _Steps()).add(time.monotonic(), event.step)
+            self._steps.setdefault(event.task.job, StepReports()).add(time.monotonic(), event.step)
         elif isinstance(event, TaskStarted) and self._timer is None and self._wanting(event.task.run):
             self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
         ending = [action.task.job for action in actions if isinstance(action, StopTask)]
@@ -282,7 +282,7 @@ class ProofUnderWay:
         victims: list[str],
         culprits: list[str],
         most: float,
-        steps: Mapping[JobId, _Steps],
+        steps: Mapping[JobId, StepReports],
         boxes: Boxes,
         tell: Tell,
     ) -> None:
