@@ -70,8 +70,9 @@ def test_what_is_odd_as_a_whole_is_one_message_at_once(tmp_path: Path, text: str
 def test_a_file_that_cannot_be_read_is_one_message(tmp_path: Path, path: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "latin.yaml").write_bytes(b"jobs: [{run: caf\xe9}]")
-    with pytest.raises(UsageError, match=r"^cannot read "):
+    with pytest.raises(UsageError, match=r"^cannot read ") as caught:
         jobfile.load(str(tmp_path / path))
+    assert str(caught.value).endswith("is no UTF-8; save the file in this encoding") == (path == "latin.yaml")
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,10 @@ class UserFile:
             with opened(path) as file:
                 text = file.read(MOST_LETTERS + 1)
         except (OSError, ValueError) as error:  # no UTF-8, or a NUL in the path
-            raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+            why = getattr(error, "strerror", None) or str(error)
+            if isinstance(error, UnicodeDecodeError):
+                why = f"byte {error.start} is no UTF-8; save the file in this encoding"
+            raise UsageError(f"cannot read {path}: {why}") from error
         if len(text) > MOST_LETTERS:
             raise UsageError(f"cannot read {path}: it has more than {MOST_LETTERS:,} characters; divide it")
         try:
