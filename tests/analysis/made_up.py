@@ -29,7 +29,7 @@ class MadeUp:
     cap: float | None = None
     threads: Mapping[int, int] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
-    spans: Mapping[str, float] = field(default_factory=dict)
+    spans: Mapping[str, Course] = field(default_factory=dict)
     loader_workers: int | None = None
     blocked: Course = 0.0
     node: str = "nimbus"
@@ -103,7 +103,9 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
             recorder.add("progress", t=float(t), task=task, step=done, loss=1.0, count=1)
         for span, seconds in job.spans.items():
             workers = job.loader_workers if span == "input" else None
-            recorder.add("spans", t=float(t), task=task, step=int(done), name=span, seconds=seconds, workers=workers)
+            recorder.add(
+                "spans", t=float(t), task=task, step=int(done), name=span, seconds=_at(seconds, t), workers=workers
+            )
     recorder.add("events", t=start, job=name, kind="running", text="started")
     recorder.add("events", t=end, job=name, kind="done", text="finished")
 

@@ -279,7 +279,7 @@ class _View:
         rows = _rows(slowest)
         paths = [
             replace(_path(step, gpu, readers == 0, blocked or 0.0, exchange), weight=float(weight))
-            for step, weight in zip(slowest, _stand_for(slowest, rows), strict=True)
+            for step, weight in zip(slowest, _stand_for(slowest, rows, readers or 1), strict=True)
         ]
         now, waits = mean(paths, [path.seconds for path in paths]), mean(paths, [path.waiting for path in paths])
         waited = waits > _WAITS * now
@@ -329,17 +329,21 @@ def _rows(steps: Sequence[TracedStep]) -> Counts:
     return np.concatenate([[0], np.cumsum(np.diff(numbers) != 1)]).astype(np.int64)
 
 
-def _stand_for(steps: Sequence[TracedStep], rows: Counts) -> Array:
-    """How many steps each sampled one stands for: those nearest to its row, in equal parts, since batches come in
-    bursts. The first steps are sampled more often."""
-    numbers = np.array([step.told.step for step in steps], dtype=float)
+def _stand_for(steps: Sequence[TracedStep], rows: Counts, readers: int) -> Array:
+    """How many steps each sampled one stands for: those nearest to its row, in equal parts. The first steps are sampled
+    more often. Batches come in bursts of as many as there are processes that read: each place in a burst counts alike,
+    where all were sampled."""
+    numbers = np.array([step.told.step for step in steps])
     first, count = np.unique(rows, return_index=True, return_counts=True)[1:]
-    if len(first) < 2:
-        return np.ones(len(numbers))
-    begin, end = numbers[first], numbers[first + count - 1]
-    between = np.maximum(begin[1:] - end[:-1], 0.0) / 2
-    covered = end - begin + np.append(between, between[-1]) + np.append(between[0], between)
-    return np.asarray((covered / count)[rows])
+    weights = np.ones(len(numbers))
+    if len(first) > 1:
+        begin, end = numbers[first], numbers[first + count - 1]
+        between = np.maximum(begin[1:] - end[:-1], 0.0) / 2
+        covered = end - begin + np.append(between, between[-1]) + np.append(between[0], between)
+        weights = np.asarray((covered / count)[rows])
+    places = numbers % readers
+    sampled = np.bincount(places, weights, readers)
+    return weights / sampled[places] if sampled.all() else weights
 
 
 def _exposed(step: TracedStep) -> float:

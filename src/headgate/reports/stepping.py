@@ -23,8 +23,8 @@ from headgate.analysis.steps import ORDER, StepSums, Sums
 from headgate.identifiers import TaskOfRun
 from headgate.telemetry.store import RunReader
 
-_MOST_TRACED = 60
-"""Steps of a task."""
+_MOST_ROWS = 30
+"""Of steps of a task that were sampled one after the other."""
 _MOST_PARAMETERS = 500
 """Of one query."""
 _PLACE = {name: index for index, name in enumerate(ORDER)}
@@ -66,7 +66,7 @@ def read(reader: RunReader, after: float) -> Stepping:
 
 
 def _traced(reader: RunReader, told: Mapping[TaskOfRun, Sequence[ReportedStep]]) -> dict[TaskOfRun, list[TracedStep]]:
-    """Some steps of each task, evenly from all that were told, with their spans."""
+    """Some steps of each task with their spans: rows of steps one after the other, evenly from all that were told."""
     chosen = {(each.t, each.task, each.step): each for steps in told.values() for each in _some(steps)}
     workers = "workers" if _has(reader, "spans", "workers") else "NULL"
     spans: dict[ReportedStep, dict[str, float]] = defaultdict(dict)
@@ -85,8 +85,10 @@ def _traced(reader: RunReader, told: Mapping[TaskOfRun, Sequence[ReportedStep]])
 
 
 def _some(steps: Sequence[ReportedStep]) -> Sequence[ReportedStep]:
-    chosen = np.linspace(0, len(steps) - 1, min(_MOST_TRACED, len(steps))).astype(int)
-    return [steps[index] for index in chosen]
+    breaks = np.flatnonzero(np.diff([each.step for each in steps]) != 1) + 1
+    rows = np.split(np.arange(len(steps)), breaks)
+    chosen = np.linspace(0, len(rows) - 1, min(_MOST_ROWS, len(rows))).astype(int)
+    return [steps[index] for row in chosen for index in rows[row][:_MOST_ROWS]]
 
 
 def sampled(
