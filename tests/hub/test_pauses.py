@@ -1,0 +1,128 @@
+"""A pause is as long as it was to be, whatever keeps the hub busy; what cannot be held ends a proof with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headgate.engines.base import LOCAL
+from headgate.errors import IsolationError, UsageError
+from headgate.events import Progress, StopTask
+from headgate.hub.live_runs import LiveRuns
+from headgate.hub.proving import MOST_PART, Proving, StepReports
+from headgate.identifiers import JobId, TaskId
+from headgate.isolation.base import Box
+from headgate.jobs import Job
+from headgate.testing import wait
+
+
+class HeldBox:
+    """A box that notes when it was held and released."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.at: list[float] = []
+        self.refuses = refuses
+
+    def hold(self) -> bool:
+        if self.refuses:
+            raise IsolationError("r/b/worker-0: it cannot be held: cgroup.freeze: Read-only file system")
+        self.at.append(time.monotonic())
+        return True
+
+    def release(self) -> None:
+        self.at.append(time.monotonic())
+
+    @property
+    def seconds(self) -> list[float]:
+        """How long each pause was."""
+        return [end - begin for begin, end in zip(self.at[::2], self.at[1::2], strict=False)]
+
+
+class Stage:
+    """A run `r` with the jobs `a` and `b`, which make a step every 10 ms, of which `b` can be held."""
+
+    def __init__(self, boxes: list[HeldBox]) -> None:
+        jobs = {
+            name: SimpleNamespace(spec=Job(name=name, run="true"), state="running", current=None) for name in ("a", "b")
+        }
+        self.recorded: list[object] = []
+        self.told: list[dict[str, Any]] = []
+        self.run = SimpleNamespace(id="r", jobs=jobs, submission=SimpleNamespace(engine=LOCAL), clock=lambda: 0.0)
+        self.run.record_proof, self.run.event = self.recorded.append, lambda *_, **__: None
+        tasks = {TaskId(f"r/b/worker-{index}"): cast("Box", box) for index, box in enumerate(boxes)}
+        live_runs = cast("LiveRuns", SimpleNamespace(runs={"r": self.run}))
+        self.proving = Proving(live_runs, lambda: cast("Mapping[TaskId, Box]", tasks))
+        self._reports(JobId("r/a"))
+
+    def _reports(self, job: JobId) -> None:
+        """Steps of the last half minute, told ten times a second."""
+        now = time.monotonic()
+        self.proving._steps[job] = reports = StepReports()
+        for index in range(300):
+            reports.add(now - 30.0 + index / 10, 10 * index)
+
+    def begins(self, most: float = 0.25) -> None:
+        self.work = self.proving.begin("r", ["a"], ["b"], most, self.told.append)
+
+
+async def until(done: Any) -> None:
+    deadline = time.monotonic() + 20.0
+    while not done():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def test_a_freezer_that_cannot_be_written_ends_the_proof_with_its_reason() -> None:
+    async def scene() -> None:
+        stage = Stage([HeldBox(refuses=True)])
+        stage.begins()
+        await stage.work.work
+        last = stage.told[-1]
+        assert (last["type"], last["proofs"]) == ("proved", [])
+        assert last["reasons"] == ["r/b/worker-0: it cannot be held: cgroup.freeze: Read-only file system"]
+        assert stage.recorded == []
+
+    asyncio.run(scene())
+
+
+def test_while_the_hub_s_loop_stands_still_a_pause_ends_in_time_and_a_stop_ends_it_at_once() -> None:
+    async def scene() -> None:
+        boxes = [HeldBox(), HeldBox()]
+        stage = Stage(boxes)
+        stage.begins()
+        await until(lambda: len(boxes[1].at) == 3)  # the first was a trial
+        wait.until(lambda: len(boxes[1].at) == 4, 5.0, "it is released though the loop stands still")
+        assert boxes[0].seconds[1] == pytest.approx(0.4, abs=0.15)
+        await until(lambda: len(boxes[1].at) == 5)
+        stage.proving.hear(Progress(task=TaskId("r/b/worker-0"), step=1), [StopTask(TaskId("r/b/worker-0"), 1.0, "")])
+        await until(lambda: len(boxes[1].at) == 6)
+        assert boxes[1].seconds[2] < 0.35
+        stage.work.cancel()
+        await asyncio.sleep(0)
+        assert stage.told[-1]["type"] == "proved"
+        assert "it ended after" in stage.told[-1]["reasons"][0]
+
+    asyncio.run(scene())
+
+
+def test_a_second_proof_waits_and_a_part_has_to_be_one() -> None:
+    async def scene() -> None:
+        stage = Stage([HeldBox()])
+        for most in (0.0, 0.5, float("nan")):
+            with pytest.raises(UsageError, match="expected a part above 0 and at most 25%"):
+                stage.begins(most)
+        stage.begins(MOST_PART)
+        with pytest.raises(UsageError, match="a proof is under way in run r"):
+            stage.begins()
+        stage.proving.forget("r")
+        await asyncio.wait([stage.work.work])
+        stage.run.submission.engine = "ray at 10.0.0.1"
+        with pytest.raises(UsageError, match="only tasks of this machine can be held"):
+            stage.begins()
+
+    asyncio.run(scene())
