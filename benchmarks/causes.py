@@ -150,9 +150,13 @@ def memory_beside(draw: random.Random) -> Trial:
 
 def disk_beside(kind: str) -> Callable[[random.Random], Trial]:
     def drawn(draw: random.Random) -> Trial:
-        made = job(kind, draw, *either(draw)) if kind == "reading" else unlike(kind)
-        to = "others" if kind == "reading" else ""
-        return Trial([made], to, hogs=[hog("disk", "--count", str(draw.choice([1, 2])))])
+        count = ("--count", str(draw.choice([1, 2])))
+        if kind != "reading":
+            return Trial([unlike(kind)], hogs=[hog("disk", *count)])
+        # It reads alone first: nothing else tells what the disk does without the hog.
+        made = job(kind, draw, *either(draw), seconds=10.0)
+        after = f"{draw.uniform(8.0, 9.0):.1f}"
+        return Trial([made], "others", hogs=[hog("disk", *count, "--after", after)])
 
     return drawn
 
@@ -167,8 +171,9 @@ def on_lab(kind: str, draw: random.Random, plan: Mapping[str, Any], **given: Any
 
 
 def network_beside(draw: random.Random) -> Trial:
-    noise = hog("network", "--to", NODES["c"], node="a")
-    return on_lab("steady", draw, SERVED, to="others", hogs=[noise])
+    """The hog's other end is on the node of the server: its NIC is full as well."""
+    ends = [hog("sink", "--to", NODES["c"], node="c"), hog("network", "--to", NODES["c"], node="a")]
+    return on_lab("steady", draw, SERVED, to="others", hogs=ends)
 
 
 def slowed_node(draw: random.Random) -> Trial:
@@ -185,7 +190,7 @@ def spinning(draw: random.Random) -> Trial:
 
 
 def thrashing(draw: random.Random) -> Trial:
-    return Trial([job("rereading", draw, *either(draw), limits={"memory": "600MiB"})])
+    return Trial([job("rereading", draw, *either(draw), limits={"memory": "448MiB"})])
 
 
 def side_by_side(draw: random.Random) -> Trial:

@@ -1,21 +1,26 @@
 """Programs that take something from a machine: all of its cores, memory bandwidth, disk or network.
 
-    python hog.py cores|memory|disk|network [--after 0] [--seconds 0] [--count 1] [--to ADDRESS]
+    python hog.py cores|memory|disk|network|sink [--after 0] [--seconds 0] [--count 1] [--to ADDRESS]
 
-`network` sends to ADDRESS:9, whether or not anybody listens there. With `--seconds 0` it goes on until it is ended.
+`network` sends to ADDRESS, where `sink` receives. With `--seconds 0` it goes on until it is ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import mmap
 import multiprocessing
 import os
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+
+_DISK_BYTES, _BLOCK, _READERS = 256 << 20, 4 << 20, 8
+_PORT = 5209
 
 
 def cores(_: argparse.Namespace) -> Iterator[None]:
@@ -33,35 +38,52 @@ def memory(_: argparse.Namespace) -> Iterator[None]:
         yield
 
 
-def disk(options: argparse.Namespace) -> Iterator[None]:
-    """Writes and reads past the page cache."""
-    with tempfile.TemporaryFile(dir=os.environ.get("CAUSES_DISK") or tempfile.gettempdir()) as file:
-        handle, block = file.fileno(), os.urandom(4 << 20)
-        at = 0
+def disk(_: argparse.Namespace) -> Iterator[None]:
+    """Reads past the page cache, with as many requests at once as fill a fast disk."""
+    with tempfile.NamedTemporaryFile(dir=os.environ.get("CAUSES_DISK") or tempfile.gettempdir()) as file:
+        file.write(os.urandom(_DISK_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+        handle = os.open(file.name, os.O_RDONLY | os.O_DIRECT)
+        readers = [threading.Thread(target=_read, args=(handle, index), daemon=True) for index in range(_READERS)]
+        for reader in readers:
+            reader.start()
         while True:
-            os.pwrite(handle, block, at)
-            os.fdatasync(handle)
-            os.posix_fadvise(handle, at, len(block), os.POSIX_FADV_DONTNEED)
-            os.pread(handle, len(block), at)
-            at = (at + len(block)) % (256 << 20)
+            readers[0].join(0.1)
             yield
+
+
+def _read(handle: int, index: int) -> None:
+    block = mmap.mmap(-1, _BLOCK)  # O_DIRECT wants its memory aligned
+    while True:
+        os.preadv(handle, [block], index * _BLOCK % _DISK_BYTES)
+        index += _READERS - 1
 
 
 def network(options: argparse.Namespace) -> Iterator[None]:
-    """Datagrams as fast as the NIC takes them."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        content = bytes(60_000)
-        while True:
-            for _ in range(8):
-                try:
-                    sender.sendto(content, (options.to, 9))
-                except OSError:  # nobody listens, or the queue is full
-                    time.sleep(0.001)
+    """A connection that takes as much of the NIC as it can get."""
+    while True:
+        try:
+            with socket.create_connection((options.to, _PORT)) as there:
+                while True:
+                    there.sendall(bytes(1 << 18))
+                    yield
+        except OSError:  # nobody listens yet
+            time.sleep(0.1)
             yield
 
 
+def sink(options: argparse.Namespace) -> Iterator[None]:
+    """Receives what `network` sends to this address."""
+    with socket.create_server((options.to, _PORT)) as listening:
+        there, _ = listening.accept()
+        with there:
+            while there.recv(1 << 18):
+                yield
+
+
 KINDS: dict[str, Callable[[argparse.Namespace], Iterator[None]]] = {
-    each.__name__: each for each in (cores, memory, disk, network)
+    each.__name__: each for each in (cores, memory, disk, network, sink)
 }
 
 
@@ -79,7 +101,7 @@ def main() -> None:
     parser.add_argument("--after", type=float, default=0.0, help="seconds to wait before")
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--count", type=int, default=1, help="processes")
-    parser.add_argument("--to", default="127.0.0.1", help="address that is sent to")
+    parser.add_argument("--to", default="127.0.0.1", help="address of the sink")
     options = parser.parse_args()
     others = [multiprocessing.Process(target=take, args=(options,), daemon=True) for _ in range(options.count - 1)]
     for each in others:

@@ -17,7 +17,8 @@ Course = float | Callable[[int], float]
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUp:
-    """A job of one task, which reports `steps` a second from its first second on."""
+    """A job of one task, and of a server where `server_node` names a node for it. The task reports `steps` a second from
+    its first second on."""
 
     ran: Course
     waited: Course = 0.0
@@ -33,6 +34,7 @@ class MadeUp:
     loader_workers: int | None = None
     blocked: Course = 0.0
     node: str = "nimbus"
+    server_node: str = ""
     gpu: Course | None = None
     at: float = 0.0
     readings: Mapping[str, Course | None] = field(default_factory=dict)
@@ -80,6 +82,9 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
         attempt=1,
     )
     recorder.add("tasks", id=task, job=name, node=job.node, attempt=1, started=start, ended=end)
+    if job.server_node:
+        of_server = f"{name}/server-0"
+        recorder.add("tasks", id=of_server, job=name, node=job.server_node, attempt=1, started=start, ended=end)
     for t, threads in (job.threads or dict.fromkeys([job.start])).items():
         recorder.add("shares", t=float(t), task=task, cpu_cap_cores=job.cap, threads=threads)
     done = 0.0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from tests.analysis.made_up import Course, MadeUp, recording
 
+from headgate.analysis.accounts import accounts
 from headgate.analysis.exposed import NicTraffic, OnNic, exposed_to_nics, spread
 from headgate.analysis.usage import Array
 
@@ -27,7 +31,9 @@ def means(parts: dict[str, Array]) -> dict[str, float]:
 def test_a_job_whose_own_bytes_fill_the_nic_waits_for_that() -> None:
     found = exposed_to_nics(0.9 * ONE, [on(traffic(80, 85)), on(traffic(40, 40))])
     assert means(dict(found.by)) == {}
-    assert found.by_nic == pytest.approx(0.85 * ONE)
+    assert found.by_nic == pytest.approx(0.9 * ONE)
+    partly = exposed_to_nics(0.9 * ONE, [on(traffic(60, 60))])
+    assert partly.by_nic == pytest.approx(0.6 * ONE)
 
 
 def test_a_job_whose_bytes_need_little_of_the_nic_waits_for_something_else() -> None:
@@ -62,6 +68,25 @@ def test_of_several_nodes_the_one_where_most_was_lost_counts() -> None:
 def test_waiting_lies_where_the_job_was_idle_and_only_then_elsewhere() -> None:
     idle = np.array([0.0, 0.5, 1.0])
     assert spread(0.75, idle, np.ones(3), np.ones(3)) == pytest.approx(idle / 2)
+    inside = np.array([0.0, 1.0, 1.0])
+    assert spread(2.0, np.ones(3), np.ones(3), inside) == pytest.approx(inside)
     more = spread(2.0, idle, np.ones(3), np.ones(3))
     assert float(more.sum()) == pytest.approx(2.0)
     assert (more >= idle).all()
+
+
+def test_traffic_of_nobody_that_lasts_a_moment_is_nobody_s(tmp_path: Path) -> None:
+    """A task that ends takes what its connections carried last along."""
+    sent = {"tcp_in": 10.0, "tcp_out": 10.0}
+    alike = MadeUp(ran=0.1, readings=sent, spans={"push": 0.08, "forward": 0.02}, server_node="elsewhere")
+    node = {"nic_bytes_per_second": 100.0}
+    for seconds, blamed in ((2, False), (20, True)):
+        passed: dict[str, Course] = {
+            "net_in": 20.0,
+            "net_out": lambda t, until=20 + seconds: 95.0 if 20 <= t < until else 20.0,
+        }
+        run = recording(tmp_path / f"{seconds}.sqlite", {"a": alike}, node=node, readings=passed)
+        [found] = accounts(run.jobs, run.nodes, run.seconds)
+        lost = {loss.to: loss.lost.seconds for loss in found.losses if loss.resource == "network"}
+        assert ("others" in lost) == blamed
+        assert sum(part.seconds for part in found.parts.values()) == pytest.approx(found.elapsed)

@@ -68,8 +68,9 @@ def spread(exposed: float, idle: Array, own: Array, inside: Array) -> Array:
         own: Part of each bucket that it lost to nobody so far.
         inside: Seconds of each bucket that belong to its steps.
     """
-    part = idle * _at_most_one(exposed, float(np.sum(idle * inside)))
-    left = np.maximum(own - part, 0.0)
+    stepped = inside > 0.0
+    part = np.where(stepped, idle * _at_most_one(exposed, float(np.sum(idle * inside))), 0.0)
+    left = np.where(stepped, np.maximum(own - part, 0.0), 0.0)
     more = max(exposed - float(np.sum(part * inside)), 0.0)
     return part + left * _at_most_one(more, float(np.sum(left * inside)))
 
@@ -103,7 +104,8 @@ def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:
         lost, needed = np.maximum(lost, here), np.maximum(needed, need)
     rest = waited - lost
     binds = float(np.sum(np.minimum(needed, rest))) >= _BINDS * float(np.sum(rest))
-    return Exposed(by=by, by_nic=np.minimum(rest, needed) if binds else np.zeros_like(waited))
+    filled = np.where(needed >= _FULL, rest, np.minimum(rest, needed))
+    return Exposed(by=by, by_nic=filled if binds else np.zeros_like(waited))
 
 
 def _at_most_one(part: float, whole: float) -> float:

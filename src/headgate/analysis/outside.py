@@ -244,7 +244,7 @@ class Devices:
         """What went through a NIC and no connection of a task carried; little of it may be headers."""
         passed = NicTraffic(self._mean(node, "net_in"), self._mean(node, "net_out"))
         rest = [np.nan_to_num(way) - sum(each[index] for each in known) for index, way in enumerate(passed)]
-        return NicTraffic(*(np.where(each >= _STRANGE * rate, each, 0.0) for each in rest))
+        return NicTraffic(*(_lasting(np.where(each >= _STRANGE * rate, each, 0.0)) for each in rest))
 
     def _whose(self, rest: NicTraffic, jobs: Collection[str]) -> str | None:
         """Whose the rest is: of programs outside where no other job was there, of a job where it comes and goes with
@@ -275,6 +275,16 @@ class Devices:
             if other.name != job.name and len(one.signal("gpu_busy")):
                 used[other.name] = used.get(other.name, 0.0) + np.nan_to_num(self._mean(one, "gpu_busy"))
         return lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping) if used else {}
+
+
+def _lasting(values: Array) -> Array:
+    """Without what lasts less than three buckets: a connection that was closed is not counted to its end."""
+
+    def beside(each: Array) -> list[Array]:
+        wider = np.pad(each, 1)
+        return [wider[:-2], each, wider[2:]]
+
+    return np.minimum(np.maximum.reduce(beside(np.minimum.reduce(beside(values)))), values)
 
 
 def memory_limit(job: RecordedJob) -> float | None:
