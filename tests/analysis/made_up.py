@@ -17,8 +17,8 @@ Course = float | Callable[[int], float]
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUp:
-    """A job of one task, and of a server where `server_node` names a node for it. The task reports `steps` a second from
-    its first second on."""
+    """A job of one task, and of a server where `server_node` names a node for it. The task reports `steps` a second
+    from its first second on."""
 
     ran: Course
     waited: Course = 0.0

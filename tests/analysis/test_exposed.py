@@ -81,10 +81,11 @@ def test_traffic_of_nobody_that_lasts_a_moment_is_nobody_s(tmp_path: Path) -> No
     alike = MadeUp(ran=0.1, readings=sent, spans={"push": 0.08, "forward": 0.02}, server_node="elsewhere")
     node = {"nic_bytes_per_second": 100.0}
     for seconds, blamed in ((2, False), (20, True)):
-        passed: dict[str, Course] = {
-            "net_in": 20.0,
-            "net_out": lambda t, until=20 + seconds: 95.0 if 20 <= t < until else 20.0,
-        }
+
+        def sent_by_all(t: int, until: int = 20 + seconds) -> float:
+            return 95.0 if 20 <= t < until else 20.0
+
+        passed: dict[str, Course] = {"net_in": 20.0, "net_out": sent_by_all}
         run = recording(tmp_path / f"{seconds}.sqlite", {"a": alike}, node=node, readings=passed)
         [found] = accounts(run.jobs, run.nodes, run.seconds)
         lost = {loss.to: loss.lost.seconds for loss in found.losses if loss.resource == "network"}

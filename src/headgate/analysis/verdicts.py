@@ -142,16 +142,15 @@ def _causes(account: Account) -> Iterator[_Cause]:
         f"The hypervisor kept cores from the node: {part('hypervisor')} of {job}.",
         "Ask the owner of the machine for cores that are not oversubscribed.",
     )
-    disk, nic = _through_node(account, "disk"), _through_node(account, "network")
+    disk, waits = _divided(account, "input", "disk")
+    nic, exposed = _divided(account, "communication", "network")
     yield from _devices(account, disk, nic)
-    waits = _without(parts["input"], disk)
     yield _Cause(
         "input",
         waits,
         f"{job} waited for its input for {_part(waits.seconds, account.elapsed)}.",
         "More loader workers: `DataLoader(..., num_workers=2)`, or prepare the data once and store it.",
     )
-    exposed = _without(parts["communication"], nic)
     yield _Cause(
         "communication",
         exposed,
@@ -236,14 +235,14 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
     )
 
 
-def _through_node(account: Account, resource: Resource) -> TimeEstimate:
-    """What it lost through a device that nobody kept from it."""
-    return next((loss.lost for loss in account.losses if (loss.to, loss.resource) == (NODE, resource)), NONE)
-
-
-def _without(part: TimeEstimate, other: TimeEstimate) -> TimeEstimate:
-    """The rest of a part, but for what another cause has of it."""
-    return TimeEstimate(*(max(each - other.seconds, 0.0) for each in part))
+def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEstimate, TimeEstimate]:
+    """What of a part was lost through a device that nobody kept from the job, and the rest; all of it where that is
+    most of it."""
+    whole = account.parts[part]
+    through = next((loss.lost for loss in account.losses if (loss.to, loss.resource) == (NODE, resource)), NONE)
+    if through.seconds >= whole.seconds / 2:
+        return whole, NONE
+    return through, TimeEstimate(*(max(each - through.seconds, 0.0) for each in whole))
 
 
 def _neighbours(account: Account) -> Iterator[_Cause]:
