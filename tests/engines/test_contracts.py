@@ -6,27 +6,34 @@ import json
 import os
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headgate.engines.contracts import LaunchedGroup, free_ports, is_port_taken, variables, without_others
 from headgate.engines.distributed_scripts import written_for
-from headgate.engines.launch import command
+from headgate.engines.launch import command, launch
 from headgate.engines.launchers import has_launcher, resolved
 from headgate.errors import UsageError
+from headgate.identifiers import JobId, TaskName
 from headgate.jobs import Contract, Job
 from headgate.plans import Plan
 
 GROUP = LaunchedGroup("r/ddp", ("a", "a", "b"), ("10.0.0.1", "10.0.0.1", "10.0.0.2"), (20_001, 20_002, 20_003), 2, 3)
+SERVER = TaskName.of("server", 0)
 TWO = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
+
+
+def worker(rank: int) -> TaskName:
+    return TaskName.of("worker", rank)
 
 
 @pytest.mark.parametrize(
     ("rank", "local", "beside", "node"), [(0, "0", "2", "0"), (1, "1", "2", "0"), (2, "0", "1", "1")]
 )
 def test_torchrun_s_variables_count_workers_and_nodes(rank: int, local: str, beside: str, node: str) -> None:
-    told = variables("torchrun", GROUP, rank)
+    told = variables("torchrun", GROUP, worker(rank))
     assert (told["RANK"], told["WORLD_SIZE"], told["ROLE_RANK"], told["ROLE_WORLD_SIZE"]) == (f"{rank}", "3") * 2
     assert (told["LOCAL_RANK"], told["LOCAL_WORLD_SIZE"]) == (local, beside)
     assert (told["GROUP_RANK"], told["GROUP_WORLD_SIZE"]) == (node, "2")
@@ -43,14 +50,32 @@ def test_torchrun_tells_its_processes_nothing_that_workers_are_not_told(tmp_path
     run.main(["--master-port", str(free_ports(1, (), here=True)[0]), str(script)])
     added = {name for name in json.loads(told.read_text()) if name not in os.environ}
     ignored = {name for name in added if name.startswith(("LC_", "TORCH_", "CUDA_"))}
-    assert added - ignored - {"OMP_NUM_THREADS", "TORCHELASTIC_ERROR_FILE"} <= variables("torchrun", GROUP, 0).keys()
+    assert (
+        added - ignored - {"OMP_NUM_THREADS", "TORCHELASTIC_ERROR_FILE"}
+        <= variables("torchrun", GROUP, worker(0)).keys()
+    )
 
 
 def test_tensorflow_and_jax_have_their_own() -> None:
-    told = json.loads(variables("tensorflow", GROUP, 2)["TF_CONFIG"])
+    told = json.loads(variables("tensorflow", GROUP, worker(2))["TF_CONFIG"])
     assert told["cluster"] == {"worker": ["10.0.0.1:20001", "10.0.0.1:20002", "10.0.0.2:20003"]}
     assert told["task"] == {"type": "worker", "index": 2}
-    jax = variables("jax", GROUP, 1)
+    served = replace(GROUP, servers=("10.0.0.2:20004",))
+    roles = [
+        json.loads(variables("tensorflow", served, task)["TF_CONFIG"]) for task in (*map(worker, range(3)), SERVER)
+    ]
+    assert [(told["task"]["type"], told["task"]["index"]) for told in roles] == [
+        ("chief", 0),
+        ("worker", 0),
+        ("worker", 1),
+        ("ps", 0),
+    ]
+    assert roles[0]["cluster"] == {
+        "chief": ["10.0.0.1:20001"],
+        "worker": ["10.0.0.1:20002", "10.0.0.2:20003"],
+        "ps": ["10.0.0.2:20004"],
+    }
+    jax = variables("jax", GROUP, worker(1))
     assert (jax["JAX_COORDINATOR_ADDRESS"], jax["JAX_NUM_PROCESSES"], jax["JAX_PROCESS_ID"]) == (
         "10.0.0.1:20001",
         "3",
@@ -242,14 +267,42 @@ def test_a_script_that_starts_its_processes_itself_is_not_started_several_times(
         resolved(Job(name="a", script=str(tmp_path / "a.py"), plan=TWO))
 
 
+PS = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)
+SERVED = "import tensorflow as tf\ntf.distribute.ParameterServerStrategy()"
+
+
 @pytest.mark.parametrize(
-    "plan",
+    ("text", "plan", "says"),
     [
-        Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None),
-        Plan(strategy="allreduce", workers=2, batch_per_worker=8),
+        (GROUPS + "dist.init_process_group()", PS, "found parameter servers for a job with launch torchrun, which has"),
+        (GROUPS + "dist.init_process_group()", replace(TWO, batch_per_worker=8), "found `batch_per_worker` for a job"),
+        (SERVED, PS, "a plan that TensorFlow's parameter servers cannot follow; expected --strategy ps --async"),
+        (SERVED, TWO, "ParameterServerStrategy; expected --strategy ps --async --servers M"),
+        (SERVED, replace(PS, workers=1, synchronous=False), "at least 2, as the first is the chief"),
     ],
 )
-def test_a_plan_that_such_a_script_cannot_follow_is_refused(plan: Plan, tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(GROUPS + "dist.init_process_group()")
-    with pytest.raises(UsageError, match="divides its work itself"):
-        resolved(Job(name="a", script=str(tmp_path / "a.py"), plan=plan))
+def test_a_plan_that_such_a_script_cannot_follow_is_refused(text: str, plan: Plan, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(text)
+    with pytest.raises(UsageError) as refused:
+        resolved(Job(name="a", script=str(tmp_path / "a.py"), plan=plan, allow=frozenset({"async"})))
+    assert says in str(refused.value)
+
+
+def test_servers_of_tensorflow_s_run_the_script_itself(tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_text(SERVED)
+    plan = replace(PS, synchronous=False)
+    job, note = resolved(Job(name="a", script=str(script), plan=plan, allow=frozenset({"async"})))
+    assert "each worker gets TF_CONFIG" in note
+    started = launch(
+        JobId("r/a").task(SERVER),
+        job,
+        environment={"PATH": os.environ["PATH"]},
+        threads=1,
+        injected=tmp_path,
+        checkpoints=tmp_path,
+        resume=None,
+        group=replace(GROUP, servers=("10.0.0.2:20004",)),
+    )
+    assert started.argv[1:] == (str(script),)
+    assert json.loads(started.env["TF_CONFIG"])["task"] == {"type": "ps", "index": 0}

@@ -159,10 +159,9 @@ def _group(start: events.StartTask, cluster: Cluster, *, here: bool) -> Launched
     """The workers of a job, where they find each other by another launcher's contract."""
     if start.spec.contract is None:
         return None
-    names = start.plan.worker_nodes
-    addresses = tuple(LOOPBACK if len(set(names)) == 1 else cluster.node(name).address for name in names)
-    ports = contracts.free_ports(len(names), (), here=here)
-    return LaunchedGroup(start.job, names, addresses, ports, retries=start.spec.retries)
+    alone = len({*start.plan.worker_nodes, *start.plan.server_nodes}) == 1
+    ports = contracts.free_ports(start.plan.tasks, (), here=here)
+    return LaunchedGroup.of(start, ports, lambda name: LOOPBACK if alone else cluster.node(name).address)
 
 
 def _launch(

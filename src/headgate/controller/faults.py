@@ -47,7 +47,7 @@ seconds, and somebody may start what joins it to its cluster again."""
 def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> bool:
     """Whether a task was lost, and did not fail by its script."""
     taken = exit.lost or exit.port_taken or task.node not in nodes
-    if taken or job.planned().strategy == "single" or job.spec.contract is not None:
+    if taken or job.planned().strategy == "single" or (job.spec.contract is not None and not is_coordinated(job)):
         return taken
     started_before = task.again and exit.code is None  # what could be started once fails by its node
     lost_another = exit.code == PeerLost.STATUS and task.connected
@@ -70,7 +70,7 @@ def _is_over(job: JobRecord, task: TaskRecord) -> bool:
 def is_coordinated(job: JobRecord) -> bool:
     """Whether the first worker of a job is its coordinator, as under TensorFlow's parameter servers: it hands out the
     work of all others and knows where each of them is, from beginning to end."""
-    return job.planned().strategy == "ps" and job.framework == "keras"
+    return job.planned().strategy == "ps" and (job.framework == "keras" or job.spec.contract is not None)
 
 
 def happened(task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> str:
@@ -138,7 +138,8 @@ def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
 def settle(job: JobRecord) -> list[Action]:
     """After a task has ended: end those that nobody needs any more."""
     workers = job.workers()
-    if workers and job.undisturbed and job.finished and not job.at_work():
+    coordinates_itself = job.spec.contract is not None and is_coordinated(job)  # the others do not end by themselves
+    if workers and job.undisturbed and job.finished and (coordinates_itself or not job.at_work()):
         return [each.stop("the training is over") for each in workers if not each.stopping]
     if workers:
         return []

@@ -7,10 +7,12 @@ import json
 import random
 import re
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from headgate.events import StartTask
+from headgate.identifiers import TaskName
 from headgate.jobs import Contract
 
 _OF_OTHERS = re.compile(
@@ -33,7 +35,7 @@ _MEETING: Mapping[Contract, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LaunchedGroup:
-    """The workers of an attempt, as a launcher counts them.
+    """The tasks of an attempt, as a launcher counts them.
 
     Args:
         id: Tells the job from all others.
@@ -42,6 +44,7 @@ class LaunchedGroup:
         ports: A free port of each; all meet at that of the first.
         restarts: Attempts before this one.
         retries: The most of these that its user allows.
+        servers: Address and port of each parameter server.
     """
 
     id: str
@@ -50,29 +53,43 @@ class LaunchedGroup:
     ports: tuple[int, ...]
     restarts: int = 0
     retries: int = 0
+    servers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, start: StartTask, ports: tuple[int, ...], address: Callable[[str], str]) -> LaunchedGroup:
+        """Those of the attempt that a task is started in.
+
+        Args:
+            ports: Of its workers and then of its servers.
+            address: Where the tasks on a node, by its name, are reached.
+        """
+        plan = start.plan
+        last = len(plan.worker_nodes)
+        servers = tuple(f"{address(name)}:{port}" for name, port in zip(plan.server_nodes, ports[last:]))
+        addresses = tuple(map(address, plan.worker_nodes))
+        starts = start.attempt - 1, start.spec.retries
+        return cls(start.job, plan.worker_nodes, addresses, ports[:last], *starts, servers)
 
     def local_rank(self, rank: int) -> int:
         """How many workers before this one are on its node."""
         return self.nodes[:rank].count(self.nodes[rank])
 
 
-def variables(contract: Contract, group: LaunchedGroup, rank: int) -> dict[str, str]:
-    """The variables of a worker."""
+def variables(contract: Contract, group: LaunchedGroup, task: TaskName) -> dict[str, str]:
+    """The variables of a worker, or under TensorFlow of a server."""
+    rank = task.index
     match contract:
         case "torchrun" | "deepspeed":
             return _of_torchrun(group, rank)
         case "tensorflow":
-            workers = [f"{address}:{port}" for address, port in zip(group.addresses, group.ports)]
-            return {
-                "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
-            }
+            return {"TF_CONFIG": json.dumps(_tensorflow_cluster(group, task))}
         case "jax":
             return _of_jax(group, rank)
 
 
-def arguments(contract: Contract, group: LaunchedGroup, rank: int) -> tuple[str, ...]:
+def arguments(contract: Contract, group: LaunchedGroup, task: TaskName) -> tuple[str, ...]:
     """What a worker's script is told by its arguments, before its own."""
-    return (f"--local_rank={group.local_rank(rank)}",) if contract == "deepspeed" else ()
+    return (f"--local_rank={group.local_rank(task.index)}",) if contract == "deepspeed" else ()
 
 
 def without_others(environment: Mapping[str, str]) -> dict[str, str]:
@@ -118,6 +135,18 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _tensorflow_cluster(group: LaunchedGroup, task: TaskName) -> dict[str, object]:
+    """What `TF_CONFIG` says. With parameter servers the first worker is the chief, which coordinates the others."""
+    workers = [f"{address}:{port}" for address, port in zip(group.addresses, group.ports)]
+    if not group.servers:
+        return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.index}}
+    kind, index = "ps", task.index
+    if task.is_worker:
+        kind, index = ("worker", index - 1) if index else ("chief", 0)
+    cluster = {"chief": workers[:1], "worker": workers[1:], "ps": list(group.servers)}
+    return {"cluster": cluster, "task": {"type": kind, "index": index}}
 
 
 def _of_torchrun(group: LaunchedGroup, rank: int) -> dict[str, str]:

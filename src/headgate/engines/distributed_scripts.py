@@ -38,11 +38,13 @@ class Written:
         contract: Of the launcher that starts several workers of it; None: it starts its processes itself.
         why: What in the script says so, as what «its script» does.
         needs: Whether one worker needs it as well.
+        serves: Whether some of its processes are to be parameter servers.
     """
 
     contract: Contract | None
     why: str
     needs: bool = True
+    serves: bool = False
 
 
 def written_for(script: Path) -> Written | None:
@@ -70,9 +72,10 @@ def _read(text: bytes) -> Written | None:
             return Written(contract, f"calls {group}", needs=not names.asks())
     if "jax.distributed.initialize" in called:
         return Written("jax", "calls jax.distributed.initialize")
-    for strategy in ("MultiWorkerMirroredStrategy", "experimental.MultiWorkerMirroredStrategy"):
-        if f"tensorflow.distribute.{strategy}" in called:
-            return Written("tensorflow", f"uses tf.distribute.{strategy}", needs=False)
+    for strategy, serves in (("MultiWorkerMirroredStrategy", False), ("ParameterServerStrategy", True)):
+        for place in ("", "experimental."):
+            if f"tensorflow.distribute.{place}{strategy}" in called:
+                return Written("tensorflow", f"uses tf.distribute.{place}{strategy}", False, serves)
     for package, classes in _TRAINERS.items():
         for name in classes:
             if any(each.startswith(f"{package}.") and each.endswith(f".{name}") for each in called):

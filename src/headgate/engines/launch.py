@@ -173,10 +173,10 @@ def launch(
     """
     first: tuple[str, ...] = ()
     if group is not None and (contract := job.contract) is not None:
-        told = contracts.variables(contract, group, task.index)
+        told = contracts.variables(contract, group, task.name)
         job = replace(job, env={**contracts.without_others(job.env), **told})
         environment = contracts.without_others(environment)
-        first = contracts.arguments(contract, group, task.index)
+        first = contracts.arguments(contract, group, task.name)
     env = _with_defaults(job, environment, threads, task.name.is_server)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
     env.pop("HEADGATE_RESUME", None)
@@ -187,7 +187,8 @@ def launch(
     reads, writes = _files(job, injected, checkpoints, resume)
     if turns is not None and gpus != ():
         writes = (*writes, str(turns))
-    argv = server_command(interpreter(job, path), source(job)) if task.name.is_server else command(job, path, first)
+    serves = task.name.is_server and group is None  # else its script does
+    argv = server_command(interpreter(job, path), source(job)) if serves else command(job, path, first)
     return Launch(
         task=task,
         argv=argv,

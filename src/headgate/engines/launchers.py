@@ -98,6 +98,7 @@ _BY_WORDS: Mapping[tuple[str, ...], Launcher] = {
     ("lightning", "run", "model"): _FABRIC,
 }
 _LONGEST = 3
+_SERVING = "--strategy ps --async --servers M --workers N, at least 2, as the first is the chief"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +165,16 @@ def resolved(job: Job) -> tuple[Job, str]:
         told = "" if command.workers is not None or many > 1 else "; --workers says how many there are to be"
         notes.append(f"Headgate takes the place of {command.name}, and starts {how}{told}")
     elif job.launch is None and (found := _written(job)) is not None:
-        several = job.plan is not None and job.plan.workers > 1
+        several = job.plan is not None and job.plan.tasks > 1
         if several and found.contract is None:
             raise UsageError(f"job {job.name!r}: its script {found.why}; run it in one task, or say --launch torchrun")
+        if several and found.serves and job.plan is not None and job.plan.strategy != "ps":
+            raise UsageError(f"job {job.name!r}: its script {found.why}; expected {_SERVING}")
         if several or found.needs:
             job = replace(job, launch=found.contract)
         if found.contract is not None:
-            cure = (
-                "" if several else ", and can train in several workers: --workers N, each with what batch it gives it"
-            )
+            how = _SERVING if found.serves else "--workers N, each with what batch it gives it"
+            cure = "" if several else f", and can train in several workers: {how}"
             notes.append(f"its script {found.why}{cure}")
     if job.contract is None:
         return job, "; ".join(notes)
@@ -200,15 +202,22 @@ def _check(job: Job, contract: Contract) -> None:
     plan = job.plan
     if plan is None:
         return
-    for found, cure in (
-        (plan.strategy == "ps", f"parameter servers of its own (strategy ps) for a job with launch {contract}"),
-        (plan.batch_per_worker is not None, f"`batch_per_worker` for a job with launch {contract}"),
+    of_tensorflow = contract == "tensorflow"
+    for found, what, cure in (
+        (
+            plan.strategy == "ps" and not of_tensorflow,
+            f"parameter servers for a job with launch {contract}, which has none",
+            f"--strategy allreduce --workers {plan.workers}",
+        ),
+        (
+            plan.strategy == "ps" and (plan.workers < 2 or plan.synchronous or plan.staleness is not None),
+            "a plan that TensorFlow's parameter servers cannot follow",
+            _SERVING,
+        ),
+        (plan.batch_per_worker is not None, f"`batch_per_worker` for a job with launch {contract}", "none"),
     ):
         if found:
-            raise UsageError(
-                f"job {job.name!r}: found {cure}, whose script divides its work itself; "
-                f"expected --strategy allreduce --workers {plan.workers}, or launch none"
-            )
+            raise UsageError(f"job {job.name!r}: found {what}; expected {cure}")
 
 
 def _without(job: Job, command: Taken) -> Job:

@@ -211,16 +211,19 @@ class Executor(Component):
         others = [live.current for each in self._live_runs.runs.values() for live in each.jobs.values()]
         taken = {port for other in others if other is not None for port in other.ports}
         here = run.submission.engine == LOCAL and not run.submission.nodes
-        return contracts.free_ports(action.plan.workers, taken, here=here)
+        return contracts.free_ports(action.plan.tasks, taken, here=here)
 
     def _group(self, run: LiveRun, action: events.StartTask, ports: tuple[int, ...]) -> LaunchedGroup | None:
         """The workers of an attempt, as another launcher would count them."""
         if not ports:
             return None
-        spec, names = self._engines.spec_of(run.id), action.plan.worker_nodes
-        there = [self._nodes.get(spec, name) for name in names]
-        addresses = tuple(self._address(run, action.plan, node) if node is not None else "" for node in there)
-        return LaunchedGroup(action.job, names, addresses, ports, action.attempt - 1, action.spec.retries)
+        spec = self._engines.spec_of(run.id)
+
+        def address(name: str) -> str:
+            node = self._nodes.get(spec, name)
+            return self._address(run, action.plan, node) if node is not None else ""
+
+        return LaunchedGroup.of(action, ports, address)
 
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
         run, live = self._live_runs.find(task)
