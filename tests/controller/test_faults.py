@@ -609,7 +609,7 @@ def test_workers_of_another_launcher_have_ranks_side_by_side_and_see_the_gpus_of
 
 def test_tensorflow_s_own_parameter_servers_end_with_their_chief_and_outlive_a_worker() -> None:
     team = Team(ps(workers=3), EqualPolicy(), connected=False, launch="tensorflow", allow=frozenset({"async"}))
-    assert starts(exits(team, "worker-1", KILLED)) == [("worker-1", "b", False)]
+    assert starts(exits(team, "worker-1", KILLED)) == [("worker-1", "a", False)]
     assert stops(exits(team, "worker-0", WELL)) == [("worker-1", GRACE_SECONDS), ("worker-2", GRACE_SECONDS)]
     exits(team, "worker-2", KILLED)
     assert stops(exits(team, "worker-1", KILLED)) == [("server-0", GRACE_SECONDS)]
