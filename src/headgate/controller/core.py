@@ -243,7 +243,7 @@ class Controller:
         if not faults.is_fault(job, task, exit, nodes):
             return self._fail(job, task, exit)
         what = faults.happened(task, exit, nodes)
-        if not faults.costs_others(job, task):
+        if not (exit.port_taken or faults.costs_others(job, task)):
             return faults.alone(job, task, what, nodes, pending)
         job.faults += 1
         node = instead(job, task.node, nodes)
