@@ -283,6 +283,33 @@ JAX = """
 """
 
 
+SERVED = """
+    import os
+    import tensorflow as tf
+
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if resolver.task_type in ("worker", "ps"):
+        where = {"job_name": resolver.task_type, "task_index": resolver.task_id}
+        tf.distribute.Server(resolver.cluster_spec(), protocol="grpc", **where).join()
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        weight = tf.Variable(1.0)
+    value = coordinator.schedule(tf.function(lambda: weight.assign_add(0.5)))
+    coordinator.join()
+    print(f"step 1 loss {float(value.fetch()):.6f}", flush=True)
+"""
+"""As TensorFlow's tutorial does: its workers and servers never end by themselves."""
+
+
+@pytest.mark.long
+def test_tensorflow_s_parameter_servers_train_and_end_with_their_chief(user: User) -> None:
+    user.write("served.py", SERVED)
+    ended = user.json("run", "--workers", "2", "--servers", "1", "--async", "served.py")
+    assert ended["jobs"][0]["state"] == "done", ended["jobs"][0]["reason"]
+    assert user.types("logs", "served/worker-0").stdout.splitlines()[-1] == "step 1 loss 1.500000"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("script", [JAX, TENSORFLOW], ids=["jax", "tensorflow"])
 def test_scripts_of_other_frameworks_meet_by_their_own_contracts(user: User, script: str) -> None:
