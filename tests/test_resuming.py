@@ -46,3 +46,17 @@ def test_what_was_saved_when_the_hub_had_died_is_the_newest_though_the_clock_was
     found = resuming.origin(run, Job(name="learns", run="true"))
     assert found.checkpoint is not None
     assert Path(found.checkpoint.path).name == "step-20.pt"
+
+
+@pytest.mark.parametrize(("by_itself", "lacks"), [(True, ""), (False, "job learns can only be run again from its")])
+def test_a_script_that_goes_on_from_its_own_checkpoint_lacks_none(
+    by_itself: bool, lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_HOME", str(tmp_path))
+    run = runs.create()
+    recorder = Recorder(run / runs.STORE)
+    recorder.add("jobs", name="learns", position=0, started=1.0)
+    recorder.close()
+    found = resuming.origin(run, Job(name="learns", run="true", resumes=by_itself))
+    assert found.lacks.startswith(lacks)
+    assert bool(found.lacks) != by_itself

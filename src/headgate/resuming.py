@@ -30,6 +30,7 @@ class Origin:
         began: Whether it ever started.
         reached: How far it came, in words; empty: nothing tells.
         uses_headgate: Whether its script saves checkpoints through one of Headgate's libraries.
+        by_itself: Whether its script goes on from a checkpoint of its own.
     """
 
     job: str
@@ -39,11 +40,12 @@ class Origin:
     began: bool = False
     reached: str = ""
     uses_headgate: bool = False
+    by_itself: bool = False
 
     @property
     def lacks(self) -> str:
         """Why it would lose what it has done, as a sentence; empty where it can go on, or has done nothing."""
-        if self.checkpoint is not None or not self.began:
+        if self.checkpoint is not None or not self.began or self.by_itself:
             return ""
         if self.passed_over:
             left = "; ".join(self.passed_over)
@@ -71,7 +73,7 @@ class Origin:
 
 def origin(run: Path, job: Job) -> Origin:
     """What a job of a run can go on from; its checkpoints are read, the newest first, until one is whole."""
-    found = Origin(job.name)
+    found = Origin(job.name, by_itself=job.resumes)
     found.uses_headgate = runs.saves(job.script)
     seen: set[str] = set()
     for folder in runs.chain(run):
