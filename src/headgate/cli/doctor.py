@@ -39,7 +39,12 @@ def command(as_json: bool) -> None:
     plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
     hub, containers, readable = _hub(), _containers(), readings.survey()
     if as_json:
-        found = {"survey": asdict(survey), "uncontrolled": uncontrolled, "plugins": plugins, "hub": hub}
+        found: dict[str, object] = {
+            "survey": asdict(survey),
+            "uncontrolled": uncontrolled,
+            "plugins": plugins,
+            "hub": hub,
+        }
         found |= {"home": str(runs.home()), "engines": _engines(), "containers": containers}
         found["readings"] = [asdict(each) for each in readable]
         click.echo(json.dumps(found, indent=2, default=str))
