@@ -110,6 +110,21 @@ def test_while_the_hub_s_loop_stands_still_a_pause_ends_in_time_and_a_stop_ends_
     asyncio.run(scene())
 
 
+def test_a_job_without_steps_holds_up_nobody() -> None:
+    async def scene() -> None:
+        stage = Stage([HeldBox()])
+        stage.run.jobs["c"] = SimpleNamespace(spec=Job(name="c", run="true"), state="running", current=None)
+        work = stage.proving.begin("r", None, ["b"], 0.25, stage.told.append)
+        await until(lambda: stage.told)
+        assert stage.told[0]["text"].startswith("8 pauses of 0.4 s show whether b slows a by 5 %: 12.8 s at 25.0%")
+        work.cancel()
+        reason = "c reports too few steps: print a line for each step, or name the pattern of yours (docs/progress.md)"
+        assert stage.told[-1]["reasons"][0] == reason
+        await asyncio.wait([work.work])
+
+    asyncio.run(scene())
+
+
 def test_a_second_proof_waits_and_a_part_has_to_be_one() -> None:
     async def scene() -> None:
         stage = Stage([HeldBox()])

@@ -335,18 +335,7 @@ class ProofUnderWay:
         """Find out whether the jobs can be held, and how many pauses each pair needs; tell of it."""
         held = [culprit for culprit in self.culprits if await self._can_be_held(culprit)]
         most = min((self._longest(culprit) for culprit in held), default=0.0)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        deviations: dict[str, float] = {}
-        for victim in self.victims if held else ():
-            while (found := await self._in_thread(self._noise, victim, most)) is None:
-                if time.monotonic() > deadline or not self._runs(victim):
-                    self._reasons.append(f"{victim} {_NO_STEPS}")
-                    break
-                await asyncio.sleep(_LOOK_SECONDS)
-            if isinstance(found, str):
-                self._reasons.append(found)
-            elif found is not None:
-                deviations[victim] = found
+        deviations = await self._watch(self.victims if held else [], most)
         for culprit in held:
             self._pairs += [
                 await self._in_thread(_pair, culprit, each, deviations[each]) for each in deviations if each != culprit
@@ -361,6 +350,27 @@ class ProofUnderWay:
                     f"by 5 %: {say_seconds(needed * period)} at {self._seconds / period:.1%} of its time",
                 }
             )
+
+    async def _watch(self, victims: Sequence[str], most: float) -> dict[str, float]:
+        """The noise of the steps of each job that makes enough of them. Those that make none hold up no other."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        known: dict[str, float] = {}
+        pending = [victim for victim in victims if self._runs(victim)]
+        while pending:
+            for victim in list(pending):
+                found = await self._in_thread(self._noise, victim, most)
+                if isinstance(found, str):
+                    self._reasons.append(found)
+                elif found is not None:
+                    known[victim] = found
+                if found is not None or not self._runs(victim):
+                    pending.remove(victim)
+            silent = known and not any(JobId.of(self.run.id, victim) in self._steps for victim in pending)
+            if silent or time.monotonic() > deadline:
+                self._reasons += [f"{victim} {_NO_STEPS}" for victim in pending]
+                break
+            await asyncio.sleep(_LOOK_SECONDS if pending else 0.0)
+        return known
 
     async def _can_be_held(self, culprit: str) -> bool:
         try:
