@@ -190,7 +190,7 @@ def spinning(draw: random.Random) -> Trial:
 
 
 def thrashing(draw: random.Random) -> Trial:
-    return Trial([job("rereading", draw, *either(draw), limits={"memory": "448MiB"})])
+    return Trial([job("rereading", draw, *either(draw), limits={"memory": "320MiB"})])
 
 
 def side_by_side(draw: random.Random) -> Trial:

@@ -235,7 +235,7 @@ def table(options: argparse.Namespace) -> Training:
 
 
 class OnDisk(Dataset[Any]):
-    """Samples in a file that is on the disk and not in the page cache."""
+    """Samples in a file that is on the disk; `cold` ones are never in the page cache."""
 
     def __init__(self, megabytes: int, cold: bool) -> None:
         folder = os.environ.get("CAUSES_DISK") or tempfile.gettempdir()
@@ -245,7 +245,8 @@ class OnDisk(Dataset[Any]):
             made.write(os.urandom(1 << 20))
         made.flush()
         os.fsync(made.fileno())
-        os.posix_fadvise(made.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if cold:
+            os.posix_fadvise(made.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def __len__(self) -> int:
         return self._rows

@@ -270,6 +270,17 @@ def test_what_each_of_two_tasks_in_one_namespace_exchanges_with_another_address_
         third.close()
 
 
+def test_a_kernel_that_does_not_tell_of_connections_leaves_them_out(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> None:
+        raise OSError("no such protocol")
+
+    monkeypatch.setattr("headgate.telemetry.connections.connections", refused)
+    sampler, target = ConnectionsSampler(), Target("a", task)
+    assert [sampler.read(now, [target]) for now in (0.0, 1.0)] == [{}, {}]
+
+
 # --- exact numbers, from files
 
 
