@@ -207,3 +207,31 @@ def test_proofs_are_read_from_the_run_the_latest_of_each_culprit(tmp_path: Path)
         old.execute("DROP TABLE proofs")
         old.commit()
     assert [job.proofs for job in read(tmp_path / "run.sqlite").jobs] == [(), ()]
+
+
+def test_of_the_last_part_of_a_run_the_account_is_of_that_part_alone(tmp_path: Path) -> None:
+    """`b` was there for the first 60 s, and comes again for the last 10 s."""
+
+    def together(there: float, away: float) -> Callable[[int], float]:
+        return lambda t: there if t <= 60 or t > 90 else away
+
+    jobs = {
+        "a": MadeUp(ran=together(0.5, 1.0), waited=together(0.5, 0.0), steps=together(5.0, 10.0), end=100),
+        "b": MadeUp(ran=together(0.5, 0.0), end=100),
+    }
+    recording(tmp_path / "run.sqlite", jobs, cores=1.0)
+    run = read(tmp_path / "run.sqlite", 40)
+    found = next(each for each in accounts(run.jobs, run.nodes, run.seconds, run.since) if each.job == "a")
+    assert run.since == 60.0
+    assert found.elapsed == pytest.approx(40.0)
+    assert sum(part.seconds for part in found.parts.values()) == pytest.approx(40.0)
+    assert found.parts["starting"].seconds == found.parts["waiting"].seconds == 0.0
+    assert lost(found) == {("b", "cores"): pytest.approx(5.0, rel=0.1)}
+
+
+def test_a_job_that_still_starts_in_the_last_part_of_a_run_is_starting_there(tmp_path: Path) -> None:
+    jobs = {"a": MadeUp(ran=1.0, end=100, steps=lambda t: 10.0 if t >= 80 else 0.0)}
+    recording(tmp_path / "run.sqlite", jobs)
+    run = read(tmp_path / "run.sqlite", 40)
+    found = accounts(run.jobs, run.nodes, run.seconds, run.since)[0]
+    assert found.parts["starting"].seconds == pytest.approx(19.0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.analysis.made_up import MadeUp, recording
 
 from headgate import runs
 from headgate.cli.status import command, latest
@@ -40,3 +42,14 @@ def test_what_others_wrote_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest
     recorder.close()
     shown = CliRunner().invoke(command, catch_exceptions=False).stdout
     assert all(f"{what} {said}" in shown for what in ("why", "on node", "share"))
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(3500, False), (3700, True)])
+def test_a_long_run_is_told_of_by_its_last_hour(home: Path, seconds: int, told: bool) -> None:
+    folder = home / "runs" / "20260314-0900-ab12"
+    folder.mkdir(parents=True)
+    recording(folder / runs.STORE, {"a": MadeUp(ran=1.0, end=seconds), "b": MadeUp(ran=1.0, end=60)})
+    shown = CliRunner().invoke(command, catch_exceptions=False).stdout
+    assert ("last hour" in shown.splitlines()[0]) is told
+    jobs = json.loads(CliRunner().invoke(command, ["--json"], catch_exceptions=False).stdout)["jobs"]
+    assert [job["verdict"] is None for job in jobs] == [False, told]

@@ -157,3 +157,19 @@ def test_a_row_that_cannot_be_written_costs_nothing_but_itself_and_is_told(tmp_p
         assert [row["text"] for row in reader.rows("events")] == ["before", "after"]
     assert [str(text).startswith("a row of events could not be written and is left out") for text in told] == [True]
     recorder.close()
+
+
+def test_the_first_row_after_a_time_is_found_though_some_come_late(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    times = [float(t) for t in range(1000)]
+    times[500], times[503] = times[503], times[500]
+    for t in [*times, None]:
+        recorder.add("usage", t=t, target="a/worker-0", cpu_cores=1.0)
+    recorder.close()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        for after in (0.0, 20.0, 501.0, 777.5, 999.0, 5000.0):
+            first = reader.first_row("usage", after)
+            kept = {t for (t,) in reader.tuples("SELECT t FROM usage WHERE rowid >= ? AND t IS NOT NULL", (first,))}
+            assert kept >= {t for t in times if t >= after}
+            assert len(kept) <= max(1000 - after, 0.0) + 35
+        assert reader.first_row("checkpoints", 100.0) <= 1

@@ -92,11 +92,14 @@ class Account:
     more: More = field(default_factory=More)
 
 
-def accounts(jobs: Sequence[RecordedJob], nodes: Sequence[RecordedNode], seconds: float) -> tuple[Account, ...]:
-    """The account of each job of a run that took so many seconds, or has taken so far."""
+def accounts(
+    jobs: Sequence[RecordedJob], nodes: Sequence[RecordedNode], seconds: float, since: float = 0.0
+) -> tuple[Account, ...]:
+    """The account of each job of a run that took so many seconds, or has taken so far; of the time after the second
+    `since` of the run, from which on jobs and nodes are given."""
     tasks = sum(len(job.tasks) for job in jobs)
     most = max(_MOST_BUCKETS // max(tasks, 10) ** 2, _LEAST_BUCKETS)
-    edges = np.linspace(0.0, max(seconds, 1e-3), min(max(math.ceil(seconds), 1), most) + 1)
+    edges = np.linspace(since, max(seconds, since + 1e-3), min(max(math.ceil(seconds - since), 1), most) + 1)
     grid = _Grid(jobs, {node.name: node for node in nodes}, edges)
     return tuple(_account(job, grid, seconds) for job in jobs)
 
@@ -231,7 +234,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         return Account(job=job.name, elapsed=elapsed, parts={**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)})
     waiting = max(ran[0][0] - job.submitted, 0.0)
     between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
-    starts = [_under_way(job, start, end) for start, end in ran]
+    starts = [start if _goes_on(job, start, grid) else _under_way(job, start, end) for start, end in ran]
     starting = grid.part_within([(start, begun) for (start, _), begun in zip(ran, starts)]) * grid.width
     stepping = grid.part_within([(begun, end) for (_, end), begun in zip(ran, starts)]) * grid.width
     lost = _lost(job, grid)
@@ -420,6 +423,11 @@ def _own_steps(
         "faults": within(again, 0.1, seconds),
         "unexplained": within(unexplained, 0.1, seconds),
     }
+
+
+def _goes_on(job: RecordedJob, start: float, grid: _Grid) -> bool:
+    """Whether it made steps in this attempt already before the time that is told of."""
+    return bool(start <= grid.edges[0] and (job.progress.t < start).any())
 
 
 def _under_way(job: RecordedJob, start: float, end: float) -> float:

@@ -17,6 +17,8 @@ from headgate.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes, say_seconds
 
+_RECENT_SECONDS = 3600.0
+"""What held jobs back is told of so much of the run, so that a long one is told of as fast as a short one."""
 _WARNINGS = 10
 """Most that are shown."""
 _GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fraction")
@@ -28,8 +30,9 @@ _GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fra
 def command(run: str | None, as_json: bool) -> None:
     """Show how the jobs of a run stand: the latest run, or the one you name.
 
-    First what holds each job back, and what to do about it. Then, for each job: its state and why, progress, share and
-    why, and use. For a job of several tasks: the node of each task. At the end: the warnings of the run.
+    First what holds each job back, and what to do about it; of a long run, in its last hour. Then, for each job: its
+    state and why, progress, share and why, and use. For a job of several tasks: the node of each task. At the end: the
+    warnings of the run.
 
     \b
     Example: headgate status
@@ -44,12 +47,15 @@ def command(run: str | None, as_json: bool) -> None:
     with RunReader(folder / runs.STORE) as reader:
         jobs = [{**asdict(job), **latest(reader, job.name)} for job in summary.jobs]
         warnings = reader.query("SELECT t, job, task, text FROM events WHERE kind = 'warning' ORDER BY rowid")
-    accounts = explained(read(folder / runs.STORE))
+    recording = read(folder / runs.STORE, _RECENT_SECONDS)
+    accounts = explained(recording)
     if as_json:
-        verdicts = {account.job: verdict(account)._asdict() for account in accounts}
+        verdicts = {account.job: verdict(account)._asdict() for account in accounts if account.elapsed > 0.0}
         jobs = [{**job, "verdict": verdicts.get(job["name"])} for job in jobs]
         click.echo(json.dumps({**asdict(summary), "jobs": jobs, "warnings": warnings}, indent=2))
         return
+    if recording.since > 0.0:
+        click.echo("In its last hour (`headgate explain` tells of all of it):")
     for line in headlines(accounts):
         click.echo(line)
     click.echo(f"run {summary.id}: {summary.state}, policy {summary.policy}, in {summary.path}")
@@ -148,7 +154,7 @@ def _share(reader: RunReader, id: str) -> dict[str, Any]:
 def _newest(reader: RunReader, table: str, column: str, id: str, names: Sequence[str]) -> dict[str, Any]:
     """The last known value of each of these columns, for one task."""
     # The newest rows have what was reported lately; a table of weeks is not searched for what never was.
-    rows = reader.query(f"SELECT * FROM {table} WHERE {column} = ? ORDER BY rowid DESC LIMIT 100", [id])
+    rows = reader.query(f"SELECT * FROM {table} WHERE {column} = ? ORDER BY t DESC, rowid DESC LIMIT 100", [id])
     return {name: next((row[name] for row in rows if row[name] is not None), None) for name in names}
 
 
@@ -162,7 +168,7 @@ def _decision(reader: RunReader, tasks: Sequence[str]) -> dict[str, Any] | None:
 def _last_loss(reader: RunReader, id: str) -> tuple[float | None, int, bool] | None:
     """The last loss that a task reported, of how many it is the mean, and whether it was none."""
     rows = reader.query(
-        "SELECT * FROM progress WHERE task = ? AND (loss IS NOT NULL OR nan) ORDER BY rowid DESC LIMIT 1", [id]
+        "SELECT * FROM progress WHERE task = ? AND (loss IS NOT NULL OR nan) ORDER BY t DESC, rowid DESC LIMIT 1", [id]
     )
     return (None if rows[0]["nan"] else rows[0]["loss"], rows[0]["count"] or 1, bool(rows[0]["nan"])) if rows else None
 

@@ -36,7 +36,7 @@ def culprit(loss: Loss) -> str:
 
 def explained(run: Recording, job: str | None = None) -> list[Account]:
     """The accounts of a run's jobs, or of one."""
-    return [each for each in accounts(run.jobs, run.nodes, run.seconds) if job in (None, each.job)]
+    return [each for each in accounts(run.jobs, run.nodes, run.seconds, run.since) if job in (None, each.job)]
 
 
 def as_json(run: str, found: list[Account]) -> dict[str, Any]:

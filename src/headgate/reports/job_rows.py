@@ -6,6 +6,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ def job(
     steps: Stepping,
     run_state: str,
     until: float,
+    after: float,
 ) -> RecordedJob:
     """A job from its row.
 
@@ -59,6 +61,7 @@ def job(
         every_event: The run's events, in the order of time.
         usage: By task.
         until: Seconds of the run.
+        after: Second of the run from which on it is told.
     """
     name = row["name"]
     mine = {TaskOfRun(task["id"]): task for task in every_task if task["job"] == name}
@@ -76,9 +79,11 @@ def job(
         state=state,
         until=row["ended"] if row["ended"] is not None else until,
     )
+    attempt = next((phase.start for phase in course if phase.start < after < phase.end), after)
+    course = tuple(replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after)
     plan = as_object(row["plan"])
     synchronous = plan.get("synchronous") is not False
-    progress = together(_progress(reader, list(tasks)), synchronous=synchronous)
+    progress = together(_progress(reader, list(tasks), after, attempt), synchronous=synchronous)
     records = tuple(_task(reader, task, usage, steps, course, until) for task in tasks.values())
     entitled, decisions = share_rows.granted(reader, tasks, course, until)
     return RecordedJob(
@@ -87,7 +92,7 @@ def job(
         reason=reason,
         exit_code=row["exit_code"],
         spec=as_object(row["spec"]),
-        submitted=submitted,
+        submitted=max(submitted, after),
         started=row["started"],
         ended=row["ended"],
         attempts=row["attempt"] or 0,
@@ -101,12 +106,12 @@ def job(
         plan=plan or None,
         memory_peak_bytes=max((task.memory_peak_bytes for task in records if task.memory_peak_bytes), default=None),
         cpu_seconds=_spent(tasks.values(), usage, running(course)),
-        checkpoints=_of(reader, "checkpoints", list(tasks)),
+        checkpoints=[saved for saved in _of(reader, "checkpoints", list(tasks)) if (saved["t"] or 0.0) >= after],
         events=events,
         tasks=records,
         sampled=stepping.sampled(reader, steps, tasks, synchronous=synchronous) if len(tasks) > 1 else (),
         traced=tuple(step for task in tasks for step in steps.traced.get(task, ())),
-        faults=survived(events),
+        faults=survived([event for event in events if (event["t"] or 0.0) >= after]),
         proofs=_proofs(reader, name),
     )
 
@@ -174,12 +179,14 @@ def _of(reader: RunReader, table: str, tasks: Sequence[str]) -> list[dict[str, A
     return list(reader.rows(table, f"task IN ({_marks(tasks)})", tasks, "t")) if tasks else []
 
 
-def _progress(reader: RunReader, tasks: Sequence[str]) -> ProgressSeries:
-    sql = (
-        "SELECT t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics"
-        f" FROM progress WHERE task IN ({_marks(tasks)}) ORDER BY t, rowid"
-    )
-    found = reader.tuples(sql, tasks)
+def _progress(reader: RunReader, tasks: Sequence[str], after: float, attempt: float) -> ProgressSeries:
+    """What was reported after a time; and the last report before it of the attempt that was under way then, from which
+    its steps are counted."""
+    columns = "SELECT t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics"
+    rows = f"{columns} FROM progress WHERE task IN ({_marks(tasks)}) AND t >= ? ORDER BY t, rowid"
+    before = f"{columns} FROM progress WHERE task = ? AND t >= ? AND t < ? ORDER BY t DESC, rowid DESC LIMIT 1"
+    found = [row for task in tasks for row in reader.tuples(before, [task, attempt, after])]
+    found += reader.tuples(rows, [*tasks, after])
     table: Array = np.array([row[:8] for row in found], dtype=float).reshape(-1, 8)
     metrics: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in found:

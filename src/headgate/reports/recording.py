@@ -19,6 +19,8 @@ from headgate.telemetry.columns import COLUMNS, Column
 from headgate.telemetry.store import RunReader
 
 NODE = "node:"
+_LAST_ROWS = 1000
+"""Rows among which the latest is, though rows come a moment late."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +33,7 @@ class Recording:
         seconds: How long it took, or has taken so far.
         tasks: Usage by task.
         events: In the order in which they happened.
+        since: From which second of the run on it was read; jobs and their usage begin then at the earliest.
     """
 
     id: str
@@ -42,6 +45,7 @@ class Recording:
     nodes: tuple[RecordedNode, ...]
     tasks: Mapping[TaskOfRun, Usage]
     events: Sequence[Mapping[str, Any]]
+    since: float = 0.0
 
     def job(self, name: str) -> RecordedJob | None:
         return next((job for job in self.jobs if job.name == name), None)
@@ -51,7 +55,7 @@ def read(store: Path, since: float | None = None) -> Recording:
     """Read a run's store, also one that is still written.
 
     Args:
-        since: Divide steps only by those that were sampled in the last so many seconds.
+        since: Read only the last so many seconds: that takes as long however long the run is. None: all of it.
 
     Raises:
         NotFoundError: There is no such file.
@@ -61,12 +65,9 @@ def read(store: Path, since: float | None = None) -> Recording:
         alive = runs.alive(store.parent)  # asked first: a run that ends right after has said so by then
         meta = reader.meta()
         events = list(reader.rows("events", order="t, rowid"))
-        usage, last_use = _usage(reader)
         rows = list(reader.rows("jobs", order="position, rowid"))
         tasks = list(reader.rows("tasks"))
-        _complete(usage, tasks)
-        last_progress = reader.tuples("SELECT max(t) FROM progress")[0][0]
-        times = [last_use, last_progress, *(event["t"] for event in events[-1:])]
+        times = [_latest(reader, "usage"), _latest(reader, "progress"), *(event["t"] for event in events[-1:])]
         times += [row[key] for row in [*rows, *tasks] for key in ("submitted", "started", "ended") if key in row]
         latest = max((float(time) for time in times if time is not None), default=0.0)
         began, ended = _number(meta.get("began")), _number(meta.get("ended"))
@@ -74,17 +75,21 @@ def read(store: Path, since: float | None = None) -> Recording:
         state = meta.get("state", "running")
         if state == "running" and not alive:
             state = "interrupted"
-        steps = stepping.read(reader, seconds - since if since is not None else 0.0)
+        after = max(seconds - since, 0.0) if since is not None else 0.0
+        usage = _usage(reader, after)
+        _complete(usage, [task for task in tasks if (task["started"] or 0.0) >= after])
+        steps = stepping.read(reader, after)
         return Recording(
             id=meta.get("id", store.parent.name),
             state=state,
             meta=meta,
             began=began,
             seconds=seconds,
-            jobs=tuple(job(reader, row, tasks, events, usage, steps, state, seconds) for row in rows),
+            jobs=tuple(job(reader, row, tasks, events, usage, steps, state, seconds, after) for row in rows),
             nodes=_nodes(meta, usage),
             tasks={TaskOfRun(target): signals for target, signals in usage.items() if not target.startswith(NODE)},
             events=events,
+            since=after,
         )
 
 
@@ -95,21 +100,25 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _usage(reader: RunReader) -> tuple[dict[str, dict[Column, Signal]], float | None]:
-    """Usage by target, and the time of its last reading; only columns that hold anything are read."""
+def _latest(reader: RunReader, table: str) -> float | None:
+    """The time of its last rows."""
+    found = reader.tuples(f"SELECT max(t) FROM (SELECT t FROM {table} ORDER BY rowid DESC LIMIT {_LAST_ROWS})")[0][0]
+    return float(found) if found is not None else None
+
+
+def _usage(reader: RunReader, after: float) -> dict[str, dict[Column, Signal]]:
+    """Usage by target after a time; only columns that hold anything are read."""
     present = [column for column in COLUMNS if column in reader.columns("usage")]
-    counts = reader.tuples(f"SELECT {', '.join(f'count({column})' for column in present)} FROM usage")[0]
+    rows, first = "FROM usage WHERE rowid >= ?", (reader.first_row("usage", after),)
+    counts = reader.tuples(f"SELECT {', '.join(f'count({column})' for column in present)} {rows}", first)[0]
     columns = [column for column, count in zip(present, counts) if count]
     result: dict[str, dict[Column, Signal]] = {}
-    last: float | None = None
-    for (target,) in reader.tuples("SELECT DISTINCT target FROM usage"):
-        sql = f"SELECT {', '.join(['t', *columns])} FROM usage WHERE target = ? ORDER BY t"
-        table = np.array(reader.tuples(sql, (target,)), dtype=float)
-        times = table[:, 0]
-        last = float(times[-1]) if last is None else max(last, float(times[-1]))
-        signals = {column: readings(times, table[:, index + 1]) for index, column in enumerate(columns)}
+    for (target,) in reader.tuples(f"SELECT DISTINCT target {rows}", first):
+        sql = f"SELECT {', '.join(['t', *columns])} FROM usage WHERE target = ? AND t >= ? ORDER BY t"
+        table = np.array(reader.tuples(sql, (target, after)), dtype=float).reshape(-1, 1 + len(columns))
+        signals = {column: readings(table[:, 0], table[:, index + 1]) for index, column in enumerate(columns)}
         result[target] = {column: signal for column, signal in signals.items() if len(signal)}
-    return result, last
+    return result
 
 
 def _complete(usage: dict[str, dict[Column, Signal]], tasks: Sequence[Mapping[str, Any]]) -> None:

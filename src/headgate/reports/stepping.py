@@ -44,16 +44,17 @@ def read(reader: RunReader, after: float) -> Stepping:
 
     SQLite does the adding: a day of a job of ten tasks has some million spans.
     """
-    known = "FROM spans WHERE seconds IS NOT NULL AND t >= ? AND task IS NOT NULL"
+    known = "FROM spans WHERE rowid >= ? AND t >= ? AND seconds IS NOT NULL AND task IS NOT NULL"
+    within = [reader.first_row("spans", after), after]
     told: dict[TaskOfRun, list[ReportedStep]] = defaultdict(list)
     waited: dict[str, list[float | None]] = defaultdict(list)
     sql = f"SELECT t, task, step, total(seconds), sum(CASE name WHEN 'input' THEN seconds END) {known}"
-    for t, task, step, seconds, input_seconds in reader.tuples(f"{sql} GROUP BY task, t, step", [after]):
+    for t, task, step, seconds, input_seconds in reader.tuples(f"{sql} GROUP BY task, t, step", within):
         told[TaskOfRun(task)].append(ReportedStep(t, TaskOfRun(task), step or 0, seconds))
         waited[task].append(input_seconds)
     spans: dict[str, dict[str, Sums]] = defaultdict(dict)
     sql = f"SELECT task, name, total(seconds), sum(bytes_in), sum(bytes_out) {known} GROUP BY task, name"
-    for task, name, *sums in reader.tuples(sql, [after]):
+    for task, name, *sums in reader.tuples(sql, within):
         spans[task][name] = (sums[0], sums[1], sums[2])
     return Stepping(
         sums={
@@ -72,7 +73,7 @@ def _traced(reader: RunReader, told: Mapping[TaskOfRun, Sequence[ReportedStep]])
     spans: dict[ReportedStep, dict[str, float]] = defaultdict(dict)
     readers: dict[ReportedStep, int] = {}
     sql = f"SELECT t, task, coalesce(step, 0), name, seconds, {workers} FROM spans WHERE seconds IS NOT NULL"
-    for t, task, step, name, seconds, beside in _told_at(reader, sql, list(chosen.values())):
+    for t, task, step, name, seconds, beside in _told_at(reader, "spans", sql, list(chosen.values())):
         if (each := chosen.get((t, task, step))) is not None:
             spans[each][name] = spans[each].get(name, 0.0) + seconds
             if beside is not None:
@@ -119,7 +120,7 @@ def _bars(reader: RunReader, told: Sequence[ReportedStep]) -> dict[ReportedStep,
         f"SELECT t, task, coalesce(step, 0), name, {begin}, seconds, coalesce(bytes_in, 0), coalesce(bytes_out, 0)"
         " FROM spans WHERE seconds IS NOT NULL"
     )
-    for t, task, step, name, *rest in _told_at(reader, sql, told):
+    for t, task, step, name, *rest in _told_at(reader, "spans", sql, told):
         if (each := of.get((t, task, step))) is not None:
             rows[each].append((name, rest[0], rest[1], rest[2], rest[3]))
     # Where nobody said when a span began, they follow each other as in any step.
@@ -136,7 +137,7 @@ def _transfers(reader: RunReader, told: Sequence[ReportedStep]) -> dict[Reported
         "SELECT t, task, coalesce(step, 0), peer, push_begin, push_end, push_bytes, pull_begin, pull_end, pull_bytes"
         " FROM transfers WHERE peer IS NOT NULL"
     )
-    for t, task, step, peer, *numbers in sorted(_told_at(reader, sql, told), key=lambda row: str(row[3])):
+    for t, task, step, peer, *numbers in sorted(_told_at(reader, "transfers", sql, told), key=lambda row: str(row[3])):
         if (each := of.get((t, task, step))) is None:
             continue
         ways: tuple[tuple[Literal["push", "pull"], list[float | None]], ...] = (
@@ -149,12 +150,14 @@ def _transfers(reader: RunReader, told: Sequence[ReportedStep]) -> dict[Reported
     return result
 
 
-def _told_at(reader: RunReader, sql: str, told: Sequence[ReportedStep]) -> Iterator[tuple[Any, ...]]:
-    """Rows of the times at which these steps were told."""
+def _told_at(reader: RunReader, table: str, sql: str, told: Sequence[ReportedStep]) -> Iterator[tuple[Any, ...]]:
+    """Rows of a table, of the times at which these steps were told."""
     times = sorted({each.t for each in told})
+    from_row = reader.first_row(table, times[0] if times else 0.0)
     for first in range(0, len(times), _MOST_PARAMETERS):
         some = times[first : first + _MOST_PARAMETERS]
-        yield from reader.tuples(f"{sql} AND t IN ({', '.join('?' * len(some))})", some)
+        marks = ", ".join("?" * len(some))
+        yield from reader.tuples(f"{sql} AND rowid >= ? AND t IN ({marks})", [from_row, *some])
 
 
 def _has(reader: RunReader, table: str, column: str) -> bool:
