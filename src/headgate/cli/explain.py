@@ -44,6 +44,8 @@ def command(
     """Say what held each job back, where its time went, which neighbour it lost how much of it to, and what more of
     each resource would buy.
 
+    Where jobs ran at the same time, also whether each got its share of the machines, and whether one took most.
+
     RUN is a run's id or part of it; by default the latest. A job's name alone means the latest run with that job. You
     can explain a run that still goes on.
 
@@ -60,7 +62,7 @@ def command(
     if prove:
         _prove(run, job, neighbour, pause_at_most, as_json)
         return
-    from headgate.reports import explained
+    from headgate.reports import explained, sharing
     from headgate.reports.recording import read
     from headgate.telemetry.store import told_as_damage
 
@@ -73,9 +75,14 @@ def command(
     with told_as_damage(store):
         found = explained.explained(recording, job)
         if as_json:
-            click.echo(json.dumps(explained.as_json(folder.name, found), indent=2))
-        else:
-            explained.tell(found, wide_console())
+            told = explained.as_json(folder.name, found) | {"sharing": sharing.as_json(sharing.shared(recording))}
+            click.echo(json.dumps(told, indent=2))
+            return
+        console = wide_console()
+        explained.tell(found, console)
+        if job is None and (together := sharing.shared(recording)) is not None:
+            console.print()
+            sharing.tell(together, console)
 
 
 def _prove(run: str | None, job: str | None, neighbour: str | None, most: float | None, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from headgate.analysis.jobs import figures
-from headgate.reports import sections, tasks
+from headgate.reports import sections, sharing, tasks
 from headgate.reports.explained import explained
 from headgate.reports.figures import (
     Plot,
@@ -91,6 +91,7 @@ def page(run: Recording) -> str:
     titled = [
         parts.section("Summary", sections.summary, jobs) if jobs else None,
         parts.section("Where the time went", sections.accounts, run.jobs, accounts),
+        parts.section("How jobs shared the machines", sharing.section, run),
         parts.section("Timeline", timeline, run) if jobs else None,
         parts.section("Faults", sections.faults, run),
         *(parts.section(f"Tasks of {job.name}", tasks.section, job, throughput) for _, job, throughput in several),

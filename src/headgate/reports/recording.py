@@ -28,6 +28,7 @@ class Recording:
     """A run as it was recorded.
 
     Args:
+        folder: Where its store is.
         state: `running`, `done` or `interrupted`.
         began: Seconds since the epoch; None where it is not known.
         seconds: How long it took, or has taken so far.
@@ -37,6 +38,7 @@ class Recording:
     """
 
     id: str
+    folder: Path
     state: str
     meta: Mapping[str, str]
     began: float | None
@@ -81,6 +83,7 @@ def read(store: Path, since: float | None = None) -> Recording:
         steps = stepping.read(reader, after)
         return Recording(
             id=meta.get("id", store.parent.name),
+            folder=store.absolute().parent,
             state=state,
             meta=meta,
             began=began,

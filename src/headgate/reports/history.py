@@ -1,0 +1,157 @@
+"""How fast a job was when it ran alone, from earlier runs of the same job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headgate import runs
+from headgate.analysis.fairness import AloneRate
+from headgate.analysis.jobs import RecordedJob
+from headgate.analysis.usage import Array
+from headgate.errors import HeadgateError
+from headgate.identifiers import FIRST_WORKER, TaskOfRun
+from headgate.reports.job_rows import as_object, loads
+from headgate.reports.recording import NODE, Recording
+from headgate.telemetry.store import RunReader
+
+_SAME = ("script", "run", "args", "workdir", "python", "env")
+"""Fields of a job by which it is the same; how many tasks it has changes no step, since the global batch stays."""
+_LOOKED_AT, _ENOUGH = 200, 10
+"""Runs: the latest are looked at, until so many tell."""
+_MOST_REPORTS = 20_000
+_SETTLE_SECONDS, _LEAST_SECONDS, _LEAST_STEPS, _BLOCKS = 2.0, 3.0, 5, 20
+_OUTSIDE = 0.1
+"""Of a node's cores: with more than that in use by others it did not run alone."""
+_SAME_CORES = 0.05
+_LEAST_ERROR, _UNKNOWN_ERROR = 0.03, 0.05
+"""Relative deviation from run to run: at the least, and where there is only one run to tell."""
+_SPREAD = 1.645
+"""Deviations on each side of a band of 90 %."""
+
+
+class _EarlierRun(NamedTuple):
+    folder: Path
+    began: float
+    ended: float
+
+
+def alone_before(run: Recording, job: RecordedJob, cores: float | None = None) -> AloneRate | None:
+    """How fast a job was in earlier runs in which it ran alone on the same nodes; None where there are none.
+
+    The runs are those that lie beside this one. A run counts if it had the same script or command, arguments,
+    environment and working folder, and nothing else ran meanwhile: no other job, no other run, and no programs outside
+    on more than a tenth of the cores.
+
+    Args:
+        cores: Its limit of cores then, to 5 %; None: the limit that it has now.
+    """
+    earlier = list(_earlier(run))
+    wanted = (job.spec.get("limits") or {}).get("cores") if cores is None else cores
+    found: list[tuple[float, float, int]] = []
+    for each in reversed(earlier):
+        if len(found) >= _ENOUGH:
+            break
+        if not any(_overlap(each, other) for other in earlier if other is not each):
+            try:
+                found += _rates(each, run, job, wanted)
+            except HeadgateError:
+                continue  # a damaged run tells nothing of this one
+    return _together(found)
+
+
+def _earlier(run: Recording) -> Iterator[_EarlierRun]:
+    """Runs that lie beside this one, by the time at which they began."""
+    beside = sorted(run.folder.parent.iterdir()) if run.folder.parent.is_dir() else []
+    before = [each for each in beside if each.name < run.folder.name and (each / runs.STORE).exists()]
+    for folder in before[-_LOOKED_AT:]:
+        try:
+            meta = runs.meta(folder)
+            yield _EarlierRun(folder, float(meta["began"]), float(meta["began"]) + float(meta["ended"]))
+        except (HeadgateError, KeyError, ValueError):
+            continue  # one without an end was interrupted
+
+
+def _overlap(one: _EarlierRun, other: _EarlierRun) -> bool:
+    return one.began < other.ended and other.began < one.ended
+
+
+def _rates(each: _EarlierRun, run: Recording, job: RecordedJob, cores: float | None) -> list[tuple[float, float, int]]:
+    """Rate, its standard error and the number of nodes, of each job of a run that is the same and ran alone."""
+    with RunReader(each.folder / runs.STORE) as reader:
+        described = loads(reader.meta().get("node"))
+        nodes = {node.get("name"): node.get("cores") for node in described} if isinstance(described, list) else {}
+        if nodes != {node.name: node.cores for node in run.nodes}:
+            return []
+        rows = [row for row in reader.rows("jobs") if row["started"] is not None and row["ended"] is not None]
+        same = [row for row in rows if _is_same(as_object(row["spec"]), job.spec, cores)]
+        alone = [row for row in same if not any(_beside(row, other) for other in rows if other is not row)]
+        found = (_rate(reader, row, nodes) for row in alone)
+        return [rate for rate in found if rate is not None]
+
+
+def _is_same(spec: Mapping[str, Any], wanted: Mapping[str, Any], cores: float | None) -> bool:
+    limit = (spec.get("limits") or {}).get("cores")
+    if limit is None or cores is None:
+        fits = limit is cores
+    else:
+        fits = abs(limit - cores) <= _SAME_CORES * cores
+    named = spec.get("script") is not None or spec.get("run") is not None
+    return fits and named and all(spec.get(key) == wanted.get(key) for key in _SAME)
+
+
+def _beside(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(row["started"] < other["ended"] and other["started"] < row["ended"])
+
+
+def _rate(reader: RunReader, row: Mapping[str, Any], nodes: Mapping[str, Any]) -> tuple[float, float, int] | None:
+    first = TaskOfRun.of(row["name"], FIRST_WORKER)
+    tasks = {task["id"]: task["node"] for task in reader.rows("tasks", "job = ?", [row["name"]])}
+    began = reader.tuples("SELECT started FROM tasks WHERE id = ?", (first,))
+    sql = "SELECT t, step FROM progress WHERE task = ? AND step IS NOT NULL AND t >= ? ORDER BY t DESC, rowid DESC"
+    reports = reader.tuples(f"{sql} LIMIT {_MOST_REPORTS}", (first, (began[0][0] or 0.0) if began else 0.0))[::-1]
+    table = np.array(reports, dtype=float).reshape(-1, 2)
+    table = table[table[:, 0] >= (table[0, 0] if len(table) else 0.0) + _SETTLE_SECONDS]
+    if len(table) < 3 or table[-1, 0] - table[0, 0] < _LEAST_SECONDS or table[-1, 1] - table[0, 1] < _LEAST_STEPS:
+        return None
+    on = {node for node in tasks.values() if node}
+    if _others(reader, list(tasks), on, table[0, 0], table[-1, 0]) > _OUTSIDE * sum(
+        nodes.get(node) or 0.0 for node in on
+    ):
+        return None
+    return *_mean(table[:, 0], np.maximum.accumulate(table[:, 1])), len(on)
+
+
+def _mean(times: Array, steps: Array) -> tuple[float, float]:
+    """Mean rate and its standard error, from blocks between two reports each."""
+    at = np.unique(np.round(np.linspace(0, len(times) - 1, _BLOCKS + 1)).astype(int))
+    seconds = np.diff(times[at])
+    rates = (np.diff(steps[at]) / np.maximum(seconds, 1e-9))[seconds > 0.0]
+    error = float(np.std(rates, ddof=1)) / math.sqrt(len(rates)) if len(rates) > 1 else 0.0
+    return float((steps[-1] - steps[0]) / (times[-1] - times[0])), error
+
+
+def _others(reader: RunReader, tasks: Sequence[str], nodes: set[str], start: float, end: float) -> float:
+    """Cores in use by programs outside the job, on its nodes; 0 where that was not read."""
+    sql = "SELECT avg(cpu_cores) FROM usage WHERE target = ? AND t BETWEEN ? AND ?"
+    all_of_it = sum(reader.tuples(sql, (NODE + node, start, end))[0][0] or 0.0 for node in nodes)
+    own = sum(reader.tuples(sql, (task, start, end))[0][0] or 0.0 for task in tasks)
+    return max(all_of_it - own, 0.0)
+
+
+def _together(found: Sequence[tuple[float, float, int]]) -> AloneRate | None:
+    """One rate of several runs, with a band for another such run: their spread, and the error of each."""
+    if not found:
+        return None
+    nodes = found[0][2]
+    rates = np.array([rate for rate, _, on in found if on == nodes])
+    errors = np.array([error for _, error, on in found if on == nodes])
+    mean = float(rates.mean())
+    between = float(np.std(rates, ddof=1)) if len(rates) > 1 else _UNKNOWN_ERROR * mean
+    between = max(between, _LEAST_ERROR * mean) * math.sqrt(1.0 + 1.0 / len(rates))
+    half = _SPREAD * math.hypot(between, float(np.sqrt(np.mean(errors**2) / len(rates))))
+    return AloneRate(mean, max(mean - half, 0.05 * mean), mean + half, len(rates), nodes)

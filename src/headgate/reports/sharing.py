@@ -1,0 +1,102 @@
+"""How the jobs of a run shared its machines, in a table and a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headgate.analysis.fairness import Dominance, JobSharing, Sharing, share_of
+from headgate.analysis.fairness import sharing as found_of
+from headgate.reports.history import alone_before
+from headgate.reports.recording import Recording
+from headgate.reports.templates import Markup, render
+from headgate.reports.words import MISSING, counted
+
+_SLICE_MOST = 0.95
+"""Of a job's nodes: a share that is larger is no slice."""
+
+
+def shared(run: Recording) -> Sharing | None:
+    """What each job got of its share, against its own earlier runs; None where no two jobs ran at a time."""
+    first = found_of(run.jobs, run.nodes, run.seconds, {}, {})
+    if first is None:
+        return None
+    alone = {job.name: rate for job in run.jobs if (rate := alone_before(run, job)) is not None}
+    slices = {}
+    cores = sum(node.cores or 0.0 for node in run.nodes) / max(len(run.nodes), 1)
+    for job in run.jobs:
+        machines = share_of(job, run.jobs, first.machines, run.seconds)
+        if cores and machines <= _SLICE_MOST and (rate := alone_before(run, job, machines * cores)) is not None:
+            slices[job.name] = rate
+    return found_of(run.jobs, run.nodes, run.seconds, alone, slices)
+
+
+def as_json(sharing: Sharing | None) -> dict[str, Any] | None:
+    return asdict(sharing) if sharing is not None else None
+
+
+def tell(sharing: Sharing, console: Console) -> None:
+    """Print a row of each job, then what is to be said of all of them."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("Its share")
+    for name in ("Machines", "Got of it", "90 % band"):
+        table.add_column(name, justify="right")
+    table.add_column("Against")
+    for job in sharing.jobs:
+        got = f"{job.got:.0%}" if job.got is not None else MISSING
+        table.add_row(Text(job.job), f"{job.machines:.2g}", got, band(job), against(job))
+    console.print(table)
+    for sentence in sentences(sharing):
+        console.print(Text(sentence), soft_wrap=not console.is_terminal)
+
+
+def section(run: Recording) -> Markup | None:
+    """The same for the report."""
+    sharing = shared(run)
+    if sharing is None:
+        return None
+    columns = (
+        ("Job", "text", ""),
+        ("Machines", "", "its share: m machines over the n jobs that ran at a time"),
+        ("Got of it", "", "steps that it made over those that its share gives"),
+        ("90 % band", "text", ""),
+        ("Against", "text", "earlier runs of the same job alone"),
+    )
+    rows = [(job, band(job), against(job)) for job in sharing.jobs]
+    return render("sharing.html", columns=columns, rows=rows, sentences=sentences(sharing))
+
+
+def band(job: JobSharing) -> str:
+    return f"{job.low:.0%} to {job.high:.0%}" if job.low is not None and job.high is not None else ""
+
+
+def against(job: JobSharing) -> str:
+    if job.against is None:
+        return f"lacks {job.lacks}"
+    return f"{counted(job.runs, 'run')} {'alone' if job.against == 'alone' else 'on such a slice'}"
+
+
+def sentences(sharing: Sharing) -> list[str]:
+    """Who got less than its share, and who took most of what others waited for."""
+    where = "one machine" if sharing.machines == 1 else f"{sharing.machines} machines"
+    lines = [f"Up to {sharing.most_jobs} jobs at a time shared {where}."]
+    lines += [
+        f"{job.job} got {job.got:.0%} of what its share gives ({band(job)})."
+        for job in sharing.jobs
+        if job.got is not None and job.high is not None and job.high < 1.0
+    ]
+    lines += [_dominates(each) for each in sharing.dominates]
+    if not sharing.dominates:
+        lines.append("No job took more than an equal part of what others waited for, beyond the noise.")
+    return lines
+
+
+def _dominates(each: Dominance) -> str:
+    what = {"cores": "core time", "disk": "disk transfers", "network": "network transfers"}[each.resource]
+    band = f"{each.low:.0%} to {each.high:.0%}"
+    took = f"{each.job} had {each.part:.0%} ({band}) of all jobs' {what} on {each.node}, where others waited for it"
+    return f"{took}; an equal part is {each.equal:.0%}."

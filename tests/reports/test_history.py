@@ -1,0 +1,99 @@
+"""How fast a job was alone, from runs that were recorded before."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.analysis.made_up import MadeUp, recording
+
+from headgate import runs
+from headgate.analysis.fairness import AloneRate
+from headgate.reports.history import alone_before
+from headgate.reports.recording import Recording, read
+
+SCRIPT = {"script": "/home/me/train.py", "args": ["--epochs", "5"], "workdir": "/home/me"}
+
+
+def record(
+    home: Path, hour: int, jobs: dict[str, MadeUp], spec: dict[str, Any] = SCRIPT, outside: float = 0.0
+) -> Recording:
+    """A run that began at that hour; the specification is that of each of its jobs."""
+    folder = home / "runs" / f"20260314-{hour:02}0000-000"
+    folder.mkdir()
+    recording(folder / runs.STORE, jobs, outside=outside)
+    with sqlite3.connect(folder / runs.STORE) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'began'", (str(hour * 3600.0),))
+        for key, value in spec.items():
+            db.execute(f"UPDATE jobs SET spec = json_set(spec, '$.{key}', json(?))", (json.dumps(value),))
+    return read(folder / runs.STORE)
+
+
+def before(run: Recording, cores: float | None = None) -> AloneRate | None:
+    return alone_before(run, run.jobs[0], cores)
+
+
+def test_earlier_runs_alone_tell_how_fast_it_was(home: Path) -> None:
+    record(home, 1, {"a": MadeUp(ran=1.0, steps=10.0)})
+    one = before(record(home, 2, {"a": MadeUp(ran=1.0, steps=11.0)}))
+    assert one is not None
+    assert (one.runs, one.nodes, one.steps_per_second) == (1, 1, pytest.approx(10.0, rel=0.02))
+    two = before(record(home, 3, {"a": MadeUp(ran=1.0), "b": MadeUp(ran=1.0)}))
+    assert two is not None
+    assert (two.runs, two.steps_per_second) == (2, pytest.approx(10.5, rel=0.02))
+    assert two.low < 10.0 < 11.0 < two.high
+
+
+def test_a_job_of_another_name_that_is_the_same_counts(home: Path) -> None:
+    record(home, 1, {"trial": MadeUp(ran=1.0)})
+    assert before(record(home, 2, {"a": MadeUp(ran=1.0)})) is not None
+
+
+@pytest.mark.parametrize(
+    ("jobs", "spec", "outside"),
+    [
+        ({"a": MadeUp(ran=1.0), "b": MadeUp(ran=1.0)}, SCRIPT, 0.0),
+        ({"a": MadeUp(ran=1.0)}, SCRIPT | {"args": ["--epochs", "6"]}, 0.0),
+        ({"a": MadeUp(ran=1.0)}, SCRIPT | {"workdir": "/elsewhere"}, 0.0),
+        ({"a": MadeUp(ran=1.0)}, SCRIPT, 0.5),
+        ({"a": MadeUp(ran=1.0, steps=0.0)}, SCRIPT, 0.0),
+        ({"a": MadeUp(ran=1.0, limits={"cores": 1.0})}, SCRIPT, 0.0),
+        ({"a": MadeUp(ran=1.0, end=4)}, SCRIPT, 0.0),
+    ],
+    ids=[
+        "beside another",
+        "other arguments",
+        "elsewhere",
+        "programs outside",
+        "no steps",
+        "another limit",
+        "too short",
+    ],
+)
+def test_other_jobs_and_runs_that_were_not_alone_tell_nothing(
+    home: Path, jobs: dict[str, MadeUp], spec: dict[str, Any], outside: float
+) -> None:
+    record(home, 1, jobs, spec, outside)
+    assert before(record(home, 2, {"a": MadeUp(ran=1.0)})) is None
+
+
+def test_a_run_on_a_slice_is_found_by_its_limit_of_cores(home: Path) -> None:
+    record(home, 1, {"a": MadeUp(ran=1.0, steps=4.0, limits={"cores": 1.0})})
+    run = record(home, 2, {"a": MadeUp(ran=1.0)})
+    sliced = before(run, 1.02)
+    assert sliced is not None and sliced.steps_per_second == pytest.approx(4.0, rel=0.02)
+    assert before(run, 1.5) is None
+
+
+def test_two_runs_at_the_same_time_were_not_alone_and_a_damaged_one_is_passed_over(home: Path) -> None:
+    first = record(home, 1, {"a": MadeUp(ran=1.0)})
+    record(home, 2, {"a": MadeUp(ran=1.0)})
+    with sqlite3.connect(home / "runs" / "20260314-020000-000" / runs.STORE) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'began'", (first.meta["began"],))
+    (home / "runs" / "20260314-030000-000").mkdir()
+    (home / "runs" / "20260314-030000-000" / runs.STORE).write_bytes(b"no store")
+    run = record(home, 4, {"a": MadeUp(ran=1.0)})
+    assert before(run) is None
