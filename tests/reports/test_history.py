@@ -23,7 +23,7 @@ def record(
 ) -> Recording:
     """A run that began at that hour; the specification is that of each of its jobs."""
     folder = home / "runs" / f"20260314-{hour:02}0000-000"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     recording(folder / runs.STORE, jobs, outside=outside)
     with sqlite3.connect(folder / runs.STORE) as db:
         db.execute("UPDATE meta SET value = ? WHERE key = 'began'", (str(hour * 3600.0),))
@@ -40,10 +40,12 @@ def test_earlier_runs_alone_tell_how_fast_it_was(home: Path) -> None:
     record(home, 1, {"a": MadeUp(ran=1.0, steps=10.0)})
     one = before(record(home, 2, {"a": MadeUp(ran=1.0, steps=11.0)}))
     assert one is not None
-    assert (one.runs, one.nodes, one.steps_per_second) == (1, 1, pytest.approx(10.0, rel=0.02))
+    assert (one.runs, one.nodes) == (1, 1)
+    assert one.steps_per_second == pytest.approx(10.0, rel=0.02)
     two = before(record(home, 3, {"a": MadeUp(ran=1.0), "b": MadeUp(ran=1.0)}))
     assert two is not None
-    assert (two.runs, two.steps_per_second) == (2, pytest.approx(10.5, rel=0.02))
+    assert two.runs == 2
+    assert two.steps_per_second == pytest.approx(10.5, rel=0.02)
     assert two.low < 10.0 < 11.0 < two.high
 
 

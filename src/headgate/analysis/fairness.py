@@ -93,7 +93,7 @@ class Dominance:
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class RunSharing:
     """How the jobs of a run shared its machines.
 
     Args:
@@ -113,7 +113,7 @@ def sharing(
     seconds: float,
     alone: Mapping[str, AloneRate],
     slices: Mapping[str, AloneRate],
-) -> Sharing | None:
+) -> RunSharing | None:
     """How jobs shared machines; None where no two ran at a time.
 
     Args:
@@ -128,7 +128,7 @@ def sharing(
     if not (count > 1.0).any():
         return None
     machines = max(len(nodes), 1)
-    return Sharing(
+    return RunSharing(
         machines=machines,
         most_jobs=round(float(count.max())),
         jobs=tuple(_job(job, edges, count, machines, alone.get(job.name), slices.get(job.name)) for job in jobs),

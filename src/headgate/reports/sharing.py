@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.fairness import Dominance, JobSharing, Sharing, share_of
+from headgate.analysis.fairness import Dominance, JobSharing, RunSharing, share_of
 from headgate.analysis.fairness import sharing as found_of
 from headgate.reports.history import alone_before
 from headgate.reports.recording import Recording
@@ -20,7 +20,7 @@ _SLICE_MOST = 0.95
 """Of a job's nodes: a share that is larger is no slice."""
 
 
-def shared(run: Recording) -> Sharing | None:
+def shared(run: Recording) -> RunSharing | None:
     """What each job got of its share, against its own earlier runs; None where no two jobs ran at a time."""
     first = found_of(run.jobs, run.nodes, run.seconds, {}, {})
     if first is None:
@@ -35,11 +35,11 @@ def shared(run: Recording) -> Sharing | None:
     return found_of(run.jobs, run.nodes, run.seconds, alone, slices)
 
 
-def as_json(sharing: Sharing | None) -> dict[str, Any] | None:
+def as_json(sharing: RunSharing | None) -> dict[str, Any] | None:
     return asdict(sharing) if sharing is not None else None
 
 
-def tell(sharing: Sharing, console: Console) -> None:
+def tell(sharing: RunSharing, console: Console) -> None:
     """Print a row of each job, then what is to be said of all of them."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("Its share")
@@ -80,7 +80,7 @@ def against(job: JobSharing) -> str:
     return f"{counted(job.runs, 'run')} {'alone' if job.against == 'alone' else 'on such a slice'}"
 
 
-def sentences(sharing: Sharing) -> list[str]:
+def sentences(sharing: RunSharing) -> list[str]:
     """Who got less than its share, and who took most of what others waited for."""
     where = "one machine" if sharing.machines == 1 else f"{sharing.machines} machines"
     lines = [f"Up to {sharing.most_jobs} jobs at a time shared {where}."]
