@@ -87,6 +87,8 @@ class Profile:
         sparse_rows_per_sample: Rows of sparse layers that a step of the whole batch touches, each counted once, over
             its samples.
         sparse_bytes_per_sample: Bytes of these rows.
+        dense_table_bytes: Bytes of trained lookup tables (embeddings) whose gradient is dense.
+        dense_table_touched: The part of their rows that a step of the whole batch touches, 0 to 1.
         source: `run` from a job's own first steps, `profile` from a separate short run.
         alone: Why the script, as it was seen, can train in one task only; empty: several may share the work.
         arguments: Of the script, when it was measured.
@@ -116,6 +118,8 @@ class Profile:
     core_convolution_gflops: float | None = None
     sparse_rows_per_sample: float | None = None
     sparse_bytes_per_sample: float | None = None
+    dense_table_bytes: int | None = None
+    dense_table_touched: float | None = None
     alone: str = ""
     arguments: tuple[str, ...] = ()
     others: float | None = None

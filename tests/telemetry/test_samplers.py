@@ -394,9 +394,10 @@ def test_waiting_is_summed_over_threads_and_a_new_one_counts_from_its_birth(tmp_
     schedstat(tmp_path, {1: (100.0, 50.0), 2: (7.0, 7.0)})
     sampler.read(0.0, [target])
     schedstat(tmp_path, {1: (101.0, 50.5), 2: (7.0, 7.0), 3: (1.0, 0.5)})
-    assert sampler.read(2.0, [target])["a"] == {"cpu_waiting": pytest.approx(0.5), "cpu_ready": pytest.approx(0.75)}
+    ready = {"cpu_ready": pytest.approx(0.75), "main_ready": pytest.approx(0.75)}
+    assert sampler.read(2.0, [target])["a"] == {"cpu_waiting": pytest.approx(0.5), **ready}
     schedstat(tmp_path, {1: (101.0, 50.5), 2: (1.0, 3.0), 3: (1.0, 0.5)})  # another thread was given the number 2
-    assert sampler.read(4.0, [target])["a"] == {"cpu_waiting": pytest.approx(1.5), "cpu_ready": 1.0}
+    assert sampler.read(4.0, [target])["a"] == {"cpu_waiting": pytest.approx(1.5), "cpu_ready": 1.0, "main_ready": 1.0}
 
 
 def test_time_blocked_on_disks_is_told_where_the_kernel_accounts_for_delays(tmp_path: Path) -> None:

@@ -39,3 +39,25 @@ class TestInPyTorch(SessionContract):
 
     def threads(self, session: Any) -> int:
         return torch.get_num_threads()
+
+
+def test_evaluation_between_passes_and_files_that_the_script_saves_are_told(start: Callable[..., Any]) -> None:
+    script = start("""
+model, optimizer, loader = hg.prepare(network(), torch.optim.SGD(network().parameters(), lr=0.1), DataLoader(data(), 8))
+for epoch in hg.epochs(2):
+    for features, labels in loader:
+        nn.functional.cross_entropy(model(features), labels).backward()
+        optimizer.step()
+        hg.report()
+    torch.save({"kept": torch.zeros(1_000_000)}, "own.pt")
+    model.eval()
+    for _ in range(3):
+        model(torch.randn(8, 8))
+        time.sleep(0.05)
+    model.train()
+""")
+    script.finish()
+    told = [seconds for message in script.listener.of("asides") for seconds in message["seconds"].items()]
+    seconds = {name: sum(each for known, each in told if known == name) for name, _ in told}
+    assert 0.2 <= seconds["evaluation"] < 10.0  # twice from the first to the last of three passes
+    assert seconds["saving"] > 0.0

@@ -19,6 +19,7 @@ import numpy as np
 from headgate.analysis.comparing import Slower, fewer_threads, slower
 from headgate.analysis.contention import Contended, OnNode, contended
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask, running
+from headgate.analysis.learned import Floor, floor
 from headgate.analysis.losing import (
     ITSELF,
     NODE,
@@ -34,8 +35,10 @@ from headgate.analysis.losing import (
 )
 from headgate.analysis.more import More, what_more_buys
 from headgate.analysis.outside import Devices, Outside, memory_limit
+from headgate.analysis.own_causes import OwnCause, OwnTime, evaluated, own_causes, waited_for_others
 from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array, Signal
+from headgate.identifiers import TaskOfRun
 
 Part = Literal[
     "waiting",  # from its submission to its first start
@@ -49,6 +52,8 @@ Part = Literal[
     "itself",  # lost to other tasks of its own on the same cores
     "hypervisor",  # stolen from the node
     "checkpoints",  # saving
+    "evaluation",  # of its models, between steps
+    "garbage-collection",  # of Python's collector
     "faults",  # between two attempts, and what was done again
     "unexplained",  # nothing that was read tells
 ]
@@ -75,6 +80,8 @@ class Account:
         parts: Each part of it; they add up to `elapsed`.
         losses: To whom, and through what; the largest first.
         excess_threads: Its threads that waited on average though no core could have run them.
+        own: Causes within it, whatever each cost.
+        floor: The floor that its loss is at, where it is at one.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of another job.
         memory_limit: Bytes that each of its tasks may use; None: no limit.
         lacks: Readings that it would need and that the run does not have.
@@ -86,6 +93,8 @@ class Account:
     parts: Mapping[Part, TimeEstimate]
     losses: Sequence[Loss] = ()
     excess_threads: float = 0.0
+    own: Sequence[OwnCause] = ()
+    floor: Floor | None = None
     asked_to_wait: float = 0.0
     memory_limit: float | None = None
     lacks: Sequence[str] = field(default_factory=tuple)
@@ -191,6 +200,7 @@ class _Lost(NamedTuple):
 
     Args:
         least: Lost to all neighbours together, at the least.
+        whole: All that each of its workers lost.
     """
 
     by: Mapping[str, Array]
@@ -199,6 +209,7 @@ class _Lost(NamedTuple):
     ready: Array
     excess: Array
     least: Array
+    whole: Mapping[TaskOfRun, Array]
 
 
 def _lost(job: RecordedJob, grid: _Grid) -> _Lost:
@@ -222,6 +233,7 @@ def _lost(job: RecordedJob, grid: _Grid) -> _Lost:
         ready=np.max([one.ready for one in each], axis=0),
         excess=np.max([one.excess for one in each], axis=0),
         least=by_least.sum(axis=1)[slowest, at] * fits,
+        whole={task.id: np.minimum(each, 1.0) for task, each in zip(tasks, whole, strict=True)},
     )
 
 
@@ -249,7 +261,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
     own_left = of_steps * (1.0 - fewer.part)
     longer = _slower(job, beside, grid, own_left, lost.by)
     own_left = np.clip(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0, 1.0)
-    step = _own_steps(job, working, own_left, stepping, outside)
+    step = _own_steps(job, working, own_left, stepping, outside, ran)
     losses = merged(
         [
             *fewer.losses(beside, of_steps * stepping, elapsed),
@@ -276,13 +288,27 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         "hypervisor": stolen.lost,
         "faults": TimeEstimate(between + again.seconds, between + again.low, between + again.high),
     }
-    told = sorted((*losses, *of_its_own, stolen), key=lambda loss: -loss.lost.seconds)
+    time = OwnTime(
+        seconds=sum(step[part].seconds for part in ("compute", "input", "communication", "garbage-collection")),
+        compute=step["compute"],
+        input=_less(step["input"], float(np.sum(outside.by_disk * stepping))),
+        communication=step["communication"],
+        evaluation=step["evaluation"],
+        garbage=step["garbage-collection"],
+        stretches=[(begun, end) for (_, end), begun in zip(ran, starts) if end > begun],
+        lost={task: _mean(part, stepping) for task, part in lost.whole.items()},
+    )
+    own_found = own_causes(job, grid.nodes, time)
+    within_it = [Loss(ITSELF, cause.resource, cause.cost, "counted") for cause in own_found if cause.resource]
+    told = sorted((*losses, *of_its_own, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
     return Account(
         job=job.name,
         elapsed=elapsed,
         parts={part: parts[part] for part in PARTS},
         losses=tuple(loss for loss in told if loss.lost.seconds > _LEAST_SECONDS),
         excess_threads=_mean(lost.excess, stepping),
+        own=own_found,
+        floor=floor(job),
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
         more=what_more_buys(job, tuple(grid.nodes.values())),
         memory_limit=memory_limit(job),
@@ -323,6 +349,10 @@ def _proved(
     # More than there is: of a job that others, or its own cap, held back as well.
     fits = 1.0 - moved / sum(loss.lost.seconds for loss in known)
     return [replace(loss, lost=TimeEstimate(*(each * fits for each in loss.lost))) for loss in known], own
+
+
+def _less(part: TimeEstimate, seconds: float) -> TimeEstimate:
+    return TimeEstimate(*(max(each - seconds, 0.0) for each in part))
 
 
 def _counted(lost: _Lost, inside: Array, elapsed: float) -> list[Loss]:
@@ -387,7 +417,12 @@ def _signal(values: Array, edges: Array) -> Signal:
 
 
 def _own_steps(
-    job: RecordedJob, working: Array, own: Array, inside: Array, outside: Outside
+    job: RecordedJob,
+    working: Array,
+    own: Array,
+    inside: Array,
+    outside: Outside,
+    ran: Sequence[tuple[float, float]],
 ) -> dict[Part, TimeEstimate]:
     """How the time of its steps that was its own divides.
 
@@ -395,31 +430,41 @@ def _own_steps(
         working: The part of each bucket in which it was ready to run, its GPU was busy, or it was blocked.
         own: The part of each bucket that it lost to nobody, and in which it was not blocked on a disk.
         inside: Seconds of each bucket that belong to its steps.
+        ran: When its tasks ran.
     """
     left = float(np.sum(own * inside))
     disk, elsewhere, network = (
         float(np.sum(part * inside)) for part in (outside.by_disk, outside.lost, outside.through("network"))
     )
     seconds = left + disk
-    saving = min(sum(float(row["seconds"] or 0.0) for row in job.checkpoints if row["why"] != "resumed"), left)
+    calm = left / max(float(np.sum(inside)), 1e-9)  # what a task timed itself holds what it lost meanwhile as well
+    saved = sum(float(row["seconds"] or 0.0) for row in job.checkpoints if row["why"] != "resumed")
+    saving = min(saved + job.asides.get("saving", 0.0) * calm, left)
     again = min(_done_again(job), left - saving)
-    left -= saving + again
+    evaluation = min(evaluated(job) * calm, left - saving - again)
+    left -= saving + again + evaluation
     division = job.division
     sampled = left + disk + elsewhere  # sampled steps know nothing of whose fault it is that they waited
     blocked = disk + float(np.sum(outside.through("disk") * inside))
-    waits = sampled * (division.input_fraction or 0.0) if division is not None else 0.0
+    if division is not None:
+        waits = sampled * (division.input_fraction or 0.0)
+    else:
+        waits = max(waited_for_others(job, ran) * calm - evaluation, 0.0)
     waits = min(max(waits - blocked, 0.0), left)
     exposed = sampled * (division.exposed_fraction or 0.0) if division is not None and job.distributed else 0.0
     exposed = min(max(exposed - network, 0.0), left - waits)
     idle = float(np.sum(np.clip(1.0 - working, 0.0, own) * inside))
     rest = max(left - waits - exposed, 0.0)
-    unexplained = min(max(idle - waits - exposed - saving, 0.0), rest)
-    compute = rest - unexplained
+    unexplained = min(max(idle - waits - exposed - saving - evaluation, 0.0), rest)
+    garbage = min(job.asides.get("garbage-collection", 0.0) * calm, rest - unexplained)
+    compute = rest - unexplained - garbage
     return {
         "compute": TimeEstimate(compute, 0.9 * compute, min(1.1 * compute + unexplained, seconds)),
         "input": sum_of([within(waits, 0.1, seconds), within(disk, 0.3, seconds)], seconds),
         "communication": within(exposed, 0.1, seconds),
         "checkpoints": exact(saving),
+        "evaluation": within(evaluation, 0.1, seconds),
+        "garbage-collection": within(garbage, 0.1, seconds),
         "faults": within(again, 0.1, seconds),
         "unexplained": within(unexplained, 0.1, seconds),
     }

@@ -110,6 +110,7 @@ class RecordedJob:
         sampled: A typical and the slowest step with all that its tasks did; empty for a job of one task.
         faults: Those that it survived.
         proofs: What pauses of others told about it; of each of these the latest.
+        asides: Seconds that its worker which spent most spent beside its steps, by what they were spent on.
     """
 
     name: str
@@ -138,6 +139,7 @@ class RecordedJob:
     traced: tuple[TracedStep, ...] = ()
     faults: tuple[Survived, ...] = ()
     proofs: tuple[Proof, ...] = ()
+    asides: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def distributed(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from headgate.analysis.accounts import MOST_UNEXPLAINED, Account, Part
+from headgate.analysis.learned import Floor
 from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, sum_of
 from headgate.analysis.more import Buyable, More
 from headgate.units import say_bytes, say_seconds
@@ -27,8 +28,18 @@ Name = Literal[
     "communication",
     "network",
     "checkpoints",
+    "evaluation",
+    "garbage-collection",
+    "loader",
+    "decoding",
+    "servers",
+    "straggler",
+    "slow-node",
+    "dense-pulls",
+    "small-steps",
     "faults",
     "starting",
+    "learned",
     "waiting",
     "healthy",
     "not-known",
@@ -58,6 +69,9 @@ _BEHIND: Mapping[Name, tuple[Buyable, ...]] = {
     "disk": ("disk",),
     "communication": ("network", "servers"),
     "network": ("network", "servers"),
+    "loader": ("loader",),
+    "decoding": ("cores",),
+    "servers": ("servers", "network"),
 }
 """More of what may help against a cause."""
 _TWICE: Mapping[Buyable, str] = {
@@ -107,10 +121,13 @@ def verdict(account: Account) -> Verdict:
             return Verdict("not-known", _unknown(account), "", unexplained.low, elapsed)
     told = [cause for cause in _causes(account) if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
     if told:
-        cause = max(told, key=lambda cause: cause.cost.seconds)
+        # A start is paid for once, and what holds steps back as long as it runs.
+        cause = max(told, key=lambda cause: (cause.name != "starting", cause.cost.seconds))
         return Verdict(cause.name, cause.why, _next(cause, account.more), cause.cost.low, cause.cost.high)
     if account.excess_threads >= _MANY_THREADS:
         return _too_many_threads(account)
+    if account.floor is not None:
+        return _learned(account, account.floor)
     lost = sum(cause.cost.seconds for cause in _causes(account))
     why = f"{account.job} spent its {say_seconds(elapsed)} on its own work"
     why += f"; {say_seconds(lost)} went elsewhere." if lost >= _LEAST_SECONDS else "."
@@ -119,6 +136,7 @@ def verdict(account: Account) -> Verdict:
 
 def _causes(account: Account) -> Iterator[_Cause]:
     yield from _neighbours(account)
+    yield from _within(account)
     parts, job = account.parts, account.job
 
     def part(name: Part) -> str:
@@ -142,21 +160,7 @@ def _causes(account: Account) -> Iterator[_Cause]:
         f"The hypervisor kept cores from the node: {part('hypervisor')} of {job}.",
         "Ask the owner of the machine for cores that are not oversubscribed.",
     )
-    disk, waits = _divided(account, "input", "disk")
-    nic, exposed = _divided(account, "communication", "network")
-    yield from _devices(account, disk, nic)
-    yield _Cause(
-        "input",
-        waits,
-        f"{job} waited for its input for {_part(waits.seconds, account.elapsed)}.",
-        "More loader workers: `DataLoader(..., num_workers=2)`, or prepare the data once and store it.",
-    )
-    yield _Cause(
-        "communication",
-        exposed,
-        f"{job} waited for its other tasks for {_part(exposed.seconds, account.elapsed)}.",
-        "`headgate plan` shows whether fewer workers, or other nodes, are faster.",
-    )
+    yield from _waits(account)
     yield _Cause(
         "checkpoints",
         parts["checkpoints"],
@@ -208,6 +212,28 @@ def _bought(name: Name, more: More) -> str:
     return f"{what[0].upper()}{what[1:]}: {sure[resource]:.1f} times the speed."
 
 
+def _waits(account: Account) -> Iterator[_Cause]:
+    """Input and communication, where no cause of either is known; devices and memory."""
+    job, known = account.job, {cause.part for cause in account.own}
+    disk, waits = _divided(account, "input", "disk")
+    nic, exposed = _divided(account, "communication", "network")
+    yield from _devices(account, disk, NONE if "communication" in known else nic)
+    if "input" not in known:
+        yield _Cause(
+            "input",
+            waits,
+            f"{job} waited for its input for {_part(waits.seconds, account.elapsed)}.",
+            "More loader workers: `DataLoader(..., num_workers=2)`, or prepare the data once and store it.",
+        )
+    if "communication" not in known:
+        yield _Cause(
+            "communication",
+            exposed,
+            f"{job} waited for its other tasks for {_part(exposed.seconds, account.elapsed)}.",
+            "`headgate plan` shows whether fewer workers, or other nodes, are faster.",
+        )
+
+
 def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterator[_Cause]:
     """What its own traffic cost it on the disk and on its NIC, and what its own limit of memory did."""
     job = account.job
@@ -245,6 +271,13 @@ def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEsti
     return through, TimeEstimate(*(max(each - through.seconds, 0.0) for each in whole))
 
 
+def _within(account: Account) -> Iterator[_Cause]:
+    """Causes within the job: see `headgate.analysis.own_causes`."""
+    for cause in account.own:
+        why = f"{cause.why}: that cost {_part(cause.cost.seconds, account.elapsed)}."
+        yield _Cause(cause.name, cause.cost, why, cause.next)
+
+
 def _neighbours(account: Account) -> Iterator[_Cause]:
     """A cause for each resource: all that was lost through it, with the worst culprit named."""
     of: dict[Resource, list[Loss]] = {}
@@ -275,6 +308,16 @@ def _too_many_threads(account: Account) -> Verdict:
     waiting = f"{account.excess_threads:.1f} threads of {account.job} waited though no core could have run them"
     high = account.parts["compute"].seconds / 2
     return Verdict("own-threads", f"{waiting}.", 'Fewer threads: `env: {OMP_NUM_THREADS: "1"}`.', 0.0, high)
+
+
+def _learned(account: Account, floor: Floor) -> Verdict:
+    """Nothing held it back, and there is nothing left to learn: told last of all."""
+    since = max(account.elapsed - floor.since, 0.0)
+    why = (
+        f"The loss of {account.job} is at its floor of {floor.loss:.4g}: the last {say_seconds(since)} changed nothing."
+    )
+    stop = f"`headgate stop {account.job}` ends it; `progress: {{goal: ...}}` of the job would have."
+    return Verdict("learned", why, stop, since / 2.0, since)
 
 
 def _unknown(account: Account) -> str:

@@ -159,10 +159,8 @@ class HubListener(Listener):
                 case "stopping":
                     live.stops_after(*messages.stopping(message))
                     run.record_job(job)
-                case "spans":
-                    run.record_spans(task, message)
-                    if name.is_worker:
-                        self._paced(task, message)
+                case "spans" | "asides":
+                    self._timed(task, message)
                 case "profile":
                     self._profiled(task, message["profile"])
                 case "checkpoint":
@@ -284,6 +282,16 @@ class HubListener(Listener):
         """Tell what was read from a task's output and is not told yet; nothing more is read from it."""
         if (throttle := self._throttles.pop(task, None)) is not None:
             throttle.flush()
+
+    def _timed(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        """A task told where time went: that of a step, or of what it did beside its steps."""
+        run, _, _, name = self._find(task)
+        if message["type"] == "asides":
+            run.record_asides(task, message)
+            return
+        run.record_spans(task, message)
+        if name.is_worker:
+            self._paced(task, message)
 
     def _paced(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A worker told how a step of its divides: it may be much slower than the others, or no longer."""

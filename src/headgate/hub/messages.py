@@ -95,6 +95,18 @@ def transfer(message: Mapping[str, Any]) -> dict[str, object]:
     return row
 
 
+def asides(message: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds by what they were spent on, of an `asides` message.
+
+    Raises:
+        KeyError, ValueError, TypeError: It makes no sense.
+    """
+    seconds = dict(message["seconds"])
+    if len(seconds) > MOST_PARTS:
+        raise ValueError(f"found {len(seconds)} asides; expected at most {MOST_PARTS}")
+    return {_name(name): max(_finite(value), 0.0) for name, value in seconds.items()}
+
+
 def checkpoint(message: Mapping[str, Any]) -> Checkpoint:
     """A `checkpoint` message.
 

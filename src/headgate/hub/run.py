@@ -242,6 +242,15 @@ class LiveRun:
         for table, row in rows:  # all of them, or none of a message that makes no sense
             self.recorder.add(table, t=at, task=id, step=step, **row)
 
+    def record_asides(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        """Write what a task spent time on beside its steps since it told the last time.
+
+        Raises:
+            KeyError, TypeError, ValueError: The message makes no sense.
+        """
+        for name, seconds in messages.asides(message).items():
+            self.recorder.add("asides", t=self.clock(), task=task.of_run, name=name, seconds=seconds)
+
     def record_checkpoint(self, task: TaskId, message: Mapping[str, Any]) -> Checkpoint:
         """Write that a checkpoint was saved.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ from headgate.keras.reading import Reading
 from headgate.keras.replicas import as_one_process
 from headgate.keras.session import Session
 from headgate.keras.strategies import check_fit
+from headgate.task.asides import asides
 from headgate.task.saving import ResumeError
 from headgate.task.session import StartPoint
 
@@ -39,7 +41,7 @@ def watch(model: Any, session: Session, index: int, optimizer: Any = None) -> No
 
 def callback_of(keras: Any, target: Any = None) -> Any:
     """A callback of that Keras, which tells `target` of what comes; by default nobody."""
-    hooks = ("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_epoch_end")
+    hooks = ("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_epoch_end", "on_test_begin", "on_test_end")
     told: dict[str, Any] = {"headgate": True}
     if target is not None:
         told.update((name, _telling(getattr(target, name))) for name in hooks)
@@ -81,6 +83,7 @@ class Fitting:
         self._skip = 0
         self._skipped = False
         self._metrics_wait = False
+        self._test_began = 0.0
 
     def mend(self) -> None:
         """Let steps of legacy Keras over several workers be those of one process."""
@@ -177,6 +180,12 @@ class Fitting:
         self._session.end_epoch(epoch, logs or {})
         if self._epochs is not None and epoch + 1 < self._epochs and not self._model.stop_training:
             self._session.begins()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._test_began = time.perf_counter()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        asides.add("evaluation", time.perf_counter() - self._test_began)
 
     # --- the compiled step -------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from headgate.telemetry.columns import COLUMNS, Column
 from headgate.telemetry.store import RunReader
 
 _HIGHEST: frozenset[Column] = frozenset(
-    {"cpu_fullest_core", "cpu_ready", "gpu_busy", "psi_cpu", "psi_memory", "psi_io"}
+    {"cpu_fullest_core", "cpu_ready", "main_ready", "gpu_busy", "psi_cpu", "psi_memory", "psi_io"}
 )
 """In these columns the largest of the tasks of a job counts; all others add up."""
 
@@ -113,6 +113,7 @@ def job(
         traced=tuple(step for task in tasks for step in steps.traced.get(task, ())),
         faults=survived([event for event in events if (event["t"] or 0.0) >= after]),
         proofs=_proofs(reader, name),
+        asides=_asides(_of(reader, "asides", list(tasks))),
     )
 
 
@@ -169,6 +170,14 @@ def _together(usages: Sequence[Usage], course: Sequence[Phase]) -> dict[Column, 
         if len(clipped):
             result[column] = clipped
     return result
+
+
+def _asides(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds by name, of the task that spent most on each."""
+    spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for row in rows:
+        spent[str(row["name"])][str(row["task"])] += float(row["seconds"] or 0.0)
+    return {name: max(by_task.values()) for name, by_task in spent.items()}
 
 
 def _marks(names: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ _NAMES: dict[Column, tuple[str, str]] = {
     "psi_io": ("pressure of I/O", "%"),
     "cpu_waiting": ("waiting for a core", "threads"),
     "cpu_ready": ("ready to run", "%"),
+    "main_ready": ("main process ready", "%"),
     "cpu_throttled": ("throttled", "cores"),
     "cpu_stolen": ("stolen", "cores"),
     "disk_waiting": ("blocked on disk", "threads"),

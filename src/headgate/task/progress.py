@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headgate.task.asides import asides
 from headgate.task.values import read
 from headgate.task.writing import writing
 
@@ -89,7 +90,7 @@ class ProgressReporter:
         """Send what has not been sent."""
         if self._running is not None:
             self._cover("part", *self._running)
-        self._deliver()
+        self._deliver(now=True)
 
     def _cover(self, what: str, loss: Any, metrics: Mapping[str, Any]) -> None:
         if self._losses or self._metrics:
@@ -103,8 +104,9 @@ class ProgressReporter:
         if self._clock() - self._sent_at >= EVERY_SECONDS:
             self._deliver()
 
-    def _deliver(self) -> None:
+    def _deliver(self, now: bool = False) -> None:
         writing.tell(lambda message: self._send(message, False))
+        asides.tell(lambda message: self._send(message, True), now)
         if not self._unsent:
             return
         step = whole(self.said, self.step)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from headgate.task.asides import asides
 from headgate.task.channel import Channel
 from headgate.task.environment import TaskEnvironment
 from headgate.task.gate import Gate
@@ -114,6 +115,7 @@ class TaskSession(ABC):
         self._epoch: int | None = None
         self._ended = False
         self._noted: set[str] = set()
+        asides.watch_garbage()
 
     # --- what a framework says ---------------------------------------------------------------------------------------
 

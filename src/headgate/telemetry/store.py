@@ -116,6 +116,12 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "pull_end REAL",
         "pull_bytes REAL",
     ),
+    "asides": (  # what a task spent time on beside its steps since it told the last time
+        "t REAL",
+        "task TEXT",
+        "name TEXT",
+        "seconds REAL",
+    ),
     "checkpoints": (
         "t REAL",
         "task TEXT",

@@ -12,13 +12,17 @@ from headgate.telemetry.columns import Column
 from headgate.telemetry.sources import Source, SourcedSampler
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_PARENT = 1
+"""Where the number of the process that started it stands, counted likewise."""
+_WORKED_SECONDS = 1.0
+"""A process that started others and ran for less is a shell or a launcher, and not the one that trains."""
 _BLOCKED = 39
 """Where the time blocked on disks stands in /proc/PID/task/TID/stat, counted from after the name (field 42 of all)."""
 
 
 class WaitingSampler(SourcedSampler):
-    """`cpu_waiting` and `cpu_ready` of a task, from schedstat of all its threads; `disk_waiting` where the kernel
-    accounts for delays (`kernel.task_delayacct=1`).
+    """`cpu_waiting`, `cpu_ready` and `main_ready` of a task, from schedstat of its threads; `disk_waiting` where the
+    kernel accounts for delays (`kernel.task_delayacct=1`).
 
     A thread takes what it waited since the last reading along when it ends. Nothing of nodes: it is their tasks that
     wait.
@@ -47,36 +51,59 @@ def accounts_for_delays(root: Path = Path("/")) -> bool:
 
 
 class _Threads(Source):
-    """Running totals of each living thread: seconds that it ran, waited for a core and was blocked on a disk."""
+    """Running totals of each living thread: seconds that it ran, waited for a core and was blocked on a disk.
+
+    The main process of a task is the one that started others of it and has worked; all of it where there is none.
+    """
 
     def __init__(self, box: Boxed, proc: Path) -> None:
         self._box = box
         self._proc = str(proc)
         self._delays = accounts_for_delays(proc.parent)
         self._last: dict[int, tuple[float, float, float]] = {}
+        self._processes: dict[int, int] = {}  # by thread
+        self._parents: dict[int, int] = {}  # by process
         self._at: float | None = None
 
     def read(self, now: float, /) -> dict[Column, float]:
         if now == self._at:
             return {}
         before, last = self._at, self._last
+        self._processes = {}
         self._at, self._last = now, dict(self._totals())
         if before is None or now < before or not self._last:
             return {}
-        busiest = waiting = blocked = 0.0
+        busiest = waiting = blocked = main_busiest = 0.0
+        main = self._main()
         for thread, total in self._last.items():
             ran, waited, stood = (new - old for new, old in zip(total, _before(last.get(thread), total), strict=True))
             waiting += waited
             blocked += stood
             busiest = max(busiest, ran + waited)
+            if not main or self._processes[thread] in main:
+                main_busiest = max(main_busiest, ran + waited)
         seconds = now - before
-        columns: dict[Column, float] = {"cpu_waiting": waiting / seconds, "cpu_ready": min(busiest / seconds, 1.0)}
+        columns: dict[Column, float] = {
+            "cpu_waiting": waiting / seconds,
+            "cpu_ready": min(busiest / seconds, 1.0),
+            "main_ready": min(main_busiest / seconds, 1.0),
+        }
         if self._delays:
             columns["disk_waiting"] = blocked / seconds
         return columns
 
+    def _main(self) -> set[int]:
+        """The processes that started others of the task and have worked."""
+        worked: dict[int, float] = {}
+        for thread, (ran, _, _) in self._last.items():
+            process = self._processes[thread]
+            worked[process] = worked.get(process, 0.0) + ran
+        return {pid for pid in self._parents.values() if worked.get(pid, 0.0) >= _WORKED_SECONDS}
+
     def _totals(self) -> Iterator[tuple[int, tuple[float, float, float]]]:
-        for pid in self._box.pids():
+        pids = self._box.pids()
+        self._parents = {pid: self._parents.get(pid) or _parent(f"{self._proc}/{pid}/stat") for pid in pids}
+        for pid in pids:
             folder = f"{self._proc}/{pid}/task"
             try:
                 threads = os.listdir(folder)
@@ -88,12 +115,21 @@ class _Threads(Source):
                     blocked = self._blocked(f"{folder}/{thread}/stat")
                 except (OSError, ValueError):
                     continue
+                self._processes[int(thread)] = pid
                 yield int(thread), (int(ran) / 1e9, int(waited) / 1e9, blocked)
 
     def _blocked(self, path: str) -> float:
         if not self._delays:
             return 0.0
         return int(_content(path).rpartition(b")")[2].split()[_BLOCKED]) / _TICKS
+
+
+def _parent(path: str) -> int:
+    """The process that started the one of that `stat`; 0 where it has ended."""
+    try:
+        return int(_content(path).rpartition(b")")[2].split()[_PARENT])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _before(known: tuple[float, float, float] | None, now: tuple[float, float, float]) -> tuple[float, float, float]:

@@ -8,6 +8,7 @@ dicts in the order of `prepare`, with the user's own keys); `kept` (state dicts 
 from __future__ import annotations
 
 import pickle
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from headgate.task import saving
+from headgate.task.asides import asides
 from headgate.task.saving import CheckpointError, ResumeError
 from headgate.task.writing import writing
 
@@ -98,14 +100,21 @@ def read(path: str) -> dict[str, Any]:
 
 
 def watch_saving() -> None:
-    """Note which files `torch.save` writes: PyTorch opens them by itself."""
+    """Note which files `torch.save` writes, since PyTorch opens them by itself, and how long that takes."""
     writer: Any = getattr(torch.serialization, "_open_zipfile_writer_file", None)
     if writer is None:
         return
-    opens = writer.__init__
+    opens, closes = writer.__init__, writer.__exit__
+    begun = 0.0
 
     def begin(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal begun
+        begun = time.perf_counter()
         writing.wrote(name)
         opens(self, name, *args, **kwargs)
 
-    writer.__init__ = begin
+    def end(self: Any, *args: Any) -> None:
+        closes(self, *args)
+        asides.add("saving", time.perf_counter() - begun)
+
+    writer.__init__, writer.__exit__ = begin, end

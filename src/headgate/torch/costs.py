@@ -86,6 +86,24 @@ def rows_touched(models: Iterable[nn.Module]) -> tuple[int, int] | None:
     return (rows, size) if sparse else None
 
 
+def dense_tables(models: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """Trained weights of lookup tables whose gradient is dense, each counted once."""
+    found = {
+        id(module.weight): module.weight
+        for model in models
+        for module in model.modules()
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and not module.sparse and module.weight.requires_grad
+    }
+    return list(found.values())
+
+
+def dense_rows_touched(models: Iterable[nn.Module]) -> float | None:
+    """The part of the rows of these tables, 0 to 1, whose latest gradient is not 0; None where there is no gradient."""
+    gradients = [weight.grad for weight in dense_tables(models) if weight.grad is not None]
+    rows = sum(len(gradient) for gradient in gradients)
+    return sum(int(gradient.any(dim=1).sum()) for gradient in gradients) / rows if rows else None
+
+
 def _has_group() -> bool:
     """Whether the script shares work among processes by itself: another worker would do the same, at the same port."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -118,6 +136,7 @@ class Costs:
         self._flops: Step | None = None
         self._touched: tuple[float, float] | None = None
         self.loader_workers: int | None = None
+        self._dense_touched: float | None = None
         self.batch: int | None = None
         self.batch_dim = 0
         self.timings: list[measured.Timing] = []
@@ -155,6 +174,9 @@ class Costs:
             found = rows_touched(self._models)
             self._touched = (found[0] / step.samples, found[1] / step.samples) if found else None
 
+        if self._dense_touched is None and step.number <= measured.FIRST_STEPS:
+            self._dense_touched = dense_rows_touched(self._models)
+
     def profile(self) -> dict[str, Any]:
         """The fields of `headgate.Profile`."""
         device = device_name(self._models)
@@ -175,6 +197,8 @@ class Costs:
             "batch": self.batch,
             "sparse_rows_per_sample": self._touched[0] if self._touched else None,
             "sparse_bytes_per_sample": self._touched[1] if self._touched else None,
+            "dense_table_bytes": sum(t.numel() * t.element_size() for t in dense_tables(self._models)),
+            "dense_table_touched": self._dense_touched,
             "step_times": step_times,
             "fits": measured.fits(step_times),
             "others": others,

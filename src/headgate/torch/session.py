@@ -22,6 +22,7 @@ from headgate.torch import batches, checkpoints
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import Movement, TimedRound
 from headgate.torch.distributed import JOIN_SECONDS, Worker, state_to_join
+from headgate.torch.evaluating import Evaluating
 from headgate.torch.loaders import Iteration, Loaders
 from headgate.torch.measuring import Measuring, fetched
 from headgate.torch.meter import Meter
@@ -55,6 +56,7 @@ class Session(TaskSession):
         if self._sweep is not None:
             self._loaders.source = self._sweep.source
         self._spinning = Spinning()
+        self._evaluating = Evaluating(self._trained.models)
         self._stepped = False
         self._hooked = False
         self._fed: set[int] = set()
@@ -174,6 +176,7 @@ class Session(TaskSession):
     def close(self) -> None:
         """Send what is left; called when the interpreter ends."""
         self._measuring.end()
+        self._evaluating.end()
         super().close()
 
     def left(self) -> None:
@@ -207,6 +210,7 @@ class Session(TaskSession):
     def _step(self) -> None:
         self.steps += 1
         self._stepped = True
+        self._evaluating.end()
         self._feeding, self._fed = self._fed, set()
         anchor = self._loaders.anchor(self._feeding)
         self._progress.within = anchor.done / anchor.batches if anchor is not None and anchor.batches else None
@@ -238,6 +242,8 @@ class Session(TaskSession):
             self._stepped = False
         elif self._requests.pending and self._patience_ends(iteration):
             self.obey(None)
+        if self._feeding and iteration.number not in self._feeding:
+            self._evaluating.watch()
         self.meter.mark("input")
 
     def fetched(self, iteration: Iteration, batch: Any) -> Any:
@@ -277,6 +283,7 @@ class Session(TaskSession):
 
     def exhausted(self, iteration: Iteration) -> None:
         self.meter.end()
+        self._evaluating.watch()
         self._samples.pop(iteration.state.index, None)
 
     def lost_some(self, iteration: Iteration) -> None:

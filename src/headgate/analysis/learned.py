@@ -1,0 +1,65 @@
+"""Whether a job's loss is at its floor: it has learned, and for long nothing more.
+
+Reports are taken together in blocks, so that noise from batch to batch averages out and what is left of it shows as the
+scatter of the blocks. A loss is at its floor from the first block on after which a straight line through all later
+blocks does not fall beyond that scatter, nor by more than a hundredth of all that was learned.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from headgate.analysis.jobs import RecordedJob
+from headgate.analysis.usage import Array
+
+_BLOCKS = 24
+_LEAST_REPORTS = 4 * _BLOCKS
+_LEAST_PART = 0.5
+"""Of the reports: a shorter floor may be a plateau."""
+_LEARNED = 6.0
+"""Deviations of a block that the loss has fallen by, for it to have learned anything."""
+_MOST_LEFT = 0.01
+"""Of all that was learned, what may still be gained over as long again."""
+_SPREAD = 2.0
+
+
+class Floor(NamedTuple):
+    """A floor of the loss.
+
+    Args:
+        since: Seconds of the run at which it was reached.
+        loss: Its mean since.
+    """
+
+    since: float
+    loss: float
+
+
+def floor(job: RecordedJob) -> Floor | None:
+    """The floor that its loss is at; None where it still falls, never fell, or was not reported often enough."""
+    known = np.isfinite(job.progress.loss)
+    t, losses = job.progress.t[known], job.progress.loss[known]
+    if len(losses) < _LEAST_REPORTS:
+        return None
+    edges = np.linspace(0, len(losses), _BLOCKS + 1).astype(int)
+    blocks = np.array([losses[a:b].mean() for a, b in pairwise(edges)])
+    first = float(losses[: max(len(losses) // 200, 1)].mean())
+    for start in range(1, int(_BLOCKS * (1.0 - _LEAST_PART)) + 1):
+        if _is_flat(blocks[start:], first):
+            return Floor(float(t[edges[start]]), float(blocks[start:].mean()))
+    return None
+
+
+def _is_flat(blocks: Array, first: float) -> bool:
+    at = np.arange(len(blocks), dtype=float)
+    slope, level = np.polyfit(at, blocks, 1)
+    scatter = float(np.std(blocks - (slope * at + level), ddof=2))
+    learned = first - float(blocks.mean())
+    if learned <= max(_LEARNED * scatter, 0.0):
+        return False
+    error = scatter / float(np.sqrt(np.sum((at - at.mean()) ** 2)))
+    most = max(-(slope - _SPREAD * error), 0.0) * len(blocks)  # that it may fall by over as long again
+    return bool(abs(slope) <= _SPREAD * error and most <= _MOST_LEFT * learned)

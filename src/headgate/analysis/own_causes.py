@@ -1,0 +1,309 @@
+"""Causes within a job: what held it back that no neighbour, limit or fault did.
+
+Each is told from what was recorded of its steps, and only where that shows it; what it shows is in docs/explain.md. The
+workers of a synchronous plan are all as slow as the slowest. So a straggler is told by the time that each worker's own
+part of a step takes, without what it waited for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.analysis.losing import Resource, TimeEstimate, within
+from headgate.analysis.steps import EXPOSED
+from headgate.identifiers import TaskOfRun
+from headgate.telemetry.columns import Column
+from headgate.telemetry.metric_names import describe
+from headgate.units import say_seconds
+
+OwnName = Literal[
+    "straggler",
+    "slow-node",
+    "servers",
+    "dense-pulls",
+    "loader",
+    "decoding",
+    "small-steps",
+    "own-threads",
+    "evaluation",
+    "garbage-collection",
+]
+
+_LEAST_STEPS = 3
+"""Sampled steps of a worker, for its own part of a step to be known."""
+_STRAGGLES = 0.1
+"""Part of a step by which a worker's own part is longer than that of the others, from which on it is a straggler."""
+_FULL_NIC, _FULL_CORES = 0.7, 0.85
+"""Usual use from which on a server's NIC or cores are full: steps come in bursts."""
+_BUSIER = 1.3
+"""Times by which the node of a server is busier than those of the workers, where it is what they wait for."""
+_TABLES, _TOUCHED = 0.5, 0.25
+"""Tables are most of what is exchanged, and a step touches few of their rows."""
+_BUSY_WORKER, _ALL_CORES = 0.6, 0.85
+"""Part of the time that a loader's worker runs where it computes; part of the cores in use where no more are free."""
+_SHORT_STEP, _USEFUL, _OF_PEAK, _MEMORY_RATE = 5e-3, 0.2, 0.3, 5e9
+"""A small step: shorter than so many seconds, of which arithmetic takes at most a part. Arithmetic goes at a part of a
+core's peak, and weights move at so many bytes a second, gradient and update included."""
+_SPINNING_CORES = 1.5
+"""Cores in use from which on the threads of small steps spin."""
+_GAP_TIMES, _GAP_SECONDS = 3.0, 0.2
+"""Before a report of an evaluation: a pause this much longer than those between steps is the evaluation."""
+_TRAINS = 0.03
+"""Part of the time that the process that trains is ready at the least: one that is less starts others and waits."""
+
+
+class OwnCause(NamedTuple):
+    """A cause within a job.
+
+    Args:
+        why: A sentence, without what it cost.
+        part: The part of the account that it explains.
+        resource: That more of would help; None where there is none.
+    """
+
+    name: OwnName
+    cost: TimeEstimate
+    why: str
+    next: str
+    part: str
+    resource: Resource | None = None
+
+
+class OwnTime(NamedTuple):
+    """The time of a job's steps that it lost to nobody else.
+
+    Args:
+        seconds: All of it.
+        stretches: When it went through steps.
+        lost: The part of its time in `stretches` that each task lost to others, 0 to 1.
+    """
+
+    seconds: float
+    compute: TimeEstimate
+    input: TimeEstimate
+    communication: TimeEstimate
+    evaluation: TimeEstimate
+    garbage: TimeEstimate
+    stretches: Sequence[tuple[float, float]]
+    lost: Mapping[TaskOfRun, float]
+
+
+def own_causes(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> tuple[OwnCause, ...]:
+    """All that is told of a job, whatever it cost."""
+    found = [*_straggling(job, nodes, time), *_exchanging(job, nodes, time), *_loading(job, nodes, time)]
+    return (*found, *_small_steps(job, time), *_pausing(job, time))
+
+
+# --- workers that wait for one ----------------------------------------------------------------------------------------
+
+
+def _straggling(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> Iterator[OwnCause]:
+    own = {task: seconds for task in job.tasks if (seconds := _own_part(task, time)) is not None}
+    if len(own) < 2 or (job.plan or {}).get("synchronous") is False:
+        return
+    slow = max(own, key=lambda task: own[task])
+    others = [task for task in own if task is not slow]
+    usual = median(own[task] for task in others)
+    step = max(task.division.step_seconds for task in own if task.division is not None)
+    extra = own[slow] - usual
+    if extra < _STRAGGLES * step:
+        return
+    cost = within(extra / step * time.seconds, 0.3, time.seconds)
+    takes = f"{say_seconds(own[slow])} for its own part of a step, the others {say_seconds(usual)}"
+    if _is_slow_node(slow, others, extra / step, own[slow] / max(usual, 1e-9), time):
+        rest = ",".join(dict.fromkeys(task.node for task in others))
+        cores = nodes[slow.node].cores if slow.node in nodes else None
+        has = f" ({cores:g} cores)" if cores else ""
+        slows = f"because its node {slow.node}{has} is slow: it takes {takes}"
+        why = f"All workers of {job.name} wait for {slow.name}, {slows}"
+        yield OwnCause("slow-node", cost, why, f"`--nodes {rest}` leaves that node out.", "communication", "straggler")
+        return
+    span = max(slow.division.seconds, key=lambda name: _longer(slow, others, name)) if slow.division else ""
+    why = f"All workers of {job.name} wait for {slow.name}, which takes {takes}; most of that is in {span}"
+    stacks = f"`headgate stacks {job.name}` shows where it stands while the job runs."
+    yield OwnCause("straggler", cost, why, stacks, "communication", "straggler")
+
+
+def _own_part(task: RecordedTask, time: OwnTime) -> float | None:
+    """Seconds of a step that a worker did not wait for others, nor lost to neighbours."""
+    division = task.division
+    if not task.is_worker or division is None or division.steps < _LEAST_STEPS:
+        return None
+    exposed = sum(division.seconds.get(name, 0.0) for name in EXPOSED)
+    return max(division.step_seconds * (1.0 - time.lost.get(task.id, 0.0)) - exposed, 0.0)
+
+
+def _longer(slow: RecordedTask, others: Sequence[RecordedTask], span: str) -> float:
+    """Seconds by which a span of its step is longer than the others'."""
+    if span in EXPOSED or slow.division is None:
+        return 0.0
+    return slow.division.seconds.get(span, 0.0) - median(_span(task, span) for task in others)
+
+
+def _span(task: RecordedTask, name: str) -> float:
+    return task.division.seconds.get(name, 0.0) if task.division is not None else 0.0
+
+
+def _is_slow_node(
+    slow: RecordedTask, others: Sequence[RecordedTask], extra: float, times: float, time: OwnTime
+) -> bool:
+    """Whether a straggler's node is why: its threads wait for cores that nobody else uses, or each span of its steps is
+    longer than the others', in about the same proportion."""
+    if not slow.node or slow.node in {task.node for task in others}:
+        return False
+    waited = _mean(slow, "cpu_waiting", time) - median(_mean(task, "cpu_waiting", time) for task in others)
+    if waited > extra / 2.0:
+        return True
+    usual = {name: median(_span(task, name) for task in others) for name in ("forward", "backward", "compute")}
+    told = [_span(slow, name) / seconds for name, seconds in usual.items() if seconds > 0.0]
+    return len(told) > 1 and min(told) >= 1.0 + (times - 1.0) / 2.0
+
+
+def _mean(task: RecordedTask | RecordedNode, column: Column, time: OwnTime) -> float:
+    return task.signal(column).during(time.stretches).mean or 0.0
+
+
+# --- what is exchanged ------------------------------------------------------------------------------------------------
+
+
+def _exchanging(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> Iterator[OwnCause]:
+    profile = job.profile or {}
+    dense, tables = (float(profile.get(name) or 0.0) for name in ("dense_bytes", "dense_table_bytes"))
+    touched = profile.get("dense_table_touched")
+    if job.distributed and tables > _TABLES * dense > 0.0 and touched is not None and touched < _TOUCHED:
+        unused = tables * (1.0 - touched) / (dense + float(profile.get("sparse_bytes") or 0.0))
+        why = f"{job.name} exchanges whole tables, of which a step touches {touched:.1%}"
+        sparse = "`nn.Embedding(..., sparse=True)` exchanges only the rows that a step touches."
+        cost = time.communication.seconds * unused
+        yield OwnCause("dense-pulls", within(cost, 0.2, time.seconds), why, sparse, "communication", "network")
+        return
+    servers = [task for task in job.tasks if not task.is_worker]
+    workers = [task for task in job.tasks if task.is_worker]
+    full = max(servers, key=lambda task: max(_used(task, nodes, time)), default=None)
+    if full is None or not workers:
+        return
+    nic, cores = _used(full, nodes, time)
+    usual = [max(uses) for uses in zip(*(_used(task, nodes, time) for task in workers), strict=True)]
+    if nic >= _FULL_NIC and nic > _BUSIER * usual[0]:
+        what = f"NIC carries {nic:.0%} of its rate"
+    elif cores >= _FULL_CORES and cores > _BUSIER * usual[1]:
+        what = f"cores are {cores:.0%} in use"
+    else:
+        return
+    cost = time.communication._replace(low=time.communication.low / (len(servers) + 1))
+    why = f"The workers of {job.name} wait for {full.name}, whose {what}"
+    more = f"One server more: `--servers {len(servers) + 1}`, or `servers: {len(servers) + 1}` below `plan:`."
+    yield OwnCause("servers", cost, why, more, "communication", "servers")
+
+
+def _used(task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime) -> tuple[float, float]:
+    """Parts of its node's NIC, in the fuller direction, and of its cores that were in use; 0 where not known."""
+    node = nodes.get(task.node)
+    if node is None:
+        return 0.0, 0.0
+    bytes_a_second = max(_usual(node, "net_in", time), _usual(node, "net_out", time))
+    nic = bytes_a_second / node.nic_bytes_per_second if node.nic_bytes_per_second else 0.0
+    return nic, _usual(node, "cpu_cores", time) / node.cores if node.cores else 0.0
+
+
+def _usual(node: RecordedNode, column: Column, time: OwnTime) -> float:
+    """The median of its readings: an end that takes its time is no part of it."""
+    values = node.signal(column).during(time.stretches).value
+    return float(np.median(values)) if len(values) else 0.0
+
+
+# --- input ------------------------------------------------------------------------------------------------------------
+
+
+def waited_for_others(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> float:
+    """Seconds in which the process that trains was not ready and others that it started were: of a job whose steps
+    nobody divides, this is what it waited for its loader's workers."""
+    if job.division is not None or len(job.tasks) != 1 or job.signal("gpu_busy").mean:
+        return 0.0
+    main, any_of_it = (job.signal(column).during(stretches) for column in ("main_ready", "cpu_ready"))
+    if not len(main) or not len(any_of_it) or (main.mean or 0.0) < _TRAINS:
+        return 0.0
+    return max(any_of_it.integral - main.integral, 0.0)
+
+
+def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> Iterator[OwnCause]:
+    """A loader whose workers are busy: with cores to spare more workers help, without any the work has to be less."""
+    if len(job.tasks) != 1 or time.input.seconds <= 0.0:
+        return
+    task = job.tasks[0]
+    node, limit = nodes.get(task.node), (job.spec.get("limits") or {}).get("cores")
+    cores = min((float(each) for each in (node.cores if node else None, limit) if each), default=0.0)
+    if not cores or _mean(task, "cpu_ready", time) < _BUSY_WORKER:
+        return  # it waits for a disk, or for something that is not read
+    ours = _mean(task, "cpu_cores", time)
+    used = max(ours, _mean(node, "cpu_cores", time) if node is not None and not limit else 0.0)
+    if used >= _ALL_CORES * cores:
+        why = f"{job.name} waited for its loader, whose workers have no core left: {used:.1f} of {cores:g} are in use"
+        once = "Decode the data once and store it, or give it more cores."
+        yield OwnCause("decoding", time.input, why, once, "input", "cores")
+        return
+    idle = f"while {cores - used:.1f} of {cores:g} cores are idle"
+    why = f"{job.name} waited for its loader, whose workers are busy, {idle}"
+    workers = "More loader workers: `DataLoader(..., num_workers=2)`, or twice as many as there are."
+    yield OwnCause("loader", time.input, why, workers, "input", "loader")
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _small_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
+    profile, division = job.profile or {}, job.division
+    flops, batch, peak = (float(profile.get(name) or 0.0) for name in ("flops_per_sample", "batch", "core_gflops"))
+    if division is None or job.distributed or not (flops and batch and peak) or job.signal("gpu_busy").mean:
+        return
+    waits = division.seconds.get("input", 0.0)
+    step = max(division.step_seconds * (1.0 - time.lost.get(job.tasks[0].id, 0.0)) - waits, 1e-9)
+    useful = flops * batch / (peak * 1e9 * _OF_PEAK) + float(profile.get("dense_bytes") or 0.0) / _MEMORY_RATE
+    if step > _SHORT_STEP or useful > _USEFUL * step:
+        return
+    seconds = time.compute.seconds * (1.0 - useful / step)
+    cost = TimeEstimate(seconds, seconds / 2.0, seconds)
+    cores = _mean(job.tasks[0], "cpu_cores", time)
+    takes = f"a step of {job.name} takes {say_seconds(step)}, of which arithmetic is {say_seconds(useful)}"
+    if cores >= _SPINNING_CORES:
+        why = f"{cores:.1f} cores are busy and do little: {takes}; the rest is Python, and threads that spin meanwhile"
+        yield OwnCause("own-threads", cost, why, 'One thread: `env: {OMP_NUM_THREADS: "1"}`.', "compute")
+        return
+    larger = "A larger batch, or `torch.compile`; more cores do not help: `limits: {cores: 1}` leaves them to others."
+    yield OwnCause("small-steps", cost, f"Steps are too small for the machine: {takes}", larger, "compute")
+
+
+def _pausing(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
+    """What lies between the steps."""
+    less = "Evaluate less often or on fewer samples, or in a job of its own that runs `after:` this one."
+    yield OwnCause("evaluation", time.evaluation, f"{job.name} evaluated instead of training", less, "evaluation")
+    freeze = "`gc.freeze()` once the data is there, or `gc.disable()` while it trains."
+    why = f"Python collected garbage while {job.name} waited"
+    yield OwnCause("garbage-collection", time.garbage, why, freeze, "garbage-collection")
+
+
+def evaluated(job: RecordedJob) -> float:
+    """Seconds that it evaluated: as its own process told, or as long as its steps paused before it reported one."""
+    return max(job.asides.get("evaluation", 0.0), _paused_for_evaluations(job))
+
+
+def _paused_for_evaluations(job: RecordedJob) -> float:
+    progress = job.progress
+    reports = [times for name, (times, _) in progress.metrics.items() if describe(name).part not in (None, "train")]
+    known = np.isfinite(progress.step)
+    if not reports or np.count_nonzero(known) < _LEAST_STEPS:
+        return 0.0
+    t, steps = progress.t[known], np.maximum.accumulate(progress.step[known])
+    stepped = t[np.append(True, np.diff(steps) > 0)]
+    if len(stepped) < _LEAST_STEPS:
+        return 0.0
+    usual = float(np.median(np.diff(stepped)))
+    reported = np.unique(np.concatenate(reports))
+    before = np.searchsorted(stepped, reported - 1e-6) - 1
+    pauses = {int(at): moment - stepped[at] for moment, at in zip(reported, before, strict=True) if at >= 0}
+    return float(sum(each - usual for each in pauses.values() if each > max(_GAP_TIMES * usual, _GAP_SECONDS)))

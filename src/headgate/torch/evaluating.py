@@ -1,0 +1,73 @@
+"""How long a script evaluates its models between two training steps: forward passes without gradients, or in
+evaluation mode, and all that lies between the first and the last of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from headgate.task.asides import asides
+
+
+class Evaluating:
+    """Hooks the models while no training step runs, and leaves them as they were when one does.
+
+    Args:
+        models: The prepared models; may grow.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self._models = models
+        self._handles: list[Any] = []
+        self._first: float | None = None
+        self._last = 0.0
+
+    def watch(self) -> None:
+        """A pass over data may be one of evaluation."""
+        global _active
+        if not self._handles:
+            _active = self
+            for model in self._models:
+                self._handles.append(model.register_forward_pre_hook(_begins))
+                self._handles.append(model.register_forward_hook(_ends))
+
+    def end(self) -> None:
+        """A training step was taken, or the script ends: tell of the evaluation before it, if there was one."""
+        global _active
+        if not self._handles:
+            return
+        for handle in self._handles:
+            handle.remove()
+        self._handles, _active = [], None
+        if self._first is not None:
+            asides.add("evaluation", max(self._last - self._first, 0.0))
+            self._first = None
+
+    def begins(self) -> None:
+        if self._first is None:
+            self._first = self._last = time.perf_counter()
+
+    def ends(self) -> None:
+        self._last = time.perf_counter()
+
+
+_active: Evaluating | None = None
+"""Told by the hooks, which are plain functions, so that a model can be copied or pickled while hooked."""
+
+
+def _evaluates(module: nn.Module) -> bool:
+    return not torch.compiler.is_compiling() and not (module.training and torch.is_grad_enabled())
+
+
+def _begins(module: nn.Module, args: Any) -> None:
+    if _active is not None and _evaluates(module):
+        _active.begins()
+
+
+def _ends(module: nn.Module, args: Any, output: Any) -> None:
+    if _active is not None and _evaluates(module):
+        _active.ends()

@@ -1,0 +1,246 @@
+"""Causes within a job, from recordings of which every number is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.analysis.made_up import MadeUp, recording
+
+from headgate.analysis.accounts import Account, accounts
+from headgate.analysis.jobs import RecordedJob, RecordedTask
+from headgate.analysis.steps import StepBreakdown
+from headgate.analysis.usage import Signal
+from headgate.analysis.verdicts import Verdict, verdict
+from headgate.identifiers import TaskOfRun
+from headgate.reports.recording import Recording
+
+INPUT = {"input": 0.06, "forward": 0.04}
+STEP = {"forward": 0.04, "backward": 0.06}
+SMALL = {"forward": 0.0004, "backward": 0.0006}
+COSTS = {"flops_per_sample": 1e5, "batch": 4, "core_gflops": 50.0, "dense_bytes": 4000}
+
+
+def recorded(path: Path, job: MadeUp, **known: Any) -> Recording:
+    """A run of one job, of which this is known besides."""
+    path.mkdir(exist_ok=True)
+    run = recording(path / "run.sqlite", {"a": job})
+    return replace(run, jobs=(replace(run.jobs[0], **known),))
+
+
+def account(run: Recording) -> Account:
+    return accounts(run.jobs, run.nodes, run.seconds)[0]
+
+
+def adds_up(found: Account) -> bool:
+    return sum(part.seconds for part in found.parts.values()) == pytest.approx(found.elapsed, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "job", "known"),
+    [
+        ("loader", MadeUp(ran=1.1, ready=0.9, spans=INPUT), {}),
+        ("decoding", MadeUp(ran=1.95, ready=0.9, spans=INPUT), {}),
+        ("input", MadeUp(ran=0.4, ready=0.4, spans=INPUT), {}),
+        ("evaluation", MadeUp(ran=1.0, spans=STEP), {"asides": {"evaluation": 12.0}}),
+        ("garbage-collection", MadeUp(ran=1.0, spans=STEP), {"asides": {"garbage-collection": 12.0}}),
+        ("checkpoints", MadeUp(ran=1.0, spans=STEP), {"asides": {"saving": 12.0}}),
+        ("healthy", MadeUp(ran=1.0, spans=STEP), {"asides": dict.fromkeys(("evaluation", "garbage-collection"), 1.0)}),
+        ("small-steps", MadeUp(ran=1.0, spans=SMALL), {"profile": COSTS}),
+        ("own-threads", MadeUp(ran=1.9, ready=0.95, spans=SMALL), {"profile": COSTS}),
+        ("healthy", MadeUp(ran=1.0, spans=SMALL), {"profile": {**COSTS, "flops_per_sample": 1e7}}),
+        ("healthy", MadeUp(ran=1.0, spans=SMALL), {"profile": {**COSTS, "core_gflops": None}}),
+    ],
+)
+def test_a_cause_is_told_by_what_was_recorded_of_steps(
+    tmp_path: Path, name: str, job: MadeUp, known: dict[str, Any]
+) -> None:
+    found = account(recorded(tmp_path, job, **known))
+    told = verdict(found)
+    assert told.name == name, told.why
+    assert told.low <= told.high
+    assert adds_up(found)
+
+
+def test_what_a_task_timed_itself_is_not_taken_from_what_it_lost_to_a_neighbour(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.5, waited=0.5, spans=STEP), "b": MadeUp(ran=1.5)})
+    found = account(replace(run, jobs=(replace(run.jobs[0], asides={"evaluation": 20.0}), run.jobs[1])))
+    assert found.parts["neighbours"].seconds == pytest.approx(20.0, rel=0.1)
+    assert found.parts["evaluation"].seconds == pytest.approx(10.0, rel=0.1)
+    assert adds_up(found)
+
+
+def test_a_process_that_waits_for_those_it_started_waits_for_input(tmp_path: Path) -> None:
+    run = recorded(tmp_path, MadeUp(ran=1.2, ready=0.95))
+    (task,) = run.jobs[0].tasks
+    ready = task.signal("cpu_ready")
+    main = {**task.usage, "main_ready": replace(ready, value=np.full(len(ready), 0.2))}
+    busy = replace(run.jobs[0], usage=main, tasks=(replace(task, usage=main),))
+    found = account(replace(run, jobs=(busy,)))
+    assert verdict(found).name == "loader"
+    assert found.parts["input"].seconds == pytest.approx(0.75 * 39, rel=0.05)
+    idle = {**main, "main_ready": replace(ready, value=np.full(len(ready), 0.001))}  # a launcher
+    assert account(replace(run, jobs=(replace(busy, usage=idle),))).parts["input"].seconds == 0.0
+
+
+# --- several tasks ----------------------------------------------------------------------------------------------------
+
+
+def division(**seconds: float) -> StepBreakdown:
+    step = sum(seconds.values())
+    exposed = sum(seconds.get(name, 0.0) for name in ("push", "wait", "pull"))
+    return StepBreakdown(10, step, seconds, None, None, None, exposed / step)
+
+
+def several(
+    path: Path,
+    workers: Mapping[str, Mapping[str, float]],
+    *,
+    servers: tuple[str, ...] = (),
+    sent: Mapping[str, float] = {},
+    waited: Mapping[str, float] = {},
+    **known: Any,
+) -> Account:
+    """The account of a job with a worker on each of these nodes, and servers on others.
+
+    Args:
+        workers: By node, the seconds of a step by span.
+        sent: By node, bytes a second of a NIC of 100.
+        waited: By node, threads of the task that waited for a core.
+    """
+    run = recorded(path, MadeUp(ran=0.5, spans=STEP))
+    job, (only,) = run.jobs[0], run.jobs[0].tasks
+    known_of = only.signal("cpu_ready")
+
+    def over(value: float) -> Signal:
+        return replace(known_of, value=np.full(len(known_of), value))
+
+    def task(role: str, index: int, node: str, spans: Mapping[str, float] | None) -> RecordedTask:
+        usage = {**only.usage, "cpu_waiting": over(waited.get(node, 0.0))}
+        divided = division(**spans) if spans is not None else None
+        return replace(only, id=TaskOfRun(f"a/{role}-{index}"), node=node, usage=usage, division=divided)
+
+    tasks = [task("worker", index, node, spans) for index, (node, spans) in enumerate(workers.items())]
+    tasks += [task("server", index, node, None) for index, node in enumerate(servers)]
+    nodes = tuple(
+        replace(
+            run.nodes[0],
+            name=node,
+            cores=2.0,
+            nic_bytes_per_second=100.0,
+            usage={"cpu_cores": over(0.5), "net_in": over(sent.get(node, 1.0))},
+        )
+        for node in (*workers, *servers)
+    )
+    whole = division(
+        **{name: sum(each[name] for each in workers.values()) / len(workers) for name in next(iter(workers.values()))}
+    )
+    plan = {"strategy": "ps" if servers else "allreduce", "synchronous": True}
+    made: RecordedJob = replace(job, tasks=tuple(tasks), division=whole, plan=plan, **known)
+    return account(replace(run, jobs=(made,), nodes=nodes))
+
+
+QUICK = {"forward": 0.02, "backward": 0.02, "push": 0.06}
+
+
+def told(found: Account) -> Verdict:
+    assert adds_up(found)
+    return verdict(found)
+
+
+def test_a_straggler_is_told_by_its_own_part_of_a_step_though_all_steps_take_equally_long(tmp_path: Path) -> None:
+    slow = {"forward": 0.02, "backward": 0.07, "push": 0.01}
+    found = several(tmp_path, {"x": QUICK, "y": slow, "z": QUICK})
+    verdict = told(found)
+    assert (verdict.name, "worker-1" in verdict.why, "in backward" in verdict.why) == ("straggler", True, True)
+    (loss,) = [loss for loss in found.losses if loss.resource == "straggler"]
+    assert loss.to == "itself"
+    assert loss.lost.seconds == pytest.approx(0.5 * 39, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("slow", "waited"),
+    [
+        ({"forward": 0.045, "backward": 0.045, "push": 0.01}, {}),
+        ({"forward": 0.02, "backward": 0.07, "push": 0.01}, {"y": 0.5}),
+    ],
+)
+def test_a_node_is_slow_whose_worker_is_slow_in_all_it_does_or_waits_for_cores_that_nobody_uses(
+    tmp_path: Path, slow: dict[str, float], waited: dict[str, float]
+) -> None:
+    verdict = told(several(tmp_path, {"x": QUICK, "y": slow, "z": QUICK}, waited=waited))
+    assert (verdict.name, verdict.next) == ("slow-node", "`--nodes x,z` leaves that node out.")
+
+
+def test_workers_that_wait_for_each_other_alike_have_no_straggler(tmp_path: Path) -> None:
+    slower = {"forward": 0.021, "backward": 0.022, "push": 0.057}
+    assert told(several(tmp_path, {"x": QUICK, "y": slower, "z": QUICK})).name == "communication"
+
+
+def test_a_server_whose_nic_is_full_is_one_too_few(tmp_path: Path) -> None:
+    verdict = told(several(tmp_path, {"x": QUICK, "y": QUICK}, servers=("s",), sent={"s": 90.0, "x": 45.0, "y": 45.0}))
+    assert (verdict.name, "`--servers 2`" in verdict.next) == ("servers", True)
+
+
+def test_a_network_that_is_as_full_at_the_workers_is_no_servers_fault(tmp_path: Path) -> None:
+    sent = {"s": 90.0, "x": 85.0, "y": 85.0}
+    assert told(several(tmp_path, {"x": QUICK, "y": QUICK}, servers=("s",), sent=sent)).name != "servers"
+
+
+@pytest.mark.parametrize(("touched", "name"), [(0.01, "dense-pulls"), (0.6, "communication"), (None, "communication")])
+def test_tables_that_are_exchanged_whole_are_told_where_a_step_touches_few_rows(
+    tmp_path: Path, touched: float | None, name: str
+) -> None:
+    profile = {"dense_bytes": 1000, "dense_table_bytes": 900, "dense_table_touched": touched}
+    assert told(several(tmp_path, {"x": QUICK, "y": QUICK}, servers=("s",), profile=profile)).name == name
+
+
+# --- what a job reports -----------------------------------------------------------------------------------------------
+
+
+def reporting(path: Path, t: np.ndarray[Any, Any], **fields: Any) -> Account:
+    run = recorded(path, MadeUp(ran=1.0))
+    empty = np.full(len(t), np.nan)
+    known = {"step": np.arange(len(t)) + 1.0, "epoch": empty, "samples": empty, "loss": empty, "metrics": {}, **fields}
+    progress = replace(run.jobs[0].progress, t=t, count=np.ones(len(t)), task=("a/worker-0",) * len(t), **known)
+    return account(replace(run, jobs=(replace(run.jobs[0], progress=progress),)))
+
+
+def test_pauses_before_reports_of_an_evaluation_are_evaluation(tmp_path: Path) -> None:
+    # Ten steps a tenth of a second apart, then three seconds of validation, ten times.
+    t = np.concatenate([4.0 * epoch + 0.1 * np.arange(10) for epoch in range(10)])
+    ends = np.array([4.0 * epoch + 0.9 + 3.0 for epoch in range(10)])
+    found = reporting(tmp_path, t, metrics={"val_loss": (ends, np.ones(10))})
+    assert found.parts["evaluation"].seconds == pytest.approx(29.0, rel=0.05)
+    assert verdict(found).name == "evaluation"
+    assert reporting(tmp_path / "no", t, metrics={"lr": (ends, np.ones(10))}).parts["evaluation"].seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("falls", "name"),
+    [
+        (lambda t: np.exp(-t), "learned"),
+        (lambda t: 1.0 / (1.0 + t), "healthy"),
+        (lambda t: 1.0 - t / 80.0, "healthy"),
+        (np.zeros_like, "healthy"),
+        (lambda t: np.where(t < 30.0, np.exp(-t), np.exp(-t) - 0.3), "healthy"),
+    ],
+    ids=["floor", "falls slowly", "falls evenly", "learns nothing", "falls again"],
+)
+def test_a_loss_that_is_flat_beyond_its_noise_for_long_is_at_its_floor(tmp_path: Path, falls: Any, name: str) -> None:
+    t = np.linspace(0.0, 39.0, 2000)
+    noise = np.random.default_rng(0).normal(0.0, 0.03, len(t))
+    assert verdict(reporting(tmp_path, t, loss=2.0 + falls(t) + noise)).name == name
+
+
+def test_a_floor_is_told_of_few_jobs_that_still_learn_a_little(tmp_path: Path) -> None:
+    t = np.linspace(0.0, 39.0, 1000)
+    names = []
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(0.0, 0.05, len(t))
+        names.append(verdict(reporting(tmp_path / str(seed), t, loss=2.0 + 1.0 / (1.0 + t) + noise)).name)
+    assert names.count("learned") <= 1
