@@ -118,11 +118,12 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
     left = [task for task in tasks if task["state"] == "running"] or tasks
     names = [TaskOfRun.of(job, task["task"]) for task in left]
     workers = [task for task in names if task.name.is_worker] or [TaskOfRun.of(job, FIRST_WORKER)]
-    steps = [_newest(reader, "progress", "task", worker, ("step", "epoch", "epochs", "steps")) for worker in workers]
+    columns = ("step", "epoch", "epochs", "steps")
+    steps = (_newest(reader, "progress", "task", worker, columns) for worker in workers)
     last = [found for worker in workers if (found := _last_loss(reader, worker)) is not None]
     losses = [(loss, count) for loss, count, _ in last if loss is not None]
     return {
-        **next((each for each in steps if any(value is not None for value in each.values())), steps[0]),
+        **next((each for each in steps if set(each.values()) != {None}), dict.fromkeys(columns)),
         "loss": sum(loss * n for loss, n in losses) / sum(n for _, n in losses) if losses else None,
         "nan": bool(last) and any(nan for *_, nan in last),
         **{name: _sum(task[name] for task in left) for name in ("entitled_cores", "threads")},
