@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -25,8 +25,8 @@ from headgate.jobs import (
     SIGNALS,
     VARIABLES,
     Allowed,
-    Contract,
     Job,
+    Launched,
     Limits,
     Mount,
     ProgressRule,
@@ -203,7 +203,7 @@ class JobEntry(Entry):
     """The signal that asks a script to end if it uses none of Headgate's libraries: a name or a number."""
     moves: Annotated[Whole, Field(ge=0, le=1000)] = 2
     """How often Headgate may restart the job under a better plan, where it chose the plan itself."""
-    launch: Contract | Literal["none"] | None = None
+    launch: Launched | None = None
     """The launcher whose variables workers get: `torchrun`, `deepspeed`, `tensorflow`, `jax`; `none`: no other's."""
     resumes: bool = False
     """Whether the script goes on from a checkpoint of its own when it is started again."""

@@ -25,8 +25,8 @@ Allowed = Literal["async", "weak"]
 
 Contract = Literal["torchrun", "deepspeed", "tensorflow", "jax"]
 """A contract by which the processes of a script find each other: the variables that a launcher gives each of them."""
-LAUNCHES = (*get_args(Contract), "none")
-"""What a job's `launch` may be."""
+Launched = Literal["torchrun", "deepspeed", "tensorflow", "jax", "none"]
+"""What a job's `launch` may be: a contract, or none besides Headgate's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Job:
     timeout: float | None = None
     stop_signal: str | int = "SIGTERM"
     moves: int = 2
-    launch: Contract | Literal["none"] | None = None
+    launch: Launched | None = None
     resumes: bool = False
     plan: Plan | None = None
     encrypt: bool = True
@@ -417,7 +417,7 @@ def _check_types(job: Any) -> None:
         ),
         ("progress", isinstance(job.progress, ProgressRule), "a ProgressRule"),
         ("plan", isinstance(job.plan, Plan | None), "a headgate.Plan, or None"),
-        ("launch", job.launch is None or job.launch in LAUNCHES, f"one of {', '.join(LAUNCHES)}, or None"),
+        ("launch", job.launch is None or job.launch in get_args(Launched), f"one of {', '.join(get_args(Launched))}"),
         *(
             (name, isinstance(getattr(job, name), bool), "True or False")
             for name in ("encrypt", "resumes", "prove", "pausable")
