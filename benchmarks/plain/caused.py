@@ -81,6 +81,15 @@ class Training:
                     return
             self.each_epoch()
 
+    def tell(self, loss: float) -> None:
+        """Report the loss of a validation."""
+        if self.options.plain:
+            print(f"val_loss {loss:.4f}", flush=True)
+            return
+        import headgate.torch as hg
+
+        hg.report(val_loss=loss)
+
     def _printed(self) -> Callable[[Any, int], None]:
         last = 0.0
 
@@ -164,7 +173,7 @@ def evaluating(options: argparse.Namespace) -> Training:
         made.model.eval()
         with torch.no_grad():
             losses = [float(made.model(part).logsumexp(dim=1).mean()) for part in torch.split(rows, 256)]
-        print(f"val_loss {sum(losses) / len(losses):.4f}", flush=True)
+        made.tell(sum(losses) / len(losses))
         made.model.train()
 
     made.each_epoch = evaluate
@@ -174,10 +183,11 @@ def evaluating(options: argparse.Namespace) -> Training:
 def validating(options: argparse.Namespace) -> Training:
     """Waits for a program that validates it."""
     made = Training(options)
-    code = f"import time; time.sleep({0.8 * options.size}); print('val_loss 0.5')"
+    code = f"import time; time.sleep({0.8 * options.size})"
 
     def validate() -> None:
         subprocess.run([sys.executable, "-c", code], check=True)
+        made.tell(0.5)
 
     made.each_epoch = validate
     return made

@@ -47,7 +47,7 @@ _TABLES, _TOUCHED = 0.5, 0.25
 _BUSY_WORKER, _ALL_CORES = 0.6, 0.85
 """Part of the time that a loader's worker runs where it computes; part of the cores in use where no more are free."""
 _SHORT_STEP, _USEFUL, _OF_PEAK, _MEMORY_RATE = 5e-3, 0.2, 0.3, 5e9
-"""A small step: shorter than so many seconds, of which arithmetic takes at most a part. Arithmetic goes at a part of a
+"""A small step: shorter than so many seconds, and arithmetic takes at most a part of it. Arithmetic goes at a part of a
 core's peak, and weights move at so many bytes a second, gradient and update included."""
 _SPINNING_CORES = 1.5
 """Cores in use from which on the threads of small steps spin."""
@@ -177,7 +177,7 @@ def _exchanging(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
     touched = profile.get("dense_table_touched")
     if job.distributed and tables > _TABLES * dense > 0.0 and touched is not None and touched < _TOUCHED:
         unused = tables * (1.0 - touched) / (dense + float(profile.get("sparse_bytes") or 0.0))
-        why = f"{job.name} exchanges whole tables, of which a step touches {touched:.1%}"
+        why = f"{job.name} exchanges whole tables, and a step touches {touched:.1%} of them"
         sparse = "`nn.Embedding(..., sparse=True)` exchanges only the rows that a step touches."
         cost = time.communication.seconds * unused
         yield OwnCause("dense-pulls", within(cost, 0.2, time.seconds), why, sparse, "communication", "network")
@@ -269,7 +269,7 @@ def _small_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
     seconds = time.compute.seconds * (1.0 - useful / step)
     cost = TimeEstimate(seconds, seconds / 2.0, seconds)
     cores = _mean(job.tasks[0], "cpu_cores", time)
-    takes = f"a step of {job.name} takes {say_seconds(step)}, of which arithmetic is {say_seconds(useful)}"
+    takes = f"a step of {job.name} takes {say_seconds(step)}, arithmetic alone {say_seconds(useful)}"
     if cores >= _SPINNING_CORES:
         why = f"{cores:.1f} cores are busy and do little: {takes}; the rest is Python, and threads that spin meanwhile"
         yield OwnCause("own-threads", cost, why, 'One thread: `env: {OMP_NUM_THREADS: "1"}`.', "compute")
