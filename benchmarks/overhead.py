@@ -1,11 +1,13 @@
 """What Headgate costs: a job that is alone, a script's three calls, the node that it watches, and whoever types.
 
-    python benchmarks/overhead.py [--only alone,calls,watching,commands] [--repetitions 5] [--json PATH]
+    python benchmarks/overhead.py [--only alone,steps,calls,watching,commands] [--repetitions 5] [--json PATH]
 
 - `alone`: wall time under `headgate run` over that under plain python, of `examples/cnn.py` with its three calls and of
   `examples/plain.py`, which never mentions Headgate. The two ways are taken in turn and compared pair by pair. Both are
   whole commands, from the prompt to the prompt; that the hub starts, and that a report is written at the end, is in the
   figure. Beside it stands the job alone, as the run recorded it.
+- `steps`: the same of one step, for a job whose steps take 1.5, 2.5 and 10 ms: with the three calls against the bare
+  loop, and one that prints a line a step against the same under plain python. The script times its own steps.
 - `calls`: import, report, and a step with a prepared model, optimizer and loader; of a model so small that little but
   the overhead is left of it. Under an engine (a bare listener) and under plain `python` it is compared with the same
   loop without Headgate, taking turns.
@@ -94,6 +96,73 @@ def of_a_job_alone(options: argparse.Namespace) -> object:
             base, wall = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
             print(f"{name:24}{base:>12.1f} s{wall:>12.1f} s{_frame.spread(whole):>32}{_frame.spread(inside):>28}")
             rows.append({"job": name, "pairs": pairs, "ratio": statistics.median(whole), "aim": AIM_ALONE})
+        _frame.end_hubs(_frame.environment(HEADGATE_HOME=home))
+    return rows
+
+
+# --- one step ---------------------------------------------------------------------------------------------------------
+
+STEP_MILLISECONDS = (1.5, 2.5, 10.0)
+STEPPING_SECONDS = 6.0
+STEPPING = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+way, turns, steps, to = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(steps, 4), torch.randint(0, 2, (steps,))), batch_size=1)
+if way == "calls":
+    import headgate.torch as hg
+    model, optimizer, loader = hg.prepare(model, optimizer, loader)
+for step, (features, labels) in enumerate(loader):
+    if step == steps // 5:
+        began = time.perf_counter()
+    loss = torch.nn.functional.cross_entropy(model(features), labels)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    for _ in range(turns): pass
+    if way == "calls":
+        hg.report(loss=loss)
+    elif way == "prints":
+        print(f"step {step} loss {loss.item():.4f}", flush=True)
+open(to, "w").write(str((time.perf_counter() - began) / (steps - steps // 5)))
+"""
+
+
+def of_a_step(options: argparse.Namespace) -> object:
+    print(f"{'':24}{'without':>12}{'with':>12}{'ratio':>26}")
+    rows = []
+    with tempfile.TemporaryDirectory() as home:
+        script, told = Path(home) / "stepping.py", Path(home) / "seconds"
+        script.write_text(STEPPING)
+
+        def seconds(way: str, turns: int, steps: int, *under: str) -> float:
+            after = ("--",) if under else ()
+            subprocess.run(
+                [sys.executable, *under, str(script), *after, way, str(turns), str(steps), str(told)],
+                env=_frame.environment(HEADGATE_HOME=home),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=True,
+            )
+            return float(told.read_text())
+
+        small, large = (seconds("bare", turns, 500) for turns in (0, 100_000))
+        for milliseconds in STEP_MILLISECONDS:
+            turns = max(int((milliseconds / 1e3 - small) / (large - small) * 100_000), 0)
+            steps = int(STEPPING_SECONDS * 1e3 / milliseconds)
+            for way, base in (("calls", "bare"), ("prints", "prints")):
+                headgate = ("-m", "headgate", "run")
+                pairs = [
+                    (seconds(base, turns, steps), seconds(way, turns, steps, *headgate))
+                    for _ in range(options.repetitions)
+                ]
+                ratios = [under / plain for plain, under in pairs]
+                without, under = (statistics.median(pair[i] for pair in pairs) * 1e3 for i in (0, 1))
+                name = f"{milliseconds:g} ms, {way}"
+                print(f"{name:24}{without:>9.3f} ms{under:>9.3f} ms{_frame.spread(ratios):>26}")
+                rows.append({"step": name, "pairs": pairs, "ratio": statistics.median(ratios), "aim": AIM_ALONE})
         _frame.end_hubs(_frame.environment(HEADGATE_HOME=home))
     return rows
 
@@ -349,6 +418,7 @@ def of_commands(options: argparse.Namespace) -> object:
 
 COSTS: dict[str, Callable[[argparse.Namespace], object]] = {
     "alone": of_a_job_alone,
+    "steps": of_a_step,
     "calls": of_the_three_calls,
     "watching": of_watching,
     "commands": of_commands,
