@@ -192,7 +192,7 @@ def _causes(account: Account) -> Iterator[_Cause]:
 def _next(cause: _Cause, more: More) -> str:
     """What to do about a cause, with what it buys where that is known."""
     bought = _bought(cause.name, more)
-    if bought and cause.name == "input":
+    if bought and cause.name in ("input", "loader"):
         return f"{bought} Or prepare the data once and store it."
     return " ".join(filter(None, (bought, cause.next)))
 
