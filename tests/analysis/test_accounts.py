@@ -235,3 +235,30 @@ def test_a_job_that_still_starts_in_the_last_part_of_a_run_is_starting_there(tmp
     run = read(tmp_path / "run.sqlite", 40)
     found = accounts(run.jobs, run.nodes, run.seconds, run.since)[0]
     assert found.parts["starting"].seconds == pytest.approx(19.0)
+
+
+@pytest.mark.parametrize(
+    ("end", "steps"),
+    [(40, lambda t: float(t == 20)), (40, lambda t: 0.0), (9000, lambda t: float(t % 3600 == 0))],
+    ids=["one step", "no steps", "steps of an hour"],
+)
+def test_few_steps_or_none_still_add_up_and_nobody_is_blamed_for_them(
+    tmp_path: Path, end: int, steps: Callable[[int], float]
+) -> None:
+    jobs = {"a": MadeUp(ran=1.0, steps=steps, end=end), "b": MadeUp(ran=0.9, start=end // 3, end=2 * end // 3)}
+    found = account(recording(tmp_path / "run.sqlite", jobs), "a")
+    assert lost(found) == {}
+    assert any("steps" in lack for lack in found.lacks) is (steps(20) == steps(3600) == 0.0)
+
+
+def test_a_clock_that_jumps_back_and_forth_leaves_an_account_that_adds_up(tmp_path: Path) -> None:
+    recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.5, waited=0.5), "b": MadeUp(ran=0.5)}, cores=1.0)
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as db:
+        for table in ("usage", "progress"):
+            db.execute(f"UPDATE {table} SET t = t - 15 WHERE t BETWEEN 20 AND 25")
+            db.execute(f"UPDATE {table} SET t = t + 500 WHERE t BETWEEN 30 AND 32")
+        db.commit()
+    for since in (None, 60.0):
+        run = read(tmp_path / "run.sqlite", since)
+        for found in accounts(run.jobs, run.nodes, run.seconds, run.since):
+            assert sum(part.seconds for part in found.parts.values()) == pytest.approx(found.elapsed)
