@@ -262,3 +262,17 @@ def test_a_clock_that_jumps_back_and_forth_leaves_an_account_that_adds_up(tmp_pa
         run = read(tmp_path / "run.sqlite", since)
         for found in accounts(run.jobs, run.nodes, run.seconds, run.since):
             assert sum(part.seconds for part in found.parts.values()) == pytest.approx(found.elapsed)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_the_band_of_a_start_holds_it_however_seldom_a_script_prints(tmp_path: Path, every: int) -> None:
+    """Steps begin 15 s after the start; what is printed is read each second, or each ten."""
+    job = MadeUp(ran=1.0, steps=lambda t: 10.0 * every if t > 15 and t % every == 0 else 0.0, end=60)
+    recording(tmp_path / "run.sqlite", {"a": job})
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as db:
+        db.execute(f"DELETE FROM progress WHERE t % {every} != 0")
+        db.commit()
+    run = read(tmp_path / "run.sqlite")
+    starting = account(run, "a").parts["starting"]
+    assert starting.low <= 15.0 <= starting.high
+    assert starting.high - starting.low == pytest.approx(2.0 * every, abs=3.5)

@@ -280,7 +280,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
     parts: dict[Part, TimeEstimate] = {
         **step,
         "waiting": exact(waiting),
-        "starting": within(float(np.sum(own * starting)), 0.1, elapsed),
+        "starting": _started(float(np.sum(own * starting)), job, elapsed),
         "neighbours": sum_of([loss.lost for loss in losses if loss.to != ITSELF], elapsed),
         "cap": by_cap,
         "memory": next(loss.lost for loss in of_its_own if loss.resource == "memory"),
@@ -468,6 +468,16 @@ def _own_steps(
         "faults": within(again, 0.1, seconds),
         "unexplained": within(unexplained, 0.1, seconds),
     }
+
+
+def _started(seconds: float, job: RecordedJob, elapsed: float) -> TimeEstimate:
+    """Its first step may have begun anywhere between two reports: the coarser these, the less is known of its start."""
+    times = job.progress.t[np.isfinite(job.progress.step)]
+    between = float(times[1] - times[0]) if len(times) > 1 and seconds > 0.0 else 0.0
+    told = within(seconds, 0.1, elapsed)
+    return TimeEstimate(
+        seconds, max(min(told.low, seconds - between), 0.0), min(max(told.high, seconds + between), elapsed)
+    )
 
 
 def _goes_on(job: RecordedJob, start: float, grid: _Grid) -> bool:
