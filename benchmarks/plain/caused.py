@@ -156,7 +156,7 @@ def saving(options: argparse.Namespace) -> Training:
     place = tempfile.TemporaryDirectory()
 
     def save(number: int) -> None:
-        if number % 10 == 0:
+        if number % 2 == 0:
             torch.save(state, f"{place.name}/state.pt")
 
     made.each_step = save
@@ -183,6 +183,7 @@ def evaluating(options: argparse.Namespace) -> Training:
 def validating(options: argparse.Namespace) -> Training:
     """Waits for a program that validates it."""
     made = Training(options)
+    made.data = torch.utils.data.Subset(made.data, range(2048))
     code = f"import time; time.sleep({0.8 * options.size})"
 
     def validate() -> None:

@@ -118,7 +118,8 @@ def _straggling(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
     if _is_slow_node(slow, others, extra / step, own[slow] / max(usual, 1e-9), time):
         rest = ",".join(dict.fromkeys(task.node for task in others))
         cores = nodes[slow.node].cores if slow.node in nodes else None
-        has = f" ({cores:g} cores)" if cores else ""
+        usual_cores = {nodes[task.node].cores for task in others if task.node in nodes}
+        has = f" ({cores:g} cores)" if cores and cores not in usual_cores else ""
         slows = f"because its node {slow.node}{has} is slow: it takes {takes}"
         why = f"All workers of {job.name} wait for {slow.name}, {slows}"
         yield OwnCause("slow-node", cost, why, f"`--nodes {rest}` leaves that node out.", "communication", "straggler")
