@@ -37,14 +37,15 @@ _joined = False
 
 
 def strategy() -> Any:
-    """How the tasks of this job train together, as its plan says. Call it before anything is computed.
+    """Join the other tasks of this job, and return the strategy of its plan. Call it before anything is computed.
 
-    Does not return in a worker of parameter servers that only serves: its process ends when the job is over.
+    With parameter servers, all workers but worker 0 only serve. In these the call does not return: the process ends
+    with the job.
 
     Returns:
         Over TensorFlow, a `tf.distribute.Strategy`: its default one, `MultiWorkerMirroredStrategy` (all-reduce), or
-        `ParameterServerStrategy`, with `TF_CONFIG` set to say who is who. Over JAX, `keras.distribution.DataParallel`,
-        in force already. Models are made under its `scope()`.
+        `ParameterServerStrategy`, with `TF_CONFIG` set. Over JAX, `keras.distribution.DataParallel`, already in force.
+        Make models under its `scope()`.
 
     Raises:
         headgate.keras.cluster.PlanError: The plan cannot be run with this back end.
@@ -64,8 +65,8 @@ def prepare(model: Any, optimizer: Any = None) -> Any:
     """Register what the script trains; resume from a checkpoint where the engine says so.
 
     Args:
-        model: A Keras model, whose `fit` is seen from now on; compiled and built or not. Or anything with `variables`,
-            such as a `tf.Module`, for a loop of the script's own.
+        model: A Keras model, compiled and built or not. Headgate follows its `fit` from now on. A loop of the script's
+            own may give anything with `variables`, such as a `tf.Module`.
         optimizer: The optimizer that such a loop steps; a compiled model has its own.
 
     Returns:
@@ -101,20 +102,20 @@ def callback() -> Any:
 
 
 def epochs(count: int) -> Epochs:
-    """The epochs from 0 to `count` of a loop of the script's own. After a resume they begin at the checkpoint's.
+    """Iterate over `count` epochs in a loop of the script's own. After a resume, begin at the checkpoint's epoch.
 
-    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 0.5 % of the time.
+    Between two epochs Headgate saves a checkpoint if one is asked for, or if saving takes less than 0.5 % of the time.
     """
     return Epochs(count, _join)
 
 
 def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
-    """Report how training goes. A few messages a second are sent, with the mean of the losses since.
+    """Report how training goes. Headgate sends a few messages a second, each with the mean loss since the last one.
 
     Args:
-        loss: Loss of the batch, a tensor or a number: one step of a loop of the script's own was done. None: only
-            metrics are reported.
-        step: Number of the step; by default the reports with a loss are counted.
+        loss: Loss of the batch, a tensor or a number. It counts one step of a loop of the script's own. None: report
+            only metrics.
+        step: Number of the step. By default Headgate counts the reports with a loss.
         **metrics: Numbers, for example `accuracy=0.97`.
     """
     session = _session if _joined else _join()
@@ -123,16 +124,16 @@ def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
 
 
 def mean(value: Any) -> Any:
-    """The mean of a number over the workers of the job, by which all of them decide alike.
+    """Average a number over the workers of the job, so that all of them decide alike.
 
     All workers have to call this.
 
     Args:
-        value: A number, or a tensor of one element. What `fit` logs is the same in all.
+        value: A number, or a tensor of one element. What `fit` logs needs no mean: it is the same in all workers.
 
     Returns:
-        The mean; of a tensor, as one. Alone, where one worker coordinates the others, and under plain `python`: the
-        value.
+        The mean, as a tensor if `value` is one. In a job of one worker, where one worker coordinates the others, and
+        under plain `python`, the value itself.
 
     Raises:
         headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
@@ -142,15 +143,16 @@ def mean(value: Any) -> Any:
 
 
 def agree(flag: Any) -> Any:
-    """One decision for all workers of the job: true where it is true in any of them.
+    """Take one decision for all workers of the job: true if the flag is true in any of them.
 
-    All workers have to call this. `not agree(not flag)` is true where it is true in all of them.
+    All workers have to call this. `not agree(not flag)` is true if the flag is true in all of them.
 
     Args:
         flag: What this worker would decide.
 
     Returns:
-        The decision. Alone, where one worker coordinates the others, and under plain `python`: the flag.
+        The decision. In a job of one worker, where one worker coordinates the others, and under plain `python`, the
+        flag itself.
 
     Raises:
         headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
@@ -160,14 +162,15 @@ def agree(flag: Any) -> Any:
 
 
 def rank() -> int:
-    """This worker's number in its job, from 0; 0 alone, and under plain `python`. After `strategy()`."""
+    """This worker's number in its job, from 0. It is 0 in a job of one worker and under plain `python`. Call
+    `strategy()` first."""
     session = _join()
     return 0 if session is None else session.rank
 
 
 def is_main() -> bool:
-    """Whether this worker writes files for all: true in one worker of a job; alone, and under plain `python`. After
-    `strategy()`."""
+    """Whether this worker writes files for all. It is true in one worker of a job, and under plain `python`. Call
+    `strategy()` first."""
     return rank() == 0
 
 

@@ -1,9 +1,9 @@
-"""When the workers of a job obey: all at the same step, because steps that exchange gradients cannot be done alone.
+"""Makes all workers of a job obey the engine at the same step: no worker can do a step that exchanges gradients alone.
 
-Costs nothing at other steps. Worker 0 obeys the engine for all. Asked for something, it halts before its next step and
-asks the others how many steps they have begun. Each answers from a thread, and from then on begins no step before it
-knows the answer. As nobody gets more than a step ahead of worker 0, the highest of the numbers is one that all can
-reach, and there they obey.
+It costs nothing at other steps. Worker 0 obeys the engine for all. When the engine asks for something, worker 0 halts
+before its next step and asks the others how many steps they have begun. Each answers from a thread, and begins no
+further step until it knows where to obey. No worker gets more than a step ahead of worker 0, so all can reach the
+highest of these numbers. There they obey.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Agreement:
         listener: On worker 0, where it listens for the others; they find it as its second endpoint.
 
     Attributes:
-        leads: Whether this is worker 0, which saves checkpoints.
-        stopping: As of the channel, once all are where they are to stop.
+        leads: Whether this is worker 0. It saves the checkpoints.
+        stopping: The channel's reason to stop, once all workers have reached the step at which they stop.
 
     Raises:
         PeerLost: Not all workers started.
@@ -54,7 +54,7 @@ class Agreement:
             threading.Thread(target=self._read, args=(link,), name="headgate-agreement", daemon=True).start()
 
     def boundary(self) -> bool:
-        """A step is about to begin: whether there is something to do before it. All workers have the same."""
+        """Whether there is something to do before the step that is about to begin. All workers get the same answer."""
         with self._changed:
             if self.leads:
                 self._decide()

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def keras_of(model: Any) -> Any:
-    """The Keras package that a model is of: Keras 3, `tf_keras`, or None where it is of none (a `tf.Module`)."""
+    """The Keras package of a model: Keras 3 or `tf_keras`. None for a model of neither (a `tf.Module`)."""
     for kind in type(model).__mro__:
         root = kind.__module__.partition(".")[0]
         if root in ("keras", "tf_keras"):
@@ -41,7 +41,7 @@ def leaves(data: Any) -> Iterator[Any]:
 
 
 def size_of(data: Any) -> int | None:
-    """Samples of a batch; None where it does not tell."""
+    """Samples of a batch; None if its shape does not tell."""
     for leaf in leaves(data):
         if len(leaf.shape) and leaf.shape[0] is not None:
             return int(leaf.shape[0])
@@ -49,7 +49,7 @@ def size_of(data: Any) -> int | None:
 
 
 def batches_of(data: Any) -> int | None:
-    """Batches of a tf.data pipeline; None where it does not know, has no end, or is none."""
+    """Batches of a tf.data pipeline; None if it does not know, if it has no end, or if `data` is no pipeline."""
     cardinality = getattr(data, "cardinality", None)
     found = int(cardinality()) if callable(cardinality) and hasattr(data, "element_spec") else -1
     return found if found > 0 else None
@@ -75,7 +75,7 @@ def part(data: Any, samples: int) -> Any:
 
 
 def like(value: Any, number: float) -> Any:
-    """A number as `value` is one: a tensor or array of its type, or a float."""
+    """Convert a number to the type of `value`: a tensor or array of its type, or a float."""
     whose = type(value).__module__.partition(".")[0]
     if whose in ("jax", "jaxlib"):
         return importlib.import_module("jax.numpy").asarray(number, value.dtype)
@@ -111,7 +111,7 @@ def device_name(backend: str) -> str:
 
 
 def local_part(distributed: Any) -> Any:
-    """This task's part of a batch of TensorFlow's that is divided among the tasks of a job."""
+    """This task's part of a batch that TensorFlow has divided among the tasks of a job."""
     import tensorflow as tf
 
     parts = tf.distribute.get_strategy().experimental_local_results
@@ -140,7 +140,7 @@ class Feeder:
 
     @staticmethod
     def reads(iterator: Any) -> bool:
-        """Whether the batches of this one can be read here, but not handed on: they are divided among tasks."""
+        """Whether this iterator divides its batches among tasks. They can be read here, but not handed on."""
         tensorflow = sys.modules.get("tensorflow")
         return tensorflow is not None and isinstance(iterator, tensorflow.distribute.DistributedIterator)
 

@@ -16,8 +16,8 @@ class PlanError(RuntimeError):
 
 
 def ports_for(channel: Channel, count: int) -> list[int]:
-    """Ports for this task. If it had a former process they are that one's, because TensorFlow's coordinator looks for a
-    worker that came back where it was. Otherwise they are `free_ports`."""
+    """Ports for this task. A task that was started again gets the ports of its former process, because TensorFlow's
+    coordinator looks for it there. Any other gets `free_ports`."""
     listened = channel.welcome.get("listened") or ()
     if len(listened) == count:
         return [int(str(endpoint).rpartition(":")[2]) for endpoint in listened]
@@ -25,7 +25,7 @@ def ports_for(channel: Channel, count: int) -> list[int]:
 
 
 def tell_open(channel: Channel) -> None:
-    """Say where TensorFlow's servers listen: no setting of theirs keeps them to one address."""
+    """Say where TensorFlow's servers listen: they have no setting that keeps them to one address."""
     text = (
         "TensorFlow's servers listen on all addresses of their node, without a key; use a private network or a firewall"
     )
@@ -33,9 +33,9 @@ def tell_open(channel: Channel) -> None:
 
 
 def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Where all tasks of the job listen, by TensorFlow's names of their jobs, once all do.
+    """Wait until all tasks of the job listen, and return their addresses by TensorFlow's names of their jobs.
 
-    Of a plan with servers, worker 0 is there twice: as the worker that it is, and as the `chief` that coordinates.
+    In a plan with servers, worker 0 is there twice: as a worker, and as the `chief` that coordinates.
 
     Raises:
         Stop: This task was asked to end meanwhile.
@@ -83,8 +83,8 @@ def describe(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None
 
 
 def allow_waiting(tasks: int) -> int:
-    """Give TensorFlow a thread to wait on for each task of the job, and some to do the work. An operation that waits
-    for another task holds a thread of the pool that also runs what it waits for.
+    """Give TensorFlow a waiting thread for each task of the job, and some to do the work. An operation that waits for
+    another task occupies a thread of the pool. The same pool runs the work that it waits for.
 
     Returns:
         The threads.
@@ -95,7 +95,7 @@ def allow_waiting(tasks: int) -> int:
 
 
 def serve(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
-    """Be one of TensorFlow's servers in this process, from now on and in the background."""
+    """Start one of TensorFlow's servers in this process. It runs in the background until the process ends."""
     import tensorflow as tf
 
     # Kept for ever: what TensorFlow started for a server does not end with it.

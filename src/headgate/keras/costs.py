@@ -1,4 +1,4 @@
-"""What a job costs, as `headgate.Profile` has it: read off the model and its data, and collected over steps."""
+"""Collects the fields of `headgate.Profile`: some from the model and its data, some over steps."""
 
 from __future__ import annotations
 
@@ -55,13 +55,14 @@ class Costs:
     Args:
         trained: What was prepared; may grow.
         source: `run` or `profile`.
-        joins: Whether the script asks for the strategy of its job before all else.
+        joins: Whether the script calls `strategy()` before all else.
 
     Attributes:
         samples: Samples in the training data, where known.
         batch: Samples of the script's batch.
-        flops: FLOPs of a sample, forward, and forward and backward.
-        timings: What was timed: samples of the step, compute seconds, part of the time that threads waited for a core.
+        flops: FLOPs of a sample: of the forward pass, and of forward and backward together.
+        timings: Of each timed step its samples, its compute seconds, and the part of them that threads waited for a
+            core.
         notes: What a reader of the profile should know.
     """
 
@@ -80,17 +81,17 @@ class Costs:
         self.notes: list[str] = []
 
     def saw_batch(self, batch: Any) -> None:
-        """The first batch."""
+        """Take in the first batch."""
         self.batch = backends.size_of(batch)
         if self.batch:
             self._sample_bytes = backends.bytes_of(batch) / self.batch
 
     def reads_inside(self) -> None:
-        """Batches are read within the compiled step: neither they nor their reading are seen."""
+        """Say that the compiled step reads its batches itself: neither they nor the time to read them are seen."""
         self._reads_inside = True
 
     def stepped(self, step: measured.Step) -> None:
-        """A step was measured."""
+        """Take in a measured step."""
         if measured.is_warm(step.number) and step.samples:
             waited = self._core_wait.lap()
             self.timings.append((step.samples, step.spans.get("compute", 0.0), waited))
@@ -102,7 +103,7 @@ class Costs:
         return sorted({max(1, batch // parts) for parts in (1, 2, 4, 8)}, reverse=True)
 
     def timed_enough(self) -> bool:
-        """Whether each of `sizes` was timed often enough, on a machine that others use more often."""
+        """Whether each of `sizes` was timed often enough. A machine that others use needs more steps."""
         timed = Counter(samples for samples, *_ in self.timings)
         fewest = min((timed[size] for size in self.sizes()), default=0)
         calm = measured.are_calm(measured.Timing(1, *timing) for timing in self.timings)
@@ -159,7 +160,7 @@ class Costs:
             )
         if self._reads_inside:
             notes.append(
-                "TensorFlow reads the batches of several workers inside of the step, so the time to read them was not "
+                "TensorFlow reads the batches of several workers inside the step, so the time to read them was not "
                 "measured"
             )
         elif self._source == "run":

@@ -1,4 +1,4 @@
-"""What Headgate and a framework find of each other in the process before anything is trained."""
+"""Which Keras and which back end a script uses, found before anything is trained."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def version() -> str:
 
 
 def seed() -> int | None:
-    """What `keras.utils.set_random_seed` or `tf.random.set_seed` was last given; None where neither was called."""
+    """The seed last given to `keras.utils.set_random_seed` or `tf.random.set_seed`; None if neither was called."""
     kept = sys.modules.get("keras.src.utils.rng_utils")
     found = getattr(kept, "get_random_seed", lambda: None)()
     context = sys.modules.get("tensorflow.python.eager.context")

@@ -1,7 +1,7 @@
-"""Whether this worker waits in an exchange that TensorFlow does between the workers, and at which line of the script.
+"""Whether this worker waits in a collective operation of TensorFlow, and at which line of the script.
 
-TensorFlow tells nobody of that. It is seen by what each thread has called: an operation that exchanges something, or a
-compiled function that has such an operation in it.
+TensorFlow tells neither. The calls of each thread do: the innermost is a collective operation, or a compiled function
+that contains one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _OPERATION = "Collective"
 
 
 def exchanging() -> str | None:
-    """Where the script has called for an exchange that goes on: `train.py, line 7`, empty where that cannot be told.
-    None: none goes on."""
+    """Where the script called for the exchange that goes on, such as `train.py, line 7`; empty if that cannot be told.
+    None: no exchange goes on."""
     if "tensorflow" not in sys.modules:
         return None
     frames = sys._current_frames()

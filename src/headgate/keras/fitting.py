@@ -1,4 +1,4 @@
-"""`fit` of a prepared model: it stays Keras' own, with a callback, and with its compiled step called through here."""
+"""Follows `fit` of a prepared model. It stays Keras' own, with a callback and a wrapper around its compiled step."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _FLOPS_STEP = 2
 
 
 def watch(model: Any, session: Session, index: int, optimizer: Any = None) -> None:
-    """Let `fit` of this one model be seen; other models of its class stay as they are.
+    """Follow `fit` of this one model; other models of its class stay as they are.
 
     Args:
         model: A model with `fit`.
         session: The script's session.
         index: The model's number.
-        optimizer: The optimizer that was prepared with it: the script may step both itself, and never call `fit`. Then
-            the model's steps stay as they are.
+        optimizer: The optimizer that was prepared with it. With one, the script may step both itself and never call
+            `fit`, so the model's steps stay as they are.
     """
     fitting = Fitting(model, session, index, optimizer)
     if optimizer is None:
@@ -40,7 +40,7 @@ def watch(model: Any, session: Session, index: int, optimizer: Any = None) -> No
 
 
 def callback_of(keras: Any, target: Any = None) -> Any:
-    """A callback of that Keras, which tells `target` of what comes; by default nobody."""
+    """A callback of that Keras. It calls the methods of the same names of `target`, if there is one."""
     hooks = ("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_epoch_end", "on_test_begin", "on_test_end")
     told: dict[str, Any] = {"headgate": True}
     if target is not None:
@@ -56,13 +56,13 @@ def _telling(method: Any) -> Any:
 
 
 class Fitting:
-    """One prepared model, and what its `fit` is at.
+    """One prepared model, and the state of its `fit`.
 
     Args:
         model: The model.
         session: The script's session.
         index: The model's number.
-        optimizer: The one that was prepared with it, if any.
+        optimizer: The optimizer that was prepared with it, if any.
     """
 
     def __init__(self, model: Any, session: Session, index: int, optimizer: Any = None) -> None:
@@ -86,13 +86,13 @@ class Fitting:
         self._test_began = 0.0
 
     def mend(self) -> None:
-        """Let steps of legacy Keras over several workers be those of one process."""
+        """Make steps of legacy Keras over several workers compute what those of one process would."""
         if not self._mended and backends.is_legacy(self._keras):
             as_one_process(self._model, self._session.note)
         self._mended = True
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own `fit`, from where the checkpoint was taken.
+        """Run the model's own `fit`, from the checkpoint on if there is one.
 
         Raises:
             ValueError: The optimizer that was prepared is not the one that `fit` steps.
@@ -357,8 +357,8 @@ class Fitting:
         optimizer = trained.optimizers[self._index]
         if not model.built or optimizer is None:
             raise ResumeError(
-                "the model is not built, so that it has nothing to load the checkpoint into; call model.build() "
-                "before fit"
+                "the model is not built, so it has no variables to load the checkpoint into; call model.build() before "
+                "fit"
             )
         if not getattr(optimizer, "built", True) or backends.is_legacy(self._keras):
             build = getattr(optimizer, "build", None) or optimizer._create_all_weights  # of tf_keras.optimizers.legacy

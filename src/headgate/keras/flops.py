@@ -1,4 +1,4 @@
-"""Floating-point operations of a step, by the counter of whoever computes it; a multiply-add is two."""
+"""Floating-point operations of a step, counted by its back end; a multiply-add is two."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def of_jax(model: Any, state: Any, features: Any) -> tuple[float, float]:
 
     Args:
         model: The model.
-        state: Its trainable and other variables, first of what a step of Keras takes.
+        state: Its trainable variables and its others: the first two that a step of Keras takes over JAX.
         features: What the model is called with.
     """
     import jax
@@ -61,7 +61,7 @@ def of_torch_forward(model: Any, features: Any) -> float:
 
 
 def counter() -> Any:
-    """Counts what torch computes while it is entered."""
+    """A context manager that counts what torch computes in it."""
     from torch.utils.flop_counter import FlopCounterMode
 
     return FlopCounterMode(display=False)

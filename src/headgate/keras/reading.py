@@ -1,8 +1,8 @@
-"""What a `fit` reads its batches from, brought to where it was in the `fit` that a checkpoint was taken of.
+"""Brings the data of a resumed `fit` to where they were when the checkpoint was taken.
 
 The batches of an epoch depend on the iterators that Keras made in earlier epochs, because each takes its seeds when it
 is made. They also depend on the batches that were read from an iterator that goes on from epoch to epoch. So a resume
-goes through those epochs as Keras does, without a step, and reads no more than it has to.
+goes through the earlier epochs as Keras does, without a step. It reads no more than it has to.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Reading:
     Args:
         keras: The model's Keras.
         backend: What it computes with.
-        first: The epoch that the script has its `fit` begin with.
-        epoch: The one that it begins with now.
-        batches: Batches of an epoch, as the checkpoint has it; None: it does not say.
+        first: The epoch with which the script begins its `fit`.
+        epoch: The epoch with which this `fit` begins.
+        batches: Batches of an epoch by the checkpoint; None: it does not say.
     """
 
     def __init__(self, keras: Any, backend: str, first: int, epoch: int, batches: int | None) -> None:
@@ -47,12 +47,12 @@ class Reading:
 
     @property
     def begins_anew(self) -> bool:
-        """Whether `fit` is to begin with its first epoch all the same: those before are left out in here."""
+        """Whether `fit` has to begin with its first epoch all the same. `caught` then leaves out the earlier ones."""
         return self._legacy and self.is_known
 
     @property
     def is_known(self) -> bool:
-        """Whether this is a Keras whose ways of reading are known."""
+        """Whether Headgate knows how this Keras reads data."""
         return hasattr(self._owner, self._name)
 
     @property
@@ -62,7 +62,7 @@ class Reading:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[None]:
-        """While `fit` runs in here: the first that it makes to read through is the one."""
+        """A context for `fit` to run in: the first reader that it makes is the one to follow."""
         if not self.is_known:
             yield
             return
@@ -83,7 +83,7 @@ class Reading:
             setattr(owner, name, make)
 
     def catch_up(self) -> None:
-        """The first epoch begins: with Keras 3, go through those before it."""
+        """Called when the first epoch begins: with Keras 3, go through the epochs before it."""
         if self._source is None or self._legacy:
             return
         source, goes_on = self._source, bool(self._source.steps_per_epoch)

@@ -1,11 +1,12 @@
-"""Steps of legacy Keras that several replicas do: each metric counted once, each sample weighed alike.
+"""Corrects steps of legacy Keras over several replicas: each metric counts once, each sample weighs alike.
 
-Its compiled step adds up over the replicas what their steps return. That is right for a loss that each scaled by their
-number, and wrong for results of metrics, which are those of all replicas already.
+Keras adds up what the steps of all replicas return. That is right for a loss: each replica has scaled it by their
+number. It is wrong for a metric: its result is that of all replicas already.
 
-A loss that is a mean is scaled by the number of replicas alone. That weighs a sample of a smaller part more: of a last
-batch of three samples, the single one of the second of two workers counts as much as the other two together. A loss
-that is a sum is told as the mean of the parts' sums by their samples, which is no sum of the batch.
+Keras scales a mean loss by the number of replicas alone. That gives more weight to the samples of a smaller part. Say
+the last batch has three samples, and the second of two workers gets one of them: it counts as much as the other two
+together. A loss that is a sum is reported as the mean of the parts' sums, weighed by their samples. That is no sum of
+the batch.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any
 
 
 def as_one_process(model: Any, note: Callable[[str], None]) -> None:
-    """Let the steps of this model return results of its metrics from one replica, so that their sum is what they are,
-    and let a mean over the samples of a batch be that, however they are divided.
+    """Make the steps of this model return what those of one process would. Results of metrics come from one replica, so
+    that their sum is right. A mean over a batch weighs all samples alike, however they are divided.
 
     Args:
-        model: Of legacy Keras.
-        note: Told of what a step of the script's own computed itself: that stays the sum.
+        model: A model of legacy Keras.
+        note: Called with a text about values that the script's own step computed itself: these stay sums.
     """
     for name in ("train_step", "test_step"):
         setattr(model, name, _weighing_parts(model, _counting_once(model, getattr(model, name), note)))
@@ -114,7 +115,7 @@ class _PartLoss:
 
     Args:
         loss: The loss.
-        factor: Samples of the part, over those of a part on the mean.
+        factor: Samples of the part over the mean number of samples of a part.
     """
 
     def __init__(self, loss: Any, factor: Any) -> None:
@@ -131,11 +132,11 @@ class _PartLoss:
 
 
 class _PartMean:
-    """A metric that tells a loss, and counts each replica's part of a batch alike: each loss is weighed already.
+    """A metric of a loss. It counts each replica's part of a batch alike, since each loss is weighed already.
 
     Args:
         metric: The metric.
-        weight: Samples of a part on the mean.
+        weight: Mean number of samples of a part.
     """
 
     def __init__(self, metric: Any, weight: Any) -> None:

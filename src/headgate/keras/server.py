@@ -13,7 +13,7 @@ from headgate.task.part import free_ports, listening_at, own_address
 
 
 def main() -> int:
-    """Serve until the job has ended; the exit code."""
+    """Serve until the job has ended; return the exit code."""
     channel = Channel.open(TaskEnvironment.claim(), "keras", tf.__version__, None)
     plan = plan_of(channel)
     if not plan:

@@ -1,4 +1,4 @@
-"""One training script under an engine: what is done at its step boundaries, and what is told to the engine.
+"""One training script under an engine: what it does between steps, and what it tells the engine.
 
 A training is a `fit` of a prepared model, or a loop over `epochs`; a script may have several, one after the other.
 """
@@ -35,13 +35,13 @@ class Session(TaskSession):
     Attributes:
         costs: Collects what the profile needs.
         trained: What was prepared.
-        strategy: How the tasks of the job train together; None where this one is alone.
+        strategy: How the tasks of the job train together; None in a job of one task.
         logs: What Keras' last step returned.
         batches: Batches of an epoch, where Keras has counted them.
-        history: What Keras' epochs of the running `fit` came to, by name; of one that had ended before the checkpoint
-            was taken, all of them.
-        epochs_done: Which epochs these are.
-        fitting: Whether a `fit` runs, whose steps are counted without a report.
+        history: Keras' logs of the epochs of the running `fit`, by name. Of a `fit` that had ended before the
+            checkpoint was taken, the logs of all its epochs.
+        epochs_done: The numbers of these epochs.
+        fitting: Whether a `fit` runs. Its steps are counted without a report.
     """
 
     meter: StepMeter
@@ -84,7 +84,7 @@ class Session(TaskSession):
     # --- trainings ---------------------------------------------------------------------------------------------------
 
     def prepare(self, model: Any, optimizer: Any) -> int:
-        """Take what the script trains; its number. What is built already is loaded from the checkpoint."""
+        """Take what the script trains, and return its number. Load the checkpoint into what is built already."""
         self.trained.add(model, optimizer)
         index = len(self.trained.models) - 1
         if optimizer is not None and self.trained.pending(index):
@@ -115,12 +115,12 @@ class Session(TaskSession):
         self.meter.begin(None)
 
     def rejoin(self) -> None:
-        """The position of the checkpoint is reached, in the middle of an epoch."""
+        """Restore the random states: training has reached the checkpoint's position in the middle of an epoch."""
         if self._saved is not None:
             restore_random(self._saved.section("random"))
 
     def stepped(self, samples: int | None, logs: Mapping[str, Any], count: int) -> None:
-        """`count` steps of a `fit` were done, after which Keras' logs, means of the epoch so far, are these."""
+        """Take in `count` steps of a `fit` and the logs after them: means of the epoch so far."""
         if samples:
             self._progress.samples = (self._progress.samples or 0) + samples
         self.steps += count
@@ -141,7 +141,7 @@ class Session(TaskSession):
         return super().boundary() if self._agreement is None else self._agreement.boundary()
 
     def end_epoch(self, epoch: int, logs: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """An epoch is over, after which Keras' logs, if there are any, are these: tell them, save and obey."""
+        """End an epoch: report its logs, if there are any, save and obey."""
         self._begun = False
         self.meter.drop()
         if logs:
@@ -162,7 +162,7 @@ class Session(TaskSession):
             self._meetings.left()  # in which epoch, where the script broke off one
 
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
-        """The script reports a step of its own loop, or more of one that `fit` did."""
+        """Take in a step of the script's own loop, or metrics of a step that `fit` did."""
         if loss is None or self.fitting or any(map(traced, (loss, *metrics.values()))):
             self._progress.report(loss, metrics)  # which says what is wrong with one that is traced
             return
@@ -186,8 +186,8 @@ class Session(TaskSession):
     # --- what is told ------------------------------------------------------------------------------------------------
 
     def stops_after(self, patience: int | None, min_delta: float = 0.0, monitor: str = "") -> None:
-        """The script ends by itself after so many epochs in which `monitor` has not got better by `min_delta`; None: it
-        does not."""
+        """Tell that the script ends by itself after `patience` epochs in which `monitor` did not improve by
+        `min_delta`; None: that it does not."""
         told: dict[str, Any] = {"patience": None if patience is None else int(patience)}
         if patience is not None:
             told |= {"min_delta": float(min_delta), "monitor": monitor}
@@ -276,7 +276,7 @@ class Session(TaskSession):
 
 
 def framework_version(keras: Any, backend: str) -> str:
-    """`3.15.1 on tensorflow 2.21.0`: of Keras, and of what computes."""
+    """Versions of Keras and of its back end: `3.15.1 on tensorflow 2.21.0`."""
     try:
         below = f"{backend} {version(backend)}"
     except PackageNotFoundError:  # TensorFlow for CPUs alone comes under another name

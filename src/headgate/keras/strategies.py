@@ -1,4 +1,4 @@
-"""How the tasks of a job become one training: by what each framework brings for it."""
+"""Joins the tasks of a job to one training, by what each framework brings for it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _PACK_BYTES = 4 << 20
 
 
 class Alone:
-    """Stands for a strategy where there is one task and Keras computes without one."""
+    """Stands for a strategy in a job of one task, over a back end that needs none."""
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
-        """Models are made in here."""
+        """A context to make models in; it does nothing."""
         return contextlib.nullcontext()
 
 
 def alone() -> Any:
-    """The strategy of a task that is alone: TensorFlow's default one, or a stand-in for it. TensorFlow's coordinator
-    takes the former too."""
+    """The strategy of a job of one task: TensorFlow's default one, which `ClusterCoordinator` then takes too. Over
+    another back end, a stand-in."""
     if environment.backend() != "tensorflow":
         return Alone()
     import tensorflow as tf
@@ -47,10 +47,10 @@ def alone() -> Any:
 
 
 def join(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement | None]:
-    """Join the other tasks of the job: the strategy, and the agreement with those that step together.
+    """Join the other tasks of the job. Return the strategy, and the agreement of workers that step together.
 
     Raises:
-        PlanError: It cannot be done with what the script uses.
+        PlanError: The script's back end cannot follow the plan.
         PeerLost: Not all tasks started.
         Stop: This task was asked to end meanwhile.
     """
@@ -64,7 +64,7 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement | No
 
 
 def check(plan: Mapping[str, Any], backend: str) -> None:
-    """Whether a plan can be run over a back end.
+    """Check that a back end can follow a plan.
 
     Raises:
         PlanError: It cannot; the message says why, and what works.
@@ -89,14 +89,14 @@ def check(plan: Mapping[str, Any], backend: str) -> None:
 
 
 def check_fit(plan: Mapping[str, Any], backend: str, legacy: bool) -> None:
-    """Whether `fit` works under a plan of several tasks.
+    """Check that `fit` works under a plan of several tasks.
 
     Raises:
         PlanError: It does not.
     """
     if plan["strategy"] == "ps":
         raise PlanError(
-            "with parameter servers, fit calls nothing after a batch, so that Headgate can neither count steps nor "
+            "with parameter servers, fit calls nothing after a batch, so Headgate can neither count steps nor "
             "save and stop between them; write the loop with tf.distribute.coordinator.ClusterCoordinator"
         )
     if backend == "tensorflow" and not legacy:

@@ -1,4 +1,4 @@
-"""What a script trains, and the random states it draws from: what a checkpoint holds, as arrays."""
+"""The contents of a checkpoint, as arrays: what a script trains, and its random states."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def variables(owner: Any) -> list[Any]:
 
 
 def rate(optimizer: Any) -> list[Any]:
-    """The learning rate of an optimizer, where that is a variable which is not one of `variables`: before Keras 3."""
+    """The learning rate of an optimizer, if it is a variable that `variables` lacks, as before Keras 3."""
     found = getattr(optimizer, "learning_rate", None)
     return [found] if hasattr(found, "assign") and all(v is not found for v in variables(optimizer)) else []
 
@@ -49,7 +49,7 @@ def bytes_of(found: Iterable[Any]) -> int:
 class Trained:
     """Models and their optimizers, in the order in which they were prepared.
 
-    A model may be built, and get its optimizer, long after `prepare`: each is loaded when `load` finds it there.
+    A model may be built, and get its optimizer, long after `prepare`. `load` loads each as soon as it is there.
 
     Args:
         resume: The checkpoint to load from; None: start afresh.
@@ -70,8 +70,8 @@ class Trained:
         """Numbers of the GPUs that its models are on, as this process sees them.
 
         Args:
-            computed: What the last step returned: while JAX trains, Keras' variables have no values. Where it is no
-                array of JAX, a model there counts as being on all GPUs.
+            computed: What the last step returned. Over JAX it tells the GPUs, because Keras' variables have no values
+                while it trains. If it is no array of JAX, a model over JAX counts as being on all GPUs.
         """
         found = set[int]()
         for model in self.models:
@@ -92,7 +92,7 @@ class Trained:
         ]
 
     def settings(self) -> list[dict[str, Any]]:
-        """What the optimizers are set to, and the mean absolute values of the models' smallest variables, by name."""
+        """The settings of the optimizers, and the mean absolute values of the models' smallest variables, by name."""
         found: list[dict[str, Any]] = []
         for optimizer in self.optimizers:
             with suppress(AttributeError, NotImplementedError, TypeError, ValueError):  # one of the user's own class
@@ -158,7 +158,7 @@ def assign(owned: Sequence[Any], saved: Sequence[np.ndarray[Any, Any]], what: st
     """Set variables to what was saved of them.
 
     Raises:
-        ResumeError: They are others.
+        ResumeError: Their number or their shapes differ.
     """
     shapes = [tuple(v.shape) for v in owned]
     wanted = [array.shape for array in saved]
