@@ -52,7 +52,7 @@ def test_only_the_time_in_which_jobs_run_together_halves_the_share(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("steps", "lack"), [(10.0, "an earlier run of it alone"), (0.0, "steps of it")], ids=["no history", "no steps"]
+    ("steps", "lack"), [(10.0, "an earlier run alone"), (0.0, "reports of its steps")], ids=["no history", "no steps"]
 )
 def test_what_is_missing_is_named(tmp_path: Path, steps: float, lack: str) -> None:
     same = MadeUp(ran=0.5, steps=steps)

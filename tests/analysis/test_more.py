@@ -111,7 +111,7 @@ def test_a_gpu_that_is_busy_gains_by_a_faster_one(tmp_path: Path) -> None:
 def test_a_job_of_no_steps_or_one_gets_no_figure_but_the_reason(tmp_path: Path, steps: Any) -> None:
     more = made(tmp_path, ran=1.0, steps=steps)
     assert not more.figures
-    assert set(more.lacks.values()) == {"it has gone through no steps that anything tells of"}
+    assert set(more.lacks.values()) == {"it reported fewer than two steps"}
 
 
 def test_a_job_whose_steps_take_an_hour_is_told_from_two_of_them(tmp_path: Path) -> None:
@@ -192,4 +192,4 @@ def test_a_network_that_is_far_from_full_buys_little(tmp_path: Path) -> None:
 
 def test_nics_whose_rate_nobody_said_give_no_figure_but_the_reason(tmp_path: Path) -> None:
     more = bought(served(tmp_path / "run.sqlite", None))
-    assert "say it in the cluster file" in more.lacks["network"]
+    assert "state it in the cluster file" in more.lacks["network"]

@@ -160,7 +160,7 @@ def test_a_script_that_uses_headgate_keeps_headgate_s_own_contract(tmp_path: Pat
     found, note = resolved(job)
     assert (found.run, found.contract, found.plan) == (("python", "train.py"), None, TWO)
     assert note == "Headgate takes the place of torchrun, and starts 2 workers"
-    with pytest.raises(UsageError, match="leave out launch torchrun"):
+    with pytest.raises(UsageError, match="leave launch torchrun out"):
         resolved(Job(name="a", script=str(tmp_path / "train.py"), launch="torchrun"))
 
 
@@ -173,7 +173,7 @@ def test_what_a_launcher_sets_is_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("accelerate launch --use_fsdp train.py", "found --use_fsdp of accelerate launch, for which Headgate has noth"),
+        ("accelerate launch --use_fsdp train.py", "found --use_fsdp of accelerate launch, which Headgate does not"),
         ("torchrun --nproc-per-node two train.py", "found --nproc-per-node two of torchrun; expected a number"),
         ("torchrun --nproc-per-node 2", "torchrun names no script"),
         ("torchrun --nnodes", "torchrun has --nnodes without a value"),

@@ -118,7 +118,9 @@ def test_a_job_without_steps_holds_up_nobody() -> None:
         await until(lambda: stage.told)
         assert stage.told[0]["text"].startswith("8 pauses of 0.4 s show whether b slows a by 5 %: 12.8 s at 25.0%")
         work.cancel()
-        reason = "c reports too few steps: print a line for each step, or name the pattern of yours (docs/progress.md)"
+        reason = (
+            "c reports too few steps: print a line for each step, or name the pattern of its lines (docs/progress.md)"
+        )
         assert stage.told[-1]["reasons"][0] == reason
         await asyncio.wait([work.work])
 

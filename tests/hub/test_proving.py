@@ -123,7 +123,7 @@ def test_a_task_that_is_killed_while_it_is_held_ends_and_the_others_go_on(user: 
     pid = next(pid for pid, words in user.traces.tasks().items() if words[1:] == ["steps.py", "b", "works"])
     user.kills(pid)
     assert user.sees_state("b", "killed", "failed", run=run)
-    assert "nothing can be told yet of b and a: it ended after" in told.communicate(timeout=SECONDS)[0]
+    assert "nothing can be said yet of b and a: the proof ended after" in told.communicate(timeout=SECONDS)[0]
     user.touch("enough")
     assert user.sees_state("a", "done", "failed")["state"] == "done"
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_proved_is_said_in_one_message(user: User) -> None:
     run = starts(user, job("a", "rests"), job("b", "rests", ", pausable: false"))
     for words, message in (
         (["a", "--neighbour", "b"], "job 'b' says `pausable: false`; it is not held"),
-        (["a"], "has no neighbour to hold: no other job runs that is pausable"),
+        (["a"], "has no neighbour to hold: no other pausable job runs"),
         (["a", "--neighbour", "c"], f"run {run} has no job 'c'; expected one of a, b"),
         (["a", "--neighbour", "a"], "has no neighbour to hold"),
         (["nobody"], "no run and no job 'nobody'"),

@@ -165,10 +165,10 @@ def _job(
     share = float(np.average(per_job, weights=inside)) if inside.any() else float(machines)
     nothing = JobSharing(job.name, share, None, None, None, None, 0, "")
     if stepped is None:
-        return _lacking(nothing, "steps of it, at least three reports")
+        return _lacking(nothing, "at least three reports of its steps")
     known = sliced or alone
     if known is None:
-        return _lacking(nothing, "an earlier run of it alone on this machine: run it once by itself")
+        return _lacking(nothing, "an earlier run alone on this machine: run the job once by itself")
     # A slice is what m/n machines have; of a run alone that much of its rate is due, and never more than all of it.
     part = 1.0 if sliced else float(np.average(np.minimum(per_job / known.nodes, 1.0), weights=inside))
     _, steps = stepped

@@ -46,8 +46,8 @@ _PAUSE = 20.0
 """Mean steps that a report is late, from which on the job did something else; batches come in bursts of a few."""
 _TOGETHER = 1.1
 """Two resources bind together where more of both buys so many times what more of the better one does."""
-_NO_RATE = "the rate of its nodes' NICs is not known: say it in the cluster file (`nic: 10Gbit`)"
-_APART = "it has several tasks, and how their steps divide was not sampled"
+_NO_RATE = "the rate of its nodes' NICs is not known: state it in the cluster file (`nic: 10Gbit`)"
+_APART = "it has several tasks, and none of their steps was sampled"
 
 
 class Speedup(NamedTuple):
@@ -113,7 +113,7 @@ def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
     has += ["servers"] if any(not task.is_worker for task in job.tasks) else []
     has += ["gpu"] if (job.signal("gpu_busy").maximum or 0.0) > 0.0 else []
     if stretch is None:
-        return More(lacks=dict.fromkeys(has, "it has gone through no steps that anything tells of"))
+        return More(lacks=dict.fromkeys(has, "it reported fewer than two steps"))
     steps = _View(job, {node.name: node for node in nodes}, stretch).steps()
     if steps.error is not None and abs(steps.error) > MOST_ERROR:
         longer = f"{abs(steps.error):.0%} {'more' if steps.error > 0.0 else 'less'} time than the measured ones"
@@ -210,7 +210,7 @@ class _View:
         cap = self._mean(task.cap)
         most = min(most, cap) if cap is not None else most
         if ran is None or waited is None:
-            return None, most, "time that its threads waited for a core is not known (schedstat)"
+            return None, most, "how long its threads waited for a core is not known (schedstat)"
         told = self._mean(task.threads)
         grows = told is not None and "OMP_NUM_THREADS" not in (self._job.spec.get("env") or {})
         throttled = (self._mean(task.signal("cpu_throttled")) or 0.0) > _THROTTLED_CORES
@@ -239,7 +239,7 @@ class _View:
 
     def _unsampled(self) -> _Steps:
         """Of a script that tells no spans, a second of its steps stands for a step."""
-        lacks: dict[Buyable, str] = {"loader": "its steps tell no spans, so what it waited for its input is not known"}
+        lacks: dict[Buyable, str] = {"loader": "its steps tell no spans, so its waiting for input is not known"}
         cores, most, why = self._cores(0)
         if why:
             lacks["cores"] = why

@@ -198,7 +198,7 @@ def _exchanging(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
         return
     cost = time.communication._replace(low=time.communication.low / (len(servers) + 1))
     why = f"The workers of {job.name} wait for {full.name}, whose {what}"
-    more = f"One server more: `--servers {len(servers) + 1}`, or `servers: {len(servers) + 1}` below `plan:`."
+    more = f"Add a server: `--servers {len(servers) + 1}`, or `servers: {len(servers) + 1}` below `plan:`."
     yield OwnCause("servers", cost, why, more, "communication", "servers")
 
 
@@ -245,7 +245,7 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
     used = max(ours, _mean(node, "cpu_cores", time) if node is not None and not limit else 0.0)
     if used >= _ALL_CORES * cores:
         why = f"{job.name} waited for its loader, whose workers have no core left: {used:.1f} of {cores:g} are in use"
-        once = "Decode the data once and store it, or give it more cores."
+        once = "Decode the data once and store it, or give the job more cores."
         yield OwnCause("decoding", time.input, why, once, "input", "cores")
         return
     idle = f"while {cores - used:.1f} of {cores:g} cores are idle"
@@ -275,7 +275,7 @@ def _small_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
         why = f"{cores:.1f} cores are busy and do little: {takes}; the rest is Python, and threads that spin meanwhile"
         yield OwnCause("own-threads", cost, why, 'One thread: `env: {OMP_NUM_THREADS: "1"}`.', "compute")
         return
-    larger = "A larger batch, or `torch.compile`; more cores do not help: `limits: {cores: 1}` leaves them to others."
+    larger = "Use a larger batch or `torch.compile`. More cores do not help; `limits: {cores: 1}` frees them."
     yield OwnCause("small-steps", cost, f"Steps are too small for the machine: {takes}", larger, "compute")
 
 
@@ -283,7 +283,7 @@ def _pausing(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
     """What lies between the steps."""
     less = "Evaluate less often or on fewer samples, or in a job of its own that runs `after:` this one."
     yield OwnCause("evaluation", time.evaluation, f"{job.name} evaluated instead of training", less, "evaluation")
-    freeze = "`gc.freeze()` once the data is there, or `gc.disable()` while it trains."
+    freeze = "Call `gc.freeze()` once the data is there, or `gc.disable()` while the job trains."
     why = f"Python collected garbage while {job.name} waited"
     yield OwnCause("garbage-collection", time.garbage, why, freeze, "garbage-collection")
 

@@ -157,7 +157,7 @@ def _causes(account: Account) -> Iterator[_Cause]:
     yield _Cause(
         "hypervisor",
         parts["hypervisor"],
-        f"The hypervisor kept cores from the node: {part('hypervisor')} of {job}.",
+        f"The hypervisor kept cores from the node: that cost {job} {part('hypervisor')}.",
         "Ask the owner of the machine for cores that are not oversubscribed.",
     )
     yield from _waits(account)
@@ -184,7 +184,7 @@ def _causes(account: Account) -> Iterator[_Cause]:
         "starting",
         parts["starting"],
         f"{job} took {part('starting')} to start: imports, data, and what comes before its first step.",
-        "One longer run instead of several short ones; prepare the data once and store it.",
+        "Start one longer run instead of several short ones, or prepare the data once and store it.",
         _LEAST_STARTING,
     )
 
@@ -242,7 +242,7 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
         disk,
         f"{job} was blocked on the disk for {_part(disk.seconds, account.elapsed)}: it read what was not in memory. A"
         " second pass over data that fits into memory would not wait.",
-        "Read the data into memory beforehand: `cat DATA > /dev/null`. Or prepare it once, smaller.",
+        "Read the data into memory beforehand: `cat DATA > /dev/null`. Or store it once in a smaller form.",
     )
     yield _Cause(
         "network",
@@ -305,7 +305,7 @@ def _instead(culprit: str) -> str:
 
 def _too_many_threads(account: Account) -> Verdict:
     """What too many threads cost nobody can count; it is told only where nothing else is found."""
-    waiting = f"{account.excess_threads:.1f} threads of {account.job} waited though no core could have run them"
+    waiting = f"{account.excess_threads:.1f} threads of {account.job} waited: it has more threads than cores"
     high = account.parts["compute"].seconds / 2
     return Verdict("own-threads", f"{waiting}.", 'Fewer threads: `env: {OMP_NUM_THREADS: "1"}`.', 0.0, high)
 
@@ -316,7 +316,7 @@ def _learned(account: Account, floor: Floor) -> Verdict:
     why = (
         f"The loss of {account.job} is at its floor of {floor.loss:.4g}: the last {say_seconds(since)} changed nothing."
     )
-    stop = f"`headgate stop {account.job}` ends it; `progress: {{goal: ...}}` of the job would have."
+    stop = f"`headgate stop {account.job}` ends it; `progress: {{goal: ...}}` would have done so."
     return Verdict("learned", why, stop, since / 2.0, since)
 
 
@@ -324,7 +324,7 @@ def _unknown(account: Account) -> str:
     if account.lacks:
         return f"Nothing tells what held {account.job} back: the run lacks {' and '.join(account.lacks)}."
     part = _part(account.parts["unexplained"].seconds, account.elapsed)
-    return f"{account.job} neither computed nor waited for anything that is read for {part}."
+    return f"For {part}, {account.job} neither computed nor waited for anything that Headgate reads."
 
 
 def _part(seconds: float, elapsed: float) -> str:

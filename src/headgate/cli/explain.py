@@ -28,7 +28,7 @@ def _part(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 @click.argument("run", required=False)
 @click.argument("job", required=False)
 @click.option(
-    "--prove", is_flag=True, help="Prove it: hold neighbours for short random moments, and see what that does."
+    "--prove", is_flag=True, help="Prove who slows whom: hold neighbours for short random moments while the jobs run."
 )
 @click.option("--neighbour", help="With --prove: the job to hold. Default: each other job in turn.")
 @click.option(
@@ -41,10 +41,10 @@ def _part(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 def command(
     run: str | None, job: str | None, prove: bool, neighbour: str | None, pause_at_most: float | None, as_json: bool
 ) -> None:
-    """Say what held each job back, where its time went, which neighbour it lost how much of it to, and what more of
-    each resource would buy.
+    """Say what held each job back, where its time went, how much each neighbour cost it, and what more of each resource
+    would buy.
 
-    Where jobs ran at the same time, also whether each got its share of the machines, and whether one took most.
+    If jobs ran at the same time, also say whether each got its share of the machines, and whether one took most.
 
     RUN is a run's id or part of it; by default the latest. A job's name alone means the latest run with that job. You
     can explain a run that still goes on.

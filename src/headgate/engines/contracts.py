@@ -26,10 +26,10 @@ _FIRST_PORT, _EPHEMERAL_PORT = 15_000, 32_768
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORT_TAKEN = re.compile(r"(?i)EADDRINUSE|address already in use|failed to add (?:a )?port to server")
 _MEETING: Mapping[Contract, str] = {
-    "torchrun": "RANK, WORLD_SIZE, MASTER_ADDR and what else torchrun tells",
-    "deepspeed": "RANK, WORLD_SIZE, MASTER_ADDR and the argument --local_rank, as of deepspeed",
+    "torchrun": "RANK, WORLD_SIZE, MASTER_ADDR and the other variables of torchrun",
+    "deepspeed": "RANK, WORLD_SIZE, MASTER_ADDR and the argument --local_rank, as deepspeed gives them",
     "tensorflow": "TF_CONFIG",
-    "jax": "JAX_COORDINATOR_ADDRESS, and what jax.distributed.initialize() finds by itself",
+    "jax": "JAX_COORDINATOR_ADDRESS and the other variables that jax.distributed.initialize() reads",
 }
 
 

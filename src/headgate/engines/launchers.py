@@ -162,7 +162,7 @@ def resolved(job: Job) -> tuple[Job, str]:
         job = _without(job, command)
         many = job.plan.workers if job.plan is not None else 1
         how = "1 worker" if many == 1 else f"{many} workers"
-        told = "" if command.workers is not None or many > 1 else "; --workers says how many there are to be"
+        told = "" if command.workers is not None or many > 1 else "; --workers sets their number"
         notes.append(f"Headgate takes the place of {command.name}, and starts {how}{told}")
     elif job.launch is None and (found := _written(job)) is not None:
         several = job.plan is not None and job.plan.tasks > 1
@@ -173,13 +173,13 @@ def resolved(job: Job) -> tuple[Job, str]:
         if several or found.needs:
             job = replace(job, launch=found.contract)
         if found.contract is not None:
-            how = _SERVING if found.serves else "--workers N, each with what batch it gives it"
+            how = _SERVING if found.serves else "--workers N; the script sets the batch of each"
             cure = "" if several else f", and can train in several workers: {how}"
             notes.append(f"its script {found.why}{cure}")
     if job.contract is None:
         return job, "; ".join(notes)
     _check(job, job.contract)
-    tells = f"each worker gets {contracts.in_words(job.contract)} (--launch none: it does not)"
+    tells = f"each worker gets {contracts.in_words(job.contract)} (--launch none: no variables)"
     return job, "; ".join([*notes, tells])
 
 
@@ -196,8 +196,8 @@ def _uses_headgate(job: Job) -> bool:
 def _check(job: Job, contract: Contract) -> None:
     if _uses_headgate(job):
         raise UsageError(
-            f"job {job.name!r}: its script uses a library of Headgate's, which tells workers of each other by itself; "
-            f"leave out launch {contract}"
+            f"job {job.name!r}: its script uses a library of Headgate's, by which workers find each other; "
+            f"leave launch {contract} out"
         )
     plan = job.plan
     if plan is None:
@@ -263,8 +263,8 @@ def _parse(job: Job, name: str, launcher: Launcher, python: Sequence[str], words
                 env[launcher.variables[option]] = value
         else:
             raise UsageError(
-                f"job {job.name!r}: found {word} of {name}, for which Headgate has nothing; leave it out, or run the "
-                "command as it is, as one task, with --launch none"
+                f"job {job.name!r}: found {word} of {name}, which Headgate does not support; leave it out, or run "
+                "the command as it is, as one task, with --launch none"
             )
     if not left:
         raise UsageError(f"job {job.name!r}: {name} names no script; expected one")

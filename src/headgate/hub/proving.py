@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
 _KEPT_REPORTS = 4096
 _TRIES = 3
-_NO_STEPS = "reports too few steps: print a line for each step, or name the pattern of yours (docs/progress.md)"
+_NO_STEPS = "reports too few steps: print a line for each step, or name the pattern of its lines (docs/progress.md)"
 
 Tell = Callable[[dict[str, Any]], None]
 Boxes = Callable[[], Mapping[TaskId, Box]]
@@ -216,7 +216,7 @@ class Proving(Component):
         held = list(culprits or (name for name in running if live.jobs[name].spec.pausable and [name] != victims))
         seen = list(victims or (name for name in running if [name] != held))
         if not any(culprit != victim for culprit in held for victim in seen):
-            raise UsageError(f"run {run} has no neighbour to hold: no other job runs that is pausable")
+            raise UsageError(f"run {run} has no neighbour to hold: no other pausable job runs")
         self._current = ProofUnderWay(live, seen, held, most, self._steps, self._boxes, tell)
         self._current.work.add_done_callback(self._ended)
         return self._current
@@ -396,7 +396,7 @@ class ProofUnderWay:
         seconds = proving.window_seconds(*usual, self._seconds, most)
         if seconds is None:
             return (
-                f"nothing can be proved of {victim}: it tells of a step every {say_seconds(max(usual))}, and a pause "
+                f"nothing can be proved of {victim}: it reports a step every {say_seconds(max(usual))}, and a pause "
                 f"of {most:g} s is too short to change that"
             )
         self._seconds = seconds
@@ -487,7 +487,7 @@ class ProofUnderWay:
             if pair.found is None:
                 after = f"{len(pair.differences)} of {min(pair.looks)} pauses"
                 self._reasons.append(
-                    f"nothing can be told yet of {pair.culprit} and {pair.victim}: it ended after {after}"
+                    f"nothing can be said yet of {pair.culprit} and {pair.victim}: the proof ended after {after}"
                 )
         for proof in found:
             self.run.record_proof(proof)

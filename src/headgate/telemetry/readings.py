@@ -46,8 +46,8 @@ def _readings(root: Path, tree: CgroupTree) -> Iterator[MachineReading]:
     yield reading(
         "schedstat",
         (root / "proc/self/schedstat").exists(),
-        "nobody knows how long threads wait for a core, so no loss through cores is counted",
-        "use a kernel built with CONFIG_SCHED_INFO; those of all distributions are, some sandboxes have none",
+        "how long threads wait for a core is not known, so no loss through cores is counted",
+        "use a kernel built with CONFIG_SCHED_INFO; those of all distributions are; some sandboxes lack it",
     )
     yield reading(
         "throttling",
@@ -76,7 +76,7 @@ def _readings(root: Path, tree: CgroupTree) -> Iterator[MachineReading]:
     yield reading(
         "retransmits",
         "RetransSegs" in content(root / "proc/self/net/snmp"),
-        "a network that loses packets is not told from one that is full",
+        "a network that loses packets cannot be told from one that is full",
         "mount /proc with the network's files (`net/snmp`)",
     )
     stat = content(root / "proc/stat").split("\n", 1)[0].split()
@@ -84,19 +84,19 @@ def _readings(root: Path, tree: CgroupTree) -> Iterator[MachineReading]:
         "steal",
         len(stat) > 8,
         "time that a hypervisor kept from the node is unexplained",
-        "use a kernel whose /proc/stat has it; and a hypervisor that tells, since some always say 0",
+        "use a kernel whose /proc/stat has it, and a hypervisor that reports it: some always say 0",
     )
     yield reading(
         "resctrl",
         resctrl.monitors(root),
-        "memory bandwidth and cache in use by each job are not known; dearer steps are only compared",
+        "memory bandwidth and cache of each job are not known; steps that take more CPU time are only compared",
         _resctrl_cure(root),
     )
     refused = perf_events.refusal()
     yield reading(
         "hardware counters",
         refused is None,
-        "cycles an instruction of each job are not known; dearer steps are only compared",
+        "cycles per instruction of each job are not known; steps that take more CPU time are only compared",
         _counters_cure(refused),
     )
     yield reading(
