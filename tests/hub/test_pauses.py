@@ -105,7 +105,7 @@ def test_while_the_hub_s_loop_stands_still_a_pause_ends_in_time_and_a_stop_ends_
         stage.work.cancel()
         await asyncio.sleep(0)
         assert stage.told[-1]["type"] == "proved"
-        assert "it ended after" in stage.told[-1]["reasons"][0]
+        assert "the proof ended after" in stage.told[-1]["reasons"][0]
 
     asyncio.run(scene())
 
