@@ -1,10 +1,10 @@
-"""Where a job's elapsed time went: parts that add up to it, and who it was lost to.
+"""Where a job's elapsed time went: parts that add up to it, and to whom it was lost.
 
 Each second of a job is counted once, in this order: it waits to start; it starts, until its first step is under way; it
 goes through steps. Within a second, what was lost to neighbours, to its own cap and to the hypervisor comes first
-(`headgate.analysis.contention`); what is left is its own. Of its own time waiting for input, exposed communication and
-checkpoints are taken out as far as they were measured; the rest is compute as far as it was ready to run or its GPU was
-busy. What remains is unexplained, and is shown as that.
+(`headgate.analysis.contention`). The rest is its own time. Waiting for input, exposed communication and checkpoints
+come out of its own time as far as they were measured. Of what is left, compute is the time in which it was ready to run
+or its GPU was busy. What remains is unexplained, and is shown as that.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 _MOST_BUCKETS, _LEAST_BUCKETS = 2_000_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
 _COUNTED_ERROR = 0.25
-"""Relative error of what was counted, as a deviation; docs/explain.md has the pairs of jobs it was held against."""
+"""Relative error of what was counted, as a deviation; docs/explain.md has the pairs of jobs that checked it."""
 _LEAST_SECONDS = 0.05
 """Less is no loss that anybody would ask about."""
 MOST_UNEXPLAINED = 0.3
@@ -79,12 +79,12 @@ class Account:
         elapsed: Seconds from its submission to its end, or so far.
         parts: Each part of it; they add up to `elapsed`.
         losses: To whom, and through what; the largest first.
-        excess_threads: Its threads that waited on average though no core could have run them.
-        own: Causes within it, whatever each cost.
-        floor: The floor that its loss is at, where it is at one.
+        excess_threads: Threads that waited on average beyond those that the cores could have run.
+        own: Causes within the job, whatever each cost.
+        floor: The floor of its loss; None if its loss is at none.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of another job.
         memory_limit: Bytes that each of its tasks may use; None: no limit.
-        lacks: Readings that it would need and that the run does not have.
+        lacks: Readings that the account needs and the run lacks.
         more: What more of each resource would buy it.
     """
 
@@ -104,8 +104,8 @@ class Account:
 def accounts(
     jobs: Sequence[RecordedJob], nodes: Sequence[RecordedNode], seconds: float, since: float = 0.0
 ) -> tuple[Account, ...]:
-    """The account of each job of a run that took so many seconds, or has taken so far; of the time after the second
-    `since` of the run, from which on jobs and nodes are given."""
+    """The account of each job of a run, which took `seconds` or has taken them so far. The accounts begin at the second
+    `since` of the run; jobs and nodes are given from there on."""
     tasks = sum(len(job.tasks) for job in jobs)
     most = max(_MOST_BUCKETS // max(tasks, 10) ** 2, _LEAST_BUCKETS)
     edges = np.linspace(since, max(seconds, since + 1e-3), min(max(math.ceil(seconds - since), 1), most) + 1)
@@ -149,7 +149,7 @@ class _Grid:
         return used
 
     def contended(self, job: RecordedJob, task: RecordedTask, ready: Array) -> Contended:
-        """What one of its tasks lost to its neighbours, if it was `ready` for that part of each bucket."""
+        """What one of its tasks lost to its neighbours, if it was ready to run for the part `ready` of each bucket."""
         node = self.nodes.get(task.node)
         cap, limit = self.mean(task.cap), _limit(job)
         return contended(
@@ -172,8 +172,8 @@ class _Grid:
         return node.cores if node is not None and node.cores else math.inf
 
     def ready(self, task: RecordedTask) -> tuple[Array, Array]:
-        """The part of each bucket in which some thread of it ran or waited: at least and at most. Its busiest thread
-        tells the least; threads that take turns come to the sum of all."""
+        """The least and the greatest part of each bucket in which some thread of it ran or waited. Its busiest thread
+        gives the least. The sum over all threads gives the greatest, as if they took turns."""
         wanted = _carried(self._ran[task.id]) + np.nan_to_num(_carried(self.mean(task.signal("cpu_waiting"))))
         most = np.minimum(np.nan_to_num(wanted), 1.0)
         busiest = _carried(self.mean(task.signal("cpu_ready")))
@@ -181,7 +181,7 @@ class _Grid:
 
 
 def _carried(values: Array) -> Array:
-    """What was read stands for the buckets before the first reading too: a first reading has no rates."""
+    """Extend the first known value to the buckets before it: a first reading has no rates."""
     known = np.flatnonzero(np.isfinite(values))
     if not len(known):
         return values
@@ -213,7 +213,7 @@ class _Lost(NamedTuple):
 
 
 def _lost(job: RecordedJob, grid: _Grid) -> _Lost:
-    """What a job lost: as much as its task that lost most, since the others wait for that one."""
+    """What a job lost: as much as the task that lost most, since the others wait for it."""
     tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
     ready = [grid.ready(task) for task in tasks]
     each = [grid.contended(job, task, most) for task, (_, most) in zip(tasks, ready, strict=True)]
@@ -317,7 +317,8 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
 
 
 def _outside(job: RecordedJob, grid: _Grid, own: Array, stepping: Array) -> Outside:
-    """What it lost beyond cores, of the part `own` of each bucket; `stepping` is the part that belongs to its steps."""
+    """What it lost other than through cores, out of the part `own` of each bucket. `stepping` is the part that belongs
+    to its steps."""
     tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
     saved = [
         (float(row["t"]) - float(row["seconds"] or 0.0), float(row["t"]))
@@ -335,7 +336,8 @@ def _proved(
     beside: Mapping[str, float],
     elapsed: float,
 ) -> tuple[list[Loss], dict[Part, TimeEstimate]]:
-    """Its losses with what is proved of them, and the parts of its own time that this comes from, or goes to."""
+    """Its losses with the proved ones put in, and the parts of its own time, from which these come or to which they
+    go."""
     known = replaced(losses, job.proofs, beside, elapsed)
     own = dict(step)
     moved = sum(loss.lost.seconds for loss in known) - sum(loss.lost.seconds for loss in losses)
@@ -356,7 +358,7 @@ def _less(part: TimeEstimate, seconds: float) -> TimeEstimate:
 
 
 def _counted(lost: _Lost, inside: Array, elapsed: float) -> list[Loss]:
-    """What it lost by waiting for cores. Its busiest thread tells how little it may have been at the least."""
+    """What it lost by waiting for cores. Its busiest thread gives the low end of the band."""
     totals = {name: float(np.sum(part * inside)) for name, part in lost.by.items()}
     whole, least = sum(totals.values()), float(np.sum(lost.least * inside))
     sure = least / whole if whole > 0.0 else 1.0
@@ -368,14 +370,14 @@ def _counted(lost: _Lost, inside: Array, elapsed: float) -> list[Loss]:
 
 
 class _SlowerSteps(NamedTuple):
-    """Parts of each bucket by which neighbours made its steps longer beyond what was counted; by neighbour."""
+    """Parts of each bucket by which each neighbour made its steps longer beyond what was counted."""
 
     parts: Mapping[str, Array]
     found: Mapping[str, Slower]
 
     def losses(self, counted: Sequence[Loss], inside: Array, elapsed: float) -> list[Loss]:
-        """All that it lost to neighbours. What was counted of one that can be compared is corrected: its steps with and
-        without that neighbour tell more."""
+        """All that it lost to neighbours. If a neighbour can be compared, that corrects what was counted: the job's
+        steps with and without the neighbour tell more."""
         losses = [loss for loss in counted if loss.to not in self.parts]
         for to, part in self.parts.items():
             told, beyond = self.found[to], float(np.sum(part * inside))
@@ -393,8 +395,8 @@ class _SlowerSteps(NamedTuple):
 def _slower(
     job: RecordedJob, beside: Mapping[str, Array], grid: _Grid, own: Array, counted: Mapping[str, Array]
 ) -> _SlowerSteps:
-    """What it lost to neighbours beyond what was counted, of the part `own` of each bucket that was left to it. Below 0
-    where too much was counted."""
+    """What it lost to neighbours beyond what was counted, out of the part `own` of each bucket that was left to it.
+    Below 0 if too much was counted."""
     if len(job.nodes) > 1:
         return _SlowerSteps({}, {})  # which node's neighbours made a step longer cannot be told
     signals = {name: _signal(cores, grid.edges) for name, cores in beside.items() if name != ITSELF}
@@ -424,11 +426,11 @@ def _own_steps(
     outside: Outside,
     ran: Sequence[tuple[float, float]],
 ) -> dict[Part, TimeEstimate]:
-    """How the time of its steps that was its own divides.
+    """Divide the time of its steps that was its own.
 
     Args:
         working: The part of each bucket in which it was ready to run, its GPU was busy, or it was blocked.
-        own: The part of each bucket that it lost to nobody, and in which it was not blocked on a disk.
+        own: The part of each bucket that it lost to nobody and in which it was not blocked on a disk.
         inside: Seconds of each bucket that belong to its steps.
         ran: When its tasks ran.
     """
@@ -471,7 +473,8 @@ def _own_steps(
 
 
 def _started(seconds: float, job: RecordedJob, elapsed: float) -> TimeEstimate:
-    """Its first step may have begun anywhere between two reports: the coarser these, the less is known of its start."""
+    """The seconds of its start. Its first step may have begun anywhere between two reports, so the band is as wide as
+    these are apart."""
     times = job.progress.t[np.isfinite(job.progress.step)]
     between = float(times[1] - times[0]) if len(times) > 1 and seconds > 0.0 else 0.0
     told = within(seconds, 0.1, elapsed)
@@ -481,13 +484,13 @@ def _started(seconds: float, job: RecordedJob, elapsed: float) -> TimeEstimate:
 
 
 def _goes_on(job: RecordedJob, start: float, grid: _Grid) -> bool:
-    """Whether it made steps in this attempt already before the time that is told of."""
+    """Whether it had made steps in this attempt before the time of the account."""
     return bool(start <= grid.edges[0] and (job.progress.t < start).any())
 
 
 def _under_way(job: RecordedJob, start: float, end: float) -> float:
-    """When the first step began of an attempt that went on from `start` to `end`: as long before the first report as
-    that is before the second. At once where it reports no steps: nothing tells its start from the rest."""
+    """When the first step of an attempt from `start` to `end` began: as long before the first report as the second is
+    after it. If it reports no steps, at `start`: nothing tells its start from the rest."""
     progress = job.progress
     kept = np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)
     times = progress.t[kept]
@@ -507,7 +510,7 @@ def _done_again(job: RecordedJob) -> float:
 
 
 def _lacks(job: RecordedJob, devices: Devices, unexplained: bool) -> list[str]:
-    """Readings that its account needs; where time is `unexplained`, those too that may have explained it."""
+    """Readings that its account needs; if time is `unexplained`, also those that might explain it."""
     lacks = []
     if not any(len(task.signal("cpu_waiting")) for task in job.tasks):
         lacks.append("time that threads waited for a core (schedstat)")

@@ -1,13 +1,14 @@
-"""What being blocked on a disk cost a job: to neighbours' traffic, to the disk itself, to its own limit of memory.
+"""Divides the time that a job was blocked on a disk: among its neighbours, the disk itself, and its own limit of
+memory.
 
-The kernel counts for how much of the time some thread was blocked on a disk. It costs the job what no other thread
-hides. Of that, in this order:
+The kernel counts for how much of the time some thread was blocked on a disk. The job loses the part that no other
+thread hides. That part is divided in this order:
 
-1. Where its memory is full, reads of pages that had been dropped for want of memory (refaults) are its limit's.
-2. What the same bytes took longer while neighbours used the disk than while they did not is theirs, by the bytes that
-   they moved meanwhile. Where they were always there, it is what the bytes took longer than at the disk's known rate.
-   Nobody is blamed who moved little, nor for more than his part of all bytes.
-3. The rest is the disk's.
+1. If its memory is full, its limit gets the reads of pages that had been dropped for want of memory (refaults).
+2. Neighbours get the extra time that the same bytes took while they used the disk, in proportion to the bytes that they
+   moved. If neighbours were always there, it is the extra time over the disk's known rate. A neighbour that moved
+   little gets nothing, and none gets more than its part of all bytes.
+3. The disk gets the rest.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from headgate.analysis.usage import Array
 _LEAST_BYTES = 1e6
 """Bytes a second that are too few to tell anything."""
 _AWAY = 0.05
-"""Of its own bytes: with fewer, neighbours count as away."""
+"""Part of the job's own bytes: neighbours that move less count as away."""
 _THERE = 0.2
-"""Of the most bytes that the disk was seen to move: with fewer, neighbours did not keep anybody from it."""
+"""Part of the most bytes that the disk was seen to move: neighbours that move less keep nobody from it."""
 _FULL = 0.7
-"""Of its rate, from which on a disk is full."""
+"""Part of its rate, from which on a disk is full."""
 _LEAST_BUCKETS = 3
 _MEMORY_FULL = 0.85
-"""Of its limit, page cache included, from which on a task's memory is full: the kernel frees ahead."""
+"""Part of its limit, page cache included, from which on a task's memory is full: the kernel frees ahead."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +64,7 @@ class Blocked:
     Args:
         by: Lost to each neighbour, by its name.
         by_memory: Lost to its own limit of memory.
-        rest: Blocked on the disk for nobody else's sake.
+        rest: Blocked on the disk without anybody to blame.
     """
 
     by: Mapping[str, Array]
@@ -94,7 +95,7 @@ def blocked_on_disk(job: OnDisk, neighbours: Mapping[str, Array], rate: float | 
 
 
 def _lost(blocked: Array, moved: Array, taken: Array, rate: float | None) -> Array:
-    """The part of `blocked` that neighbours cost who moved `taken` bytes a second."""
+    """The part of `blocked` that is due to neighbours, which moved `taken` bytes a second."""
     whole = moved + taken
     most = max(float(np.max(whole, initial=0.0)), rate or 0.0)
     reads = moved >= _LEAST_BYTES

@@ -1,9 +1,9 @@
-"""How much of a job's exposed communication is its NIC's doing, and how much a neighbour's on the same NIC.
+"""Divides a job's exposed communication: what its NIC caused, and what neighbours on the same NIC did.
 
 Sampled steps tell which part of its time a job waited for communication that backward did not hide. At the rate of the
-NIC, its own bytes need a known part of each second. Where the NIC is full, what it waited beyond that is lost to those
-whose bytes went through meanwhile, and never more than these took. Where its own bytes need most of the time that it
-waited, the NIC is what binds. Anything else is left as communication: the other ends, their cores, the latency.
+NIC, its own bytes need a known part of each second. While the NIC is full, any longer wait is lost to the neighbours
+whose bytes went through it, and never more than their bytes took. If its own bytes need most of the time that it
+waited, the NIC is the bottleneck. Anything else stays communication: the peers, their cores, the latency.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from headgate.analysis.usage import Array
 
 _FULL = 0.75
-"""Of a NIC's rate, from which on it is full: headers count, and no second is full from end to end."""
+"""Part of a NIC's rate, from which on it is full: headers count, and no second is full from end to end."""
 _BINDS = 0.6
-"""Of the time that it waited: if its own bytes alone need as much, the NIC is what binds."""
+"""Part of the time that it waited: if its own bytes alone need as much, the NIC is the bottleneck."""
 
 
 class NicTraffic(NamedTuple):
@@ -39,7 +39,7 @@ class OnNic:
     Args:
         rate: Bytes a second each way.
         own: Its own bytes.
-        neighbours: Those of each other job, and of programs outside.
+        neighbours: The bytes of each other job, and of programs outside.
     """
 
     rate: float
@@ -61,7 +61,7 @@ class Exposed:
 
 
 def spread(exposed: float, idle: Array, own: Array, inside: Array) -> Array:
-    """Where in time so many seconds of exposed communication lie: where it was idle first, then evenly.
+    """Place so many seconds of exposed communication in time: first where the job was idle, then evenly.
 
     Args:
         idle: Part of each bucket in which it was neither ready nor blocked.
@@ -76,11 +76,11 @@ def spread(exposed: float, idle: Array, own: Array, inside: Array) -> Array:
 
 
 def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:
-    """How what a job waited for communication divides: by the node on which neighbours took most in each bucket.
+    """Divide the time that a job waited for communication: in each bucket by the node on which neighbours took most.
 
     Args:
         waited: Part of each bucket.
-        nics: Of all nodes that its tasks are on; those without a known rate are left out.
+        nics: The NICs of all nodes of its tasks, without those of unknown rate.
     """
     lost, needed = np.zeros_like(waited), np.zeros_like(waited)
     names = sorted({name for nic in nics for name in nic.neighbours})

@@ -1,4 +1,5 @@
-"""Whether n jobs on m machines each got what m/n machines give, and whether one takes most of what others wait for."""
+"""Whether each of n jobs on m machines got what m/n machines give, and whether one took most of what others waited
+for."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from headgate.analysis.usage import Array, Signal, total
 from headgate.telemetry.columns import Column
 
 SharedResource = Literal["cores", "disk", "network"]
-"""Those that one node has one of. Which of its GPUs a job used is not recorded, so nothing is told of GPUs."""
+"""Resources that a node has one of. GPUs are left out, because it is not recorded which of them a job used."""
 
 _USE: Mapping[SharedResource, tuple[Column, ...]] = {
     "cores": ("cpu_cores",),
@@ -21,12 +22,13 @@ _USE: Mapping[SharedResource, tuple[Column, ...]] = {
     "network": ("net_in", "net_out"),
 }
 _WAIT: Mapping[SharedResource, tuple[Column, ...]] = {"cores": ("cpu_waiting",), "disk": ("disk_waiting", "psi_io")}
-"""What tells that a job waited for a resource, where something does."""
+"""The readings that tell whether a job waited for a resource. None tells it of the network."""
 _WAITED, _FULL = 0.1, 0.8
-"""Threads (or part of the time) that wait, and part of a rate in use, from which on a resource is scarce."""
+"""A resource is scarce from so many waiting threads (or this part of the time) on, or from this part of its rate in
+use."""
 _BLOCK_SECONDS, _MOST_BLOCKS, _LEAST_BLOCKS = 2.0, 400, 4
 _BEYOND = 1.1
-"""Of an equal part: whoever takes less than that much more dominates nobody."""
+"""A job dominates if it takes so many times an equal part."""
 _DRAWS = 200
 
 
@@ -37,7 +39,7 @@ class AloneRate(NamedTuple):
         steps_per_second: Over all of its earlier runs that count.
         low: Low end of a band of 90 % for another such run.
         high: High end of it.
-        runs: How many these were.
+        runs: How many runs these were.
         nodes: On how many nodes it ran then.
     """
 
@@ -53,13 +55,13 @@ class JobSharing:
     """What a job got of its share of the machines.
 
     Args:
-        machines: Those that were its share, m/n of n jobs that ran at a time; the mean while it made steps.
-        got: Steps that it made over those that its share gives; None where something is missing for that.
+        machines: Its share, m/n machines while n jobs ran; the mean over the time in which it made steps.
+        got: Steps that it made over those that its share gives; None if something is missing for that.
         low: Low end of a band of 90 % of it.
         high: High end of it.
-        against: Earlier runs that it is compared with: alone on all cores, or on a `slice` of just that size.
-        runs: How many these are.
-        lacks: What is missing; empty where nothing is.
+        against: The earlier runs in the comparison: alone on all cores, or on a `slice` of the size of its share.
+        runs: How many runs these are.
+        lacks: What is missing; empty if nothing is.
     """
 
     job: str
@@ -77,10 +79,10 @@ class Dominance:
     """A job that took more than an equal part of what others waited for.
 
     Args:
-        part: Of all that the jobs of a node used of the resource, while several ran; 0 to 1.
+        part: Its part of all that the jobs of the node used while several ran; 0 to 1.
         low: Low end of a band of 90 % of it.
         high: High end of it.
-        equal: An equal part.
+        equal: The equal part of each job.
     """
 
     job: str
@@ -97,8 +99,8 @@ class RunSharing:
     """How the jobs of a run shared its machines.
 
     Args:
-        most_jobs: How many ran at a time at the most.
-        dominates: The worst on each node of each scarce resource.
+        most_jobs: The most jobs that ran at the same time.
+        dominates: For each scarce resource of each node, the job that dominates it, if one does.
     """
 
     machines: int
@@ -114,12 +116,12 @@ def sharing(
     alone: Mapping[str, AloneRate],
     slices: Mapping[str, AloneRate],
 ) -> RunSharing | None:
-    """How jobs shared machines; None where no two ran at a time.
+    """How jobs shared machines; None if no two ran at the same time.
 
     Args:
-        seconds: Of the run.
-        alone: Rates of earlier runs alone, by job, where there are any.
-        slices: The same of earlier runs whose limit of cores was what m/n machines have.
+        seconds: Elapsed seconds of the run.
+        alone: Rates of earlier runs alone, by job, if there are any.
+        slices: The same for earlier runs with a limit of the cores of m/n machines.
     """
     blocks = int(np.clip(seconds / _BLOCK_SECONDS, _LEAST_BLOCKS, _MOST_BLOCKS))
     edges = np.linspace(0.0, max(seconds, 1e-3), blocks + 1)
@@ -137,7 +139,7 @@ def sharing(
 
 
 def share_of(job: RecordedJob, jobs: Sequence[RecordedJob], machines: int, seconds: float) -> float:
-    """The machines that are a job's share, m/n, on average while it ran."""
+    """A job's share of the machines, m/n, on average while it ran."""
     edges = np.linspace(0.0, max(seconds, 1e-3), _MOST_BLOCKS + 1)
     inside = _there(job, edges)
     count = sum((_there(each, edges) for each in jobs), np.zeros(_MOST_BLOCKS))
@@ -191,7 +193,7 @@ def _lacking(job: JobSharing, what: str) -> JobSharing:
 
 
 def _last_attempt(job: RecordedJob) -> tuple[Array, Array] | None:
-    """Times and steps that its last attempt reported; None where it reported fewer than three."""
+    """Times and steps that its last attempt reported; None if these are fewer than three."""
     ran = running(job.phases)
     kept = np.isfinite(job.progress.step) & (job.progress.t >= (ran[-1][0] if ran else 0.0))
     times, steps = job.progress.t[kept], np.maximum.accumulate(job.progress.step[kept])
@@ -231,13 +233,13 @@ def _of(tasks: Sequence[RecordedTask], columns: Sequence[Column], edges: Array) 
 
 
 def _is_full(node: RecordedNode, resource: SharedResource, used: Array) -> bool:
-    """Whether jobs had so much of a resource that nothing tells of waiting for that one of them must have waited."""
+    """Whether jobs used so much of a resource that one of them must have waited, though no reading tells of waiting."""
     rate = {"disk": node.disk_bytes_per_second, "network": node.nic_bytes_per_second}.get(resource)
     return rate is not None and float(np.mean(used)) >= _FULL * rate
 
 
 def _band(used: Array, whole: Array) -> tuple[float, float]:
-    """Of a part, by drawing blocks with replacement."""
+    """A band of 90 % of a part, by drawing blocks with replacement."""
     draws = np.random.default_rng(0).integers(0, len(used), (_DRAWS, len(used)))
     parts = used[draws].sum(axis=1) / np.maximum(whole[draws].sum(axis=1), 1e-12)
     low, high = np.percentile(parts, [5.0, 95.0])

@@ -1,9 +1,8 @@
-"""What sharing a GPU cost a job: its kernels wait while those of others run.
+"""What a shared GPU cost a job: its kernels wait while those of others run.
 
 NVML tells for how much of the time kernels of each process ran. A job that used a part B of the GPU while nobody else
-did, and R while others used U of it, lost 1 - R / min(B, R + U) of that time. It is told only where the GPU was full,
-and where the job was seen to have the GPU for itself for some seconds of the run: nothing else tells what it would have
-used.
+did, and R while others used U of it, lost 1 - R / min(B, R + U) of that time. A loss needs a full GPU. It also needs
+some seconds of the run in which the job had the GPU for itself, because nothing else tells B.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from headgate.analysis.usage import Array
 
 _AWAY, _FULL = 0.05, 0.9
-"""Parts of the GPU: that neighbours use at most where they count as away, and from which on it is full."""
+"""Parts of the GPU: neighbours that use at most the first count as away; from the second on, the GPU is full."""
 _LEAST_BUCKETS = 3
 
 

@@ -1,8 +1,8 @@
-"""Whether a job's loss is at its floor: it has learned, and for long nothing more.
+"""Whether a job's loss is at its floor: the job has learned, and has long learned nothing more.
 
-Reports are taken together in blocks, so that noise from batch to batch averages out and what is left of it shows as the
-scatter of the blocks. A loss is at its floor from the first block on after which a straight line through all later
-blocks does not fall beyond that scatter, nor by more than a hundredth of all that was learned.
+Reports are averaged in blocks. That averages out the noise from batch to batch; the rest of it shows as the scatter of
+the blocks. A straight line is fitted through the blocks from each one on. The loss is at its floor from the first block
+whose line falls neither beyond the scatter nor by more than a hundredth of all that was learned.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from headgate.analysis.usage import Array
 _BLOCKS = 24
 _LEAST_REPORTS = 4 * _BLOCKS
 _LEAST_PART = 0.5
-"""Of the reports: a shorter floor may be a plateau."""
+"""Part of the reports: a shorter floor may be a plateau."""
 _LEARNED = 6.0
-"""Deviations of a block that the loss has fallen by, for it to have learned anything."""
+"""The loss has learned something if it fell by so many deviations of a block."""
 _MOST_LEFT = 0.01
-"""Of all that was learned, what may still be gained over as long again."""
+"""Part of all that was learned that may still be gained over as long again."""
 _SPREAD = 2.0
 
 
@@ -39,7 +39,7 @@ class Floor(NamedTuple):
 
 
 def floor(job: RecordedJob) -> Floor | None:
-    """The floor that its loss is at; None where it still falls, never fell, or was not reported often enough."""
+    """The floor of its loss; None if the loss still falls, never fell, or was not reported often enough."""
     known = np.isfinite(job.progress.loss)
     t, losses = job.progress.t[known], job.progress.loss[known]
     if len(losses) < _LEAST_REPORTS:

@@ -22,30 +22,30 @@ Counts = npt.NDArray[np.int64]
 Buyable = Literal["cores", "network", "disk", "loader", "servers", "gpu"]
 RESOURCES: tuple[Buyable, ...] = get_args(Buyable)
 TIMES: Mapping[str, float] = {"x1.25": 1.25, "x2": 2.0, "unlimited": math.inf}
-"""How many times as much of a resource."""
+"""How many times as much of a resource there is."""
 MOST_ERROR = 0.1
-"""Of the replay: where it is off by more, it tells nothing."""
+"""Largest relative error of the replay: beyond it, no figure is given."""
 
 _MOST_SPEEDUP = 100.0
-"""Told for all that is more: without limit, a part that was all of the step takes no time at all."""
+"""No figure is larger: without limit, a part that was all of the step takes no time at all."""
 _WIRE = 1.04
 """Bytes on the wire over those of messages."""
 _THROTTLED_CORES = 0.01
 _WAITS = 0.05
-"""Part of a step from which on waiting for the loader is more than handing the batch over."""
+"""A smaller part of a step is no waiting for the loader: handing a batch over takes as much."""
 _FULL = 0.8
-"""Part of the rate that a disk is held to, from which on it is what reading waits for."""
+"""Part of a disk's rate from which on reading waits for the disk."""
 _READS = 1e6
-"""Bytes a second below which a job does not read to speak of."""
+"""Bytes a second below which a job hardly reads."""
 _NOISE, _OF_GAIN = 0.05, 0.25
-"""A band of 90 % reaches over so much at the least, and over this part of what is bought; held against what really came
-by benchmarks/more_really.py."""
+"""The least half width of a band of 90 %, and its further part of what is bought; benchmarks/more_really.py checks
+both."""
 _SPREAD = 1.645
 _TINY = 1e-9
 _PAUSE = 20.0
-"""Mean steps that a report is late, from which on the job did something else; batches come in bursts of a few."""
+"""If a report is late by so many mean steps, the job did something else; batches come in bursts of a few."""
 _TOGETHER = 1.1
-"""Two resources bind together where more of both buys so many times what more of the better one does."""
+"""Two resources bind together if more of both buys so many times what more of the better one does."""
 _NO_RATE = "the rate of its nodes' NICs is not known: state it in the cluster file (`nic: 10Gbit`)"
 _APART = "it has several tasks, and none of their steps was sampled"
 
@@ -63,8 +63,8 @@ class More:
     """What more would buy.
 
     Args:
-        figures: By resource and how much of it; None where there is no such number, as 1.25 processes. Resources that a
-            job does not have, as servers, are left out.
+        figures: By resource and how much of it; None if there is no such number, as 1.25 processes. Resources that the
+            job does not have, such as servers, are left out.
         together: The same for pairs whose two resources bind together.
         lacks: Why there is no figure, by resource.
         replay_error: Seconds of a replayed step over those of a measured one, less 1; None: no steps were sampled.
@@ -95,7 +95,7 @@ class _Steps:
     """What is replayed.
 
     Args:
-        rows: For each path the number of the row of consecutive steps that it is of.
+        rows: For each path, the number of its row of consecutive steps.
     """
 
     paths: Sequence[Path]
@@ -131,7 +131,7 @@ def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
 
 
 def _stretch(job: RecordedJob) -> tuple[float, float] | None:
-    """From when to when its last attempt went through steps; None where it did not, or went through one."""
+    """Begin and end of the steps of its last attempt; None if it made fewer than two."""
     ran, progress = running(job.phases), job.progress
     if not ran or not job.tasks:
         return None
@@ -198,7 +198,7 @@ class _View:
     # --- what every job tells ----------------------------------------------------------------------------------------
 
     def _cores(self, readers: int) -> tuple[CoresUsed | None, float, str]:
-        """How its worker used cores, the most that it may have, and why the first is not known."""
+        """How its worker used cores, the most cores that it may have, and why the first is not known."""
         task = self._worker
         ran, waited = self._mean(task.signal("cpu_cores")), self._mean(task.signal("cpu_waiting"))
         node = self._nodes.get(task.node)
@@ -222,7 +222,7 @@ class _View:
         return used, most, ""
 
     def _blocked(self) -> tuple[float | None, str]:
-        """The part of the time in which it was blocked on a disk, and why that is not known."""
+        """The part of the time in which it was blocked on a disk; if that is not known, why."""
         task = self._worker
         read = task.signal("disk_read")
         node = self._nodes.get(task.node)
@@ -238,7 +238,7 @@ class _View:
     # --- scripts without spans ---------------------------------------------------------------------------------------
 
     def _unsampled(self) -> _Steps:
-        """Of a script that tells no spans, a second of its steps stands for a step."""
+        """For a script that tells no spans: a second of its steps stands for a step."""
         lacks: dict[Buyable, str] = {"loader": "its steps tell no spans, so its waiting for input is not known"}
         cores, most, why = self._cores(0)
         if why:
@@ -297,7 +297,7 @@ class _View:
         return _Steps(paths, rows, beside, now / measured - 1.0, lacks)
 
     def _slowest(self) -> list[TracedStep]:
-        """Of each step the worker that waited least for the others: they waited for that one."""
+        """The slowest worker of each step: it waited least for the others, and they waited for it."""
         steps: dict[object, list[TracedStep]] = defaultdict(list)
         synchronous = (self._job.plan or {}).get("synchronous") is not False
         for step in self._traced:
@@ -307,7 +307,7 @@ class _View:
         return sorted(found, key=lambda step: step.told)
 
     def _measured(self) -> float:
-        """Mean seconds of a step by what it reported, without the pauses in which it evaluates or saves."""
+        """Mean seconds of a step by its reports, without pauses for evaluations and checkpoints."""
         progress, (start, end) = self._job.progress, self._stretch
         kept = np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)
         reached, first = np.unique(np.maximum.accumulate(progress.step[kept]), return_index=True)
@@ -317,22 +317,22 @@ class _View:
 
 
 def _computes(cores: CoresUsed, paths: Sequence[Path], now: float, readers: int, waited: bool) -> float:
-    """The part of its reading in which a core was used or waited for: what its threads wanted beyond its computing."""
+    """The part of its reading that uses a core or waits for one: what its threads wanted beyond its computing."""
     wanted = (cores.ran + cores.waited) * now - mean(paths, [path.compute for path in paths])
     reading = readers * now if waited else mean(paths, [path.reading for path in paths])
     return min(max(wanted / reading, 0.0), 1.0) if reading > 0.0 else 1.0
 
 
 def _rows(steps: Sequence[TracedStep]) -> Counts:
-    """For each step the number of its row of consecutive steps."""
+    """For each step, the number of its row of consecutive steps."""
     numbers = np.array([step.told.step for step in steps])
     return np.concatenate([[0], np.cumsum(np.diff(numbers) != 1)]).astype(np.int64)
 
 
 def _stand_for(steps: Sequence[TracedStep], rows: Counts, readers: int) -> Array:
-    """How many steps each sampled one stands for: those nearest to its row, in equal parts. The first steps are sampled
-    more often. Batches come in bursts of as many as there are processes that read: each place in a burst counts alike,
-    where all were sampled."""
+    """How many steps each sampled one stands for: an equal part of those nearest to its row. The first steps are
+    sampled more often. Batches come in bursts of one from each process that reads. Each place in a burst counts alike,
+    if all places were sampled."""
     numbers = np.array([step.told.step for step in steps])
     first, count = np.unique(rows, return_index=True, return_counts=True)[1:]
     weights = np.ones(len(numbers))
@@ -366,7 +366,7 @@ def _path(step: TracedStep, gpu_busy: float, reads: bool, blocked: float, exchan
 
 
 class _Exchange:
-    """How full the NICs of a job's nodes were while its tasks exchanged gradients, and how busy its servers."""
+    """How full the NICs of a job's nodes were while its tasks exchanged gradients, and how busy its servers were."""
 
     def __init__(self, job: RecordedJob, traced: Sequence[TracedStep], nodes: Mapping[str, RecordedNode]) -> None:
         self._tasks: Mapping[str, RecordedTask] = {task.name: task for task in job.tasks}
@@ -386,7 +386,7 @@ class _Exchange:
                     self._moved[step.told.step][node, way] += size
 
     def _passages(self, step: TracedStep) -> Iterator[tuple[str, str, float]]:
-        """What a step of a worker moved through NICs: node, whether in a push or a pull, and bytes."""
+        """What a worker's step moved through NICs: the node, push or pull, and the bytes."""
         here = self._tasks[step.told.task.name].node
         for each in step.transfers:
             peer = self._tasks.get(each.peer)
@@ -396,7 +396,7 @@ class _Exchange:
                     yield peer.node, each.way, each.bytes
 
     def of(self, step: TracedStep, path: Path) -> Path:
-        """A path with what of its exchange each resource took."""
+        """The path, with the part of its exchange that each resource took."""
         if not step.transfers:
             return path
         begin, end = min(each.begin for each in step.transfers), max(each.end for each in step.transfers)
@@ -409,7 +409,7 @@ class _Exchange:
         )
 
     def _full(self, node: str, step: TracedStep) -> float:
-        """Seconds of a step in which the NIC of a node was full: gradients and sums may pass at once."""
+        """Seconds of a step in which a node's NIC was full. Gradients and sums may pass at the same time."""
         rate, moved = self._rates[node], self._moved[step.told.step]
         if not rate:
             return 0.0

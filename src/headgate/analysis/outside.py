@@ -1,7 +1,7 @@
-"""What a job lost to what is outside it beyond cores: the disk, its NIC, its GPU, and its own limit of memory.
+"""What a job lost through other resources than cores: the disk, its NIC, its GPU, and its own limit of memory.
 
-Each part comes out of what the job has not lost through cores (`headgate.analysis.contention`): first what it was
-blocked on a disk, then what it waited for communication, then its GPU.
+Each part comes out of the time that the job has not lost through cores (`headgate.analysis.contention`). First comes
+the time blocked on a disk, then waiting for communication, then the GPU.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _WAYS: tuple[Column, Column] = ("tcp_in", "tcp_out")
 _ERROR = 0.3
 """Relative error, to one side of a band of 90 %."""
 _STRANGE = 0.2
-"""Of a NIC's rate: less that went through it and is nobody's may be headers, and bytes that were sent again."""
+"""Part of a NIC's rate: less traffic that belongs to nobody may be headers and retransmitted bytes."""
 _LEAST_BUCKETS = 3
 _GONE = 0.1
-"""Of the traffic while a job is there: what is left without it, at most, for the rest to be that job's."""
+"""Part of the traffic while a job is there. If no more than this is left without the job, the traffic is the job's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,9 +38,9 @@ class Outside:
     Args:
         by: Lost to each neighbour, by resource and name.
         by_memory: Lost to its own limit of memory.
-        by_disk: Blocked on the disk for nobody else's sake.
+        by_disk: Blocked on the disk without anybody to blame.
         by_nic: Waited for communication because its own bytes filled the NIC.
-        idle: Of all these but the last, what lies where it was neither ready nor its GPU busy.
+        idle: The part of all these but `by_nic` in which it was not ready to run and its GPU was not busy.
     """
 
     by: Mapping[tuple[Resource, str], Array]
@@ -127,13 +127,14 @@ class Devices:
         return Outside(by, disk.by_memory, disk.rest, exposed.by_nic, np.minimum(taken, idle))
 
     def tell_blocked(self, job: RecordedJob) -> bool:
-        """Whether anything was read of how long it was blocked on disks."""
+        """Whether any reading tells how long it was blocked on disks."""
         nodes = [self._nodes[name] for name in job.nodes if name in self._nodes]
         own = (task.signal(column) for task in job.tasks for column in ("psi_io", "disk_waiting"))
         return any(map(len, own)) or any(len(node.signal("psi_io")) for node in nodes)
 
     def _mean(self, of: RecordedJob | RecordedTask | RecordedNode, column: Column) -> Array:
-        """Of each bucket; NaN where nothing is known. A first reading has no rates: the one after it stands for it."""
+        """The mean of each bucket; NaN where nothing is known. A first reading has no rates, so the second stands for
+        it."""
         key = id(of), column
         if (known := self._known.get(key)) is not None:
             return known
@@ -151,7 +152,7 @@ class Devices:
     # --- disk -------------------------------------------------------------------------------------------------------
 
     def _disk(self, job: RecordedJob, own: Array, working: Mapping[TaskOfRun, Array], saving: Array) -> Blocked:
-        """What being blocked cost it: as much as its worker that lost most, since the others wait for that one."""
+        """What being blocked cost it: as much as the worker that lost most, since the others wait for it."""
         tasks = [task for task in job.tasks if task.id in working]
         each = [self._disk_of(job, task, own, working[task.id], saving) for task in tasks]
         if len(each) == 1:
@@ -189,8 +190,8 @@ class Devices:
         )
 
     def _blocked(self, task: RecordedTask, mine: Array, neighbours: Mapping[str, Array]) -> Array:
-        """Part of each bucket in which it was blocked on a disk: as its own pressure tells, or its threads' delays; or,
-        where it moved more bytes than all others, as the node's pressure tells."""
+        """Part of each bucket in which it was blocked on a disk. The task's pressure tells, or the delays of its
+        threads. Without these, the node's pressure does, where the task moved more bytes than all others."""
         for told in (self._mean(task, "psi_io"), np.minimum(self._mean(task, "disk_waiting"), 1.0)):
             if np.isfinite(told).any():
                 return np.nan_to_num(told)
@@ -201,8 +202,8 @@ class Devices:
         return np.where(mine > others, np.nan_to_num(self._mean(node, "psi_io")), 0.0)
 
     def _moved(self, job: RecordedJob, node: str) -> tuple[dict[str, Array], Array]:
-        """Bytes a second that others moved on the disk of a node, by name, and those of a job. Of programs outside only
-        reads count: what a task wrote, the kernel may write to the disk much later."""
+        """Bytes a second that others moved on the disk of a node, by name, and those of a job. For programs outside
+        only reads count, because the kernel may write what a task wrote much later."""
         used: dict[str, Array] = {}
         read = np.zeros(len(self._edges) - 1)
         for other, task in self._here(node):
@@ -241,14 +242,14 @@ class Devices:
             yield OnNic(node.nic_bytes_per_second, mine, known)
 
     def _rest(self, node: RecordedNode, known: Sequence[NicTraffic], rate: float) -> NicTraffic:
-        """What went through a NIC and no connection of a task carried; little of it may be headers."""
+        """What went through a NIC without a task's connection. A little of it may be headers, and is left out."""
         passed = NicTraffic(self._mean(node, "net_in"), self._mean(node, "net_out"))
         rest = [np.nan_to_num(way) - sum(each[index] for each in known) for index, way in enumerate(passed)]
         return NicTraffic(*(_lasting(np.where(each >= _STRANGE * rate, each, 0.0)) for each in rest))
 
     def _whose(self, rest: NicTraffic, jobs: Collection[str]) -> str | None:
-        """Whose the rest is: of programs outside where no other job was there, of a job where it comes and goes with
-        that one; None where nothing tells."""
+        """Whose the rest is. Without another job it belongs to programs outside; to a job if it comes and goes with
+        that job. None if nothing tells."""
         if not jobs:
             return OTHERS
         [name, *more] = jobs
@@ -265,7 +266,8 @@ class Devices:
     # --- GPU --------------------------------------------------------------------------------------------------------
 
     def _gpu(self, job: RecordedJob, stepping: Array) -> dict[str, Array]:
-        """What it lost on a GPU that it shares: on a node with one, for of several nothing tells which it had."""
+        """What it lost on a GPU that it shares. Only on a node with one GPU: with several, nothing tells which one it
+        had."""
         [task, *more] = job.tasks
         node = self._nodes.get(task.node)
         if more or node is None or node.gpus != 1 or not len(task.signal("gpu_busy")):
@@ -278,7 +280,7 @@ class Devices:
 
 
 def _lasting(values: Array) -> Array:
-    """Without what lasts less than three buckets: a connection that was closed is not counted to its end."""
+    """Leave out what lasts less than three buckets: a connection that was closed is not counted to its end."""
 
     def beside(each: Array) -> list[Array]:
         wider = np.pad(each, 1)
@@ -288,6 +290,6 @@ def _lasting(values: Array) -> Array:
 
 
 def memory_limit(job: RecordedJob) -> float | None:
-    """Bytes that its user lets each of its tasks use; None: no limit."""
+    """Its user's limit of memory for each of its tasks, in bytes; None: no limit."""
     limit = (job.spec.get("limits") or {}).get("memory_bytes")
     return float(limit) if isinstance(limit, int | float) else None

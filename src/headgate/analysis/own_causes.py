@@ -1,8 +1,8 @@
-"""Causes within a job: what held it back that no neighbour, limit or fault did.
+"""Causes within a job: what held it back other than neighbours, limits and faults.
 
-Each is told from what was recorded of its steps, and only where that shows it; what it shows is in docs/explain.md. The
-workers of a synchronous plan are all as slow as the slowest. So a straggler is told by the time that each worker's own
-part of a step takes, without what it waited for others.
+Each comes from what was recorded of the job's steps, and only if that shows it; docs/explain.md has the rules. All
+workers of a synchronous plan are as slow as the slowest. So a straggler shows in the time of each worker's own part of
+a step, without its waiting for others.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ OwnName = Literal[
 _LEAST_STEPS = 3
 """Sampled steps of a worker, for its own part of a step to be known."""
 _STRAGGLES = 0.1
-"""Part of a step by which a worker's own part is longer than that of the others, from which on it is a straggler."""
+"""A straggler's own part of a step is longer than the others' by this part of the step."""
 _FULL_NIC, _FULL_CORES = 0.7, 0.85
-"""Usual use from which on a server's NIC or cores are full: steps come in bursts."""
+"""Median use from which on a server's NIC or cores are full: steps come in bursts."""
 _BUSIER = 1.3
-"""Times by which the node of a server is busier than those of the workers, where it is what they wait for."""
+"""The workers wait for a server if its node is this many times as busy as theirs."""
 _TABLES, _TOUCHED = 0.5, 0.25
 """Tables are most of what is exchanged, and a step touches few of their rows."""
 _BUSY_WORKER, _ALL_CORES = 0.6, 0.85
-"""Part of the time that a loader's worker runs where it computes; part of the cores in use where no more are free."""
+"""From this part of the time on, a loader's worker computes; from this part of the cores in use on, none is free."""
 _SHORT_STEP, _USEFUL, _OF_PEAK, _MEMORY_RATE = 5e-3, 0.2, 0.3, 5e9
-"""A small step: shorter than so many seconds, and arithmetic takes at most a part of it. Arithmetic goes at a part of a
-core's peak, and weights move at so many bytes a second, gradient and update included."""
+"""A small step is shorter than so many seconds, and arithmetic takes at most this part of it. Arithmetic runs at this
+part of a core's peak. Weights move at so many bytes a second, gradient and update included."""
 _SPINNING_CORES = 1.5
 """Cores in use from which on the threads of small steps spin."""
 _GAP_TIMES, _GAP_SECONDS = 3.0, 0.2
-"""Before a report of an evaluation: a pause this much longer than those between steps is the evaluation."""
+"""A pause before a report of an evaluation is the evaluation if it is so many times the usual one, and so many
+seconds."""
 _TRAINS = 0.03
-"""Part of the time that the process that trains is ready at the least: one that is less starts others and waits."""
+"""Part of the time that the training process is ready at the least; one below it starts others and waits."""
 
 
 class OwnCause(NamedTuple):
@@ -63,7 +64,7 @@ class OwnCause(NamedTuple):
     Args:
         why: A sentence, without what it cost.
         part: The part of the account that it explains.
-        resource: That more of would help; None where there is none.
+        resource: More of it would help; None if there is none.
     """
 
     name: OwnName
@@ -75,7 +76,7 @@ class OwnCause(NamedTuple):
 
 
 class OwnTime(NamedTuple):
-    """The time of a job's steps that it lost to nobody else.
+    """The time of its steps that a job lost to nobody else.
 
     Args:
         seconds: All of it.
@@ -94,7 +95,7 @@ class OwnTime(NamedTuple):
 
 
 def own_causes(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> tuple[OwnCause, ...]:
-    """All that is told of a job, whatever it cost."""
+    """All causes found in a job, whatever each cost."""
     found = [*_straggling(job, nodes, time), *_exchanging(job, nodes, time), *_loading(job, nodes, time)]
     return (*found, *_small_steps(job, time), *_pausing(job, time))
 
@@ -153,8 +154,8 @@ def _span(task: RecordedTask, name: str) -> float:
 def _is_slow_node(
     slow: RecordedTask, others: Sequence[RecordedTask], extra: float, times: float, time: OwnTime
 ) -> bool:
-    """Whether a straggler's node is why: its threads wait for cores that nobody else uses, or each span of its steps is
-    longer than the others', in about the same proportion."""
+    """Whether the straggler's node is the cause. Its threads wait for cores that nobody else uses, or each span of its
+    steps is longer than the others', in about the same proportion."""
     if not slow.node or slow.node in {task.node for task in others}:
         return False
     waited = _mean(slow, "cpu_waiting", time) - median(_mean(task, "cpu_waiting", time) for task in others)
@@ -213,7 +214,7 @@ def _used(task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime) 
 
 
 def _usual(node: RecordedNode, column: Column, time: OwnTime) -> float:
-    """The median of its readings: an end that takes its time is no part of it."""
+    """The median of its readings, so that a slow end does not count."""
     values = node.signal(column).during(time.stretches).value
     return float(np.median(values)) if len(values) else 0.0
 
@@ -222,8 +223,8 @@ def _usual(node: RecordedNode, column: Column, time: OwnTime) -> float:
 
 
 def waited_for_others(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> float:
-    """Seconds in which the process that trains was not ready and others that it started were: of a job whose steps
-    nobody divides, this is what it waited for its loader's workers."""
+    """Seconds in which the training process was not ready to run and processes that it started were. In a job without
+    sampled steps, that is its waiting for the loader's workers."""
     if job.division is not None or len(job.tasks) != 1 or job.signal("gpu_busy").mean:
         return 0.0
     main, any_of_it = (job.signal(column).during(stretches) for column in ("main_ready", "cpu_ready"))
@@ -233,7 +234,7 @@ def waited_for_others(job: RecordedJob, stretches: Sequence[tuple[float, float]]
 
 
 def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> Iterator[OwnCause]:
-    """A loader whose workers are busy: with cores to spare more workers help, without any the work has to be less."""
+    """A loader whose workers are busy. With idle cores, more workers help; without, the work has to become less."""
     if len(job.tasks) != 1 or time.input.seconds <= 0.0:
         return
     task = job.tasks[0]
@@ -289,7 +290,7 @@ def _pausing(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
 
 
 def evaluated(job: RecordedJob) -> float:
-    """Seconds that it evaluated: as its own process told, or as long as its steps paused before it reported one."""
+    """Seconds that it evaluated: by its own process, or by the pauses of its steps before reports of evaluations."""
     return max(job.asides.get("evaluation", 0.0), _paused_for_evaluations(job))
 
 

@@ -2,9 +2,10 @@
 
 A pause is one of two adjacent windows of time, and a coin says which. If the neighbour has no effect, the difference
 between the two windows is as likely to be positive as negative, whatever else goes on. So the means of random subsets
-of the differences are an exact interval (Hartigan, Using subsample values as typical values, JASA 1969). Looks at it
-are at counts that are fixed beforehand, and share 5 % among them (Bonferroni): all intervals hold at once 95 times of
-100, whenever it ends. Pairs of adjacent windows: duet benchmarking (Bulej and others, arXiv 2001.05811).
+of the differences are an exact interval (Hartigan, Using subsample values as typical values, JASA 1969). The
+proof looks at the interval after counts that are fixed beforehand. The looks share an
+error of 5 % (Bonferroni). So all intervals hold at once 95 times of 100, whenever the
+proof ends. Pairs of adjacent windows: duet benchmarking (Bulej and others, arXiv 2001.05811).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from headgate.analysis.losing import Loss, TimeEstimate
 from headgate.analysis.usage import Array
 
 ERROR = 0.05
-"""How often, at the most, an effect is seen where there is none."""
+"""How often, at the most, a proof sees an effect that is not there."""
 EFFECT = 0.05
-"""What is looked for: by so much faster without the neighbour. Less is no effect worth a change."""
+"""The effect to look for: so much faster without the neighbour. A smaller one is not worth a change."""
 LEAST_PAUSES, MOST_PAUSES = 8, 512
 """Fewer cannot tell anything from chance."""
 LEAST_REPORTS = 4.0
@@ -32,26 +33,26 @@ LEAST_STEPS = 8.0
 """Steps that it should hold."""
 
 _POWER = 0.8
-"""How often an effect of `EFFECT` is seen with the planned number of pauses."""
+"""How often the planned number of pauses shows an effect of `EFFECT`."""
 _MOST_LOOKS = 4
 _SUBSETS = 20_000
 _MOST_DIFFERENCE = 1.0
 """A window without a step, as of an evaluation, counts for no more than this: three times as fast or as slow."""
 
 Outcome = Literal["seen", "none", "open"]
-"""An effect; none of `EFFECT` or more; neither can be told."""
+"""`seen`: there is an effect; `none`: there is none of `EFFECT` or more; `open`: neither can be told."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 class Window(NamedTuple):
-    """From when to when, in seconds on any clock."""
+    """A stretch of time, in seconds on any clock."""
 
     begin: float
     end: float
 
 
 class Gain(NamedTuple):
-    """By which part a job would be faster without its neighbour, with the ends of an interval; 0.5: by 50 %."""
+    """By which part a job would be faster without its neighbour, and the ends of an interval; 0.5 means by 50 %."""
 
     part: float
     low: float
@@ -89,8 +90,8 @@ class Proof:
 
 
 def difference(times: Array, steps: Array, held: Window, free: Window) -> float | None:
-    """How much faster a job was in a window in which its neighbour was held than in one in which it ran: the difference
-    of the rates over their mean. None where its reports cannot tell the two apart.
+    """How much faster a job was in the window in which its neighbour was held than in the free one: the difference of
+    the two rates over their mean. None if its reports cannot tell the windows apart.
 
     A report that spans the edge of a window is split by least squares: the steps between two reports are the sum, over
     the two windows and what is around them, of rate times overlap.
@@ -122,22 +123,23 @@ def _overlap(begins: Array, ends: Array, window: Window) -> Array:
 
 
 def report_seconds(times: Array, steps: Array) -> tuple[float, float] | None:
-    """Usual seconds between two reports, and of a step; None while too little is known."""
+    """The median seconds between two reports, and the mean seconds of a step; None while too little is known."""
     if len(times) < 2 * LEAST_REPORTS or steps[-1] <= steps[0]:
         return None
     return float(np.median(np.diff(times))), float(times[-1] - times[0]) / float(steps[-1] - steps[0])
 
 
 def window_seconds(reports: float, step: float, least: float, most: float) -> float | None:
-    """How long a pause should be to be seen in steps that take so long, told so often; None: `most` is too short."""
+    """How long a pause has to be to show in steps of `step` seconds with a report every `reports` seconds; None if
+    `most` is too short."""
     if max(reports, step) > most:
         return None
     return min(max(LEAST_REPORTS * reports, LEAST_STEPS * step, least), most)
 
 
 def noise(times: Array, steps: Array, seconds: float) -> float | None:
-    """Deviation of the difference between two adjacent windows in which nobody was held, robust against single ones;
-    None while too little is known."""
+    """Deviation of the difference between two adjacent windows in which nobody was held, robust against outliers; None
+    while too little is known."""
     starts = np.arange(times[0] + seconds, times[-1] - 3 * seconds, 2 * seconds)
     pairs = ((Window(at, at + seconds), Window(at + seconds, at + 2 * seconds)) for at in map(float, starts))
     found = [each for held, free in pairs if (each := difference(times, steps, held, free)) is not None]
@@ -155,7 +157,7 @@ def pauses_needed(deviation: float, effect: float = EFFECT) -> int:
 
 
 def looks(planned: int) -> dict[int, float]:
-    """After how many pauses it is looked, and which part of the error each look may spend: the last one half of it."""
+    """After how many pauses a proof looks, and which error each look may spend. The last look may spend half of it."""
     counts = [planned]
     while len(counts) < _MOST_LOOKS and counts[-1] // 2 >= LEAST_PAUSES:
         counts.append(counts[-1] // 2)
@@ -166,8 +168,8 @@ def looks(planned: int) -> dict[int, float]:
 
 
 def interval(differences: Sequence[float], error: float, seed: int = 0) -> tuple[float, float]:
-    """Ends of an interval for the mean difference that misses it with a probability of at most `error`: means of random
-    subsets, or of all, where there are few."""
+    """Ends of an interval that misses the mean difference with a probability of at most `error`. It comes from the
+    means of random subsets; if there are few subsets, of all."""
     values = np.asarray(differences, dtype=float)
     count = len(values)
     if 2**count <= _SUBSETS:
@@ -182,7 +184,7 @@ def interval(differences: Sequence[float], error: float, seed: int = 0) -> tuple
 
 
 def gain(difference: float) -> float:
-    """By which part a job is faster in one window than in the other, from the difference of `difference`."""
+    """By which part a job is faster in one window than in the other, from the result of `difference`."""
     return (2.0 + difference) / (2.0 - difference) - 1.0
 
 
@@ -201,7 +203,7 @@ def judged(differences: Sequence[float], error: float) -> tuple[Gain, Outcome]:
 def replaced(
     losses: Sequence[Loss], proofs: Sequence[Proof], beside: Mapping[str, float], elapsed: float
 ) -> list[Loss]:
-    """Losses with those in the place of what was counted or compared that are proved, where these are known better.
+    """The losses, with proved ones in place of counted or compared ones if they are known better.
 
     Args:
         losses: One for each culprit and resource.
@@ -227,8 +229,8 @@ def _lost(found: Gain, seconds: float) -> TimeEstimate:
 
 
 def _divided(to: str, known: Sequence[Loss], band: TimeEstimate) -> list[Loss]:
-    """Which resource it was a pause does not tell: as it was counted or compared. What waits for nothing that can be
-    counted is held back by caches and memory bandwidth."""
+    """Divide a proved loss among resources as it was counted or compared, because a pause does not tell the resource.
+    If nothing was counted, it is due to caches and memory bandwidth."""
     whole = sum(loss.lost.seconds for loss in known)
     if whole <= 0.0:
         return [Loss(to, "memory", band, "proved")]

@@ -1,7 +1,7 @@
 """A step of a job, replayed with faster parts.
 
-A step is a graph of spans. The loader's processes read beside it; the training process waits for the batch, computes on
-cores and on a GPU, and exchanges gradients, as far as these are there already, while it still computes:
+A step is a graph of spans. The loader's processes read beside it. The training process waits for the batch, then
+computes on cores and on a GPU. It exchanges the gradients that are ready while it still computes:
 
     reading --> compute, before the first gradient --> compute that hides the exchange --> what is left of the exchange
                                                   \\-> network --> servers --> network /
@@ -25,14 +25,14 @@ from headgate.analysis.usage import Array
 
 _HALVINGS = 40
 _CALM = 0.03
-"""Part of the threads that wait for a core, up to which cores held nothing back."""
+"""Part of the threads that wait for a core, up to which the cores held nothing back."""
 _LAST_CHUNK = 0.05
 """Part of an exchange that cannot begin before backward is done: its last bucket of gradients."""
 _TINY = 1e-9
 
 
 class Faster(NamedTuple):
-    """How many times faster each resource is; infinite: without limit."""
+    """How many times faster each resource is; infinity means without limit."""
 
     cores: float = 1.0
     network: float = 1.0
@@ -49,10 +49,10 @@ class CoresUsed:
     Args:
         ran: Cores in use.
         waited: Threads that were ready and had no core.
-        threads: The most that it has ready at once.
+        threads: The most threads that it has ready at once.
         ready: Part of the time in which some thread ran or waited, 0 to 1.
-        capped: Whether its own cap is what made threads wait.
-        grows: Whether it has more threads where it is given more cores.
+        capped: Whether its own cap made threads wait.
+        grows: Whether it has more threads with more cores.
     """
 
     ran: float
@@ -64,12 +64,12 @@ class CoresUsed:
 
     @property
     def calm(self) -> bool:
-        """Whether no thread waited to speak of."""
+        """Whether its threads hardly waited."""
         return self.waited <= _CALM * (self.ran + self.waited)
 
     def speed(self, times: float) -> float:
-        """How many times faster it computes on so many times the cores. A part of its work is done by one thread, the
-        rest by all of them at once (Amdahl 1967); both follow from how many threads were ready on average."""
+        """How many times faster it computes on so many times the cores. One thread does a part of its work, and all
+        threads at once do the rest (Amdahl 1967). Both follow from the mean number of ready threads."""
         if self.ready <= 0.0 or self.ran <= 0.0:
             return 1.0
         one, many, cores = self._work()
@@ -84,7 +84,7 @@ class CoresUsed:
         return max(now / then, 1.0) if then > 0.0 else math.inf
 
     def _work(self) -> tuple[float, float, float]:
-        """CPU seconds a second of one thread alone and of all together, and the cores that it had for them."""
+        """CPU seconds a second of its serial and of its parallel work, and the cores that it had for them."""
         ran, wanted = self.ran / self.ready, (self.ran + self.waited) / self.ready
         threads = max(self.threads, wanted, 1.0)
         if self.capped:
@@ -101,14 +101,14 @@ class CoresUsed:
 
 
 def _held(part: float, ran: float, threads: float) -> float:
-    """Threads that a cap holds on average, if this part of its free time is done by all of them: a burst uses the cap
-    up the sooner the more threads it has."""
+    """Threads that a cap holds on average, if all threads work in this part of the free time. A burst of more threads
+    uses the cap up sooner."""
     free = 1.0 + part * (threads - 1.0)
     return max(1.0 - ran / free, 0.0) * (1.0 + part * (threads**2 - 1.0)) / free
 
 
 def _root(rising: Callable[[float], float]) -> float:
-    """Where in [0, 1] a rising function passes 0; an end where it does not."""
+    """Where in [0, 1] a rising function passes 0; an end of the interval if it does not."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -121,16 +121,16 @@ class Path:
     """The seconds of one step along its slowest worker.
 
     Args:
-        reading: Read by the training process itself.
-        blocked: Of these, blocked on a disk.
-        waiting: For the loader's processes.
-        compute: On cores.
-        gpu: On a GPU.
-        exposed: Only waiting for other tasks.
-        exchange: From the first byte of the exchange to the last; part of it is hidden behind computing.
-        server_nic: Of the exchange, the NIC of the busiest node with servers was full.
+        reading: The training process itself read.
+        blocked: The part of `reading` that was blocked on a disk.
+        waiting: It waited for the loader's processes.
+        compute: It computed on cores.
+        gpu: It computed on a GPU.
+        exposed: It only waited for other tasks.
+        exchange: From the first byte of the exchange to the last. Computing hides a part of it.
+        server_nic: The part of the exchange in which the NIC of the busiest node with servers was full.
         worker_nic: The same of a node with workers.
-        serving: Of the exchange, servers computed.
+        serving: The part of the exchange in which servers computed.
         weight: How many steps it stands for.
     """
 
@@ -151,10 +151,10 @@ class Path:
         return self.reading + self.waiting + self.compute + self.gpu + self.exposed
 
     def replayed(self, faster: Faster, cores: float) -> float:
-        """Seconds without reading, and without waiting for the loader's processes.
+        """Replayed seconds of a step, without reading and without waiting for the loader's processes.
 
         Args:
-            cores: How many times faster more cores make what computes on them.
+            cores: How many times faster the work on cores becomes.
         """
         compute = self.compute / cores + self.gpu / faster.gpu
         return compute + self._left(faster, cores, compute)
@@ -184,11 +184,13 @@ class Surroundings:
 
     Args:
         cores: How its slowest task used cores.
-        most_cores: That it may have at most: of the node without the neighbours, or its cap; infinite: not known.
-        readers: Processes that read its input beside it; 0: the training process reads; None: not known.
-        loading: Seconds that these take for the input of a step, all together, where the step waits for them.
-        loading_blocked: Part of the time in which they are blocked on a disk, 0 to 1.
-        reading_computes: Part of what reading takes besides in which it needs a core, 0 to 1.
+        most_cores: The most cores that it may have: those of the node that neighbours leave, or its cap. Infinite if
+            not known.
+        readers: Processes that read its input beside it. 0 if the training process reads; None if not known.
+        loading: Seconds that all readers together take for the input of a step; None if the step does not wait for
+            them.
+        loading_blocked: Part of the time in which the readers are blocked on a disk, 0 to 1.
+        reading_computes: Part of the rest of the reading time in which it needs a core, 0 to 1.
     """
 
     cores: CoresUsed
@@ -227,5 +229,5 @@ def step_seconds(paths: Sequence[Path], beside: Surroundings, faster: Faster) ->
 
 
 def mean(paths: Sequence[Path], values: Sequence[float] | Array) -> float:
-    """The mean of a value of each path over all the steps that the paths stand for."""
+    """The mean of a value of the paths, over all steps that the paths stand for."""
     return float(np.average(values, weights=[path.weight for path in paths]))

@@ -49,9 +49,9 @@ NAMES: tuple[Name, ...] = get_args(Name)
 _LEAST_PART, _LEAST_SECONDS = 0.05, 1.0
 """Of a job's elapsed time: what cost less is not worth a verdict."""
 _LEAST_STARTING = 0.2
-"""Every job starts: only a start that takes this part of the time is worth a verdict."""
+"""Every job has to start: only a start that takes this part of the time is worth a verdict."""
 _MANY_THREADS = 0.8
-"""Threads that wait on average though no core could run them, from which on they are too many."""
+"""Threads that wait on average beyond those that the cores could run: from here on, there are too many."""
 
 
 _THROUGH: Mapping[Resource, tuple[str, Name]] = {
@@ -90,7 +90,7 @@ class Verdict(NamedTuple):
     Args:
         name: One of `NAMES`; docs/explain.md has a section for each.
         why: A sentence.
-        next: What to do about it, to be pasted where it can be; empty where there is nothing to do.
+        next: What to do about it, if possible as a command or a line to paste; empty if there is nothing to do.
         low: Seconds that it cost, at the least.
         high: Seconds that it cost, at the most.
     """
@@ -112,7 +112,7 @@ class _Cause:
 
 
 def verdict(account: Account) -> Verdict:
-    """The cause that cost a job most, `healthy` where none cost much, `not-known` where too much is unexplained."""
+    """The cause that cost a job most; `healthy` if none cost much, `not-known` if too much is unexplained."""
     elapsed = account.elapsed
     unexplained = account.parts["unexplained"]
     if account.lacks or (elapsed > 0.0 and unexplained.seconds > MOST_UNEXPLAINED * elapsed):
@@ -190,7 +190,7 @@ def _causes(account: Account) -> Iterator[_Cause]:
 
 
 def _next(cause: _Cause, more: More) -> str:
-    """What to do about a cause, with what it buys where that is known."""
+    """What to do about a cause, and what that buys if it is known."""
     bought = _bought(cause.name, more)
     if bought and cause.name in ("input", "loader"):
         return f"{bought} Or prepare the data once and store it."
@@ -198,7 +198,7 @@ def _next(cause: _Cause, more: More) -> str:
 
 
 def _bought(name: Name, more: More) -> str:
-    """What twice as much of the resource behind a cause would buy, where that is known and worth it."""
+    """What twice as much of the resource behind a cause would buy; empty if that is not known or not worth it."""
     known = {resource: found["x2"] for resource in _BEHIND.get(name, ()) if (found := more.figures.get(resource))}
     sure = {resource: each.speedup for resource, each in known.items() if each is not None and each.low > 1.0}
     if not sure:
@@ -213,7 +213,8 @@ def _bought(name: Name, more: More) -> str:
 
 
 def _waits(account: Account) -> Iterator[_Cause]:
-    """Input and communication, where no cause of either is known; devices and memory."""
+    """Causes of waiting: devices, memory, and input and communication unless a cause within the job accounts for
+    them."""
     job, known = account.job, {cause.part for cause in account.own}
     disk, waits = _divided(account, "input", "disk")
     nic, exposed = _divided(account, "communication", "network")
@@ -262,8 +263,8 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
 
 
 def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEstimate, TimeEstimate]:
-    """What of a part was lost through a device that nobody kept from the job, and the rest; all of it where that is
-    most of it."""
+    """Divide a part into what was lost through a device with nobody to blame, and the rest. If that is most of it, it
+    gets all."""
     whole = account.parts[part]
     through = next((loss.lost for loss in account.losses if (loss.to, loss.resource) == (NODE, resource)), NONE)
     if through.seconds >= whole.seconds / 2:
@@ -304,14 +305,14 @@ def _instead(culprit: str) -> str:
 
 
 def _too_many_threads(account: Account) -> Verdict:
-    """What too many threads cost nobody can count; it is told only where nothing else is found."""
+    """The cost of too many threads cannot be counted, so this verdict comes only if nothing else is found."""
     waiting = f"{account.excess_threads:.1f} threads of {account.job} waited: it has more threads than cores"
     high = account.parts["compute"].seconds / 2
     return Verdict("own-threads", f"{waiting}.", 'Fewer threads: `env: {OMP_NUM_THREADS: "1"}`.', 0.0, high)
 
 
 def _learned(account: Account, floor: Floor) -> Verdict:
-    """Nothing held it back, and there is nothing left to learn: told last of all."""
+    """Nothing held it back, and there is nothing left to learn. This verdict comes last of all."""
     since = max(account.elapsed - floor.since, 0.0)
     why = (
         f"The loss of {account.job} is at its floor of {floor.loss:.4g}: the last {say_seconds(since)} changed nothing."

@@ -1,4 +1,4 @@
-"""What held each job back, as the terminal and `--json` tell it."""
+"""What held each job back, for the terminal and for `--json`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _job(account: Account) -> dict[str, Any]:
 
 
 def tell(found: list[Account], console: Console) -> None:
-    """Print verdict, why and next of each job, where its time went, and to whom it was lost."""
+    """Print each job's verdict, reason and next step, where its time went, and to whom it was lost."""
     for index, account in enumerate(found):
         if index:
             console.print()
@@ -81,7 +81,7 @@ def tell(found: list[Account], console: Console) -> None:
 
 
 def headline(account: Account) -> list[Text]:
-    """Verdict, why and next: two lines, or three."""
+    """Verdict, reason and next step, in two or three lines."""
     told = verdict(account)
     lines = [Text.assemble((account.job, "bold"), ": ", (told.name, "bold")), Text(f"  {told.why}")]
     if told.next:
@@ -90,8 +90,8 @@ def headline(account: Account) -> list[Text]:
 
 
 def headlines(found: Sequence[Account]) -> list[str]:
-    """Why each job was held back and what to do next, a line each: the dearest first, of very many the first ones; then
-    which jobs were healthy, and which are not known. Jobs that took no time to speak of are left out."""
+    """Why each job was held back and what to do next, in a line each. The largest loss comes first; of very many jobs
+    only the first are listed. Then come the healthy jobs and those not known. Very short jobs are left out."""
     told = [(account.job, verdict(account)) for account in found if account.elapsed >= _LEAST_SECONDS]
     held = sorted((why for _, why in told if why.name not in ("healthy", "not-known")), key=lambda why: -why.high)
     lines = [f"{why.name}: {why.why}" + (f" Next: {why.next}" if why.next else "") for why in held[:_MOST_LINES]]

@@ -20,16 +20,16 @@ from headgate.reports.recording import NODE, Recording
 from headgate.telemetry.store import RunReader
 
 _SAME = ("script", "run", "args", "workdir", "python", "env")
-"""Fields of a job by which it is the same; how many tasks it has changes no step, since the global batch stays."""
+"""Two jobs are the same if these fields are. The number of tasks changes no step, since the global batch stays."""
 _LOOKED_AT, _ENOUGH = 200, 10
-"""Runs: the latest are looked at, until so many tell."""
+"""At most so many of the latest runs are read, until so many tell a rate."""
 _MOST_REPORTS = 20_000
 _SETTLE_SECONDS, _LEAST_SECONDS, _LEAST_STEPS, _BLOCKS = 2.0, 3.0, 5, 20
 _OUTSIDE = 0.1
-"""Of a node's cores: with more than that in use by others it did not run alone."""
+"""Part of a node's cores: if others used more, the job did not run alone."""
 _SAME_CORES = 0.05
 _LEAST_ERROR, _UNKNOWN_ERROR = 0.03, 0.05
-"""Relative deviation from run to run: at the least, and where there is only one run to tell."""
+"""Relative deviation from run to run: the least, and the one to assume with a single run."""
 _SPREAD = 1.645
 """Deviations on each side of a band of 90 %."""
 
@@ -41,14 +41,14 @@ class _EarlierRun(NamedTuple):
 
 
 def alone_before(run: Recording, job: RecordedJob, cores: float | None = None) -> AloneRate | None:
-    """How fast a job was in earlier runs in which it ran alone on the same nodes; None where there are none.
+    """How fast a job was in earlier runs alone on the same nodes; None if there are none.
 
-    The runs are those that lie beside this one. A run counts if it had the same script or command, arguments,
-    environment and working folder, and nothing else ran meanwhile: no other job, no other run, and no programs outside
-    on more than a tenth of the cores.
+    The runs are those in the same folder as this one. A run counts if its job had the same script or command,
+    arguments, environment and working folder, and if nothing else ran meanwhile: no other job, no other run, and no
+    programs outside on more than a tenth of the cores.
 
     Args:
-        cores: Its limit of cores then, to 5 %; None: the limit that it has now.
+        cores: Its limit of cores in these runs, to 5 %; None: the limit that it has now.
     """
     earlier = list(_earlier(run))
     wanted = (job.spec.get("limits") or {}).get("cores") if cores is None else cores
@@ -65,7 +65,7 @@ def alone_before(run: Recording, job: RecordedJob, cores: float | None = None) -
 
 
 def _earlier(run: Recording) -> Iterator[_EarlierRun]:
-    """Runs that lie beside this one, by the time at which they began."""
+    """The earlier runs in the same folder, in the order in which they began."""
     beside = sorted(run.folder.parent.iterdir()) if run.folder.parent.is_dir() else []
     before = [each for each in beside if each.name < run.folder.name and (each / runs.STORE).exists()]
     for folder in before[-_LOOKED_AT:]:
@@ -81,7 +81,7 @@ def _overlap(one: _EarlierRun, other: _EarlierRun) -> bool:
 
 
 def _rates(each: _EarlierRun, run: Recording, job: RecordedJob, cores: float | None) -> list[tuple[float, float, int]]:
-    """Rate, its standard error and the number of nodes, of each job of a run that is the same and ran alone."""
+    """Rate, its standard error and number of nodes, for each job of a run that is the same and ran alone."""
     with RunReader(each.folder / runs.STORE) as reader:
         described = loads(reader.meta().get("node"))
         nodes = {node.get("name"): node.get("cores") for node in described} if isinstance(described, list) else {}
@@ -127,7 +127,7 @@ def _rate(reader: RunReader, row: Mapping[str, Any], nodes: Mapping[str, Any]) -
 
 
 def _mean(times: Array, steps: Array) -> tuple[float, float]:
-    """Mean rate and its standard error, from blocks between two reports each."""
+    """Mean rate and its standard error, from the rates of blocks of reports."""
     at = np.unique(np.round(np.linspace(0, len(times) - 1, _BLOCKS + 1)).astype(int))
     seconds = np.diff(times[at])
     rates = (np.diff(steps[at]) / np.maximum(seconds, 1e-9))[seconds > 0.0]
@@ -136,7 +136,7 @@ def _mean(times: Array, steps: Array) -> tuple[float, float]:
 
 
 def _others(reader: RunReader, tasks: Sequence[str], nodes: set[str], start: float, end: float) -> float:
-    """Cores in use by programs outside the job, on its nodes; 0 where that was not read."""
+    """Cores in use by others than the job, on its nodes; 0 if that was not read."""
     sql = "SELECT avg(cpu_cores) FROM usage WHERE target = ? AND t BETWEEN ? AND ?"
     all_of_it = sum(reader.tuples(sql, (NODE + node, start, end))[0][0] or 0.0 for node in nodes)
     own = sum(reader.tuples(sql, (task, start, end))[0][0] or 0.0 for task in tasks)
@@ -144,7 +144,7 @@ def _others(reader: RunReader, tasks: Sequence[str], nodes: set[str], start: flo
 
 
 def _together(found: Sequence[tuple[float, float, int]]) -> AloneRate | None:
-    """One rate of several runs, with a band for another such run: their spread, and the error of each."""
+    """One rate of several runs, with a band for another such run, from their spread and the error of each."""
     if not found:
         return None
     nodes = found[0][2]

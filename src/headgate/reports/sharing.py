@@ -17,11 +17,11 @@ from headgate.reports.templates import Markup, render
 from headgate.reports.words import MISSING, counted
 
 _SLICE_MOST = 0.95
-"""Of a job's nodes: a share that is larger is no slice."""
+"""Part of a job's nodes: a larger share is no slice."""
 
 
 def shared(run: Recording) -> RunSharing | None:
-    """What each job got of its share, against its own earlier runs; None where no two jobs ran at a time."""
+    """What each job got of its share, against its own earlier runs; None if no two jobs ran at the same time."""
     first = found_of(run.jobs, run.nodes, run.seconds, {}, {})
     if first is None:
         return None
@@ -40,7 +40,7 @@ def as_json(sharing: RunSharing | None) -> dict[str, Any] | None:
 
 
 def tell(sharing: RunSharing, console: Console) -> None:
-    """Print a row of each job, then what is to be said of all of them."""
+    """Print a row for each job, then sentences about all of them."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("Its share")
     for name in ("Machines", "Got of it", "90 % band"):
@@ -55,14 +55,14 @@ def tell(sharing: RunSharing, console: Console) -> None:
 
 
 def section(run: Recording) -> Markup | None:
-    """The same for the report."""
+    """The same for the HTML report."""
     sharing = shared(run)
     if sharing is None:
         return None
     columns = (
         ("Job", "text", ""),
-        ("Machines", "", "its share: m machines over the n jobs that ran at a time"),
-        ("Got of it", "", "steps that it made over those that its share gives"),
+        ("Machines", "", "its share: m machines over the n jobs that ran at the same time"),
+        ("Got of it", "", "steps that it made, over those that its share gives"),
         ("90 % band", "text", ""),
         ("Against", "text", "earlier runs of the same job alone"),
     )
@@ -81,7 +81,7 @@ def against(job: JobSharing) -> str:
 
 
 def sentences(sharing: RunSharing) -> list[str]:
-    """Who got less than its share, and who took most of what others waited for."""
+    """Which jobs got less than their share, and which took most of what others waited for."""
     where = "one machine" if sharing.machines == 1 else f"{sharing.machines} machines"
     lines = [f"Up to {sharing.most_jobs} jobs at a time shared {where}."]
     lines += [
