@@ -30,7 +30,7 @@ from tests.harness.warm import TORCH, WarmProcess, warm_python
 from headgate import lab
 from headgate.cluster import Cluster, Node
 from headgate.events import ENDED
-from headgate.hub.peers import Peers
+from headgate.hub.state.peers import Peers
 from headgate.identifiers import TaskId, TaskName
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation

@@ -206,7 +206,7 @@ CAUSES = (
     Cause("cpu hog", ("neighbour-cores",), cores_beside),
     Cause("memory hog", ("neighbour-memory",), memory_beside),
     Cause("disk hog", ("neighbour-disk",), disk_beside("reading")),
-    Cause("disk hog, compute", SOUND, disk_beside("matmul"), SHORT, control=True),
+    Cause("disk hog beside compute", SOUND, disk_beside("matmul"), SHORT, control=True),
     Cause("nic hog", ("neighbour-network",), network_beside, rate="200Mbit"),
     Cause(
         *("nic limited", ("network", "servers"), lambda draw: on_lab("steady", draw, SERVED)),

@@ -37,11 +37,11 @@ from headgate.cluster import Node
 from headgate.engines.channel import Connection
 from headgate.engines.log import TaskLog
 from headgate.errors import HeadgateError, StorageError
-from headgate.hub.attempt import Attempt
-from headgate.hub.listener import HubListener
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.run import LiveRun
+from headgate.hub.parts.listener import HubListener
 from headgate.hub.server import HubServer
+from headgate.hub.state.attempt import Attempt
+from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission, parse
 from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.jobs import Job, ProgressRule

@@ -19,7 +19,7 @@ from tests.harness.warm import TORCH, WarmProcess, warm_python
 
 from headgate.engines.channel import Connection, listen
 from headgate.engines.launch import inject, server_command
-from headgate.hub.peers import AttemptMeetings, Peers
+from headgate.hub.state.peers import AttemptMeetings, Peers
 from headgate.identifiers import TaskName
 from headgate.plans import Plan
 from headgate.testing import wait

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.events import Exit, Progress
-from headgate.hub.attempt import APART_SECONDS, Attempt
+from headgate.hub.state.attempt import APART_SECONDS, Attempt
 from headgate.identifiers import JobId, TaskName
 from headgate.jobs import ProgressRule
 from headgate.plans import Plan

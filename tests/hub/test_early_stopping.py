@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.hub.user import User
 
-from headgate.hub.job import LiveJob
+from headgate.hub.state.job import LiveJob
 from headgate.jobs import Job, ProgressRule
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait

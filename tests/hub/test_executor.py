@@ -14,9 +14,9 @@ from headgate import runs
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL
 from headgate.events import Action, Exit, MarkIdle, MarkJob, SetShare, StartTask, StopTask
-from headgate.hub.executor import Executor
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.run import LiveRun
+from headgate.hub.parts.executor import Executor
+from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job
@@ -28,7 +28,7 @@ PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("
 
 
 def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.hub.executor._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("headgate.hub.parts.executor._AGAIN_SECONDS", 0.01)
     done: list[tuple[str, Any]] = []
     finished = asyncio.Event()
 

@@ -12,10 +12,10 @@ import pytest
 from tests.hub.user import User
 
 from headgate.events import Checkpoint, Event, Fitted, Progress, TaskStarted, Usage
-from headgate.hub.attempt import Attempt
-from headgate.hub.forecasting import Forecasting
-from headgate.hub.job import LiveJob
-from headgate.hub.live_runs import LiveRuns
+from headgate.hub.parts.forecasting import Forecasting
+from headgate.hub.state.attempt import Attempt
+from headgate.hub.state.job import LiveJob
+from headgate.hub.state.live_runs import LiveRuns
 from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
@@ -88,7 +88,7 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
         live.current.start(TaskName(f"worker-{i}"), "here", "127.0.0.1", ProgressReader(ProgressRule()), False)
     live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (None, live)))
     now = 0.0
-    monkeypatch.setattr("headgate.hub.forecasting.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("headgate.hub.parts.forecasting.time", SimpleNamespace(monotonic=lambda: now))
 
     async def hear() -> Fitted:
         nonlocal now

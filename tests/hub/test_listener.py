@@ -16,12 +16,12 @@ import pytest
 from headgate import runs
 from headgate.cluster import Node
 from headgate.events import CheckpointDone, Event, Exit, Progress, TaskExited, TaskJoined
-from headgate.hub import listener as listener_module
-from headgate.hub.attempt import Attempt
-from headgate.hub.job import MOST_METRICS
-from headgate.hub.listener import AT_ONCE, MOST_COMPLAINTS, HubListener
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.run import LiveRun
+from headgate.hub.parts import listener as listener_module
+from headgate.hub.parts.listener import AT_ONCE, MOST_COMPLAINTS, HubListener
+from headgate.hub.state.attempt import Attempt
+from headgate.hub.state.job import MOST_METRICS
+from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.jobs import Job, ProgressRule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from headgate.events import Progress
-from headgate.hub.attempt import MergedProgress
+from headgate.hub.state.attempt import MergedProgress
 from headgate.identifiers import TaskId
 
 FIRST, SECOND = TaskId("r/a/worker-0"), TaskId("r/a/worker-1")

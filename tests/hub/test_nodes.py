@@ -10,8 +10,8 @@ import pytest
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.events import Event, NodeJoined, NodeLeft
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.nodes import Nodes
+from headgate.hub.parts.nodes import Nodes
+from headgate.hub.state.live_runs import LiveRuns
 
 ENGINE = EngineSpec("elsewhere")
 HERE, THERE = (Node("here", cores=cores, memory_bytes=2**30) for cores in (4.0, 2.0))
@@ -62,7 +62,7 @@ def test_every_run_on_a_lab_is_told_that_a_node_is_gone(monkeypatch: pytest.Monk
     nodes = Nodes(HERE, cast(LiveRuns, SimpleNamespace(runs=runs, event=event)), told.append)
     nodes.join(cast(Any, submission))
     told.clear()
-    monkeypatch.setattr("headgate.hub.nodes.nodes_there", lambda _: frozenset())
+    monkeypatch.setattr("headgate.hub.parts.nodes.nodes_there", lambda _: frozenset())
     for _ in range(2):
         nodes.look()
     gone = [(name, "fault", "node far is gone") for name in runs]

@@ -11,10 +11,10 @@ import pytest
 from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
 from headgate.events import Exit, NodeJoined, StartTask, TaskExited
-from headgate.hub.engines import Engines
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.nodes import Nodes
-from headgate.hub.reserving import Reserving
+from headgate.hub.parts.engines import Engines
+from headgate.hub.parts.nodes import Nodes
+from headgate.hub.parts.reserving import Reserving
+from headgate.hub.state.live_runs import LiveRuns
 from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job, Limits
 from headgate.plans import Plan

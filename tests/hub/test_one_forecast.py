@@ -16,11 +16,11 @@ from tests.planning import jobs as planned
 from headgate.analysis import forecast
 from headgate.analysis.forecast import Question, Remaining
 from headgate.events import Checkpoint, Event, Exit, Fitted, Progress, TaskExited, TaskStarted, Usage
-from headgate.hub.attempt import Attempt
-from headgate.hub.forecasting import Forecasting
-from headgate.hub.job import LiveJob
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.replanning import Replanning
+from headgate.hub.parts.forecasting import Forecasting
+from headgate.hub.parts.replanning import Replanning
+from headgate.hub.state.attempt import Attempt
+from headgate.hub.state.job import LiveJob
+from headgate.hub.state.live_runs import LiveRuns
 from headgate.identifiers import FIRST_WORKER, JobId, TaskName
 from headgate.jobs import Job, ProgressRule
 from headgate.planning.moving import Standing
@@ -65,7 +65,7 @@ class Course:
         clock = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: 0.0)
         for part in ("forecasting", "replanning"):
             monkeypatch.setattr(f"headgate.hub.{part}.time", clock)
-        monkeypatch.setattr("headgate.hub.forecasting.answer", self._answer)
+        monkeypatch.setattr("headgate.hub.parts.forecasting.answer", self._answer)
         monkeypatch.setattr(Replanning, "_better", lambda _, spec, watched, standing, *_more: self._weigh(standing))
 
     def begins(self, workers: int = 1) -> None:

@@ -13,9 +13,9 @@ from tests.planning.jobs import profile
 
 from headgate.cluster import Cluster, Node
 from headgate.events import Event, JobPlanned, PlanJob, StopRequested
-from headgate.hub.choosing import Choosing
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.run import LiveRun
+from headgate.hub.parts.choosing import Choosing
+from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId
 from headgate.jobs import Job

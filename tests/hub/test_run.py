@@ -8,8 +8,8 @@ import pytest
 from headgate import runs
 from headgate.cluster import Node
 from headgate.events import Progress
-from headgate.hub import run as live
-from headgate.hub.run import LiveRun
+from headgate.hub.state import run as live
+from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission
 from headgate.identifiers import TaskId
 from headgate.jobs import Job

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.hub.peers import Peers
+from headgate.hub.state.peers import Peers
 from headgate.identifiers import TaskName
 from headgate.keras import cluster
 from headgate.plans import Plan

@@ -87,7 +87,7 @@ def command(
 
 def _prove(run: str | None, job: str | None, neighbour: str | None, most: float | None, as_json: bool) -> None:
     """Have the hub prove who slows the jobs of a running run, and say what came of it."""
-    from headgate.hub.proving import MOST_PART
+    from headgate.hub.parts.proving import MOST_PART
 
     folder, job = _meant(run, job) if run is not None else (None, None)
     (chosen,) = running_jobs([], folder.name if folder is not None else None)

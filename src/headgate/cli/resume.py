@@ -18,7 +18,7 @@ from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import StorageError, UsageError
 from headgate.hub import api
 from headgate.hub.client import await_guards
-from headgate.hub.run import JOB
+from headgate.hub.state.run import JOB
 from headgate.hub.submission import Submission
 from headgate.telemetry.store import RunReader
 

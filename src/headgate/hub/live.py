@@ -25,21 +25,21 @@ from headgate.engines.program import source, words_of
 from headgate.engines.remote.environment import more, sent
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event
-from headgate.hub.choosing import Choosing
 from headgate.hub.client import connect, overlapping
-from headgate.hub.engines import Engines
-from headgate.hub.executor import Executor, Oversubscription
-from headgate.hub.forecasting import Forecasting, StartEstimates
-from headgate.hub.hangs import Hangs
-from headgate.hub.job import LiveJob
-from headgate.hub.listener import HubListener
-from headgate.hub.live_runs import Component, LiveRuns
-from headgate.hub.nodes import HealthChecks, Nodes
-from headgate.hub.proving import Proving
-from headgate.hub.replanning import Replanning
-from headgate.hub.reserving import Reserving
-from headgate.hub.run import LiveRun
-from headgate.hub.sampling import Sampling
+from headgate.hub.parts.choosing import Choosing
+from headgate.hub.parts.engines import Engines
+from headgate.hub.parts.executor import Executor, Oversubscription
+from headgate.hub.parts.forecasting import Forecasting, StartEstimates
+from headgate.hub.parts.hangs import Hangs
+from headgate.hub.parts.listener import HubListener
+from headgate.hub.parts.nodes import HealthChecks, Nodes
+from headgate.hub.parts.proving import Proving
+from headgate.hub.parts.replanning import Replanning
+from headgate.hub.parts.reserving import Reserving
+from headgate.hub.parts.sampling import Sampling
+from headgate.hub.state.job import LiveJob
+from headgate.hub.state.live_runs import Component, LiveRuns
+from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId
 from headgate.isolation.spawning import OWN

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.harness.gang import Gang
 
-from headgate.hub.peers import Peers
+from headgate.hub.state.peers import Peers
 from headgate.identifiers import TaskName
 from headgate.plans import Plan
 from headgate.task import Channel

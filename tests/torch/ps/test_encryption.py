@@ -10,7 +10,7 @@ import pytest
 import torch
 import zmq
 
-from headgate.hub.peers import Peers
+from headgate.hub.state.peers import Peers
 from headgate.identifiers import TaskName
 from headgate.torch.ps.transport.wire import _LAYOUT, Header, MessageKind, token
 

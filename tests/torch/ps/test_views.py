@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.hub.peers import Peers
+from headgate.hub.state.peers import Peers
 from headgate.identifiers import TaskName
 from headgate.plans import Plan
 from headgate.torch.ps.transport.views import Member, View

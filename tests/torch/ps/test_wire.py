@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from headgate.engines import launch
-from headgate.hub.peers import Peers
+from headgate.hub.state.peers import Peers
 from headgate.identifiers import TaskName
 from headgate.plans import Plan
 from headgate.torch import ps

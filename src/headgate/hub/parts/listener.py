@@ -16,10 +16,10 @@ from headgate.engines.base import LOCAL, Listener
 from headgate.engines.program import program, source
 from headgate.events import Event, Exit
 from headgate.hub import messages
-from headgate.hub.attempt import Attempt
-from headgate.hub.job import LiveJob
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.run import LiveRun
+from headgate.hub.state.attempt import Attempt
+from headgate.hub.state.job import LiveJob
+from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.state.run import LiveRun
 from headgate.identifiers import FIRST_WORKER, TaskId, TaskName
 from headgate.profiling import store as profiles
 from headgate.telemetry.failures import FailureReader

@@ -24,12 +24,12 @@ from headgate.events import (
     TaskExited,
     TaskStarted,
 )
-from headgate.hub.choosing import Choosing
-from headgate.hub.engines import Engines
-from headgate.hub.forecasting import Forecasting
-from headgate.hub.job import LiveJob
-from headgate.hub.live_runs import Component, LiveRuns
-from headgate.hub.nodes import Nodes
+from headgate.hub.parts.choosing import Choosing
+from headgate.hub.parts.engines import Engines
+from headgate.hub.parts.forecasting import Forecasting
+from headgate.hub.parts.nodes import Nodes
+from headgate.hub.state.job import LiveJob
+from headgate.hub.state.live_runs import Component, LiveRuns
 from headgate.identifiers import JobId
 from headgate.jobs import Job
 from headgate.planning.candidates import tells

@@ -14,8 +14,8 @@ from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec, Listener
 from headgate.errors import HeadgateError
 from headgate.events import Exit
-from headgate.hub.live_runs import LiveRuns
-from headgate.hub.nodes import Nodes
+from headgate.hub.parts.nodes import Nodes
+from headgate.hub.state.live_runs import LiveRuns
 from headgate.identifiers import TaskId
 from headgate.profiling import calibration
 from headgate.telemetry.columns import Column

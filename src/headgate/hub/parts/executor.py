@@ -17,14 +17,14 @@ from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited
-from headgate.hub.attempt import Attempt
-from headgate.hub.choosing import Choosing
-from headgate.hub.engines import Engines
-from headgate.hub.gating import gate, turns_at, turns_in
-from headgate.hub.listener import HubListener
-from headgate.hub.live_runs import Component, LiveRuns
-from headgate.hub.nodes import Nodes
-from headgate.hub.run import LiveRun
+from headgate.hub.parts.choosing import Choosing
+from headgate.hub.parts.engines import Engines
+from headgate.hub.parts.listener import HubListener
+from headgate.hub.parts.nodes import Nodes
+from headgate.hub.state.attempt import Attempt
+from headgate.hub.state.gating import gate, turns_at, turns_in
+from headgate.hub.state.live_runs import Component, LiveRuns
+from headgate.hub.state.run import LiveRun
 from headgate.identifiers import TaskId
 from headgate.plans import Plan
 from headgate.shares import Share, spare

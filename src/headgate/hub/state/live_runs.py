@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.events import Action, Event
-from headgate.hub.job import LiveJob
-from headgate.hub.run import LiveRun
+from headgate.hub.state.job import LiveJob
+from headgate.hub.state.run import LiveRun
 from headgate.identifiers import JobId, TaskId
 from headgate.units import say_text
 

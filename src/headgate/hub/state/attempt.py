@@ -13,8 +13,8 @@ from typing import Any
 
 from headgate.engines.contracts import is_port_taken
 from headgate.events import Exit, Progress
-from headgate.hub.gating import OPEN, PAUSED, strictest
-from headgate.hub.peers import AttemptMeetings, Peers
+from headgate.hub.state.gating import OPEN, PAUSED, strictest
+from headgate.hub.state.peers import AttemptMeetings, Peers
 from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.plans import Plan
 from headgate.task.part import LOOPBACK

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
 from headgate.events import Action, Event, MoveRequested, NodeJoined, StartTask, TaskExited
-from headgate.hub.engines import Engines
-from headgate.hub.live_runs import Component, LiveRuns
-from headgate.hub.nodes import Nodes
+from headgate.hub.parts.engines import Engines
+from headgate.hub.parts.nodes import Nodes
+from headgate.hub.state.live_runs import Component, LiveRuns
 from headgate.identifiers import JobId, TaskId
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.events import ENDED, Checkpoint, JobState, Progress
-from headgate.hub.attempt import Attempt
+from headgate.hub.state.attempt import Attempt
 from headgate.jobs import Job
 from headgate.task import saving
 from headgate.telemetry.arguments import TrainingLength

@@ -26,7 +26,7 @@ from headgate.engines.program import program
 from headgate.errors import StorageError
 from headgate.events import ENDED, Checkpoint, Progress
 from headgate.hub import messages
-from headgate.hub.job import LiveJob
+from headgate.hub.state.job import LiveJob
 from headgate.hub.submission import Submission
 from headgate.identifiers import FIRST_WORKER, TaskId, TaskOfRun
 from headgate.jobs import Job

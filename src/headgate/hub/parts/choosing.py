@@ -14,8 +14,8 @@ from headgate.cluster import Cluster, Node
 from headgate.engines import scripts
 from headgate.errors import UsageError
 from headgate.events import ENDED, Event, JobPlanned, PlanJob, StopRequested
-from headgate.hub.live_runs import Component, LiveRuns
-from headgate.hub.nodes import Nodes
+from headgate.hub.parts.nodes import Nodes
+from headgate.hub.state.live_runs import Component, LiveRuns
 from headgate.identifiers import JobId
 from headgate.planning.choosing import Choice, JobToPlan, choose, has_choice, starts_at_once
 from headgate.plans import Plan

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Progress, TaskExited, TaskStarted
-from headgate.hub.live_runs import Component, LiveRuns
-from headgate.hub.run import LiveRun
+from headgate.hub.state.live_runs import Component, LiveRuns
+from headgate.hub.state.run import LiveRun
 from headgate.identifiers import JobId, TaskId
 from headgate.telemetry import stacks
 from headgate.telemetry.stacks import Frame, TaskStacks

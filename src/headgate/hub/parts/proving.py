@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from headgate.engines.base import LOCAL
 from headgate.errors import HeadgateError, IsolationError, UsageError
 from headgate.events import ENDED, Action, Event, Progress, StopRequested, StopTask, TaskExited, TaskStarted
-from headgate.hub.live_runs import Component, LiveRuns
-from headgate.hub.run import LiveRun
+from headgate.hub.state.live_runs import Component, LiveRuns
+from headgate.hub.state.run import LiveRun
 from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box
 from headgate.units import say_seconds

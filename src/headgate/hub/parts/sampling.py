@@ -10,8 +10,8 @@ from headgate import events
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec
 from headgate.events import Action, Event
-from headgate.hub.live_runs import Component, LiveRuns
-from headgate.hub.run import LiveRun
+from headgate.hub.state.live_runs import Component, LiveRuns
+from headgate.hub.state.run import LiveRun
 from headgate.identifiers import TaskId
 from headgate.telemetry.base import Target
 from headgate.telemetry.columns import Column

@@ -1,0 +1,1 @@
+"""What the hub knows of runs, jobs and attempts while they live."""
