@@ -1,4 +1,4 @@
-"""Who is connected to an engine's task channel, and what they say; driven by the engine's one thread."""
+"""The connections to an engine's task channel, and what tasks say on them. The engine's one thread drives them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from headgate.engines.channel import HELLO_SECONDS, LINE_BYTES, MESSAGES_A_SECON
 from headgate.identifiers import TaskId
 
 ACCEPT_PAUSE_SECONDS = 1.0
-"""How long tasks that want to connect wait where this process can take in no more of them."""
+"""How long tasks wait to connect while this process can take in no more of them."""
 
 _DRAIN_ACCEPTS = 64
 MOST_STRANGERS = 64
-"""Connections that have not said hello yet; the one that has waited longest goes where there are more."""
+"""The most connections that have not said hello. If there are more, the oldest is closed."""
 
 
 class Connections:
-    """Takes in tasks that connect, and reads what they say no faster than it can be worked off.
+    """Accepts connections of tasks, and reads what they say no faster than the engine can handle it.
 
-    A task that says more finds its socket full. It waits, or leaves out what may be missed. Other tasks are read as
-    before.
+    A task that says more finds its socket full. It waits, or leaves out what may be missed. Other tasks are not
+    affected.
 
     Args:
-        path: Where the channel's socket is made; its folder must be one that only this user can enter.
-        selector: Of the engine's thread; what is registered there has as its data what to call.
-        key_of: The key of a running task; None for any other.
+        path: Where the channel's socket is made. Only this user may be able to enter its folder.
+        selector: The selector of the engine's thread. The data of each entry is the function to call.
+        key_of: Gives the key of a running task; None for any other.
         greeted: Called when a task has said hello, before its other messages.
         said: Called with the messages of tasks.
-        listener: Told what was worked around.
+        listener: Gets warnings about what was worked around.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Connections:
         selector.register(self._server, selectors.EVENT_READ, self._accept)
 
     def of(self, task: TaskId) -> Connection | None:
-        """The connection of a task; None where it has none."""
+        """The connection of a task; None if it has none."""
         return self._of.get(task)
 
     def reads_again(self) -> list[float]:
-        """When `read_on` is to be called, for whatever waits for it."""
+        """The times at which `read_on` has to be called."""
         oldest = next(iter(self._strangers), None)
         hello = [oldest.since + HELLO_SECONDS] if oldest is not None else []
         again = [self._accepts_again] if self._accepts_again is not None else []
@@ -83,7 +83,7 @@ class Connections:
             self._watch(connection)
 
     def settle(self, task: TaskId) -> None:
-        """Take in all that a task that has ended still had to say, then close its connections."""
+        """Read all that a task said before it ended, then close its connections."""
         for _ in range(_DRAIN_ACCEPTS):
             try:
                 self._accept_one()
@@ -97,7 +97,7 @@ class Connections:
         self._flooding.discard(task)
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         for connection in self._open:
             connection.close()
         self._server.close()
@@ -128,7 +128,7 @@ class Connections:
                 self._swarmed = True
                 self._listener.warned(
                     None,
-                    f"more than {MOST_STRANGERS} connections to the task channel said no hello; the oldest are closed",
+                    f"more than {MOST_STRANGERS} connections to the task channel sent no hello; the oldest are closed",
                 )
         self._open.add(connection)
         self._watch(connection)
@@ -154,7 +154,7 @@ class Connections:
             )
 
     def _receive(self, connection: Connection) -> bool:
-        """Take in what has arrived; False when that was nothing, or the end."""
+        """Read what has arrived. False if that was nothing, or the end."""
         known = connection.task
         try:
             messages = connection.receive()

@@ -1,5 +1,5 @@
-"""The contracts by which launchers other than Headgate tell the processes of a script of each other: the variables that
-each of them gets. Worker `i` has rank `i`."""
+"""The contracts of other launchers: the variables by which the processes of a script find each other. Worker `i` has
+rank `i`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_OTHERS = re.compile(
     r"|OMPI_(COMM_WORLD|UNIVERSE)_\w+|OMPI_MCA_orte_hnp_uri|(PMI|PMIX|MV2_COMM_WORLD|MPI)_\w*(RANK|SIZE|ID)"
     r"|SLURM_(PROCID|LOCALID|NTASKS|NPROCS|STEP_\w+)"
 )
-"""What another launcher tells a process of its place among others: none of it is true of a worker."""
+"""Variables by which another launcher tells a process its place among others. None of them is true of a worker."""
 _FIRST_PORT, _EPHEMERAL_PORT = 15_000, 32_768
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORT_TAKEN = re.compile(r"(?i)EADDRINUSE|address already in use|failed to add (?:a )?port to server")
@@ -35,15 +35,15 @@ _MEETING: Mapping[Contract, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LaunchedGroup:
-    """The tasks of an attempt, as a launcher counts them.
+    """The tasks of an attempt, as a launcher sees them.
 
     Args:
-        id: Tells the job from all others.
+        id: Unique to the job.
         nodes: The node of each worker.
-        addresses: Where the others reach each.
-        ports: A free port of each; all meet at that of the first.
+        addresses: The address of each worker, for the others to reach it.
+        ports: A free port of each worker; all meet at that of the first.
         restarts: Attempts before this one.
-        retries: The most of these that its user allows.
+        retries: The most attempts after the first that its user allows.
         servers: Address and port of each parameter server.
     """
 
@@ -57,11 +57,11 @@ class LaunchedGroup:
 
     @classmethod
     def of(cls, start: StartTask, ports: tuple[int, ...], address: Callable[[str], str]) -> LaunchedGroup:
-        """Those of the attempt that a task is started in.
+        """The tasks of the attempt in which a task is started.
 
         Args:
-            ports: Of its workers and then of its servers.
-            address: Where the tasks on a node, by its name, are reached.
+            ports: The ports of its workers, then those of its servers.
+            address: Gives the address of the tasks on a node, by its name.
         """
         plan = start.plan
         last = len(plan.worker_nodes)
@@ -76,7 +76,7 @@ class LaunchedGroup:
 
 
 def variables(contract: Contract, group: LaunchedGroup, task: TaskName) -> dict[str, str]:
-    """The variables of a worker, or under TensorFlow of a server."""
+    """The variables of a worker; under TensorFlow also of a server."""
     rank = task.index
     match contract:
         case "torchrun" | "deepspeed":
@@ -88,33 +88,33 @@ def variables(contract: Contract, group: LaunchedGroup, task: TaskName) -> dict[
 
 
 def arguments(contract: Contract, group: LaunchedGroup, task: TaskName) -> tuple[str, ...]:
-    """What a worker's script is told by its arguments, before its own."""
+    """Arguments that a worker's script gets before its own."""
     return (f"--local_rank={group.local_rank(task.index)}",) if contract == "deepspeed" else ()
 
 
 def without_others(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without what another launcher told of its processes."""
+    """An environment without the variables of another launcher."""
     return {name: value for name, value in environment.items() if not _OF_OTHERS.fullmatch(name)}
 
 
 def in_words(contract: Contract) -> str:
-    """What workers find each other by."""
+    """By what workers find each other, in words."""
     return _MEETING[contract]
 
 
 def is_port_taken(text: str) -> bool:
-    """Whether what a script ended with says that another program listens where it would."""
+    """Whether the last words of a script say that another program listens at its port."""
     return _PORT_TAKEN.search(text) is not None
 
 
 def free_ports(count: int, taken: Collection[int], *, here: bool) -> tuple[int, ...]:
-    """Ports at which nobody listens, as far as can be known, below those that the kernel gives to connections: what is
-    free stays so until a script listens there.
+    """Ports at which nobody listens, as far as can be known. They lie below those that the kernel gives to connections,
+    so a free port stays free until a script listens at it.
 
     Args:
         count: How many.
-        taken: Of others that may not listen yet.
-        here: They are this machine's, and tried; else of nodes with ports of their own, and only drawn.
+        taken: Ports of others, which may not listen yet.
+        here: Whether the ports are this machine's. Then each is tried. Nodes with ports of their own get drawn ones.
     """
     low = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else _EPHEMERAL_PORT
     known = range(_FIRST_PORT, low) if low > 2 * _FIRST_PORT else range(2 * _FIRST_PORT, 1 << 16)
@@ -138,7 +138,7 @@ def _is_free(port: int) -> bool:
 
 
 def _tensorflow_cluster(group: LaunchedGroup, task: TaskName) -> dict[str, object]:
-    """What `TF_CONFIG` says. With parameter servers the first worker is the chief, which coordinates the others."""
+    """The value of `TF_CONFIG`. With parameter servers, the first worker is the chief, which coordinates the others."""
     workers = [f"{address}:{port}" for address, port in zip(group.addresses, group.ports)]
     if not group.servers:
         return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.index}}
@@ -175,7 +175,7 @@ def _of_torchrun(group: LaunchedGroup, rank: int) -> dict[str, str]:
 
 
 def _of_jax(group: LaunchedGroup, rank: int) -> dict[str, str]:
-    """JAX reads the coordinator's address alone from variables of its own; the rest it finds as under Open MPI."""
+    """JAX has a variable of its own for the coordinator's address only. It finds the rest as under Open MPI."""
     address = f"{group.addresses[0]}:{group.ports[0]}"
     size, local = str(len(group.nodes)), str(group.local_rank(rank))
     return {

@@ -1,4 +1,5 @@
-"""Which launcher a script is written for, as far as its imports and calls plainly say; it is read, never run."""
+"""Which launcher a script is written for, as far as its imports and calls plainly say. The script is read, never
+run."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _TRAINERS = {
     "pytorch_lightning": ("Trainer",),
     "lightning_fabric": ("Fabric",),
 }
-"""What trains in as many processes as torchrun's variables tell, and in one without them."""
+"""Classes that train in as many processes as torchrun's variables say, and in one without them."""
 _SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 _PROCESSES = ("torch.multiprocessing.Process", "multiprocessing.Process")
 _GROUPS = (
@@ -32,13 +33,13 @@ _LOCAL_RANK = frozenset({"--local_rank", "--local-rank"})
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a script is written for.
+    """The launcher that a script is written for.
 
     Args:
-        contract: Of the launcher that starts several workers of it; None: it starts its processes itself.
-        why: What in the script says so, as what «its script» does.
-        needs: Whether one worker needs it as well.
-        serves: Whether some of its processes are to be parameter servers.
+        contract: The contract of this launcher; None: the script starts its processes itself.
+        why: What in the script says so, to follow the words «its script».
+        needs: Whether a single worker needs the contract too.
+        serves: Whether some of its processes are parameter servers.
     """
 
     contract: Contract | None
@@ -48,7 +49,7 @@ class Written:
 
 
 def written_for(script: Path) -> Written | None:
-    """What a script is written for; None where it does not plainly say, or uses a library of Headgate's."""
+    """The launcher that a script is written for; None if it does not plainly say, or uses a library of Headgate's."""
     try:
         return _read(script.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -84,7 +85,7 @@ def _read(text: bytes) -> Written | None:
 
 
 class _Names:
-    """What the names of a script stand for, by its imports."""
+    """The full names behind the names in a script, by its imports."""
 
     def __init__(self, tree: ast.AST) -> None:
         self._tree = tree
@@ -98,11 +99,11 @@ class _Names:
                 self.known |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
 
     def called(self) -> Iterator[str]:
-        """The full names of all that is called."""
+        """The full names of all functions and classes that the script calls."""
         return (self._full(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call))
 
     def asks(self) -> bool:
-        """Whether it asks if it has a rank, and so does without: `os.environ.get("RANK", -1)`, `"RANK" in
+        """Whether it checks if it has a rank, and so runs without one too: `os.environ.get("RANK", -1)`, `"RANK" in
         os.environ`."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Call) and self._full(node.func) in ("os.environ.get", "os.getenv"):
@@ -116,7 +117,7 @@ class _Names:
         return False
 
     def _full(self, node: ast.expr) -> str:
-        """The name that an expression is, from the top of its package; empty where it is none."""
+        """The full name that an expression stands for; empty if it is no name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)

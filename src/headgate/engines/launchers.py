@@ -1,5 +1,5 @@
-"""Launchers that a command names, such as `torchrun --nproc-per-node 2 train.py`, and scripts that are written for one:
-Headgate takes the launcher's place."""
+"""Takes the place of other launchers: of those that a command names, such as `torchrun --nproc-per-node 2 train.py`,
+and of those that a script is written for."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Launcher:
 
     Args:
         contract: What it tells its processes.
-        numbers: Options that say how many workers there are: their product counts.
-        ignored: Options with a value that say where workers meet, and how they are watched over.
-        flags: Options without a value, to the same end.
-        variables: Options that set a variable of the script's, with its name.
-        settings: The same of options without a value: what they set.
-        module: Options that have it start a module, instead of a script.
+        numbers: Options whose product is the number of workers.
+        ignored: Options with a value for where workers meet and how they are watched over.
+        flags: The same, of options without a value.
+        variables: The variable of the script that each option sets to its value.
+        settings: The variable that each option without a value sets, and to what.
+        module: Options by which it starts a module instead of a script.
     """
 
     contract: Contract
@@ -106,11 +106,11 @@ class Taken:
     """A command without its launcher.
 
     Args:
-        name: How the launcher is called.
-        contract: What it would have told.
-        command: What it would have started.
-        workers: How many times; None: it would have counted GPUs.
-        env: What it would have set besides.
+        name: The launcher, as the command names it.
+        contract: The contract of the launcher.
+        command: The command that the launcher would have started.
+        workers: How many times it would have started it; None: one for each GPU.
+        env: Other variables that it would have set.
     """
 
     name: str
@@ -121,10 +121,10 @@ class Taken:
 
 
 def taken(job: Job) -> Taken | None:
-    """The command of a job without the launcher that it names; None where it names none, or is to be left as it is.
+    """The command of a job without the launcher that it names; None if it names none, or if the job leaves it as it is.
 
     Raises:
-        UsageError: The launcher has an option for which nothing stands in here.
+        UsageError: Headgate does not support an option of the launcher.
     """
     if job.script is not None or job.launch == "none":
         return None
@@ -139,7 +139,7 @@ def taken(job: Job) -> Taken | None:
 
 
 def has_launcher(job: Job) -> bool:
-    """Whether several workers of a job would find each other as another launcher's do, and not by a library of
+    """Whether several workers of a job would find each other by another launcher's contract, not by a library of
     Headgate's."""
     if job.launch is not None:
         return job.contract is not None
@@ -147,15 +147,15 @@ def has_launcher(job: Job) -> bool:
 
 
 def resolved(job: Job) -> tuple[Job, str]:
-    """A job whose contract is settled, without a launcher in its command; and what people are told of that.
+    """Settle the contract of a job and take the launcher out of its command. Return the job and a note for its user.
 
-    A script that is written for a launcher, and does as well without, gets its variables only with several workers.
+    If a script is written for a launcher but also runs without it, it gets the variables only with several workers.
 
     Args:
-        job: One with absolute paths.
+        job: A job with absolute paths.
 
     Raises:
-        UsageError: What the job says does not go together.
+        UsageError: The settings of the job contradict each other.
     """
     notes: list[str] = []
     if (command := taken(job)) is not None:
@@ -229,7 +229,7 @@ def _without(job: Job, command: Taken) -> Job:
 
 
 def _python_beside(launcher: str) -> str:
-    """The interpreter that a launcher is installed with: `python`, where that is the first one on the PATH."""
+    """The interpreter with which a launcher is installed; `python` if that is the first one on the PATH."""
     there, first = shutil.which(launcher), shutil.which("python")
     if there is None or first is None or Path(there).parent == Path(first).parent:
         return "python"
@@ -273,7 +273,7 @@ def _parse(job: Job, name: str, launcher: Launcher, python: Sequence[str], words
 
 
 def _workers(job: Job, name: str, counts: Mapping[str, str]) -> int | None:
-    """How many workers a launcher would start, of elastic nodes the fewest; None: one for each GPU."""
+    """How many workers a launcher would start; with elastic nodes, the fewest. None: one for each GPU."""
     workers = 1
     for option, value in counts.items():
         least = value.partition(":")[0]

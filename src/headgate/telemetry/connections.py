@@ -1,4 +1,4 @@
-"""TCP connections: bytes a second that each task exchanges with other nodes, also where tasks share a network."""
+"""TCP connections: the bytes a second that each task exchanges with other nodes, also if tasks share a network."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class _Bytes(NamedTuple):
 
 
 class ConnectionsSampler(Sampler):
-    """`tcp_out` and `tcp_in` of a task: what its connections to other addresses carried, headers not counted.
+    """Reads `tcp_out` and `tcp_in` of a task: what its connections to other addresses carried, without headers.
 
-    The kernel tells of each connection what it carried and its inode; the descriptors of a task's processes tell which
-    are its own. They are listed again only where there is a connection that was not there before.
+    The kernel tells the inode of each connection and what it carried. The descriptors of a task's processes tell which
+    are its own. They are listed again only if there is a new connection.
 
     Args:
         proc: Where processes are found.
@@ -121,7 +121,8 @@ class ConnectionsSampler(Sampler):
 
 
 def connections() -> Iterator[tuple[int, _Bytes]]:
-    """Inode of each TCP connection to another address in this network namespace, and what it carried so far.
+    """The inode of each TCP connection to another address in this network namespace, and the bytes that it carried so
+    far.
 
     Raises:
         OSError: The kernel does not tell.

@@ -27,15 +27,16 @@ _CALLS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x"
 """Number of the system call perf_event_open by architecture."""
 _OF_CGROUP, _CLOSE_ON_EXEC = 1 << 2, 1 << 3
 _ATTR = struct.Struct("IIQQQQQIIQ")
-"""The first version of `perf_event_attr`, 64 bytes, which every kernel takes."""
+"""The first version of `perf_event_attr`, 64 bytes. Every kernel takes it."""
 _READ_GROUP = 1 | 2 | 8  # time enabled, time running, all events of the group at once
 
 
 class CounterSampler(SourcedSampler):
-    """`cpu_cycles` and `cpu_instructions` of a task, by its cgroup: of the perf_event controller (v1) or any (v2).
+    """Reads `cpu_cycles` and `cpu_instructions` of a task by its cgroup: that of the perf_event controller (v1), or any
+    (v2).
 
-    Each CPU takes a descriptor for each event. All together they take half of those that this process may have; a task
-    for which none are left is not read.
+    Each event takes a descriptor on each CPU. All together may take half of the descriptors of this process. A task for
+    which none are left is not read.
 
     Args:
         events: What is counted, by column.
@@ -64,7 +65,7 @@ class CounterSampler(SourcedSampler):
 
 
 def refusal(event: Event = HARDWARE["cpu_cycles"]) -> int | None:
-    """The error with which the kernel refuses to count an event of all that a CPU runs; None where it counts it."""
+    """The error with which the kernel refuses to count an event on a whole CPU; None if it does not refuse."""
     try:
         os.close(_open(event, -1, 0, -1, 0))
     except OSError as error:
@@ -90,8 +91,8 @@ def _open(event: Event, target: int, cpu: int, group: int, flags: int) -> int:
 
 
 class _Counters(Source):
-    """A group of events on each CPU. Where more events are asked for than the CPU has counters they take turns; what
-    was counted is then scaled to the whole time."""
+    """A group of events on each CPU. If there are more events than the CPU has counters, the kernel lets them take
+    turns. Their counts are then scaled to the whole time."""
 
     def __init__(self, folder: str, cpus: list[int], events: Mapping[Column, Event]) -> None:
         self._columns = list(events)

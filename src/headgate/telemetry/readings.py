@@ -14,18 +14,18 @@ from headgate.telemetry.limits import CgroupTree
 from headgate.telemetry.waiting import accounts_for_delays
 
 _RESCTRL_FLAGS = {"cqm_mbm_total", "cqm_llc"}
-"""Of /proc/cpuinfo, of a CPU that counts for resctrl."""
+"""Flags in /proc/cpuinfo of a CPU that counts for resctrl."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineReading:
-    """Something that explains why a job was slow, where the machine lets it be read.
+    """A reading that helps to explain why a job was slow.
 
     Args:
-        name: As doctor and docs/telemetry.md call it.
-        there: Whether it can be read.
-        without: What is lost where it cannot.
-        cure: How to turn it on; empty where it is there, and where this machine cannot have it.
+        name: Its name in doctor and docs/telemetry.md.
+        there: Whether this machine has it.
+        without: What is lost without it.
+        cure: How to turn it on; empty if it is there, or if this machine cannot have it.
     """
 
     name: str
@@ -35,7 +35,7 @@ class MachineReading:
 
 
 def survey(root: Path = Path("/")) -> tuple[MachineReading, ...]:
-    """All of them, in the order of docs/telemetry.md."""
+    """All readings, in the order of docs/telemetry.md."""
     return tuple(_readings(root, limits.cgroups(root)))
 
 
@@ -108,7 +108,7 @@ def _readings(root: Path, tree: CgroupTree) -> Iterator[MachineReading]:
 
 
 def _has_controller(tree: CgroupTree, controller: str) -> bool:
-    """Whether tasks may have cgroups of a controller: a hierarchy of its own (v1), or handed down to us (v2)."""
+    """Whether tasks may have cgroups of a controller: it has its own hierarchy (v1), or is delegated to us (v2)."""
     unified = tree.folders.get("unified")
     return controller in tree.folders or (
         unified is not None and controller in content(unified / "cgroup.controllers").split()

@@ -20,11 +20,11 @@ _PREFIX = "headgate"
 
 
 class ResctrlSampler(SourcedSampler):
-    """`memory_bandwidth` and `cache_occupancy` of tasks and of this machine.
+    """Reads `memory_bandwidth` and `cache_occupancy` of tasks and of this machine.
 
-    A task is put into a monitoring group of its own, `mon_groups/headgate-PID-NUMBER`, with PID that of this process.
-    What a process that was killed left behind is removed first. There are only as many groups as the CPU has monitoring
-    ids; a task for which none is left is not read.
+    Each task has a monitoring group of its own, `mon_groups/headgate-PID-NUMBER`, with the PID of this process. The
+    sampler first removes groups that a killed process left behind. The CPU limits the number of groups; a task for
+    which none is left is not read.
     """
 
     name = "resctrl"
@@ -66,7 +66,7 @@ def monitors(root: Path = Path("/")) -> bool:
 
 
 class _MonitoringData(Source):
-    """Sums over the domains (L3 caches) of a group and of those below it."""
+    """Sums over the domains (L3 caches) of a group and of the groups below it."""
 
     def __init__(self, folder: Path) -> None:
         self._data = folder / "mon_data"
@@ -78,13 +78,13 @@ class _MonitoringData(Source):
         return rates | ({"cache_occupancy": held} if held is not None else {})
 
     def _sum(self, name: str) -> float | None:
-        """`Unavailable` and `Error` stand there while a counter has no value; a sum without it would be none."""
+        """The sum of a counter over all domains; None while one of them says `Unavailable` or `Error`."""
         texts = [path.read_text().strip() for path in self._data.glob(f"*/{name}")]
         return float(sum(map(int, texts))) if texts and all(map(str.isdecimal, texts)) else None
 
 
 class _MonitoringGroup(_MonitoringData):
-    """A task's group; threads that it starts are in it by themselves."""
+    """A task's group. Threads that the task starts are in it from their start."""
 
     def __init__(self, folder: Path, box: Boxed, root: Path) -> None:
         super().__init__(folder)

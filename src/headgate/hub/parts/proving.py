@@ -1,7 +1,7 @@
-"""Proof by pause: holds a job for short random moments, and tells what that does to the steps of others.
+"""Proof by pause: holds a job for short random moments, and measures what that does to the steps of others.
 
-A pause is timed by a thread of its own and not by the hub's loop, so that nothing that keeps the loop busy makes it
-longer. Whatever ends a job releases it first; when the hub dies, its guard does.
+A thread of its own times a pause, not the hub's loop: so a busy loop makes no pause longer. Whatever ends a job
+releases it first. If the hub dies, its guard releases the job.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from headgate.analysis.usage import Array
 
 MOST_PART, MOST_PART_ASKED = 0.02, 0.25
-"""Part of its time that a job is held, unless its user asks for more; the most that can be asked for."""
+"""Part of its time that a job may be held: by default, and at the most."""
 LEAST_SECONDS, MOST_SECONDS, TOGETHER_SECONDS = 0.4, 1.0, 0.4
-"""How short and how long a pause is; how long of a job of several tasks, whose collectives may time out after 1 s."""
+"""The shortest and the longest pause; the longest for a job of several tasks, whose collectives may time out after 1
+s."""
 PATIENCE_SECONDS = 60.0
-"""How long enough steps are waited for."""
+"""How long a proof waits for enough steps."""
 _LOOK_SECONDS = 1.0
 _KEPT_REPORTS = 4096
 _TRIES = 3
@@ -45,7 +46,7 @@ Boxes = Callable[[], Mapping[TaskId, Box]]
 
 
 class StepReports:
-    """When a job was at which step, of late."""
+    """The latest steps of a job, and when it reported them."""
 
     def __init__(self) -> None:
         self._reports: deque[tuple[float, int]] = deque(maxlen=_KEPT_REPORTS)
@@ -57,7 +58,7 @@ class StepReports:
             self._reports.append((now, step))
 
     def seconds(self) -> float:
-        """Of a step, on average."""
+        """Mean seconds of a step."""
         if len(self._reports) < 2:
             return 0.0
         (begin, first), (end, last) = self._reports[0], self._reports[-1]
@@ -74,9 +75,9 @@ class _Pause:
     """Holds all tasks of a job together.
 
     Args:
-        boxes: Its tasks.
-        gate: Has its steps held in the place of its processes, on the hub's loop; None: its processes are.
-        settles: Seconds until a step is over that has begun.
+        boxes: The boxes of its tasks.
+        gate: Holds its steps instead of its processes, on the hub's loop; None: its processes are held.
+        settles: Seconds until a step that has begun is over.
     """
 
     def __init__(self, boxes: Sequence[Box], gate: Callable[[bool], None] | None, settles: float = 0.0) -> None:
@@ -90,8 +91,8 @@ class _Pause:
         self._over.set()
 
     def hold(self, seconds: float) -> Window | None:
-        """Hold it for so long, counted from the first task that is held; from when to when all were. None: it was
-        ended before. For a thread that may wait.
+        """Hold it for `seconds` from the first held task on. Return the window in which all tasks were held; None if
+        the pause was ended early. Call it from a thread that may wait.
 
         Raises:
             IsolationError: A task cannot be held.
@@ -117,7 +118,7 @@ class _Pause:
 
 @dataclass
 class _Pair:
-    """What pauses of a culprit have told of a victim so far."""
+    """What the pauses of a culprit have told about a victim so far."""
 
     culprit: str
     victim: str
@@ -127,7 +128,7 @@ class _Pair:
     is_open: bool = True
 
     def add(self, difference: float, seconds: float) -> None:
-        """Take in a pause. It is looked only after counts that were fixed beforehand."""
+        """Take in a pause, and look at the result if this count was fixed beforehand."""
         from headgate.analysis.proving import Proof, judged
 
         self.differences.append(difference)
@@ -141,10 +142,10 @@ class _Pair:
 
 
 class Proving(Component):
-    """Proves who slows whom: when a client asks for it, and by itself for jobs that say `prove: true`.
+    """Proves who slows whom: at the request of a client, and by itself for jobs with `prove: true`.
 
     Args:
-        live_runs: Whose jobs are held and looked at.
+        live_runs: The runs whose jobs are held and watched.
         boxes: The boxes of the tasks on this machine.
     """
 
@@ -189,13 +190,13 @@ class Proving(Component):
         """Begin to prove who slows whom.
 
         Args:
-            victims: The jobs whose steps are looked at; None: all that run.
-            culprits: The jobs that are held; None: all others that may be.
-            most: Part of its time that each of these is held, at the most.
-            tell: Told of each pause, and at last of what was found.
+            victims: The jobs whose steps are watched; None: all that run.
+            culprits: The jobs to hold; None: all others that may be held.
+            most: The part of its time that each culprit may be held.
+            tell: Called after each pause, and at last with the result.
 
         Raises:
-            UsageError: It cannot be proved so.
+            UsageError: Such a proof is impossible.
         """
         live = self._live_runs.runs[run]
         if self._current is not None:
@@ -227,7 +228,7 @@ class Proving(Component):
     # --- jobs that say `prove: true` --------------------------------------------------------------------------------
 
     def _wanting(self, run: str) -> list[str]:
-        """The jobs of a run that have not ended and are to be proved."""
+        """The jobs of a run with `prove: true` that have not ended."""
         found = self._live_runs.runs.get(run)
         jobs = found.jobs.items() if found is not None else ()
         return [name for name, job in jobs if job.spec.prove and job.state not in ENDED]
@@ -242,7 +243,7 @@ class Proving(Component):
                     self._prove(run, victim)
 
     def _prove(self, run: LiveRun, victim: str) -> None:
-        """Prove who slows a job, of the neighbours that this was not tried of yet."""
+        """Prove which neighbours slow a job, of those not tried yet."""
         beside = [
             name
             for name, job in run.jobs.items()
@@ -271,7 +272,7 @@ class ProofUnderWay:
         victims: Names of the jobs that are watched.
         culprits: Names of the jobs that are held.
         most: As of `Proving.begin`.
-        steps: Of all jobs.
+        steps: The steps of all jobs.
         boxes: As of `Proving`.
         tell: As of `Proving.begin`.
     """
@@ -304,14 +305,14 @@ class ProofUnderWay:
         self.work = self._loop.create_task(self._prove())
 
     def cancel(self) -> None:
-        """End it; what is held is released at once."""
+        """End the proof, and release at once what is held."""
         if self._pause is not None:
             self._pause[1].end()
         self.work.cancel()
         self._conclude()  # now: the run's store may be about to close
 
     def release(self, job: JobId) -> None:
-        """A job is to end, or has: it is held no longer."""
+        """Hold a job no longer, because it is to end or has ended."""
         if self._pause is not None and self._pause[0] == job:
             self._pause[1].end()
 
@@ -332,7 +333,7 @@ class ProofUnderWay:
     # --- before -----------------------------------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        """Find out whether the jobs can be held, and how many pauses each pair needs; tell of it."""
+        """Find out which jobs can be held and how many pauses each pair needs, and tell."""
         held = [culprit for culprit in self.culprits if await self._can_be_held(culprit)]
         most = min((self._longest(culprit) for culprit in held), default=0.0)
         deviations = await self._watch(self.victims if held else [], most)
@@ -352,7 +353,7 @@ class ProofUnderWay:
             )
 
     async def _watch(self, victims: Sequence[str], most: float) -> dict[str, float]:
-        """The noise of the steps of each job that makes enough of them. Those that make none hold up no other."""
+        """The noise of the steps of each job that makes enough of them. A job that makes none delays no other."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         known: dict[str, float] = {}
         pending = [victim for victim in victims if self._runs(victim)]
@@ -386,7 +387,8 @@ class ProofUnderWay:
         return TOGETHER_SECONDS if len(self._boxes_of(culprit)) > 1 else MOST_SECONDS
 
     def _noise(self, victim: str, most: float) -> float | str | None:
-        """The noise of its steps; why it cannot be had; None: not yet. Sets how long a pause is."""
+        """The noise of its steps; a text that says why there is none; None if it is not known yet. Also sets the length
+        of a pause."""
         from headgate.analysis import proving
 
         steps = self._steps.get(JobId.of(self.run.id, victim))
@@ -405,7 +407,7 @@ class ProofUnderWay:
     # --- pauses -----------------------------------------------------------------------------------------------------
 
     async def _slot(self, culprit: str, length: float) -> None:
-        """Hold a job once, at a random moment of the next `length` seconds, for one of two windows."""
+        """Hold a job once in the next `length` seconds: at a random moment, in one of two adjacent windows."""
         begin = time.monotonic()
         seconds = self._seconds
         await asyncio.sleep(seconds + self._random.uniform(0.0, max(length - 4 * seconds, 0.0)))
@@ -417,7 +419,7 @@ class ProofUnderWay:
             await asyncio.sleep(max(begin + length - time.monotonic(), 0.0))
 
     async def _windows(self, culprit: str) -> tuple[Window, Window] | None:
-        """The window in which a job was held and the one in which it was not; in random order."""
+        """Hold a job in one of two windows, in random order. Return the held window and the free one."""
         from headgate.analysis.proving import Window
 
         if self._random.random() < 0.5:
@@ -468,7 +470,7 @@ class ProofUnderWay:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> list[str]:
-        """The jobs that are still to be held."""
+        """The jobs that still have to be held."""
         for pair in self._pairs:
             pair.is_open = pair.is_open and self._runs(pair.culprit) and self._runs(pair.victim)
         return list(dict.fromkeys(pair.culprit for pair in self._pairs if pair.is_open))
@@ -518,7 +520,8 @@ class ProofUnderWay:
         return [box for task, box in self._boxes().items() if task.job == job]
 
     def _gate_of(self, name: str) -> Callable[[bool], None] | None:
-        """What pauses a job between two steps, where its processes are not to be held; for any thread."""
+        """A function that pauses a job between two steps; None if its processes are held instead. Any thread may call
+        it."""
         attempt = self.run.jobs[name].current
         if attempt is None or not attempt.pauses_by_gate:
             return None
