@@ -1,7 +1,7 @@
 """Engine `ray`: tasks on the nodes of a Ray cluster.
 
-The hub holds a `RayEngine`, which starts a bridge: the process that is connected to Ray. Ray ends a driver whose head
-is gone; so it ends the bridge, and not the hub. The hub can use several clusters by several bridges. A bridge puts an
+The hub holds a `RayEngine`. It starts a bridge: the process that is connected to Ray. Ray ends a driver whose head is
+gone, so it ends the bridge and not the hub. With several bridges, the hub can use several clusters. A bridge puts an
 agent on each node, as a Ray actor. `headgate.engines.remote` has the agent and the messages between it and the hub.
 """
 

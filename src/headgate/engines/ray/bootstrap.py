@@ -1,4 +1,4 @@
-"""How an agent comes to a node: as an actor that brings Headgate along."""
+"""Brings an agent to a node, as an actor that carries Headgate along."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def package() -> Any:
 
 
 def actor_class() -> Any:
-    """The class of the actor. It travels by value, as classes do that are made in a function, and imports nothing of
-    Headgate before it has unpacked it."""
+    """The class of the actor. It travels by value, because it is made in a function. It imports nothing of Headgate
+    before it has unpacked Headgate."""
 
     class HeadgateAgent:
         def __init__(self, package: bytes, settings: bytes, owner: str) -> None:
@@ -58,7 +58,7 @@ def actor_class() -> Any:
                 shutil.rmtree(folder, ignore_errors=True)
 
         def ready(self) -> str:
-            """What is wrong, empty when nothing is."""
+            """What is wrong; empty if nothing is."""
             return self.trouble
 
         # One for each lane of `link.Lane`.
@@ -113,14 +113,15 @@ class RayAgent(AgentHandle):
 
 
 def _said(error: BaseException) -> str:
-    """What happened, and why the process of an actor ended where Ray knows."""
+    """What happened, and if Ray knows, why the process of the actor ended."""
     text = str(getattr(error, "cause", None) or error).strip()  # what was raised there, without Ray's own words
     why = re.search(r"exit detail: (.+)", text)
     return " ".join([*text.splitlines()[:1], *([why[1]] if why else [])]) or type(error).__name__
 
 
 def undo_priorities() -> tuple[str, ...]:
-    """Undo what Ray does to the priorities of its workers, lest tasks inherit it; a line for what cannot be undone."""
+    """Undo what Ray does to the priorities of its workers, so that tasks do not inherit it. Return a line for what
+    cannot be undone."""
     with contextlib.suppress(OSError):  # Ray has the kernel kill its workers first
         Path("/proc/self/oom_score_adj").write_text("0")
     niceness = os.getpriority(os.PRIO_PROCESS, 0)

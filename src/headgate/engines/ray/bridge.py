@@ -1,4 +1,4 @@
-"""The bridge: the process that is connected to Ray, started by the hub, or by Ray as a job; gone with the hub."""
+"""The bridge: the process that is connected to Ray. The hub starts it, or Ray does as a job. It ends with the hub."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headgate.errors import HeadgateError, UsageError
 
 
 def main() -> None:
-    """Be the bridge of the hub at the other end of the socket that is named."""
+    """Run the bridge of the hub at the other end of the given socket."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not inherited by the Ray that is started here
     key = bytes.fromhex(os.environ.pop("HEADGATE_BRIDGE_KEY", ""))

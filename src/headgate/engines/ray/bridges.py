@@ -22,7 +22,7 @@ from headgate.engines.remote.pipe import Pipe
 from headgate.errors import HeadgateError
 
 CALL_SECONDS = 120.0
-"""How long a submitted bridge may take to call: Ray starts two processes for it."""
+"""How long a submitted bridge may take to call the hub: Ray starts two processes for it."""
 _LOOK_SECONDS = 1.0
 _GREETING_SECONDS = 10.0
 
@@ -55,30 +55,31 @@ finally:
     shutil.rmtree(folder, ignore_errors=True)
 sys.exit(code)
 """
-"""What the submitted job does: call the hub, take Headgate itself from it, be its bridge. Each end shows the other
-that it has the key before anything that it sends is used."""
+"""The program of the submitted job: it calls the hub, gets Headgate from it, and runs its bridge. Each end proves that
+it has the key before the other uses anything from it."""
 
 
 class Bridge(ABC):
-    """A bridge that has been started."""
+    """A running bridge."""
 
     pipe: Pipe
-    """To it."""
+    """The pipe to it."""
 
     @abstractmethod
     def wait(self) -> str:
-        """Wait for the end of one that has hung up or is about to; how it ended."""
+        """Wait for the end of a bridge that has hung up or is about to; return how it ended."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End one that does not end by itself."""
+        """End a bridge that does not end by itself."""
 
 
 def start(address: str) -> Bridge:
     """Start the bridge to a cluster.
 
     Args:
-        address: `http://HOST:PORT` of its dashboard: as a job there. Anything else: as a process here.
+        address: With `http://HOST:PORT` of its dashboard, the bridge is a job there. With anything else, it is a
+            process here.
 
     Raises:
         UsageError: The address makes no sense.
@@ -88,7 +89,7 @@ def start(address: str) -> Bridge:
 
 
 class Child(Bridge):
-    """A process beside the hub."""
+    """A bridge as a process beside the hub."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -110,8 +111,8 @@ class Child(Bridge):
 
 
 class Submitted(Bridge):
-    """A job of Ray's own on the cluster, submitted through its Jobs API; needs no Ray here, and no Python like the
-    cluster's."""
+    """A bridge as a job on the cluster, submitted through Ray's Jobs API. This machine needs no Ray, and no Python like
+    the cluster's."""
 
     def __init__(self, url: str) -> None:
         self._api = JobsApi(url)
@@ -145,10 +146,10 @@ class Submitted(Bridge):
             self._api.stop(self._id)
 
     def _called(self, server: socket.socket, key: bytes) -> socket.socket:
-        """The connection of whoever calls and has the key.
+        """Accept the connection of a caller that has the key.
 
         Raises:
-            HeadgateError: Nobody did.
+            HeadgateError: No such caller came.
         """
         greeting = hmac.new(key, b"bridge calls", hashlib.sha256).digest()
         server.settimeout(_LOOK_SECONDS)

@@ -1,4 +1,5 @@
-"""Becoming a driver of a Ray cluster, or of one that is started for it; what can be wrong, in one line."""
+"""Connects this process to a Ray cluster, or to one that it starts. Errors of Ray become one line that says what to
+do."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ PROBE_SECONDS = 5.0
 """How long an address may take to answer."""
 
 CONNECT_SECONDS = 60.0
-"""How long Ray may take to connect to one that answers."""
+"""How long Ray may take to connect to an address that answers."""
 
 NAMESPACE = "headgate"
 _VERSIONS = re.compile(r"Ray: (\S+)\s+Python: (\S+)")
@@ -25,10 +26,10 @@ _PORT = 6379
 
 
 def require(wanted: Open) -> None:
-    """See that Ray is there; takes as long as its import.
+    """Check that Ray is installed; takes as long as its import.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: Ray is not installed.
     """
     # Ray would refuse two patch releases of one Python, which understand each other.
     os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
@@ -44,10 +45,10 @@ def require(wanted: Open) -> None:
 
 
 def connect(wanted: Open) -> str:
-    """Connect this process; the address of the cluster's head.
+    """Connect this process; return the address of the cluster's head.
 
     Raises:
-        UsageError: The address makes no sense, or versions differ.
+        UsageError: The address is malformed, or versions differ.
         HeadgateError: Nobody answers, or Ray does not let us in.
     """
     if not wanted.address:
@@ -77,7 +78,7 @@ def split(address: str) -> tuple[str, int]:
     """Host and port of an address.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is no address.
     """
     if "://" in address:
         scheme = address.split("://")[0]
@@ -98,9 +99,9 @@ def answers(host: str, port: int, seconds: float) -> bool:
 
 
 def _take_token(address: str) -> None:
-    """Show the cluster this user's token if it wants one, as `ray start` does and `ray.init` does not.
+    """Show the cluster this user's token if it asks for one: `ray start` does this, `ray.init` does not.
 
-    One that wants none loses each actor of a driver that shows one, hence the question.
+    A cluster that wants no token loses each actor of a driver that shows one. So this function asks first.
     """
     try:
         gcs_client = import_module("ray._raylet").GcsClient

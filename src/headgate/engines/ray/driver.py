@@ -1,4 +1,4 @@
-"""What the bridge does once it is connected: agents on the nodes, reservations, and what the hub asks of them."""
+"""The connected bridge: it puts agents on the nodes, reserves, and carries out the hub's requests."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from headgate.engines.remote.wire import (
 from headgate.errors import HeadgateError, UsageError
 
 LOOK_SECONDS = 1.0
-"""How often it is looked which nodes there are, and whether the head answers."""
+"""How often the driver looks for new and lost nodes, and whether the head answers."""
 
 HEAD_GONE_LOOKS = 5
-"""The head is taken for gone once it did not answer so many times in a row."""
+"""The head counts as gone once it has not answered so many times in a row."""
 
 MOST_DEATHS = 5
 """A node on which so many agents have died gets no more of them."""
@@ -52,8 +52,8 @@ ORPHANED_SECONDS = 10.0
 """How long tasks have to save a checkpoint once the hub is gone."""
 
 PATIENCE_SECONDS = 90.0
-"""Silence after which an agent takes itself for cut off, where `HEADGATE_RAY_PATIENCE_SECONDS` says nothing else; Ray
-as it comes gives a node up after 64."""
+"""Silence after which an agent takes itself for cut off, unless `HEADGATE_RAY_PATIENCE_SECONDS` says otherwise. By
+default, Ray gives a node up after 64 s."""
 
 _nodes: Callable[[], list[Mapping[str, Any]]] = ray.nodes
 _HEAD = "node:__internal_head__"
@@ -61,11 +61,11 @@ _PLAIN = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
 
 
 class Driver:
-    """Does what the hub asks for, until that or the cluster is gone.
+    """Does what the hub asks for, until the hub or the cluster is gone.
 
     Args:
         pipe: To the hub.
-        wanted: What to connect to.
+        wanted: The cluster to connect to.
     """
 
     def __init__(self, pipe: Pipe, wanted: Open) -> None:
@@ -87,10 +87,10 @@ class Driver:
         self._ending = threading.Event()
 
     def open(self, address: str) -> Opened:
-        """Put an agent on every node; what there is.
+        """Put an agent on every node, and describe the cluster.
 
         Raises:
-            HeadgateError: None can be had.
+            HeadgateError: No node takes an agent.
         """
         self._address = address
         opened, troubles = self._welcome(self._newcomers())
@@ -107,7 +107,7 @@ class Driver:
         return Opened(address, self._head(), nodes, tuple(dict.fromkeys(uncontrolled)))
 
     def serve(self) -> None:
-        """Do what the hub asks for, until it says that is all, or is gone."""
+        """Do what the hub asks for, until it closes the bridge or is gone."""
         while (request := self._pipe.receive()) is not None:
             match request:
                 case To(node, command):
@@ -148,14 +148,14 @@ class Driver:
         ray.shutdown()
 
     def _take_answers(self, far: FarFiles) -> None:
-        """Take in what the hub still answers while everything is ended."""
+        """Take in what the hub still answers while everything ends."""
         while (answer := self._pipe.receive()) is not None:
             if isinstance(answer, Answered):
                 far.answered(answer)
         far.gone()
 
     def _orphaned(self) -> None:
-        """The hub is gone: have the tasks save what they have, as those on its own machine do."""
+        """The hub is gone: let the tasks save what they have, as tasks on its own machine do."""
         links = list(self._links.values())
         for link in links:
             for task in list(link.running):
@@ -167,7 +167,7 @@ class Driver:
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     def _newcomers(self) -> list[Mapping[str, Any]]:
-        """Nodes with a CPU that have no agent yet; those that are gone are told of."""
+        """Nodes with a CPU that have no agent yet. Nodes that are gone are reported."""
         alive = {node["NodeID"]: node for node in _nodes() if node["Alive"]}
         for link in list(self._links.values()):
             if link.id not in alive:
@@ -175,7 +175,8 @@ class Driver:
         return [node for id, node in alive.items() if id not in self._known and node["Resources"].get("CPU", 0) > 0]
 
     def _welcome(self, nodes: list[Mapping[str, Any]]) -> tuple[list[tuple[Node, tuple[str, ...]]], list[str]]:
-        """Put agents on nodes; those that answer with what cannot be controlled there, and why others do not."""
+        """Put agents on nodes. Return the nodes that answer with what cannot be controlled there, and the reasons of
+        the others."""
         links = []
         for facts in nodes:
             self._known.add(facts["NodeID"])
@@ -217,12 +218,12 @@ class Driver:
         return AgentLink(settings.name, facts["NodeID"], agent, tell, archive, self._files, gone, self._patience)
 
     def _head(self) -> str:
-        """Address and port of the head; its port alone where Ray does not say which node that is."""
+        """Address and port of the head; the port alone if Ray does not say which node it is."""
         heads = [str(node["NodeManagerAddress"]) for node in _nodes() if node["Alive"] and _HEAD in node["Resources"]]
         return f"{''.join(heads)}:{connect.split(self._address)[1]}"
 
     def _name(self, facts: Mapping[str, Any]) -> str:
-        """Its host name, or its address where another node has that."""
+        """Its host name, or its address if another node has the same host name."""
         name = str(facts["NodeManagerHostname"])
         alive = [node for node in _nodes() if node["Alive"] and node["NodeManagerHostname"] == name]
         if len(alive) == 1 and name not in self._links:
@@ -241,7 +242,7 @@ class Driver:
             link.lose(reason)
 
     def _gone(self, link: AgentLink) -> None:
-        """An agent is gone; where its node is still there, it gets another."""
+        """An agent is gone. If its node is still there, it gets another one."""
         with self._lock:
             if self._links.get(link.name) is link:
                 del self._links[link.name]
@@ -253,7 +254,7 @@ class Driver:
             link.kill()
 
     def _look(self) -> None:
-        """Find out which nodes come and go, and whether the head is there."""
+        """Watch which nodes come and go, and whether the head is there."""
         host, port = connect.split(self._address)
         silent = 0
         while not self._ending.wait(LOOK_SECONDS):
@@ -269,7 +270,7 @@ class Driver:
                 self._pipe.send(Warned(None, trouble))
 
     def _give_up(self, reason: str) -> None:
-        """Ray ends every process of a cluster without a head after a while, this one too: better now."""
+        """End everything now: without a head, Ray ends every process of the cluster after a while, this one too."""
         self._headless = True  # nobody can be killed through Ray any more
         links = list(self._links.values())
         for link in links:
@@ -286,7 +287,7 @@ def _patience() -> float:
     """Seconds.
 
     Raises:
-        UsageError: The variable makes no sense.
+        UsageError: The variable is no number of 1 or more.
     """
     said = os.environ.get("HEADGATE_RAY_PATIENCE_SECONDS", str(PATIENCE_SECONDS))
     try:

@@ -1,4 +1,4 @@
-"""Engine `ray`, the hub's end: what it asks of the bridge, and what it tells of what comes from there."""
+"""Engine `ray`, the hub's end: it sends requests to the bridge, and passes on what comes back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _RayTask:
     node: str
     log: TaskLog
     held: list[Command] | None = None
-    """What is sent once the reservation is granted; None: it was, or there is none."""
+    """Commands to send once the reservation is granted; None if it is granted, or if there is none."""
     complained: str | None = field(default=None)
 
 
@@ -48,17 +48,17 @@ class _PendingReservation:
     told: str = ""
     """What it waits for."""
     refused: str = ""
-    """Why it can never be had."""
+    """Why it is impossible."""
 
 
 class RayEngine(Engine):
     """Starts tasks on the nodes of a Ray cluster.
 
     Args:
-        address: HOST:PORT of the cluster's head, or `http://HOST:PORT` of its dashboard, whose Jobs API is used then;
-            empty: a Ray of its own is started on this machine, and ended.
-        shared_files: The nodes see this machine's files under the same paths: nothing is sent.
-        speeds: JSON file that keeps the measured speeds of kinds of nodes; None: they are measured each time.
+        address: HOST:PORT of the cluster's head, or `http://HOST:PORT` of its dashboard, to use its Jobs API. If empty,
+            the engine starts a Ray of its own on this machine, and ends it.
+        shared_files: Whether the nodes see this machine's files under the same paths. Then no files are sent.
+        speeds: JSON file that keeps the measured speeds of kinds of nodes. None: measure them each time.
     """
 
     name = "ray"
@@ -86,8 +86,8 @@ class RayEngine(Engine):
         """Connect; takes some seconds.
 
         Raises:
-            UsageError: The address makes no sense, or versions differ.
-            HeadgateError: Nobody answers there, or no agent can run there.
+            UsageError: The address is malformed, or versions differ.
+            HeadgateError: Nobody answers, or no agent can run on the cluster.
         """
         self._listener = listener
         self._bridge = bridges.start(self.address)
@@ -281,7 +281,7 @@ class RayEngine(Engine):
                 self._hear_of_nodes(report)
 
     def _hear_of_nodes(self, report: object) -> None:
-        """What Ray reserved, or cannot reserve; which nodes joined or left."""
+        """Take in what Ray reserved or cannot reserve, and which nodes joined or left."""
         match report:
             case wire.Granted():
                 self._granted(report)
@@ -305,7 +305,7 @@ class RayEngine(Engine):
         self._pipe.send(far_files.answer(self._files, asked))
 
     def _write(self, id: TaskId, data: bytes) -> None:
-        """Append output to its log, and tell the lines in it."""
+        """Append output to the task's log, and report its lines."""
         if (task := self._tasks.get(id)) is None:
             return
         if lines := task.log.write(data, time.monotonic()):
@@ -341,7 +341,7 @@ class RayEngine(Engine):
             self._listener.waits(task.id, text)
 
     def _of(self, key: str, take: bool = False) -> list[_RayTask]:
-        """The tasks that wait for a reservation; with `take` they do so no longer."""
+        """The tasks that wait for a reservation; with `take`, remove them."""
         with self._lock:
             found = [
                 task

@@ -1,4 +1,4 @@
-"""Ray's Jobs API: the HTTP interface of a cluster's dashboard, which asks nothing of the caller's Python or Ray.
+"""Ray's Jobs API: the HTTP interface of a cluster's dashboard. The caller needs no Ray and no particular Python.
 
 Source: https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html
 """
@@ -19,22 +19,22 @@ from headgate.errors import HeadgateError, UsageError
 
 REQUEST_SECONDS = 30.0
 AGENT_SECONDS = 60.0
-"""A head that has just been started, or is busy, has nobody to give a job to yet: it is asked again for so long,"""
+"""How long a job is submitted again: a new or busy head may have no agent to take it yet."""
 RETRY_SECONDS = 1.0
-"""each time after this."""
+"""Pause before each new try."""
 _NO_AGENT = "No available agent"
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 _LOG_LINES = 3
 
 
 class JobsApi:
-    """Submits a job and asks how it stands.
+    """Submits jobs and asks for their state.
 
     Args:
-        url: Of the dashboard, `http://HOST:8265`.
+        url: The URL of the dashboard, `http://HOST:8265`.
 
     Raises:
-        UsageError: The address makes no sense.
+        UsageError: The URL is malformed.
     """
 
     def __init__(self, url: str) -> None:
@@ -49,7 +49,7 @@ class JobsApi:
         """Submit a job.
 
         Raises:
-            HeadgateError: Nobody answers there, or it is refused.
+            HeadgateError: Nobody answers, or the job is refused.
         """
         job = {"entrypoint": entrypoint, "submission_id": id, "runtime_env": {"env_vars": dict(env)}}
         deadline = time.monotonic() + AGENT_SECONDS
@@ -63,7 +63,7 @@ class JobsApi:
             time.sleep(RETRY_SECONDS)
 
     def ended(self, id: str) -> str | None:
-        """How a job ended, in words; None: it has not."""
+        """How a job ended, in words; None while it runs."""
         job = self._ask("GET", id)
         if job["status"] not in ENDED:
             return None
@@ -72,7 +72,7 @@ class JobsApi:
         return said or str(job.get("message") or job["status"])
 
     def stop(self, id: str) -> None:
-        """Have a job ended."""
+        """Ask Ray to end a job."""
         self._ask("POST", f"{id}/stop", {})
 
     def _ask(self, method: str, path: str, content: object = None) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class JobsApi:
 
 
 def _token() -> str:
-    """This user's token for Ray; empty: none."""
+    """This user's token for Ray; empty if there is none."""
     if given := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return given
     path = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"

@@ -1,10 +1,11 @@
-"""What tasks take, reserved in Ray's own accounts: a placement group for each task.
+"""Reserves what tasks take in Ray's own accounts: a placement group for each task.
 
 Each task has its own group, because tasks leave before others do and a group cannot shrink.
 
 A job gets all its groups together, or none (gang scheduling). Otherwise two jobs could each hold a part and wait for
-the rest for ever. What is not free at once is waited for by one group of all. It holds nothing while it waits, and
-makes room for the others once Ray grants it. Somebody else may be faster then, so it may take several tries.
+the rest for ever. If the groups do not fit at once, one group for all tasks waits in their place. It holds nothing
+while it waits. Once Ray grants it, it makes room for the groups of the tasks. Another job may be faster then, so it may
+take several tries.
 """
 
 from __future__ import annotations
@@ -25,25 +26,26 @@ from headgate.engines.remote.wire import Granted, Impossible, Report, Reservatio
 from headgate.identifiers import TaskId
 
 PATIENCE_SECONDS = 2.0
-"""A reservation that takes longer is told of."""
+"""A reservation that takes longer is reported."""
 
 _LOOK_SECONDS = 0.5
 _TOGETHER_SECONDS = (2.0, 4.0)
-"""How long the groups of several tasks may take; chosen anew each time, so that two who disturb each other part. Groups
-take 2 ms each, and all of them up to 1 s more where another was just removed."""
+"""How long the groups of several tasks may take. It is drawn anew each time, so that two jobs that disturb each other
+part. Groups take 2 ms each, and all of them up to 1 s more if another was just removed."""
 
 _TASK_SECONDS = 0.05
 """How much longer for each task."""
 
 _PIN = 0.001
-"""Of the resource that Ray gives each node by its address: what asks for some of it is put there."""
+"""An amount of the resource that Ray gives each node by its address. Whatever asks for some of it is put on that
+node."""
 
 
 class Reservations:
     """Placement groups by key.
 
     Args:
-        tell: Told once a reservation can be used, waits, or can never be had.
+        tell: Called once a reservation can be used, has to wait, or is impossible.
     """
 
     def __init__(self, tell: Callable[[Report], None]) -> None:
@@ -51,12 +53,12 @@ class Reservations:
         self._open: dict[str, _Reservation] = {}
 
     def reserve(self, key: str, slots: Mapping[TaskId, Slot], nodes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Set aside what tasks take; returns at once.
+        """Reserve what tasks take; return at once.
 
         Args:
-            key: Names it from now on.
+            key: The name of the reservation.
             slots: What each task takes.
-            nodes: What Ray says of each node, by name.
+            nodes: Ray's facts about each node, by name.
         """
         lacks = [line for name in _taken(slots) if (line := _lacking(name, slots, nodes.get(name)))]
         if lacks:
@@ -66,7 +68,7 @@ class Reservations:
         threading.Thread(target=reservation.wait, daemon=True).start()
 
     def release(self, key: str, tasks: Collection[TaskId]) -> None:
-        """Give back what was set aside for tasks, or is still waited for."""
+        """Give back what is reserved for tasks, or what they still wait for."""
         if (found := self._open.get(key)) is not None and found.release(tasks):
             del self._open[key]
 
@@ -78,7 +80,7 @@ class Reservations:
 
 
 class _Reservation:
-    """What is set aside, or waited for, together."""
+    """A reservation for several tasks together."""
 
     def __init__(
         self,
@@ -98,12 +100,12 @@ class _Reservation:
         self._told = False
 
     def tasks(self) -> list[TaskId]:
-        """Those that it is for."""
+        """The tasks that it is for."""
         with self._lock:
             return list(self._slots)
 
     def release(self, tasks: Collection[TaskId]) -> bool:
-        """Give back what tasks have; whether it was for no others."""
+        """Give back what tasks have; return whether no other tasks are left."""
         with self._lock:
             for task in tasks:
                 self._slots.pop(task, None)
@@ -115,7 +117,7 @@ class _Reservation:
         return last
 
     def wait(self) -> None:
-        """Have it, for those tasks that it is still for by then; tell what comes of that."""
+        """Wait until the remaining tasks have their groups, and tell the outcome."""
         try:
             while not self._each():
                 self._together()
@@ -128,7 +130,7 @@ class _Reservation:
             self._tell(Granted(self._key, gpus))
 
     def _each(self) -> bool:
-        """Set aside what each task takes; False, and nothing is held, where that takes long for several."""
+        """Reserve what each task takes. If that takes long for several tasks, hold nothing and return False."""
         tasks = self.tasks()
         for task in tasks:
             self._set_aside(task)
@@ -145,7 +147,7 @@ class _Reservation:
         return True
 
     def _together(self) -> None:
-        """Wait until there is room for what all tasks take, or they are fewer."""
+        """Wait until there is room for all tasks, or until there are fewer tasks."""
         with self._lock:
             slots = dict(self._slots)
         if len(slots) < 2:
@@ -171,7 +173,7 @@ class _Reservation:
             remove_placement_group(group)
 
     def _has(self, task: TaskId) -> bool:
-        """Whether what a task takes is set aside, soon; or nobody wants that any more."""
+        """Whether a task has its group, after a short wait; also true if nobody wants it any more."""
         with self._lock:
             group = self._groups.get(task)
         try:
@@ -195,7 +197,7 @@ class _Reservation:
             self._tell(ReservationWaits(self._key, _shortage(slots, self._nodes)))
 
     def _hold_gpus(self) -> dict[TaskId, tuple[str, ...]]:
-        """Find out which GPUs of its node each task has: Ray says so to none but an actor that holds them."""
+        """Find out which GPUs of its node each task has: Ray tells only an actor that holds them."""
         with self._lock:
             groups = {task: group for task, group in self._groups.items() if self._slots[task].gpus}
             counts = {task: self._slots[task].gpus for task in groups}
@@ -215,7 +217,7 @@ class _Reservation:
 
 
 def _holder() -> Any:
-    """The class of an actor that holds GPUs; it travels by value, as classes do that are made in a function."""
+    """The class of an actor that holds GPUs. It travels by value, because it is made in a function."""
 
     class HeadgateGpus:
         def gpus(self) -> list[str]:
@@ -242,7 +244,7 @@ def _bundle(slot: Slot, node: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _lacking(name: str, slots: Mapping[TaskId, Slot], node: Mapping[str, Any] | None) -> str:
-    """Why a node can never have what is taken of it; empty when it can."""
+    """Why a node can never give what is asked of it; empty if it can."""
     if node is None:
         return f"node {name} is gone"
     there = node["Resources"]

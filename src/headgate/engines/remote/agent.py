@@ -1,4 +1,4 @@
-"""The agent of a node: a `LocalEngine` there that does what the bridge says, and keeps for it what happens."""
+"""The agent of a node: it runs a `LocalEngine` for the bridge, and keeps events until the bridge has them."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ class Agent:
     """Runs tasks on its node.
 
     Args:
-        folder: Its own, removed at its end.
+        folder: A folder of its own; removed at its end.
         settings: Pickled `Settings`.
-        owner: Process id of the hub: what is found on a node can be told by it.
-        uncontrolled: What cannot be controlled in a process that the cluster started, as `Engine.uncontrolled`.
+        owner: Process id of the hub. What is found on a node can be traced to the hub by it.
+        uncontrolled: What cannot be controlled in a process that the cluster started, in the form of
+            `Engine.uncontrolled`.
     """
 
     def __init__(self, folder: str, settings: bytes, owner: str, uncontrolled: tuple[str, ...] = ()) -> None:
@@ -88,7 +89,8 @@ class Agent:
         return pickle.dumps((self._node, (*self._uncontrolled, *self._engine.uncontrolled())))
 
     def do(self, number: int, commands: bytes) -> None:
-        """Obey commands (a pickled list). Those of a number that came before are left alone: the answer was lost."""
+        """Carry out commands (a pickled list). If their number came before, only the answer was lost: leave them
+        alone."""
         if number <= self._done:
             return
         self._done = number
@@ -96,20 +98,21 @@ class Agent:
             self._obey(command)
 
     def next(self, arrived: int, seconds: float) -> tuple[int, bytes]:
-        """What has happened, see `Outbox.take`."""
+        """The next batch of events, as `Outbox.take` returns it."""
         self._heard = time.monotonic()
         return self._outbox.take(arrived, seconds)
 
     def unpack(self, key: str, archive: bytes) -> None:
-        """Take in a folder of files that jobs are to start in."""
+        """Unpack a folder in which jobs start."""
         files.unpack(archive, Path(self.folder(key)))
 
     def folder(self, key: str) -> str:
-        """Where `unpack` puts it."""
+        """Where `unpack` puts a folder."""
         return str(self._folder / "work" / key)
 
     def sizes(self, path: str) -> dict[str, int] | None:
-        """Bytes of each file below a path, by name relative to it ("" for the path itself); None: it is not there."""
+        """Bytes of each file below a path, by name relative to it ("" for the path itself); None if there is no such
+        path."""
         self._heard = time.monotonic()
         return files.sizes(Path(path))
 
@@ -119,15 +122,16 @@ class Agent:
         return files.read(Path(path), offset, count)
 
     def write(self, path: str, offset: int, data: bytes) -> None:
-        """Write a part of a file, the parts before it being there."""
+        """Write a part of a file after the parts before it."""
         files.write(Path(path), offset, data)
 
     def checkpoints(self, job: str) -> str:
-        """The folder that a job's tasks save to here."""
+        """The folder on this node to which a job's tasks save."""
         return str(self._checkpoints(job))
 
     def ask(self, question: bytes) -> bytes:
-        """Call a function (it and its arguments, pickled); pickled: what it returned, and in words why it did not."""
+        """Call a function. The question is the pickled function and its arguments; the answer is, pickled, what it
+        returned and in words why it failed."""
         self._heard = time.monotonic()
         function, arguments = pickle.loads(question)
         try:
@@ -141,14 +145,14 @@ class Agent:
         return pickle.dumps((None, why))
 
     def close(self) -> None:
-        """Kill what still runs; its end can be fetched afterwards."""
+        """Kill what still runs. Its last events can be fetched afterwards."""
         self._ending.set()
         self._engine.close()
         self._sampler.join()
         self._outbox.close()
 
     def depart(self) -> None:
-        """Remove what there is of it on the node."""
+        """Remove everything of the agent from the node."""
         self._warden.close()
 
     # --- commands ---------------------------------------------------------------------------------------------------
@@ -171,7 +175,8 @@ class Agent:
                 self._engine.stop(task, grace)
 
     def _prepare(self, launch: Launch) -> Launch:
-        """As it is started here: with this node's paths, the task library and an interpreter that is there."""
+        """The launch as this node starts it: with the node's paths, the task library, and an interpreter that the node
+        has."""
         env, argv, reads, writes = dict(launch.env), launch.argv, launch.reads, launch.writes
         if brought := env.get("HEADGATE_ZMQ"):
             here = inject(self._folder / "inject")
@@ -193,7 +198,7 @@ class Agent:
         return replace(launch, env=env, argv=argv, reads=reads, writes=writes)
 
     def _interpreter(self, launch: Launch) -> tuple[str, ...]:
-        """The program and its arguments, with a Python that is here where the hub's is not."""
+        """The program and its arguments. If this node lacks the hub's Python, one that it has takes its place."""
         program, *rest = launch.argv
         elsewhere = launch.image != HOST_IMAGE or not os.path.isabs(program)
         if elsewhere or os.path.exists(program) or "python" not in os.path.basename(program):
@@ -209,7 +214,7 @@ class Agent:
     # --- the node ---------------------------------------------------------------------------------------------------
 
     def _describe(self) -> Node:
-        """The node: what the cluster lets jobs have of it, and what it is."""
+        """The node: its hardware, and how much of it the cluster gives to jobs."""
         given = self._settings
         found = machine.describe()
         cache = self._folder / "node.json"
@@ -228,7 +233,7 @@ class Agent:
         )
 
     def _sample(self) -> None:
-        """Read what tasks and node use while tasks run."""
+        """While tasks run, read what they and the node use."""
 
         def report(text: str) -> None:
             self._outbox.put(Warned(None, f"node {self._node.name}: {text}"))
@@ -245,26 +250,27 @@ class Agent:
         reader.read(time.monotonic(), [])
 
     def _end_if_cut_off(self) -> None:
-        """Its warden clears up: elsewhere the node is taken for gone, and what runs here may be started again there."""
+        """End if the hub was silent for too long: it takes the node for gone, and may start its tasks again elsewhere.
+        The warden clears up."""
         patience = self._settings.patience_seconds
         if self._heard is not None and time.monotonic() - self._heard > patience:
-            print(f"headgate: nothing was heard from the hub for {patience:g} s; its tasks end", file=sys.stderr)
+            print(f"headgate: heard nothing from the hub for {patience:g} s; the tasks of this node end", file=sys.stderr)
             os._exit(1)
 
 
 class _Relay(Listener):
-    """Puts what the node's engine tells into the outbox."""
+    """Puts the events of the node's engine into the outbox."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self.returns: dict[TaskId, Path] = {}
-        """Of a task: its folder of checkpoints here, what is saved into which belongs on the hub's machine."""
+        """The folder of checkpoints of each task on this node. What is saved there has to go to the hub's machine."""
 
     def started(self, task: TaskId, pid: int) -> None:
         self._outbox.put(Started(task, pid))
 
     def output(self, task: TaskId, lines: Sequence[str]) -> None:
-        """Lines are cut on the hub's machine."""
+        """Nothing to do: the hub's machine divides the output into lines."""
 
     def message(self, task: TaskId, message: Mapping[str, object]) -> None:
         here, path = self.returns.get(task), message.get("path")

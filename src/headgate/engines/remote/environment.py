@@ -17,24 +17,24 @@ SENT = (
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
 )
-"""Names, and beginnings of names: what finds programs and libraries, and what frameworks and their threads go by."""
+"""Names and patterns of variables that find programs and libraries, or set up frameworks and their threads."""
 
 _HERE = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
-"""They name devices of this machine; on a node its engine says which there are."""
+"""They name devices of this machine. On a node, its engine sets them."""
 
 _SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH")
 
 
 def more(engine: str) -> str:
-    """The variable that names further ones to be sent to the nodes of an engine, with commas between
-    (`HF_TOKEN,WANDB_*`): `HEADGATE_SLURM_ENV` for an engine `slurm`."""
+    """The variable that lists further variables for the nodes of an engine, separated by commas (`HF_TOKEN,WANDB_*`).
+    For an engine `slurm` it is `HEADGATE_SLURM_ENV`."""
     return f"HEADGATE_{re.sub('[^A-Z0-9]', '_', engine.upper())}_ENV"
 
 
 def sent(environment: Mapping[str, str], engine: str) -> dict[str, str]:
-    """What of the user's environment goes to the nodes of an engine: what `SENT` and the variable `more` name. A
-    secret, by its name, and what names devices of this machine go only where that variable names them. A job's own
-    `env:` is added to it as ever."""
+    """The part of the user's environment that goes to the nodes of an engine: the variables in `SENT` and in the list
+    of `more`. A variable whose name tells a secret, or that names devices of this machine, goes only if that list names
+    it. A job's own `env:` is always added."""
     wanted = [name.strip() for name in environment.get(more(engine), "").split(",")]
     return {
         name: value

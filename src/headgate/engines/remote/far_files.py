@@ -1,4 +1,4 @@
-"""Files of the hub's machine, for a bridge on another."""
+"""Files of the hub's machine, for a bridge on another machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ OPERATIONS = frozenset({"pack", "sizes", "read", "write", "rename"})
 
 
 class FarFiles(Files):
-    """Asks the hub for each; answers come to `answered`.
+    """Asks the hub for each operation; answers come to `answered`.
 
-    Every operation raises `HeadgateError` with the hub's words where it fails, and where the hub is gone.
+    Every operation raises `HeadgateError` if it fails, with the hub's words, or if the hub is gone.
     """
 
     def __init__(self, pipe: Pipe) -> None:
@@ -28,7 +28,7 @@ class FarFiles(Files):
         self._came = threading.Condition()
 
     def allow(self, launch: Launch) -> None:
-        """The hub knows what it started."""
+        """Nothing to do: the hub knows what it started."""
 
     def pack(self, folder: str) -> bytes:
         return cast(bytes, self._ask("pack", folder))
@@ -46,14 +46,14 @@ class FarFiles(Files):
         self._ask("rename", path, to)
 
     def answered(self, answer: Answered) -> None:
-        """The hub has answered."""
+        """Take in an answer of the hub."""
         with self._came:
             if answer.number in self._answers:
                 self._answers[answer.number] = answer
                 self._came.notify_all()
 
     def gone(self) -> None:
-        """The hub is gone: nobody will answer any more."""
+        """End all questions: the hub is gone."""
         with self._came:
             self._gone = True
             self._came.notify_all()
@@ -75,7 +75,7 @@ class FarFiles(Files):
 
 
 def answer(files: Files, asked: FileAsked) -> Answered:
-    """Do what a bridge asked for."""
+    """Do what a bridge asked for, and answer."""
     try:
         if asked.operation not in OPERATIONS:
             raise HeadgateError(f"no operation {asked.operation!r} on files")

@@ -1,4 +1,4 @@
-"""Files of jobs on their way to nodes that do not see those of the hub's machine, and checkpoints on their way back."""
+"""Brings files of jobs to nodes that do not see those of the hub's machine, and brings checkpoints back."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from headgate.isolation.base import Launch
 from headgate.paths import below
 
 CHUNK_BYTES = 4 * 2**20
-"""How much of a file is sent at a time."""
+"""How many bytes of a file go in one message."""
 
 MOST_BYTES = 200 * 2**20
-"""Most that is sent of a job's folder."""
+"""The largest folder of a job that is sent."""
 
 LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"})
 _NAMED = 3
 
 
 def key_of(name: str) -> str:
-    """A file name for something with any name."""
+    """A safe file name for any name."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def pack(folder: Path) -> bytes:
-    """An archive of a job's folder, without what is not needed to run it (`LEFT_OUT`, environments).
+    """An archive of a job's folder, without what the job does not need to run (`LEFT_OUT`, environments).
 
     Raises:
-        UsageError: It is larger than `MOST_BYTES`, or cannot be read.
+        UsageError: The folder is larger than `MOST_BYTES`, or cannot be read.
     """
     try:
         found = _gather(folder)
@@ -51,7 +51,7 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(archive: bytes, folder: Path) -> None:
-    """Make a folder as it was packed; one that is there already stays as it is."""
+    """Make a folder as it was packed. If it exists, leave it as it is."""
     if folder.exists():
         return
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
@@ -62,10 +62,10 @@ def unpack(archive: bytes, folder: Path) -> None:
 
 
 def sizes(path: Path) -> dict[str, int] | None:
-    """Bytes of each file below a path, by name relative to it ("" for the path itself); None: it is not there.
+    """Bytes of each file below a path, by name relative to it ("" for the path itself); None if there is no such path.
 
     Raises:
-        PermissionError: A link in it leads out of it.
+        PermissionError: A link below the path leads out of it.
     """
     if path.is_file():
         return {"": path.stat().st_size}
@@ -86,7 +86,7 @@ def read(path: Path, offset: int, count: int) -> bytes:
 
 
 def write(path: Path, offset: int, data: bytes) -> None:
-    """Write a part of a file, the parts before it being there."""
+    """Write a part of a file after the parts before it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "r+b" if offset else "wb") as file:
         file.seek(offset)
@@ -94,7 +94,7 @@ def write(path: Path, offset: int, data: bytes) -> None:
 
 
 class Files:
-    """Files of the hub's machine, for a bridge: only those that launches name, whatever a node asks for.
+    """Files of the hub's machine, for a bridge. It gives only those that launches name, whatever a node asks for.
 
     Every operation raises `HeadgateError` for a path that no launch names.
     """
@@ -105,8 +105,8 @@ class Files:
         self._read: set[str] = set()
 
     def allow(self, launch: Launch) -> None:
-        """From now on, the job's folder may be packed, its folder of checkpoints read and written, and what it goes on
-        from read."""
+        """From now on, allow to pack the job's folder, to read and write its folder of checkpoints, and to read the
+        checkpoint from which it goes on."""
         self._packed.add(launch.cwd)
         if folder := launch.env.get("HEADGATE_CHECKPOINTS"):
             self._written.add(folder)
@@ -154,7 +154,7 @@ def _refused(path: str, why: str) -> HeadgateError:
 
 
 def _gather(folder: Path) -> list[tuple[Path, int]]:
-    """Files and links to be sent, with their bytes; an unreadable folder is an error."""
+    """The files and links to send, with their bytes. An unreadable folder is an error."""
 
     def fail(error: OSError) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""The other end of an agent: commands in order to it, events in order from it, files both ways."""
+"""The link to an agent: it sends commands in order, receives events in order, and moves files both ways."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _READY_SECONDS = 300.0
 _CLOSE_SECONDS = 30.0
 
 Archive = Callable[[str], Any]
-"""Gives the archive of a folder, as an argument of `AgentHandle.call`."""
+"""Gives the archive of a folder, in a form to pass to `AgentHandle.call`."""
 
 Lane = Literal["commands", "events", "files", "questions"]
-"""An agent answers calls of one lane in their order, and those of different lanes beside each other."""
+"""An agent answers calls of one lane in order, and calls of different lanes at the same time."""
 
 
 class Unreachable(Exception):
@@ -52,50 +52,50 @@ class Unreachable(Exception):
 
 
 class AgentGone(Exception):
-    """An agent is gone for good, or has failed at a call."""
+    """An agent is gone for good, or a call failed."""
 
 
 class AgentHandle(ABC):
-    """An agent, as its cluster has it called from elsewhere."""
+    """The way to call an agent in its cluster."""
 
     cluster: str
-    """What the cluster is called in messages."""
+    """The cluster's name in messages."""
 
     @abstractmethod
     def ready(self, seconds: float) -> str:
-        """Wait until it is there; why it cannot run, empty where it can.
+        """Wait until the agent is there. Return why it cannot run; empty if it can.
 
         Raises:
-            AgentGone: It did not come in so many seconds.
+            AgentGone: It did not come within `seconds`.
         """
 
     @abstractmethod
     def call(self, lane: Lane, method: str, *arguments: Any, seconds: float | None = None) -> Any:
-        """Call a method of `agent.Agent`, and wait for what it returns.
+        """Call a method of `agent.Agent`, and return its result.
 
         Raises:
-            OSError: The agent met it.
+            OSError: The method raised it.
             Unreachable: The network does not carry the call.
-            AgentGone: It is gone, has failed otherwise, or did not answer in so many seconds.
+            AgentGone: The agent is gone, failed otherwise, or did not answer within `seconds`.
         """
 
     @abstractmethod
     def kill(self) -> None:
-        """End it, if it is still there."""
+        """End the agent, if it is still there."""
 
 
 class AgentLink:
-    """An agent, and what is on its way to and from it.
+    """An agent, with the commands on their way to it and the events on their way from it.
 
     Args:
-        name: Of its node.
+        name: The name of its node.
         id: The cluster's own name of the node.
-        agent: How it is called.
-        tell: Told of everything that happens there.
-        archive: Packs folders for the node; None where it sees the hub's files.
+        agent: The handle by which to call it.
+        tell: Called with everything that happens there.
+        archive: Packs folders for the node; None if the node sees the hub's files.
         here: The hub's files.
         on_gone: Called once the agent is gone.
-        patience: Seconds of silence after which it takes itself for cut off.
+        patience: Seconds of silence after which the agent takes itself for cut off.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class AgentLink:
         self.id = id
         self.running: set[TaskId] = set()
         self.saves: dict[TaskId, str] = {}
-        """Of a task: the folder on the hub's machine that its checkpoints are brought to."""
+        """The folder on the hub's machine for the checkpoints of each task."""
         self._agent = agent
         self._tell = tell
         self._archive = archive
@@ -131,7 +131,7 @@ class AgentLink:
         ]
 
     def open(self) -> tuple[Node, tuple[str, ...]]:
-        """Wait until the agent is there; its node, and what cannot be controlled on it.
+        """Wait until the agent is there. Return its node, and what cannot be controlled on it.
 
         Raises:
             HeadgateError: It cannot run there.
@@ -149,24 +149,24 @@ class AgentLink:
         return node, uncontrolled
 
     def do(self, command: Command) -> None:
-        """Have the agent do it, after all that came before."""
+        """Queue a command for the agent, after all that came before."""
         if isinstance(command, StartLaunch):
             self.running.add(command.launch.task)
         self._commands.put(command)
 
     def ask(self, question: Ask) -> None:
-        """Have the agent call a function, beside what else it does, and tell what came of it."""
+        """Have the agent call a function at the same time as its other work, and tell the result."""
         try:
             packed = pickle.dumps((question.function, question.arguments))
             value, error = facts(self._ask("questions", "ask", packed))
         except pickle.UnpicklingError as failed:
-            value, error = None, f"node {self.name} answered what it should not: {failed}"
+            value, error = None, f"node {self.name} sent a malformed answer: {failed}"
         except (AgentGone, Unreachable, OSError) as failed:
             value, error = None, f"node {self.name} is gone: {self._why(failed)}"
         self._tell(Returned(question.number, value, error))
 
     def lose(self, reason: str) -> None:
-        """The node is gone."""
+        """Report that the node is gone."""
         with self._lock:
             if self._gone:
                 return
@@ -177,11 +177,11 @@ class AgentLink:
             self._on_gone(self)
 
     def kill(self) -> None:
-        """End an agent that does not answer as it should; its warden clears up."""
+        """End an agent that does not answer as it should. Its warden clears up."""
         self._agent.kill()
 
     def close(self) -> None:
-        """Kill what runs there, take in what it still has to say, and remove the agent."""
+        """Kill what runs there, receive the last events, and remove the agent."""
         self._closing = True
         self._commands.put(None)
         self._threads[0].join()
@@ -215,7 +215,8 @@ class AgentLink:
                 return
 
     def _ask(self, lane: Lane, method: str, *arguments: Any) -> Any:
-        """Call the agent, again while the network does not carry it; the cluster says when it is gone for good."""
+        """Call the agent, and repeat the call while the network does not carry it. The cluster says when the agent is
+        gone for good."""
         while True:
             try:
                 return self._agent.call(lane, method, *arguments)
@@ -228,7 +229,7 @@ class AgentLink:
         return f"{self._agent.cluster} says: {_first_line(error)}"
 
     def _with_files(self, command: Command) -> Command:
-        """The command as the agent can do it, the files that it names being there."""
+        """Bring the files that a command names, and return the command as the agent can do it."""
         if self._archive is None:
             return command
         match command:
@@ -258,8 +259,8 @@ class AgentLink:
         return replace(launch, cwd=folder, env=env, argv=argv)
 
     def _brought(self, task: TaskId, path: str, anew: bool = False) -> str | None:
-        """Where on the node a checkpoint of the hub's is, sent there where it is not yet, or `anew`; None: the hub has
-        none."""
+        """Send a checkpoint of the hub's to the node, if it is not there yet or `anew`. Return its path there; None if
+        the hub has no such checkpoint."""
         here = self._here.sizes(path)
         if here is None:
             return None
@@ -287,7 +288,7 @@ class AgentLink:
                 self.lose(self._why(error))
                 return
             except pickle.UnpicklingError as error:
-                self.lose(f"its agent says what it should not: {error}")
+                self.lose(f"its agent sent a malformed message: {error}")
                 return
             for event in events:
                 self._pass_on(event)
@@ -312,13 +313,13 @@ class AgentLink:
         self._say(event)
 
     def _say(self, report: Report) -> None:
-        """Tell of what happened there, until the node is said to be gone: from then on its tasks may run elsewhere."""
+        """Tell what happened there, unless the node was reported gone: its tasks may run elsewhere by then."""
         with self._lock:
             if not self._gone:
                 self._tell(report)
 
     def _fetch(self, task: TaskId, there: str, path: str) -> None:
-        """Bring a checkpoint to the hub, whole or not at all, and nowhere but into its own job's folder of them.
+        """Bring a checkpoint to the hub, whole or not at all, into the folder of its own job's checkpoints only.
 
         Raises:
             HeadgateError: It would lie elsewhere.
@@ -341,7 +342,7 @@ class AgentLink:
 
 
 def _below(part: str, old: str, new: str) -> str:
-    """A path below one folder as it is below another; anything else as it is."""
+    """Move a path from below one folder to below another; leave anything else as it is."""
     return new + part.removeprefix(old) if part == old or part.startswith(old.rstrip("/") + "/") else part
 
 

@@ -1,4 +1,4 @@
-"""What an agent has to tell, kept until the bridge has it."""
+"""Keeps an agent's events until the bridge has them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from headgate.engines.remote.wire import Event, Output
 from headgate.identifiers import TaskId
 
 BATCH_BYTES = 64 * 2**10
-"""Output in one batch, which is to fit into the answer of one call: larger ones take a slower way in some clusters."""
+"""Output in one batch. It has to fit into the answer of one call: some clusters send larger answers on a slower way."""
 
 HELD_BYTES = 2 * 2**20
-"""Output of one task that may wait to be fetched; then the task waits."""
+"""Output of one task that may wait to be fetched. Beyond it, the task waits."""
 
 PAUSE_SECONDS = 0.02
 _BATCH_EVENTS = 500
 
 
 class Outbox:
-    """Events in the order in which they were put, handed out in numbered batches. A batch is handed out again until it
-    is said to have arrived, because an answer may be lost on the way. From any thread."""
+    """Events in the order in which they were put, handed out in numbered batches. An answer may be lost on the way, so
+    a batch is handed out again until the bridge says that it has arrived. Any thread may use an outbox."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
@@ -33,7 +33,7 @@ class Outbox:
         self._closed = False
 
     def put(self, event: Event) -> None:
-        """Add an event; output is joined to that of the same task before it."""
+        """Add an event. Output is joined to the output just before it, if that is of the same task."""
         with self._changed:
             if isinstance(event, Output):
                 self._held[event.task] = self._held.get(event.task, 0) + len(event.data)
@@ -45,15 +45,15 @@ class Outbox:
             self._changed.notify()
 
     def held(self, task: TaskId) -> int:
-        """Bytes of a task's output that wait."""
+        """Bytes of a task's output that wait to be fetched."""
         return self._held.get(task, 0)
 
     def take(self, arrived: int, seconds: float) -> tuple[int, bytes]:
-        """Number and content (a pickled list) of the next batch, waited for.
+        """Wait for the next batch. Return its number and its content, a pickled list.
 
         Args:
             arrived: Number of the last batch that arrived, 0 at first.
-            seconds: Longest to wait; an empty batch comes then.
+            seconds: Longest to wait; after that, the batch is empty.
         """
         with self._changed:
             if self._batch is None or arrived == self._number:
@@ -64,7 +64,7 @@ class Outbox:
             return self._number, self._batch
 
     def close(self) -> None:
-        """Have whoever waits go on."""
+        """Let whoever waits go on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -88,7 +88,7 @@ class Outbox:
 
 
 class RelayedLog(TaskLog):
-    """A task's output on its way to the hub's machine: no file is written here, and no lines are cut."""
+    """A task's output on its way to the hub's machine. Here it goes to no file, and is not divided into lines."""
 
     def __init__(self, task: TaskId, outbox: Outbox) -> None:
         super().__init__("")

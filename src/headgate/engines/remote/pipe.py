@@ -22,14 +22,14 @@ _MAC_BYTES = hashlib.sha256().digest_size
 
 
 class Pipe:
-    """Objects both ways; sending may be done from any thread, receiving from one.
+    """Sends and receives objects. Any thread may send; one thread may receive.
 
     Args:
         connection: To the other end.
-        key: A secret of both ends, known to nobody else, where strangers reach the connection. Every object is
-            authenticated with it: HMAC-SHA256 of its place in the order and its content. Others are refused.
-        side: Which end this is, "hub" or "bridge". The hub takes only facts (`facts`): the cluster must not make it
-            call anything.
+        key: A secret of both ends, if strangers can reach the connection; else empty. It authenticates every object:
+            HMAC-SHA256 of its place in the order and its content. Other objects are refused.
+        side: Which end this is, "hub" or "bridge". The hub accepts only plain facts (`facts`), so that the cluster
+            cannot make it call anything.
     """
 
     def __init__(self, connection: socket.socket, key: bytes, side: str) -> None:
@@ -43,7 +43,7 @@ class Pipe:
             _notice_silence(connection)
 
     def send(self, what: Request | Report) -> None:
-        """Send an object; what is sent to an end that is gone is lost."""
+        """Send an object. If the other end is gone, the object is lost."""
         data = pickle.dumps(what)
         with self._lock:
             seal = self._seal.next(data) if self._seal is not None else b""
@@ -54,7 +54,7 @@ class Pipe:
                 return
 
     def receive(self) -> Request | Report | None:
-        """The next object; None when the other end is gone, or somebody meddles."""
+        """The next object; None if the other end is gone, or if somebody tampered with the connection."""
         head = self._exactly(_HEADER.size)
         seal = self._exactly(_MAC_BYTES) if head is not None and self._check is not None else b""
         data = self._exactly(_HEADER.unpack(head)[0]) if head is not None and seal is not None else None
@@ -85,10 +85,10 @@ class Pipe:
 
 
 def facts(data: bytes) -> Any:
-    """What was pickled, of plain values, and of Headgate's own dataclasses and identifiers.
+    """Unpickle plain values and Headgate's own dataclasses and identifiers, and nothing else.
 
     Raises:
-        pickle.UnpicklingError: It holds something else, which could do anything when it is made, or is damaged.
+        pickle.UnpicklingError: The data hold something else, which could run any code, or are damaged.
     """
     try:
         return _Facts(io.BytesIO(data)).load()
@@ -110,7 +110,7 @@ class _Facts(pickle.Unpickler):
 
 
 def _notice_silence(connection: socket.socket) -> None:
-    """Have TCP give up on an end whose machine or network is gone, which says no goodbye, within a minute."""
+    """Let TCP give up within a minute on an end whose machine or network is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if connection.family in (socket.AF_INET, socket.AF_INET6):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
@@ -120,7 +120,7 @@ def _notice_silence(connection: socket.socket) -> None:
 
 
 class _Seal:
-    """Seals what one end sends, one after the other."""
+    """Seals the objects that one end sends, in their order."""
 
     def __init__(self, key: bytes, side: str) -> None:
         self._key = key

@@ -1,4 +1,4 @@
-"""What the hub asks of nodes and waits for."""
+"""Questions of the hub to nodes, and the wait for their answers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from headgate.errors import HeadgateError
 
 
 class Questions:
-    """Those that are not answered yet; may be used from any thread.
+    """The questions that are not answered yet. Any thread may use it.
 
     Args:
-        send: To the bridge.
+        send: Sends a question to the bridge.
     """
 
     def __init__(self, send: Callable[[Ask], None]) -> None:
@@ -26,10 +26,10 @@ class Questions:
         self._lock = threading.Lock()
 
     def ask(self, node: str, function: Callable[..., object], arguments: tuple[object, ...]) -> Any:
-        """Have a function called on a node; what it returned.
+        """Have a function called on a node, and return its result.
 
         Raises:
-            HeadgateError: It raised, or nobody answers any more.
+            HeadgateError: The function raised, or nobody answers any more.
         """
         with self._lock:
             if self._ended:
@@ -41,7 +41,7 @@ class Questions:
         return answer.result()
 
     def told(self, answer: Returned) -> None:
-        """One is answered."""
+        """Take in an answer."""
         with self._lock:
             asked = self._open.pop(answer.number)
         if answer.error:
@@ -50,7 +50,7 @@ class Questions:
             asked.set_result(answer.value)
 
     def end(self, why: str) -> None:
-        """None will be answered from here on."""
+        """Fail all open questions, and all from here on."""
         with self._lock:
             self._ended = why
             left = list(self._open)

@@ -12,15 +12,15 @@ class Settings:
 
     Args:
         engine: Name of the engine that it works for.
-        name: Of its node.
-        address: Of its node, by which the others reach it.
-        cores: That the cluster lets jobs have there.
-        memory_bytes: Likewise.
-        gpus: Likewise.
+        name: The name of its node.
+        address: The address of its node, by which others reach it.
+        cores: Cores that the cluster gives to jobs there.
+        memory_bytes: Memory that it gives to jobs there.
+        gpus: GPUs that it gives to jobs there.
         kind: Names of the node's custom resources.
-        shared: The node sees the files of the hub's machine under the same paths.
+        shared: Whether the node sees the files of the hub's machine under the same paths.
         speeds: Measured GFLOP/s of a core, by `speeds.key`.
-        patience_seconds: An agent that hears nothing from the bridge for longer is cut off, and ends.
+        patience_seconds: An agent that hears nothing from the bridge for longer takes itself for cut off, and ends.
     """
 
     engine: str

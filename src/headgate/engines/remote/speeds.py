@@ -1,4 +1,4 @@
-"""What is known of the speed of the cores of a cluster's nodes, kept from one connection to the next."""
+"""Keeps the measured speeds of the cores of a cluster's nodes from one connection to the next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.cluster import Node
 
 
 def key(cpu_model: str, cores: float) -> str:
-    """What the measured speed of a core is kept under."""
+    """The key under which the measured speed of a core is kept."""
     return f"{cpu_model} x {cores:g}"
 
 
@@ -22,7 +22,7 @@ class CoreSpeeds:
         self._path = path
 
     def known(self) -> dict[str, float]:
-        """What was measured before; nothing where the file cannot be read."""
+        """The speeds measured before; empty if the file cannot be read."""
         try:
             found = json.loads(self._path.read_text())
         except (OSError, ValueError):
@@ -30,7 +30,7 @@ class CoreSpeeds:
         return {str(key): float(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
     def keep(self, nodes: Iterable[Node]) -> None:
-        """Add what nodes measured."""
+        """Add the speeds that nodes measured."""
         found = {key(node.cpu_model, node.cores): node.core_gflops for node in nodes if node.core_gflops is not None}
         with contextlib.suppress(OSError):  # they are measured again
             self._path.write_text(json.dumps(self.known() | found, indent=2) + "\n")

@@ -1,8 +1,8 @@
 """The warden: a small process beside an agent that clears up what a killed agent leaves.
 
-It is no child of the agent, because a cluster may end children with their parent. The agent's end of the socket may
-close for whatever reason. The warden then kills what is left in the boxes that it was told of, and removes them and the
-agent's folder.
+It is no child of the agent, because a cluster may end children with their parent. Once the agent's end of the socket
+closes, for whatever reason, the warden acts. It kills what is left in the boxes that it was told of, and removes them
+and the agent's folder.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MESSAGE_BYTES = 1 << 20
 
 
 class Warden:
-    """The agent's end: tells of boxes (a `Keeper`).
+    """The agent's end: it tells the warden of boxes (a `Keeper`).
 
     Args:
-        folder: The agent's; gone once this is closed, or the agent is.
+        folder: The agent's folder. It is removed once this is closed, or once the agent is gone.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,7 +49,7 @@ class Warden:
         self._tell({"task": task, "record": record})
 
     def connected(self, task: TaskId) -> None:
-        """It kills at once whoever is left: nobody is there to take what they would save."""
+        """Nothing to do: the warden kills at once what is left, since nobody could take what it would save."""
 
     def remove(self, task: TaskId) -> None:
         self._tell({"task": task, "record": None})

@@ -1,4 +1,4 @@
-"""What hub, bridge and agents say to each other."""
+"""The messages between hub, bridge and agents."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class To:
 
 
 HERE = "here"
-"""As an address: the cluster that the bridge itself is a job of."""
+"""As an address: the cluster on which the bridge itself is a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The first that the bridge is told.
+    """The first request to the bridge.
 
     Args:
-        address: Of the cluster's head, HOST:PORT; empty: start one on this machine; `HERE`: the cluster that the bridge
-            is a job of.
-        shared: The nodes see the files of this machine under the same paths.
+        address: HOST:PORT of the cluster's head. Empty: start a cluster on this machine. `HERE`: the cluster on which
+            the bridge is a job.
+        shared: Whether the nodes see the files of this machine under the same paths.
         speeds: Measured GFLOP/s of a core, by `speeds.key`; nodes of other kinds are measured.
     """
 
@@ -73,7 +73,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Set aside what tasks take; `key` tells it from every other."""
+    """Reserve what tasks take; `key` is unique to the reservation."""
 
     key: str
     slots: Mapping[TaskId, Slot]
@@ -81,7 +81,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give back what was set aside under a key for some of its tasks, or all."""
+    """Give back what is reserved under a key, for some of its tasks or all."""
 
     key: str
     tasks: tuple[TaskId, ...]
@@ -89,7 +89,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Have a function of Headgate's called by the agent of a node; `Returned` says what came of it."""
+    """Ask the agent of a node to call a function of Headgate's. The answer is a `Returned`."""
 
     number: int
     node: str
@@ -104,7 +104,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What came of a `FileAsked`; `error` in words where nothing did."""
+    """The answer to a `FileAsked`; `error` says in words why it failed."""
 
     number: int
     value: object
@@ -139,8 +139,8 @@ class TaskMessage:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMessage:
-    """A message that names a file or folder in the job's folder of checkpoints on the node, there called `name`; it
-    belongs in that on the hub's machine."""
+    """A message that names a file or folder, `name`, in the job's folder of checkpoints on the node. It has to go to
+    that folder on the hub's machine."""
 
     task: TaskId
     message: Mapping[str, object]
@@ -176,10 +176,10 @@ class Opened:
     """The bridge is connected.
 
     Args:
-        address: Of the cluster's head, as it was reached.
-        head: The same as the cluster has it, however it was reached.
-        nodes: Those that an agent answers from.
-        uncontrolled: As `Engine.uncontrolled`.
+        address: The address at which the cluster's head was reached.
+        head: The address of the head as the cluster knows it.
+        nodes: The nodes whose agents answer.
+        uncontrolled: In the form of `Engine.uncontrolled`.
     """
 
     address: str
@@ -190,7 +190,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It cannot be; the bridge ends. `usage`: because of what was asked for."""
+    """The bridge cannot connect, and ends. `usage`: the request was wrong."""
 
     text: str
     usage: bool
@@ -203,7 +203,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class NodeGone:
-    """A node and all that ran there is gone."""
+    """A node is gone, with all that ran there."""
 
     node: str
     reason: str
@@ -214,7 +214,7 @@ class Granted:
     """A reservation can be used.
 
     Args:
-        gpus: What the cluster calls the GPUs of each task that has some (numbers, or names of parts of one).
+        gpus: The cluster's names of the GPUs of each task that has some: numbers, or names of parts of a GPU.
     """
 
     key: str
@@ -223,7 +223,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class ReservationWaits:
-    """A reservation cannot be had now."""
+    """A reservation has to wait."""
 
     key: str
     text: str
@@ -231,7 +231,7 @@ class ReservationWaits:
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """A reservation can never be had."""
+    """A reservation is impossible."""
 
     key: str
     text: str
@@ -239,7 +239,7 @@ class Impossible:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a function returned that was called for an `Ask`; `error` in words where it did not return."""
+    """The answer to an `Ask`: what the function returned; `error` says in words why it failed."""
 
     number: int
     value: object
