@@ -254,7 +254,7 @@ class Agent:
         The warden clears up."""
         patience = self._settings.patience_seconds
         if self._heard is not None and time.monotonic() - self._heard > patience:
-            print(f"headgate: heard nothing from the hub for {patience:g} s; the tasks of this node end", file=sys.stderr)
+            print(f"headgate: heard nothing from the hub for {patience:g} s; the tasks here end", file=sys.stderr)
             os._exit(1)
 
 
