@@ -37,18 +37,19 @@ _MOST_POINTS: Final = 64
 _DRAWS: Final = 400
 _RECENT: Final = 0.2
 _FAR: Final = 50.0
-"""A curve that takes so many times the steps so far is one that does not get there."""
+"""A curve that takes so many times the steps so far counts as one that never gets there."""
 _BACK: Final = 0.98
-"""The part of the steps so far that curves can be followed back for: not to where some have no end."""
+"""Curves can be followed back over this part of the steps so far: before it, some are infinite."""
 _INDEPENDENT: Final = 0.45
 """Part of the points' information that is believed: no family is quite the truth, and a schedule may change it."""
 _RESOLUTION: Final = 0.004
 """How well the grid follows a curve without noise, as a part of its drop."""
 _SCALE_LOW: Final = 0.9
 _SCALE_HIGH: Final = 0.7
-"""How far the ends of the band are from the median, over what the draws say, in logarithms: what holds a little more
-than nine of ten forecasts of curves that `benchmarks/loss_prediction.py` trains, with other seeds than those it reports
-(split conformal prediction); a little more, because losses of large models surprise more often."""
+"""The ends of the band are so many times as far from the median as the draws say, in logarithms. With these values the
+band holds a little more than nine of ten forecasts of the curves that `benchmarks/loss_prediction.py` trains, with
+other seeds than those that it reports (split conformal prediction). It is a little more because losses of large models
+surprise more often."""
 
 
 class Band(NamedTuple):
@@ -60,7 +61,7 @@ class Band(NamedTuple):
 
 
 class _Shapes(NamedTuple):
-    """Shapes of g, one a row: its family, p, s and b, and how likely it is before anything is known."""
+    """Shapes of g, one a row: its family, p, s and b, and its prior probability."""
 
     family: npt.NDArray[np.intp]
     p: Array
@@ -79,7 +80,7 @@ class _Shapes(NamedTuple):
             return np.where(family <= 1, (u + s) ** -p, np.where(family == 2, sublinear, np.exp(-p * u)))
 
     def inverse(self, g: Array) -> Array:
-        """The u at which each shape has come down to its g; infinite where never."""
+        """The u at which each shape has come down to its g; infinite if never."""
         with np.errstate(all="ignore"):
             half = self.b / 2.0
             power = g ** (-1.0 / np.maximum(self.p, 1e-9)) - self.s
@@ -102,7 +103,7 @@ def _grid() -> _Shapes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """Curves that may have brought forth what was reported, drawn by how likely they are.
+    """Curves that may have produced the reports, drawn by their likelihood.
 
     Args:
         family: The likeliest, of `FAMILIES`.
@@ -110,7 +111,7 @@ class Fit:
         level: The loss there, by the curves.
         start: The loss at the first step, by the curves.
         noise: Standard deviation of a point about the curve.
-        asymptote: What the loss comes to in the end: the median.
+        asymptote: The final level of the loss: the median over the curves.
     """
 
     family: str

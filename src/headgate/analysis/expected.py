@@ -13,7 +13,7 @@ from headgate.analysis.losses import Estimate
 from headgate.events import Progress
 
 _FARTHEST = 4.0
-"""The curve is told up to so many times the steps that are done."""
+"""The forecast reaches up to so many times the steps that are done."""
 _PARTS = 60
 
 
@@ -28,12 +28,12 @@ class At(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known of a job's course, and expected of it.
+    """The course of a job so far, and the one expected.
 
     Args:
         points: Step and metric, cleaned of spikes, since its level last jumped.
         step: The last step.
-        seconds_per_step: Of its latest steps; None: not to be told.
+        seconds_per_step: Mean seconds of its latest steps; None if not known.
         cost: Core-seconds of a step; 0: not known.
         family: The likeliest family of curves; None: there are too few points for any.
         progress: How much of the way from the first to the last level is done, 0 to 1.
@@ -72,12 +72,12 @@ def expect(
     rising: bool = False,
     stopping: tuple[int, float] | None = None,
 ) -> Expected | None:
-    """What follows from the reports of a job.
+    """Predict the course of a job from its reports.
 
     Args:
-        reports: When each came (s), its metric if it has that, and all else of it, in the order of time.
+        reports: For each report when it came (s), its metric or None, and the report itself, in the order of time.
         used: Cores that it used on average until each time (s), in the order of time.
-        goal: The value of its metric at which it ends; None: it has none.
+        goal: The value of its metric at which it ends; None without a goal.
         rising: Whether more of that metric is better.
         stopping: Epochs without a gain of so much after which it ends by itself, as of `forecast.Outlook`.
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 KIND = "fault"
-"""The kind of event that tells of a fault which the job survives."""
+"""The kind of event that tells of a fault that the job survives."""
 
 _BELONGS_SECONDS = 600.0
-"""How long after a fault a task may tell what it cost it."""
+"""How long after a fault a task may still tell its cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Survived:
 
     Args:
         t: When, seconds of the run.
-        job: None where the run as a whole tells of it, as of a node that is gone.
+        job: The job; None if the run as a whole tells of the fault, such as a lost node.
         task: The task that was lost or that tells of it; None where no single one.
         text: What happened, and what tasks said of it, a line each.
         seconds: What it cost; of several tasks that waited, the longest wait. None where nothing tells.

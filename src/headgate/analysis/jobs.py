@@ -43,8 +43,8 @@ class RecordedDecision:
 
     Args:
         t: Seconds since the run began.
-        cores: That it is entitled to when everybody wants the CPU, all its tasks together.
-        before: The same by the decision before it; None: it is the first.
+        cores: Cores that all its tasks together are entitled to when every job wants the CPU.
+        before: The cores of the decision before; None for the first.
     """
 
     t: float
@@ -59,12 +59,12 @@ class RecordedTask:
 
     Args:
         id: `JOB/ROLE-INDEX`.
-        node: Name of its node; empty where not known.
+        node: Name of its node; empty if not known.
         usage: While its job ran.
         division: How its sampled steps divide; of a server, its rounds.
         memory_peak_bytes: Most resident memory, as the kernel counted it.
-        cap: The most cores that it might use; nothing where it had no cap.
-        threads: Compute threads that it was told to have; nothing where it was told none.
+        cap: The most cores that it might use; empty if it had no cap.
+        threads: The number of compute threads that it was told to use; empty if it was told none.
     """
 
     id: TaskOfRun
@@ -100,7 +100,7 @@ class RecordedTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedJob:
-    """All that was recorded of a job; of several tasks, what they come to together.
+    """All that was recorded of a job. Figures of several tasks are added up.
 
     Args:
         decisions: About what it was entitled to, in the order of time.
@@ -109,8 +109,8 @@ class RecordedJob:
         traced: Sampled steps of each of its tasks, to be replayed.
         sampled: A typical and the slowest step with all that its tasks did; empty for a job of one task.
         faults: Those that it survived.
-        proofs: What pauses of others told about it; of each of these the latest.
-        asides: Seconds that its worker which spent most spent beside its steps, by what they were spent on.
+        proofs: What pauses of other jobs told about it; for each of them, the latest.
+        asides: Seconds that a worker spent beside its steps, by what they were spent on; the worker that spent most.
     """
 
     name: str
@@ -148,7 +148,7 @@ class RecordedJob:
 
     @property
     def nodes(self) -> frozenset[str]:
-        """Names of those that its tasks were on, where known."""
+        """Names of the nodes of its tasks, as far as known."""
         return frozenset(task.node for task in self.tasks if task.node)
 
     def signal(self, column: Column) -> Signal:
@@ -176,7 +176,7 @@ class RecordedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
-    """A job in numbers; None where nothing tells. Times are seconds since the run began.
+    """A job in numbers; None where a number is not known. Times are seconds since the run began.
 
     Args:
         waited_seconds: From its submission to its first start.
@@ -201,7 +201,7 @@ class JobFigures:
         bytes_per_step: Bytes that its workers send and receive in a step, all together; None where nothing tells.
         tasks: Number of tasks.
         faults: Faults that it survived.
-        fault_seconds: What these cost, as far as anything tells.
+        fault_seconds: Seconds that these cost, as far as known.
     """
 
     name: str

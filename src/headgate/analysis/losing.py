@@ -55,7 +55,7 @@ def merged(losses: Sequence[Loss], most: float) -> list[Loss]:
 
 
 def sum_of(estimates: Sequence[TimeEstimate], most: float) -> TimeEstimate:
-    """The sum; errors of different causes are taken for independent."""
+    """The sum of estimates. Their errors count as independent."""
     seconds = sum(each.seconds for each in estimates)
     down = math.sqrt(sum((each.seconds - each.low) ** 2 for each in estimates))
     up = math.sqrt(sum((each.high - each.seconds) ** 2 for each in estimates))

@@ -1,4 +1,4 @@
-"""What is kept of a job's losses while it runs: few points however many come, none of them spoiled by spikes or NaN.
+"""Keeps a job's losses while it runs: in few points, however many losses come, without spikes and NaN.
 
 Standard library only: it is fed in the controller, where losses may come 10,000 times a second.
 """
@@ -13,7 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 MOST_POINTS = 256
-"""Points that are kept; past it two neighbours become one."""
+"""The most points that are kept. Beyond it, two neighbours become one."""
 
 _RECENT = 15
 _CLIP = 6.0
@@ -21,15 +21,14 @@ _WINDOW = 5
 _SURE = 5.0
 _NOT_NUMBERS = 3
 _TICKS = 2.5
-"""Of the least difference between two losses in a row: levels that differ by less may differ by what is rounded."""
+"""Times the least difference between two losses in a row: levels that differ by less may differ by rounding alone."""
 _SLIGHT = 1e-5
-"""Of all that the loss has come down by: levels that differ by less are one, as where it is zero but for what rounding
-makes of it."""
+"""Part of the whole drop of the loss: levels that differ by less are one, such as a zero with rounding errors."""
 
 
 class Estimate(NamedTuple):
-    """Steps left: the median, and a band that holds nine of ten; `likely` is how likely it is ever reached, the others
-    hold where it is."""
+    """Steps left: the median, and a band that holds nine of ten. `likely` is the probability that the goal is ever
+    reached; the other figures hold if it is."""
 
     steps: float
     low: float
@@ -37,7 +36,7 @@ class Estimate(NamedTuple):
     likely: float = 1.0
 
     def times(self, each: float) -> Estimate:
-        """What these steps come to where each takes so much: seconds, or core-seconds."""
+        """The seconds, or core-seconds, that these steps take if each takes `each`."""
         return Estimate(self.steps * each, self.low * each, self.high * each, self.likely)
 
 
@@ -50,7 +49,7 @@ class Point:
     count: float
 
     def add(self, other: Point) -> None:
-        """Take another one into this one."""
+        """Merge another point into this one."""
         count = self.count + other.count
         self.step += (other.step - self.step) * other.count / count
         self.loss += (other.loss - self.loss) * other.count / count
@@ -58,13 +57,14 @@ class Point:
 
 
 class Losses:
-    """The losses of one job, in at most `MOST_POINTS` points, each of a stretch of steps of one length.
+    """The losses of one job, in at most `MOST_POINTS` points. All points cover stretches of steps of the same length.
 
     A loss further than 6 standard deviations (by quartiles) from the median of the last 15 counts as that far. Steps
     that are done again after a restart replace the steps before.
 
     A new phase begins where the level jumps, as after a restart without the optimizer's state or a change of the
-    learning rate. So it does where all is done again from the first step on. What was before is dropped. Two things are
+    learning rate. It also begins where the job does everything again from the first step on. The points before are
+    dropped. Two things are
     no jump: steps that come from printing few digits, and a change that is nothing against the whole drop of the loss.
 
     Args:
@@ -175,7 +175,8 @@ class Losses:
         self._last = loss
 
     def _rewind(self, step: float) -> bool:
-        """Drop what a restart, or a script that counts from the beginning again, does again; whether that is all."""
+        """Drop the points of steps that are done again, after a restart or because the script counts from the
+        beginning. Return whether none are left."""
         if not self._points or step >= self._points[-1].step - self._width:
             return False
         while self._points and self._points[-1].step >= step:
@@ -201,8 +202,8 @@ class Losses:
         self._points = merged
 
     def _levels(self) -> tuple[float, float, float, float] | None:
-        """Medians of the last three times five points, and their standard deviation but for the trend, which is no less
-        than what they are rounded to, or what they have come down by, lets be told."""
+        """Medians of the last three times five points, and their standard deviation without the trend. Rounding and the
+        whole drop of the loss set a least deviation."""
         last = [point.loss for point in self._points[-3 * _WINDOW :]]
         if len(last) < 3 * _WINDOW:
             return None
@@ -214,8 +215,7 @@ class Losses:
         return first, second, third, max(median(bends) / 0.6745 / math.sqrt(6.0), rounded, slight)
 
     def _jumped(self) -> bool:
-        """Whether the last five points are on another level than those before them came to; they are then all that is
-        kept."""
+        """Whether the last five points are on another level than those before. Then only these five are kept."""
         if self._fresh < 3 * _WINDOW:
             return False
         levels = self._levels()
@@ -231,13 +231,13 @@ class Losses:
 
 
 _PART = 0.02
-"""Of an epoch, after which the steps of a whole one can be told."""
+"""Part of an epoch after which the steps of a whole epoch can be told."""
 _PART_ERROR = 0.1
 """The last batches of an epoch may make no step of their own, as those of an accumulation that is not full."""
 
 
 class EpochSteps:
-    """Steps that are left of the epochs a job is to do, from the steps at which epochs began."""
+    """Steps left of a job's epochs, from the steps at which epochs began."""
 
     def __init__(self) -> None:
         # An epoch, and about the step that it began with: it began somewhere between two reports.
@@ -273,8 +273,8 @@ class EpochSteps:
                 number that is one less than people usually choose is taken for the last epoch.
             within: The part of the epoch that is done.
             steps: How many there are in all.
-            reports: Number of this report, where reports are counted instead of steps. Such a count says nothing of
-                the epochs that a resumed job did earlier. None: steps are counted.
+            reports: Number of this report, if reports are counted instead of steps. Such a count says nothing of the
+                epochs that a resumed job did earlier. None: steps are counted.
         """
         if step is not None and reports is None and (steps is not None or self._of is not None):
             self._of = float(step), steps or (self._of[1] if self._of is not None else 0)
@@ -299,8 +299,8 @@ class EpochSteps:
             self._began = self._began or self._now
 
     def length(self) -> float | None:
-        """Steps of an epoch; None until one, or a part of one that says how much of it, has ended. 1 where nobody told
-        an epoch: what is counted in epochs is counted in steps there."""
+        """Steps of an epoch; None until an epoch, or a known part of one, has ended. 1 if the job tells no epochs: what
+        is counted in epochs is then counted in steps."""
         if self._epoch is None:
             return 1.0
         if self._first is None or self._last is None:
@@ -321,8 +321,8 @@ class EpochSteps:
         return (stopping[0] * length, stopping[1]) if stopping is not None and length is not None else None
 
     def left(self) -> Estimate | None:
-        """Steps left; None until an epoch, or a part of one that says how much of it, has ended, or where nobody said
-        how many there are."""
+        """Steps left; None until an epoch, or a known part of one, has ended, and None if the number of epochs is not
+        known."""
         if self._of is not None and self._of[0] <= self._of[1]:
             rest = self._of[1] - self._of[0]
             return Estimate(rest, rest, rest)
@@ -356,5 +356,5 @@ class EpochSteps:
 
 
 def _counted_from_zero(epochs: int) -> int:
-    """How many epochs there are, by what a script that counts them from 0 prints behind the slash."""
+    """The number of epochs, from what a script that counts from 0 prints behind the slash."""
     return epochs + 1 if epochs % 5 == 4 or epochs == 0 else epochs

@@ -12,8 +12,8 @@ class NicUse:
     """What went through a node's NIC over time.
 
     Args:
-        rate: Bytes a second that it carries each way; None where not known.
-        received: Fraction of that rate in use, 0 to 1; bytes a second where it is not known.
+        rate: Bytes a second that it carries each way; None if not known.
+        received: Fraction of that rate in use, 0 to 1; bytes a second if the rate is not known.
         sent: The same, the other way.
     """
 
@@ -24,7 +24,7 @@ class NicUse:
 
 
 def nic_use(node: str, rate: float | None, received: Signal, sent: Signal) -> NicUse | None:
-    """What a node used of its NIC, from bytes a second; None where nothing was read."""
+    """How much of its NIC a node used, from bytes a second; None if nothing was read."""
     if not (len(received) or len(sent)):
         return None
     size = rate or 1.0

@@ -31,7 +31,7 @@ def together(progress: ProgressSeries, *, synchronous: bool) -> ProgressSeries:
     """The reports of a job's workers as those of one: one report from what each worker said in turn.
 
     Its loss is the mean of theirs, weighted by how many losses each stands for. Workers of a synchronous plan all count
-    the same samples; those of an asynchronous one each their own, which are added up.
+    the same samples. Workers of an asynchronous plan count their own, which are added up.
     """
     names = list(dict.fromkeys(progress.task))
     if len(names) < 2:
@@ -83,7 +83,7 @@ def _highest(turn: npt.NDArray[np.int_], values: Array, rounds: int) -> Array:
 
 
 def growth_rate(times: Array, counter: Array, least: float) -> Signal:
-    """Growth of a counter a second; nothing where it started again.
+    """Growth of a counter a second; left out where the counter started again.
 
     Args:
         times: When it was read, in order.

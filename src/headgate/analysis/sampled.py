@@ -1,8 +1,8 @@
-"""Single sampled steps of a job of several tasks: which ones to look at, and where in them everything lies.
+"""Single sampled steps of a job of several tasks: which ones to show, and when everything in them happened.
 
-A task tells of a step when it has ended. Workers of a synchronous plan go through the same steps, and get the last sums
-together. So their spans are placed such that their exchanges end at once. Rounds of servers and steps of asynchronous
-workers are placed by the time at which the task told of them. That is right to within some milliseconds.
+A task reports a step when the step has ended. Workers of a synchronous plan go through the same steps, and get the last
+sums together. So their spans are placed such that their exchanges end at the same time. Rounds of servers and steps of
+asynchronous workers are placed by the time of their report. That is right to within some milliseconds.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from headgate.identifiers import TaskOfRun
 
 Kind = Literal["typical", "slowest"]
 _CLOSE_SECONDS = 1.0
-"""How long before or after a step a server may tell of its round: on a machine that is full, messages take long."""
+"""How long before or after a step a server may report its round: on a busy machine, messages take long."""
 
 REST = frozenset({"other", "idle"})
-"""Spans for what belongs to no other one."""
+"""Spans for time that belongs to no other span."""
 
 _SEEN = 1e-3
 """The shortest part of a step that is worth a bar between two others."""
 
 
 class ReportedStep(NamedTuple):
-    """What a task told of one step: when, seconds of the run, which step, and how many seconds it took."""
+    """A task's report of one step: `t` in seconds of the run, the step, and how many seconds it took."""
 
     t: float
     task: TaskOfRun
@@ -35,7 +35,7 @@ class ReportedStep(NamedTuple):
 
     @property
     def start(self) -> float:
-        """When the step began, by when the task told that it had ended."""
+        """When the step began, by the time of the report."""
         return self.t - self.seconds
 
 
@@ -45,9 +45,9 @@ class Chosen:
 
     Args:
         start: When it began, seconds of the run.
-        seconds: How long it took; of synchronous workers, the slowest of them.
-        workers: What its workers told.
-        servers: What servers told at the time; of one server it may be several rounds.
+        seconds: How long it took; with synchronous workers, the slowest of them.
+        workers: The reports of its workers.
+        servers: The reports of servers at the time; one server may report several rounds.
     """
 
     kind: Kind
@@ -77,8 +77,8 @@ class Bar(NamedTuple):
 
 
 class StepTransfer(NamedTuple):
-    """Bytes to (`push`) or from (`pull`) a peer, from the first to the last of them; seconds from the start of the
-    step."""
+    """Bytes sent to a peer (`push`) or received from it (`pull`), from the first to the last; in seconds from the start
+    of the step."""
 
     peer: str
     way: Literal["push", "pull"]
@@ -89,7 +89,7 @@ class StepTransfer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A sampled step of one task as it was told.
+    """A sampled step of one task as it was reported.
 
     Args:
         seconds: By span.
@@ -127,7 +127,7 @@ class SampledStep:
 def choose(
     workers: Sequence[ReportedStep], servers: Sequence[ReportedStep], *, synchronous: bool
 ) -> tuple[Chosen, ...]:
-    """The step of median length and the slowest one; one of the two where they are the same, none without any.
+    """The step of median length and the slowest one. If they are the same, only one; without steps, none.
 
     Args:
         workers: What the workers told.
@@ -158,7 +158,7 @@ def _seconds(step: Sequence[ReportedStep]) -> float:
 
 
 def _shared(workers: Sequence[ReportedStep]) -> list[tuple[ReportedStep, ...]]:
-    """What the workers told, step by step. A step that a worker tells of again was done again."""
+    """The reports of the workers, step by step. A step that a worker reports again was done again."""
     done: list[dict[str, ReportedStep]] = []
     latest: dict[int, dict[str, ReportedStep]] = {}
     for told in sorted(workers):
@@ -171,7 +171,7 @@ def _shared(workers: Sequence[ReportedStep]) -> list[tuple[ReportedStep, ...]]:
 
 
 def _beside(one: ReportedStep, workers: Sequence[ReportedStep]) -> list[ReportedStep]:
-    """Of every other worker the step that overlaps most with `one`, if any does."""
+    """For every other worker, the step that overlaps most with `one`, if any does."""
     best: dict[str, tuple[float, ReportedStep]] = {}
     for told in workers:
         overlap = min(told.t, one.t) - max(told.start, one.start)
@@ -183,8 +183,8 @@ def _beside(one: ReportedStep, workers: Sequence[ReportedStep]) -> list[Reported
 def _during(
     start: float, seconds: float, servers: Sequence[ReportedStep], step: int | None
 ) -> tuple[ReportedStep, ...]:
-    """The rounds of servers that a step waited for: those of the same number where rounds are steps, and not far off;
-    or else those that were told of while it went on; or else the closest one of each server."""
+    """The rounds of servers for which a step waited. If rounds are steps, these are the near ones of the same number;
+    else the ones reported during the step; else the closest one of each server."""
     end, slack = start + seconds, seconds / 4
     near = max(_CLOSE_SECONDS, seconds)
     by_server: dict[str, list[ReportedStep]] = {}
@@ -202,8 +202,8 @@ def _during(
 def lay_out(spans: Iterable[tuple[str, float | None, float, float, float]]) -> tuple[Bar, ...]:
     """Bars that do not cover each other, from name, begin (None: after the one before), seconds, bytes in and out.
 
-    A span that came in several pieces is told as one, from where it first began: what lies behind it moves on. Time
-    that belongs to no other span lies wherever they leave room.
+    A span in several pieces becomes one bar, from its first begin on, and what lies behind it moves on. Time that
+    belongs to no other span fills the gaps.
     """
     given = list(spans)
     rest = [span for span in given if span[0] in REST]
@@ -234,7 +234,7 @@ def assemble(
     *,
     synchronous: bool,
 ) -> SampledStep:
-    """A chosen step as it is drawn.
+    """Assemble a chosen step for drawing.
 
     Args:
         parts: For each of `chosen.told` its bars and transfers, in seconds from its own start.
@@ -274,5 +274,5 @@ def assemble(
 
 
 def _exchanged(bars: Sequence[Bar]) -> float | None:
-    """When a worker had all sums, seconds from the start of its step; None where it exchanged nothing."""
+    """When a worker had all sums, seconds from the start of its step; None if it exchanged nothing."""
     return max((bar.end for bar in bars if bar.name in EXPOSED), default=None)

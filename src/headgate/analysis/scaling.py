@@ -1,4 +1,4 @@
-"""How much faster a job gets with more cores, from what its steps cost it with one number of threads and another."""
+"""How much faster a job gets with more cores, from the cost of its steps with different numbers of threads."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from headgate.analysis.forecast import LONGEST_SECONDS
 
 _SETTLE_SECONDS = 1.0
-"""After a change of the threads, what is used and reported still belongs to before."""
+"""For so long after a change of the threads, usage and reports still belong to the time before."""
 _WINDOW_SECONDS = 1.0
-"""Steps are counted over so long at least: what is used is read once a second."""
+"""Steps are counted over so long at least, because usage is read once a second."""
 _LEAST_SECONDS = 3.0
-"""Of one number of threads, before it is gone by."""
+"""A number of threads counts once it was seen for so long."""
 _MOST_OVER = 0.75
 """Threads beyond the cores of a task, as many as it has by its own part (`headgate.shares.threads`)."""
 _WORTH = 0.5
-"""Of two jobs that would take equally long on one core each, both end sooner on average one after the other on two
-cores than each on its own where a second core adds more than this part of the first: 3 / s < 2 + (1 - 1) / s."""
+"""Take two jobs that would take equally long on one core each. If a second core adds more than this part of the first,
+they end sooner on average one after the other on two cores than on one core each: 3 / s < 2 + (1 - 1) / s."""
 _MOST_CORES = 10_000
-"""More than any machine has: who would put so many to good use loses nothing on any."""
+"""More than any machine has: a job that puts so many to good use loses nothing on any."""
 
 
 @dataclass(slots=True)
 class _ThreadTally:
-    """What was seen with one number of threads: seconds, steps, core-seconds used, and core-seconds it could have."""
+    """Totals for one number of threads: seconds, steps, core-seconds used, and core-seconds that it could have used."""
 
     seconds: float = 0.0
     steps: float = 0.0
@@ -34,7 +34,7 @@ class _ThreadTally:
 
 
 class Scaling:
-    """A job's steps and what they cost, by the number of its threads."""
+    """A job's steps and their cost, by the number of its threads."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _ThreadTally] = {}
@@ -47,13 +47,13 @@ class Scaling:
         self._begun: tuple[float, float, float] | None = None  # of the window: second, step, core-seconds
 
     def used(self, now: float, cores: float, threads: int, entitled: float) -> None:
-        """Take in what it used on average since the last time.
+        """Take in its mean use since the last call.
 
         Args:
             now: Seconds.
-            cores: That it used.
+            cores: Cores that it used.
             threads: Compute threads that it has.
-            entitled: Cores that it could have if all wanted theirs.
+            entitled: Cores that it could have if all jobs wanted theirs.
         """
         if self._stood_still(now):
             self._begun, self._settled_at = None, now + _SETTLE_SECONDS
@@ -68,7 +68,7 @@ class Scaling:
             self._settled_at = now + _SETTLE_SECONDS
 
     def reported(self, now: float, step: float) -> None:
-        """Take in the step that it has come to."""
+        """Take in the step that it has reached."""
         if self._used_at is None or now < self._settled_at or self._stood_still(now):
             return
         work = self._work + self._cores * (now - self._used_at)
@@ -86,18 +86,19 @@ class Scaling:
         self._begun = now, step, work
 
     def _stood_still(self, now: float) -> bool:
-        """Whether it was so long ago that it was read what it used that the machine, or who reads it, stood still."""
+        """Whether the last reading is so long ago that the machine, or the process that reads, must have stood
+        still."""
         return self._used_at is not None and now - self._used_at > LONGEST_SECONDS
 
     def useful(self) -> float | None:
-        """Cores that it puts to good use while others want them: each adds half of what the first brings, or more.
+        """The cores that it puts to good use while others want them: each adds half of what the first brings, or more.
 
-        Its speed on k cores is taken for a power of k, as in heSRPT (Berg et al. 2020). The power goes through the
-        least and the most threads that it was seen with.
+        The model of its speed on k cores is a power of k, as in heSRPT (Berg et al. 2020). The curve goes through the
+        fewest and the most threads with which it was seen.
 
         Returns:
-            None where it was not seen for long enough with two numbers of threads. Infinity where it loses nothing, or
-            too little for any machine.
+            None if it was not seen for long enough with two numbers of threads. Infinity if it loses nothing, or too
+            little for any machine.
         """
         speeds = {threads: _speed(threads, seen) for threads, seen in self._seen.items() if _is_told(seen)}
         few, many = min(speeds, default=0), max(speeds, default=0)
@@ -108,7 +109,7 @@ class Scaling:
             return math.inf
 
         def adds_little(cores: int) -> bool:
-            """Whether one more would; if so, all after it would too."""
+            """Whether one more core adds little; if so, all after it do too."""
             return math.pow(cores + 1, exponent) - math.pow(cores, exponent) < _WORTH
 
         cores = bisect_left(range(_MOST_CORES), True, lo=1, key=adds_little)
@@ -120,6 +121,6 @@ def _is_told(seen: _ThreadTally) -> bool:
 
 
 def _speed(threads: int, seen: _ThreadTally) -> float:
-    """Steps a second on as many cores as threads: by what a step costs, and the part that it used of what it could."""
+    """Steps a second on as many cores as threads, by the cost of a step and the part of its cores that it used."""
     busy = min(seen.used / seen.entitled, 1.0) if seen.entitled > 0.0 else 1.0
     return seen.steps / seen.used * busy * threads

@@ -16,7 +16,7 @@ ORDER = (
 """The order in which spans are shown: that of a worker's step, then that of a server's round."""
 
 EXPOSED = ("push", "wait", "pull")
-"""Spans of a worker that only wait for communication: what of it backward did not hide."""
+"""Spans of a worker that only wait for communication which backward did not hide."""
 
 
 Sums = tuple[float, float | None, float | None]
@@ -28,7 +28,7 @@ class StepSums:
 
     Args:
         whole: Seconds of each step.
-        waited: Those of each that waited for input; NaN where that was not measured.
+        waited: Seconds of each step that waited for input; NaN if that was not measured.
         spans: By span, over all steps: seconds, bytes in and bytes out; None where these were not counted.
     """
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 GAP_SECONDS = 0.1
-"""Shorter stretches without a reading are as much the clocks' doing as anything: what is spread over them would tower
-above all that was read."""
+"""Shorter stretches without a reading may come from the clocks alone. A rest that was spread over them would tower
+above all readings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TimeBuckets:
 class Signal:
     """A quantity that held `value[i]` from `start[i]` to `end[i]` (seconds), in order and without overlap.
 
-    Between two stretches nothing is known of it; such gaps count neither as zero nor in a mean.
+    Between two stretches it is not known. Such gaps count neither as zero nor in a mean.
     """
 
     start: Array
@@ -40,7 +40,7 @@ class Signal:
 
     @property
     def seconds(self) -> float:
-        """For how long it is known."""
+        """Seconds for which it is known."""
         return float(np.sum(self.end - self.start))
 
     @property
