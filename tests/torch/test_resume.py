@@ -313,7 +313,7 @@ def test_a_model_that_changed_gives_one_clear_error(attempt: Attempting) -> None
     def changed(at_step: Step) -> None:
         hg.prepare(nn.Sequential(nn.Linear(8, 99)))
 
-    with pytest.raises(ResumeError, match=r"(?s)checkpoint's model does not fit.*size mismatch.*start afresh"):
+    with pytest.raises(ResumeError, match=r"(?s)checkpoint's model does not fit.*size mismatch.*--from-scratch"):
         attempt(changed, resume=first.checkpoint["path"])
 
 
