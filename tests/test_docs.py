@@ -21,6 +21,8 @@ from headgate import clusterfile, jobfile, lab, planfile
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+SLOW_PAGES = {"several_machines.md"}
+"""Whose command lines take half a minute; what they do is tested in `tests/lab` and `tests/hub/test_lab.py`."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # How many words a sentence of a page has on average, and how many the longest one has.
@@ -151,7 +153,15 @@ def test_blocks_are_of_a_language_that_is_checked(page: Path) -> None:
     assert {block.language for block in blocks(page)} <= {"console", "python", "yaml", "toml", "json", "text"}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.long) if page.name in SLOW_PAGES else page
+        for page in PAGES
+        if commands(page)
+    ],
+    ids=lambda page: page.name,
+)
 @pytest.mark.usefixtures("no_labs_left")
 def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Path) -> None:
     for block in reversed([block for block in blocks(page) if block.language == "yaml"]):

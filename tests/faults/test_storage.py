@@ -95,6 +95,7 @@ def test_the_folder_of_somebody_else_is_refused(user: User, tmp_path_factory: py
         shutil.rmtree(place)
 
 
+@pytest.mark.long
 def test_a_full_disk_stops_no_job_and_what_was_measured_is_written_when_there_is_room(
     small_disk: Path, user: User
 ) -> None:

@@ -65,6 +65,7 @@ for epoch in hg.epochs(1):
 """
 
 
+@pytest.mark.long
 def test_a_job_that_waits_for_its_loader_is_told_what_twice_the_workers_buy(tmp_path: Path) -> None:
     """A process that sleeps a tenth of a second a batch: with two of them a step takes half of that."""
     (tmp_path / "far.py").write_text(LOADING.format(samples=8 * 56))

@@ -176,6 +176,7 @@ def test_a_plain_script_is_run_again_only_when_told(stopped: tuple[User, str, Pa
     assert user.json("resume", "--from-scratch", code=1)["jobs"][0]["reason"].startswith("exit code 1")
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_passed_over_while_the_run_goes_on(user: User) -> None:
     user.write("learns.py", LEARNS)
     user.write("jobs.yaml", "jobs: [{script: learns.py, retries: 1}]")

@@ -169,7 +169,7 @@ def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(case: st
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "backend",
-    [pytest.param("tf_keras", marks=pytest.mark.long), "jax", pytest.param("tensorflow", marks=pytest.mark.long)],
+    [pytest.param(each, marks=pytest.mark.long) for each in ("tf_keras", "jax", "tensorflow")],
 )
 def test_workers_that_decide_together_come_to_the_same(backend: str, tmp_path: Path) -> None:
     model = "self.model.optimizer.learning_rate.assign" if backend != "tensorflow" else "rate.assign"

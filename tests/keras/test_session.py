@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SUITE = Path(__file__).with_name("session_suite.py")
 OURS = ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
 
 
+@pytest.mark.long
 def test_it_keeps_to_the_contract_with_fit_and_with_a_loop_of_the_script_s_own() -> None:
     """Over torch, whose number of threads can change."""
     variables = {name: value for name, value in os.environ.items() if name not in OURS}

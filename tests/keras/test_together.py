@@ -64,6 +64,7 @@ def test_workers_come_to_what_one_process_comes_to(backend: str, workers: int, t
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_workers_of_legacy_keras_tell_each_metric_once(tmp_path: Path) -> None:
     script = SCRIPT.with_name("metrics.py")

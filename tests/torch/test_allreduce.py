@@ -14,7 +14,7 @@ from headgate.torch.allreduce import AllReduce
 
 @pytest.mark.parametrize(
     ("workers", "batches"),
-    [(1, None), (2, (9, 3)), pytest.param(4, None, marks=pytest.mark.long)],
+    [(1, None), pytest.param(2, (9, 3), marks=pytest.mark.long), pytest.param(4, None, marks=pytest.mark.long)],
     ids=["one", "two unlike ones", "four"],
 )
 def test_comes_to_what_one_process_comes_to(

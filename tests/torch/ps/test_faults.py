@@ -48,6 +48,7 @@ def test_a_worker_and_a_server_may_be_killed_and_a_worker_join(adding: Callable[
         assert run.seen(worker) == [[0, [0, 1, 2], [0, 1, 2]], [10, [1, 2], [1, 2]], *ending]
 
 
+@pytest.mark.long
 def test_who_joins_goes_on_from_the_state_that_it_was_given_though_the_others_are_ahead(
     adding: Callable[..., Any],
 ) -> None:

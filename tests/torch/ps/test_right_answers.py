@@ -39,6 +39,7 @@ def test_comes_to_what_one_process_comes_to(
     assert wrong_answers(plan, *cases, encrypt=encrypt) == {}
 
 
+@pytest.mark.long
 def test_a_loss_over_some_of_the_samples_comes_to_it_too(wrong_answers: Callable[..., dict[str, float]]) -> None:
     plan = Plan(strategy="ps", workers=2, servers=2, batch_per_worker=(9, 3))
     assert wrong_answers(plan, *right_answers.MASKED, *right_answers.SPARSE_MASKED) == {}
