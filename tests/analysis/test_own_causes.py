@@ -102,6 +102,7 @@ def several(
     *,
     servers: tuple[str, ...] = (),
     sent: Mapping[str, float] = {},
+    own: Mapping[str, float] = {},
     waited: Mapping[str, float] = {},
     **known: Any,
 ) -> Account:
@@ -110,6 +111,7 @@ def several(
     Args:
         workers: By node, the seconds of a step by span.
         sent: By node, bytes a second of a NIC of 100.
+        own: The same of the job's own task there alone.
         waited: By node, threads of the task that waited for a core.
     """
     run = recorded(path, MadeUp(ran=0.5, spans=STEP))
@@ -121,6 +123,7 @@ def several(
 
     def task(role: str, index: int, node: str, spans: Mapping[str, float] | None) -> RecordedTask:
         usage = {**only.usage, "cpu_waiting": over(waited.get(node, 0.0))}
+        usage |= {"tcp_in": over(own[node])} if node in own else {}
         divided = division(**spans) if spans is not None else None
         return replace(only, id=TaskOfRun(f"a/{role}-{index}"), node=node, usage=usage, division=divided)
 
@@ -184,6 +187,15 @@ def test_workers_that_wait_for_each_other_alike_have_no_straggler(tmp_path: Path
 def test_a_server_whose_nic_is_full_is_one_too_few(tmp_path: Path) -> None:
     verdict = told(several(tmp_path, {"x": QUICK, "y": QUICK}, servers=("s",), sent={"s": 90.0, "x": 45.0, "y": 45.0}))
     assert (verdict.name, "`--servers 2`" in verdict.next) == ("servers", True)
+
+
+@pytest.mark.parametrize(("own", "name"), [(80.0, "servers"), (40.0, "network")])
+def test_only_the_job_s_own_traffic_on_the_nic_of_a_server_asks_for_another(
+    tmp_path: Path, own: float, name: str
+) -> None:
+    sent = {"s": 95.0, "x": 30.0, "y": 30.0}
+    run = several(tmp_path, {"x": QUICK, "y": QUICK}, servers=("s",), sent=sent, own={"s": own})
+    assert told(run).name == name
 
 
 def test_a_network_that_is_as_full_at_the_workers_is_no_servers_fault(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def _exchanging(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
     nic, cores = _used(full, nodes, time)
     usual = [max(uses) for uses in zip(*(_used(task, nodes, time) for task in workers), strict=True)]
     if nic >= _FULL_NIC and nic > _BUSIER * usual[0]:
-        what = f"NIC carries {nic:.0%} of its rate"
+        what = f"own traffic is {nic:.0%} of its NIC's rate"
     elif cores >= _FULL_CORES and cores > _BUSIER * usual[1]:
         what = f"cores are {cores:.0%} in use"
     else:
@@ -204,18 +204,22 @@ def _exchanging(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
 
 
 def _used(task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime) -> tuple[float, float]:
-    """Parts of its node's NIC, in the fuller direction, and of its cores that were in use; 0 where not known."""
+    """Parts of its node's NIC, in the fuller direction and by itself, and of the node's cores that were in use; 0 where
+    not known."""
     node = nodes.get(task.node)
     if node is None:
         return 0.0, 0.0
-    bytes_a_second = max(_usual(node, "net_in", time), _usual(node, "net_out", time))
+    # What others send through the NIC is no reason for another server.
+    own = len(task.signal("tcp_in")) > 0
+    ways: tuple[Column, Column] = ("tcp_in", "tcp_out") if own else ("net_in", "net_out")
+    bytes_a_second = max(_usual(task if own else node, way, time) for way in ways)
     nic = bytes_a_second / node.nic_bytes_per_second if node.nic_bytes_per_second else 0.0
     return nic, _usual(node, "cpu_cores", time) / node.cores if node.cores else 0.0
 
 
-def _usual(node: RecordedNode, column: Column, time: OwnTime) -> float:
+def _usual(target: RecordedTask | RecordedNode, column: Column, time: OwnTime) -> float:
     """The median of its readings, so that a slow end does not count."""
-    values = node.signal(column).during(time.stretches).value
+    values = target.signal(column).during(time.stretches).value
     return float(np.median(values)) if len(values) else 0.0
 
 
