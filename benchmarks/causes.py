@@ -222,7 +222,10 @@ CAUSES = (
     Cause("straggler", ("straggler",), lambda draw: on_lab("straggling", draw, REDUCED), rate="1Gbit"),
     Cause("too few loaders", ("loader",), alone("loader")),
     Cause("decoding", ("decoding",), alone("decoding")),
-    Cause("cold cache", ("disk",), alone("reading")),
+    Cause(
+        *("cold cache", ("disk", "loader"), alone("reading")),
+        why="it reads in its training process: a loader worker hides that, whether the disk or the copying takes long",
+    ),
     Cause("own cap", ("own-cap",), own_cap),
     Cause("threads over cores", ("own-threads",), alone("threads")),
     Cause(
@@ -230,7 +233,10 @@ CAUSES = (
         why="threads spin because steps are too small for them",
     ),
     Cause("dense pulls", ("dense-pulls",), lambda draw: on_lab("table", draw, SERVED), rate="200Mbit"),
-    Cause("small steps", ("small-steps",), aware("small")),
+    Cause(
+        *("small steps", ("small-steps", "own-threads"), aware("small")),
+        why="threads spin between steps that are too small for them",
+    ),
     Cause("saves too often", ("checkpoints",), aware("saving")),
     Cause("evaluation counted", ("evaluation",), alone("evaluating")),
     Cause("waits to validate", ("evaluation",), alone("validating")),

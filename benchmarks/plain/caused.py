@@ -21,11 +21,29 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 _PRINTED_SECONDS = 0.02
 """A plain script prints its steps no oftener."""
 _FEATURES = 256
+
+
+class Rows(Dataset[Any]):
+    """Tensors in memory, of which the samples of a batch are taken at once."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor[indices] for tensor in self._tensors)
+
+
+def together(batch: Any) -> Any:
+    """A batch that is one already; else one of its samples."""
+    return batch if isinstance(batch[0], torch.Tensor) else default_collate(batch)
 
 
 class Training:
@@ -48,7 +66,7 @@ class Training:
         # Labels that a network of this size can learn, slowly.
         rows = torch.randn(8192, _FEATURES)
         labels = (rows @ torch.randn(_FEATURES, 10) + torch.randn(8192, 10)).argmax(dim=1)
-        self.data: Any = TensorDataset(rows, labels)
+        self.data: Any = Rows(rows, labels)
         self.workers = 0
         self.rate = 1e-3
         self.each_step: Callable[[int], None] = lambda _: None
@@ -57,7 +75,7 @@ class Training:
     def run(self) -> None:
         """Train until its time is over."""
         optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=self.rate)
-        loader: Any = DataLoader(self.data, self.batch, shuffle=True, num_workers=self.workers)
+        loader: Any = DataLoader(self.data, self.batch, shuffle=True, num_workers=self.workers, collate_fn=together)
         epochs: Iterable[int] = range(1_000_000)
         report = self._printed()
         if not self.options.plain:
@@ -218,7 +236,7 @@ def floor(options: argparse.Namespace) -> Training:
     rows = torch.randn(4096, _FEATURES)
     noise = torch.randn(4096, 1)
     made.model = nn.Linear(_FEATURES, 1)
-    made.data = TensorDataset(rows, rows @ torch.randn(_FEATURES, 1) / 16 + noise)
+    made.data = Rows(rows, rows @ torch.randn(_FEATURES, 1) / 16 + noise)
     made.loss, made.rate = nn.MSELoss(), 0.05  # type: ignore[assignment]
     return made
 
@@ -241,7 +259,7 @@ def table(options: argparse.Namespace) -> Training:
     made = Training(options, batch=64)
     entries = round(30_000 * options.size)
     made.model = nn.Sequential(nn.Embedding(entries, 32), nn.Flatten(), nn.Linear(32 * 4, 10))
-    made.data = TensorDataset(torch.randint(entries, (8192, 4)), torch.randint(10, (8192,)))
+    made.data = Rows(torch.randint(entries, (8192, 4)), torch.randint(10, (8192,)))
     return made
 
 

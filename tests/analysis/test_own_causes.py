@@ -222,6 +222,15 @@ def reporting(path: Path, t: np.ndarray[Any, Any], **fields: Any) -> Account:
     return account(replace(run, jobs=(replace(run.jobs[0], progress=progress),)))
 
 
+def test_evaluations_that_take_longer_than_an_epoch_are_told_apart_from_its_steps(tmp_path: Path) -> None:
+    # An epoch of ten steps in a tenth of a second, told in two reports or with the validation after it.
+    starts = 1.1 * np.arange(10)
+    t = np.sort(np.concatenate([starts + 0.05, starts + 1.1]))
+    steps = np.sort(np.concatenate([10.0 * np.arange(10) + 5, 10.0 * np.arange(10) + 10]))
+    known = reporting(tmp_path, t, step=steps, metrics={"val_loss": (starts + 1.1, np.ones(10))})
+    assert known.parts["evaluation"].seconds == pytest.approx(10.0, rel=0.06)
+
+
 def test_pauses_before_reports_of_an_evaluation_are_evaluation(tmp_path: Path) -> None:
     # Ten steps a tenth of a second apart, then three seconds of validation, ten times.
     t = np.concatenate([4.0 * epoch + 0.1 * np.arange(10) for epoch in range(10)])

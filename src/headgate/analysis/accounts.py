@@ -288,6 +288,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         "hypervisor": stolen.lost,
         "faults": TimeEstimate(between + again.seconds, between + again.low, between + again.high),
     }
+    more = what_more_buys(job, tuple(grid.nodes.values()))
     time = OwnTime(
         seconds=sum(step[part].seconds for part in ("compute", "input", "communication", "garbage-collection")),
         compute=step["compute"],
@@ -297,6 +298,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         garbage=step["garbage-collection"],
         stretches=[(begun, end) for (_, end), begun in zip(ran, starts) if end > begun],
         lost={task: _mean(part, stepping) for task, part in lost.whole.items()},
+        readers=more.loader_workers,
     )
     own_found = own_causes(job, grid.nodes, time)
     within_it = [Loss(ITSELF, cause.resource, cause.cost, "counted") for cause in own_found if cause.resource]
@@ -310,7 +312,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         own=own_found,
         floor=floor(job),
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
-        more=what_more_buys(job, tuple(grid.nodes.values())),
+        more=more,
         memory_limit=memory_limit(job),
         lacks=tuple(_lacks(job, grid.devices, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)),
     )

@@ -82,6 +82,7 @@ class OwnTime(NamedTuple):
         seconds: All of it.
         stretches: When it went through steps.
         lost: The part of its time in `stretches` that each task lost to others, 0 to 1.
+        readers: Processes that read its input beside it; None: not known.
     """
 
     seconds: float
@@ -92,6 +93,7 @@ class OwnTime(NamedTuple):
     garbage: TimeEstimate
     stretches: Sequence[tuple[float, float]]
     lost: Mapping[TaskOfRun, float]
+    readers: int | None = None
 
 
 def own_causes(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> tuple[OwnCause, ...]:
@@ -241,6 +243,13 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
     """A loader whose workers are busy. With idle cores, more workers help; without, the work has to become less."""
     if len(job.tasks) != 1 or time.input.seconds <= 0.0:
         return
+    workers = "More loader workers: `DataLoader(..., num_workers=2)`, or twice as many as there are."
+    if time.readers == 0:
+        why = f"{job.name} reads its input in its training process, between the steps"
+        yield OwnCause(
+            "loader", time.input, why, "`DataLoader(..., num_workers=1)` reads beside it.", "input", "loader"
+        )
+        return
     task = job.tasks[0]
     node, limit = nodes.get(task.node), (job.spec.get("limits") or {}).get("cores")
     cores = min((float(each) for each in (node.cores if node else None, limit) if each), default=0.0)
@@ -255,7 +264,6 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
         return
     idle = f"while {cores - used:.1f} of {cores:g} cores are idle"
     why = f"{job.name} waited for its loader, whose workers are busy, {idle}"
-    workers = "More loader workers: `DataLoader(..., num_workers=2)`, or twice as many as there are."
     yield OwnCause("loader", time.input, why, workers, "input", "loader")
 
 
@@ -305,11 +313,21 @@ def _paused_for_evaluations(job: RecordedJob) -> float:
     if not reports or np.count_nonzero(known) < _LEAST_STEPS:
         return 0.0
     t, steps = progress.t[known], np.maximum.accumulate(progress.step[known])
-    stepped = t[np.append(True, np.diff(steps) > 0)]
-    if len(stepped) < _LEAST_STEPS:
-        return 0.0
-    usual = float(np.median(np.diff(stepped)))
     reported = np.unique(np.concatenate(reports))
-    before = np.searchsorted(stepped, reported - 1e-6) - 1
-    pauses = {int(at): moment - stepped[at] for moment, at in zip(reported, before, strict=True) if at >= 0}
-    return float(sum(each - usual for each in pauses.values() if each > max(_GAP_TIMES * usual, _GAP_SECONDS)))
+    if reported[-1] > t[-1]:  # it ends with an evaluation
+        t, steps = np.append(t, reported[-1]), np.append(steps, steps[-1])
+    gaps, made = np.diff(t), np.diff(steps)
+    # Several steps may be told in one report: of an epoch that is shorter than its evaluation, all.
+    first, last = np.searchsorted(reported, t[:-1] + 1e-6), np.searchsorted(reported, t[1:] + 1e-6)
+    without = (first == last) & (made > 0)
+    if without.any():
+        usual = float(np.median(gaps[without] / made[without]))
+    elif job.division is not None:
+        usual = job.division.step_seconds
+    else:
+        return 0.0
+    at = np.flatnonzero(last > first)
+    ends = reported[last[at] - 1]
+    before = np.where(ends >= t[at + 1] - 1e-6, made[at], 0.0)  # steps that came first, if they are told with it
+    pauses = ends - t[at] - before * usual
+    return float(np.sum(pauses[pauses > max(_GAP_TIMES * usual, _GAP_SECONDS)]))

@@ -120,18 +120,23 @@ def verdict(account: Account) -> Verdict:
         if worst is None or worst.cost.low < max(_LEAST_SECONDS, unexplained.seconds, _LEAST_PART * elapsed):
             return Verdict("not-known", _unknown(account), "", unexplained.low, elapsed)
     told = [cause for cause in _causes(account) if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
-    if told:
-        # A start is paid for once, and what holds steps back as long as it runs.
-        cause = max(told, key=lambda cause: (cause.name != "starting", cause.cost.seconds))
-        return Verdict(cause.name, cause.why, _next(cause, account.more), cause.cost.low, cause.cost.high)
+    # A start is paid for once, and what holds steps back as long as it runs.
+    if held := [cause for cause in told if cause.name != "starting"]:
+        return _given(max(held, key=lambda cause: cause.cost.seconds), account)
     if account.excess_threads >= _MANY_THREADS:
         return _too_many_threads(account)
     if account.floor is not None:
         return _learned(account, account.floor)
+    if told:
+        return _given(told[0], account)
     lost = sum(cause.cost.seconds for cause in _causes(account))
     why = f"{account.job} spent its {say_seconds(elapsed)} on its own work"
     why += f"; {say_seconds(lost)} went elsewhere." if lost >= _LEAST_SECONDS else "."
     return Verdict("healthy", why, "", 0.0, lost)
+
+
+def _given(cause: _Cause, account: Account) -> Verdict:
+    return Verdict(cause.name, cause.why, _next(cause, account.more), cause.cost.low, cause.cost.high)
 
 
 def _causes(account: Account) -> Iterator[_Cause]:
