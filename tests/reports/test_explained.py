@@ -99,7 +99,7 @@ def test_what_more_would_buy_is_told_in_the_terminal_in_json_and_on_the_page(hom
     recording(folder / "run.sqlite", {"a": job, "plain": MadeUp(ran=1.0)}, cores=4.0)
     text = told("a")
     assert re.search(r"What more would buy +× 1.25 +× 2 +No limit", text)
-    assert re.search(r"loader +1.25 \(1.1\d to 1.3\d\) +2.00 \(1.\d\d to 2.\d\d\) +3.33", text)
+    assert re.search(r"loader +1.25 \(1.0\d to 1.4\d\) +2.00 \(1.\d\d to 2.\d\d\) +3.33", text)
     assert "No figure for more of loader: its steps tell no spans" in told("plain")
     [found, plain] = as_json()["jobs"]
     assert set(found["more"]) >= {"cores", "disk", "loader"}

@@ -32,6 +32,8 @@ _SETTLE_SECONDS = 2.0
 """Its first steps fill caches and allocate."""
 _THERE, _AWAY = 0.2, 0.05
 """Cores that a neighbour used in a window, from which it counts as there, and below which as away."""
+_MOST_AWAY = 0.15
+"""Programs outside Headgate are never all away: the least that a neighbour used in a window may be as much."""
 _LEAST_WINDOWS = 3
 _MOST_COMPARED = 6
 """Neighbours: more than these cannot be told apart within one run."""
@@ -103,7 +105,10 @@ def _windows(job: RecordedJob) -> Array:
 
 def _varies(cores: Array) -> bool:
     """Whether a neighbour was there in some windows and away in others."""
-    there, away = np.count_nonzero(cores >= _THERE), np.count_nonzero(cores < _AWAY)
+    least = float(np.min(cores, initial=_MOST_AWAY))
+    if least >= _MOST_AWAY:
+        return False
+    there, away = np.count_nonzero(cores >= least + _THERE), np.count_nonzero(cores < least + _AWAY)
     return bool(there >= _LEAST_WINDOWS and away >= _LEAST_WINDOWS)
 
 
