@@ -263,14 +263,15 @@ def explained(trial: Trial, folder: Path, variables: dict[str, str]) -> list[dic
     file.write_text(json.dumps({"jobs": trial.jobs}))
     with running(trial.hogs, variables):
         asked = [*HEADGATE, "run", str(file), *trial.flags]
-        with subprocess.Popen(
-            asked, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        ) as run:
+        with subprocess.Popen(asked, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
             if trial.changed:
                 time.sleep(SECONDS / 2)  # while it trains; the moment is part of the cause
                 node, *settings = trial.changed
                 subprocess.run([*HEADGATE, "lab", "set", f"{LAB}/{node}", *settings], env=variables, check=True)
-            _, said = run.communicate(timeout=120)
+            said, _ = run.communicate(timeout=120)
+            if trial.changed:
+                back = f"cores={NODE_CORES}"
+                subprocess.run([*HEADGATE, "lab", "set", f"{LAB}/{trial.changed[0]}", back], env=variables, check=True)
     if run.returncode:
         raise SystemExit(f"headgate run ended with {run.returncode}: {said}")
     told = subprocess.run([*HEADGATE, "explain", "--json"], env=variables, check=True, capture_output=True, text=True)

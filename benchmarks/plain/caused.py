@@ -26,6 +26,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 _PRINTED_SECONDS = 0.02
 """A plain script prints its steps no oftener."""
 _FEATURES = 256
+_AGREES_EVERY = 8
+"""Steps between two looks at the clock, which several workers have to agree on."""
 
 
 class Rows(Dataset[Any]):
@@ -93,11 +95,18 @@ class Training:
                 number += 1
                 self.each_step(number)
                 report(loss, number)
-                if number == self.options.steps or (
-                    not self.options.steps and time.monotonic() - begun > self.options.seconds
-                ):
+                if number == self.options.steps or (number % _AGREES_EVERY == 0 and self._is_over(begun)):
                     return
             self.each_epoch()
+
+    def _is_over(self, begun: float) -> bool:
+        """Whether its time is over: workers agree on that."""
+        over = not self.options.steps and time.monotonic() - begun > self.options.seconds
+        if self.options.plain:
+            return over
+        import headgate.torch as hg
+
+        return bool(hg.agree(over))
 
     def tell(self, loss: float) -> None:
         """Report the loss of a validation."""

@@ -38,8 +38,8 @@ _FULL = 0.8
 _READS = 1e6
 """Bytes a second below which a job hardly reads."""
 _NOISE, _OF_GAIN = 0.12, 0.25
-"""The least half width of a band of 90 %, by which two runs of one job differ on a virtual machine, and its further part
-of what is bought; benchmarks/more_really.py checks both."""
+"""The least half width of a band of 90 %, which is how much two runs of one job differ on a virtual machine, and its
+further part of what is bought; benchmarks/more_really.py checks both."""
 _SPREAD = 1.645
 _TINY = 1e-9
 _PAUSE = 20.0
