@@ -50,6 +50,7 @@ SLOW = (
     *("tests/keras/", "tests/jax/", "tests/test_docs.py"),
     *(f"tests/hub/test_{name}.py" for name in ("allocations", "engines", "lab", "replanning", "resuming", "sharing")),
     *(f"tests/hub/test_{name}.py" for name in ("start_estimates", "stopping", "tasks", "visible_gpus")),
+    *(f"tests/hub/test_{name}.py" for name in ("explaining_devices", "launched", "proving")),
 )
 """What `make test` leaves to `make test-all`: real clusters, containers, labs, faults, long trainings of frameworks."""
 

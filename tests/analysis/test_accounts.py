@@ -139,6 +139,19 @@ def test_steps_with_and_without_a_neighbour_tell_more_than_waiting(
     assert {loss.evidence for loss in found.losses} == {"compared"}
 
 
+def test_of_what_was_counted_no_more_is_taken_back_than_there_was(tmp_path: Path) -> None:
+    """It does four times as many steps while `b` runs, for which it waited; the hypervisor takes from it all along."""
+    jobs = {
+        "a": MadeUp(
+            ran=0.4, waited=lambda t: 0.2 if t <= 20 else 0.0, ready=1.0, steps=lambda t: 40.0 if t <= 20 else 10.0
+        ),
+        "b": MadeUp(ran=1.0, end=20),
+    }
+    found = account(recording(tmp_path / "run.sqlite", jobs, stolen=0.3), "a")
+    assert sum(part.seconds for part in found.parts.values()) == pytest.approx(40.0)
+    assert found.parts["neighbours"].seconds == pytest.approx(0.0, abs=0.1)
+
+
 @pytest.mark.parametrize("end", [40, 2], ids=["always there", "there for a moment"])
 def test_a_neighbour_that_cannot_be_compared_is_not_blamed(tmp_path: Path, end: int) -> None:
     jobs = {"a": MadeUp(ran=1.0, steps=lambda t: 8.0 + t % 3), "b": MadeUp(ran=1.0, end=end)}

@@ -64,7 +64,7 @@ class Course:
         self._step = 0
         clock = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: 0.0)
         for part in ("forecasting", "replanning"):
-            monkeypatch.setattr(f"headgate.hub.{part}.time", clock)
+            monkeypatch.setattr(f"headgate.hub.parts.{part}.time", clock)
         monkeypatch.setattr("headgate.hub.parts.forecasting.answer", self._answer)
         monkeypatch.setattr(Replanning, "_better", lambda _, spec, watched, standing, *_more: self._weigh(standing))
 

@@ -260,7 +260,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
     fewer = fewer_threads(job, beside, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]))
     own_left = of_steps * (1.0 - fewer.part)
     longer = _slower(job, beside, grid, own_left, lost.by)
-    own_left = np.clip(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0, 1.0)
+    own_left = np.maximum(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0)
     step = _own_steps(job, working, own_left, stepping, outside, ran)
     losses = merged(
         [
@@ -383,7 +383,7 @@ class _SlowerSteps(NamedTuple):
         losses = [loss for loss in counted if loss.to not in self.parts]
         for to, part in self.parts.items():
             told, beyond = self.found[to], float(np.sum(part * inside))
-            whole = max(sum(loss.lost.seconds for loss in counted if loss.to == to) + beyond, 0.0)
+            whole = max(sum(loss.lost.seconds for loss in counted if loss.to == to) + beyond, 0.0)  # but for rounding
             each = beyond / told.ratio if told.ratio else 0.0
             low, high = (min(max(whole + each * (end - told.ratio), 0.0), elapsed) for end in (told.low, told.high))
             memory = min(each * told.dearer, whole)
@@ -410,9 +410,15 @@ def _slower(
         elif told.dearer > 0.0 and told.low > 0.0:
             # It never waited for a core: only what its steps took more of CPU time was this neighbour's doing.
             found[name] = told._replace(ratio=min(told.ratio, told.dearer))
-    used = {name: np.nan_to_num(beside[name]) * told.ratio for name, told in found.items()}
-    whole = np.maximum(1.0 + sum(used.values(), np.zeros_like(own)), own)
-    return _SlowerSteps({name: own * each / whole for name, each in used.items()}, found)
+    longer = {name: np.nan_to_num(beside[name]) * told.ratio for name, told in found.items()}
+    whole = 1.0 + sum((np.maximum(each, 0.0) for each in longer.values()), np.zeros_like(own))
+    parts = {}
+    for name, each in longer.items():
+        back = own * each / np.maximum(1.0 + each, 1e-9)  # at the most what was counted in the same bucket
+        parts[name] = np.where(
+            each >= 0.0, own * each / whole, np.maximum(back, -counted.get(name, np.zeros_like(own)))
+        )
+    return _SlowerSteps(parts, found)
 
 
 def _signal(values: Array, edges: Array) -> Signal:
