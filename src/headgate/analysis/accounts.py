@@ -16,17 +16,17 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from headgate.analysis.comparing import Slower, fewer_threads, slower
+from headgate.analysis.comparing import fewer_threads, slower_steps
 from headgate.analysis.contention import Contended, OnNode, contended
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask, running
 from headgate.analysis.learned import Floor, floor
 from headgate.analysis.losing import (
     ITSELF,
+    LEAST_SECONDS,
     NODE,
     NONE,
     OTHERS,
     Loss,
-    Resource,
     TimeEstimate,
     exact,
     merged,
@@ -63,8 +63,6 @@ _MOST_BUCKETS, _LEAST_BUCKETS = 2_000_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
 _COUNTED_ERROR = 0.25
 """Relative error of what was counted, as a deviation; docs/explain.md has the pairs of jobs that checked it."""
-_LEAST_SECONDS = 0.05
-"""Less is no loss that anybody would ask about."""
 MOST_UNEXPLAINED = 0.3
 """Where more than this part of the time is unexplained, nothing else can be called the cause."""
 _SPREAD = 1.645
@@ -259,7 +257,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
     beside = grid.neighbours(job, job.tasks[0])
     fewer = fewer_threads(job, beside, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]))
     own_left = of_steps * (1.0 - fewer.part)
-    longer = _slower(job, beside, grid, own_left, lost.by)
+    longer = slower_steps(job, beside, own_left, grid.edges, lost.by)
     own_left = np.maximum(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0)
     step = _own_steps(job, working, own_left, stepping, outside, ran)
     losses = merged(
@@ -307,7 +305,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         job=job.name,
         elapsed=elapsed,
         parts={part: parts[part] for part in PARTS},
-        losses=tuple(loss for loss in told if loss.lost.seconds > _LEAST_SECONDS),
+        losses=tuple(loss for loss in told if loss.lost.seconds > LEAST_SECONDS),
         excess_threads=_mean(lost.excess, stepping),
         own=own_found,
         floor=floor(job),
@@ -369,61 +367,6 @@ def _counted(lost: _Lost, inside: Array, elapsed: float) -> list[Loss]:
         Loss(to, "cores", within(seconds, error, elapsed)._replace(low=seconds * sure * (1.0 - error)), "counted")
         for to, seconds in totals.items()
     ]
-
-
-class _SlowerSteps(NamedTuple):
-    """Parts of each bucket by which each neighbour made its steps longer beyond what was counted."""
-
-    parts: Mapping[str, Array]
-    found: Mapping[str, Slower]
-
-    def losses(self, counted: Sequence[Loss], inside: Array, elapsed: float) -> list[Loss]:
-        """All that it lost to neighbours. If a neighbour can be compared, that corrects what was counted: the job's
-        steps with and without the neighbour tell more."""
-        losses = [loss for loss in counted if loss.to not in self.parts]
-        for to, part in self.parts.items():
-            told, beyond = self.found[to], float(np.sum(part * inside))
-            whole = max(sum(loss.lost.seconds for loss in counted if loss.to == to) + beyond, 0.0)  # but for rounding
-            each = beyond / told.ratio if told.ratio else 0.0
-            low, high = (min(max(whole + each * (end - told.ratio), 0.0), elapsed) for end in (told.low, told.high))
-            memory = min(each * told.dearer, whole)
-            through: Mapping[Resource, float] = {"memory": memory, "cores": whole - memory}
-            for resource, seconds in through.items():
-                share = seconds / whole if whole > 0.0 else 0.0
-                losses.append(Loss(to, resource, TimeEstimate(seconds, low * share, high * share), "compared"))
-        return losses
-
-
-def _slower(
-    job: RecordedJob, beside: Mapping[str, Array], grid: _Grid, own: Array, counted: Mapping[str, Array]
-) -> _SlowerSteps:
-    """What it lost to neighbours beyond what was counted, out of the part `own` of each bucket that was left to it.
-    Below 0 if too much was counted."""
-    if len(job.nodes) > 1:
-        return _SlowerSteps({}, {})  # which node's neighbours made a step longer cannot be told
-    signals = {name: _signal(cores, grid.edges) for name, cores in beside.items() if name != ITSELF}
-    found = {}
-    for name, told in slower(job, signals, _signal(own, grid.edges)).items():
-        waited = float(np.sum(counted.get(name, own[:0])))
-        if waited > _LEAST_SECONDS:
-            found[name] = told
-        elif told.dearer > 0.0 and told.low > 0.0:
-            # It never waited for a core: only what its steps took more of CPU time was this neighbour's doing.
-            found[name] = told._replace(ratio=min(told.ratio, told.dearer))
-    longer = {name: np.nan_to_num(beside[name]) * told.ratio for name, told in found.items()}
-    whole = 1.0 + sum((np.maximum(each, 0.0) for each in longer.values()), np.zeros_like(own))
-    parts = {}
-    for name, each in longer.items():
-        back = own * each / np.maximum(1.0 + each, 1e-9)  # at the most what was counted in the same bucket
-        parts[name] = np.where(
-            each >= 0.0, own * each / whole, np.maximum(back, -counted.get(name, np.zeros_like(own)))
-        )
-    return _SlowerSteps(parts, found)
-
-
-def _signal(values: Array, edges: Array) -> Signal:
-    kept = np.isfinite(values)
-    return Signal(edges[:-1][kept], edges[1:][kept], values[kept])
 
 
 def _own_steps(

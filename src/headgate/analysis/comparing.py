@@ -15,14 +15,14 @@ view with cycles per instruction, which virtual machines do not count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from headgate.analysis.jobs import RecordedJob, running
-from headgate.analysis.losing import ITSELF, OTHERS, Loss, within
+from headgate.analysis.losing import ITSELF, LEAST_SECONDS, OTHERS, Loss, Resource, TimeEstimate, within
 from headgate.analysis.usage import Array, Signal
 
 _WINDOW_SECONDS = 1.0
@@ -84,6 +84,71 @@ def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal) -> d
     lows, highs = np.percentile(ours[1:], [_LOW, _HIGH], axis=0)
     found = zip(told, ours[0], lows, highs, dearer, strict=True)
     return {name: Slower(*map(float, numbers)) for name, *numbers in found}
+
+
+class SlowerSteps(NamedTuple):
+    """By how much neighbours made the steps of a job longer beyond what was counted.
+
+    Args:
+        parts: Of each bucket, by neighbour.
+    """
+
+    parts: Mapping[str, Array]
+    found: Mapping[str, Slower]
+
+    def losses(self, counted: Sequence[Loss], inside: Array, elapsed: float) -> list[Loss]:
+        """All that it lost to neighbours. If a neighbour can be compared, that corrects what was counted: the job's
+        steps with and without the neighbour tell more."""
+        losses = [loss for loss in counted if loss.to not in self.parts]
+        for to, part in self.parts.items():
+            told, beyond = self.found[to], float(np.sum(part * inside))
+            whole = max(sum(loss.lost.seconds for loss in counted if loss.to == to) + beyond, 0.0)  # but for rounding
+            each = beyond / told.ratio if told.ratio else 0.0
+            low, high = (min(max(whole + each * (end - told.ratio), 0.0), elapsed) for end in (told.low, told.high))
+            memory = min(each * told.dearer, whole)
+            through: Mapping[Resource, float] = {"memory": memory, "cores": whole - memory}
+            for resource, seconds in through.items():
+                share = seconds / whole if whole > 0.0 else 0.0
+                losses.append(Loss(to, resource, TimeEstimate(seconds, low * share, high * share), "compared"))
+        return losses
+
+
+def slower_steps(
+    job: RecordedJob, beside: Mapping[str, Array], own: Array, edges: Array, counted: Mapping[str, Array]
+) -> SlowerSteps:
+    """What a job lost to neighbours beyond what was counted. Below 0 if too much was counted.
+
+    Args:
+        beside: Cores that each neighbour used in each bucket.
+        own: The part of each bucket that it lost to nobody, as far as that was counted.
+        edges: Of the buckets.
+        counted: The part of each bucket that it lost to each neighbour by waiting for cores.
+    """
+    if len(job.nodes) > 1:
+        return SlowerSteps({}, {})  # which node's neighbours made a step longer cannot be told
+    signals = {name: _signal(cores, edges) for name, cores in beside.items() if name != ITSELF}
+    found = {}
+    for name, told in slower(job, signals, _signal(own, edges)).items():
+        waited = float(np.sum(counted.get(name, own[:0])))
+        if waited > LEAST_SECONDS:
+            found[name] = told
+        elif told.dearer > 0.0 and told.low > 0.0:
+            # It never waited for a core: only what its steps took more of CPU time was this neighbour's doing.
+            found[name] = told._replace(ratio=min(told.ratio, told.dearer))
+    longer = {name: np.nan_to_num(beside[name]) * told.ratio for name, told in found.items()}
+    whole = 1.0 + sum((np.maximum(each, 0.0) for each in longer.values()), np.zeros_like(own))
+    parts = {}
+    for name, each in longer.items():
+        back = own * each / np.maximum(1.0 + each, 1e-9)  # at the most what was counted in the same bucket
+        parts[name] = np.where(
+            each >= 0.0, own * each / whole, np.maximum(back, -counted.get(name, np.zeros_like(own)))
+        )
+    return SlowerSteps(parts, found)
+
+
+def _signal(values: Array, edges: Array) -> Signal:
+    kept = np.isfinite(values)
+    return Signal(edges[:-1][kept], edges[1:][kept], values[kept])
 
 
 def _windows(job: RecordedJob) -> Array:

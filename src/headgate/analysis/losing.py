@@ -16,6 +16,8 @@ ITSELF = "itself"
 """Other tasks of the same job."""
 NODE = "node"
 """The hypervisor below the node."""
+LEAST_SECONDS = 0.05
+"""Less is no loss that anybody would ask about."""
 
 
 class TimeEstimate(NamedTuple):

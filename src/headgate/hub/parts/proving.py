@@ -1,24 +1,21 @@
 """Proof by pause: holds a job for short random moments, and measures what that does to the steps of others.
 
-A thread of its own times a pause, not the hub's loop: so a busy loop makes no pause longer. Whatever ends a job
-releases it first. If the hub dies, its guard releases the job.
+Whatever ends a job releases it first. If the hub dies, its guard releases the job.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headgate.engines.base import LOCAL
 from headgate.errors import HeadgateError, IsolationError, UsageError
 from headgate.events import ENDED, Action, Event, Progress, StopRequested, StopTask, TaskExited, TaskStarted
+from headgate.hub.parts.pauses import Pair, JobPause, StepReports, planned_pair
 from headgate.hub.state.live_runs import Component, LiveRuns
 from headgate.hub.state.run import LiveRun
 from headgate.identifiers import JobId, TaskId
@@ -26,8 +23,7 @@ from headgate.isolation.base import Box
 from headgate.units import say_seconds
 
 if TYPE_CHECKING:
-    from headgate.analysis.proving import Gain, Outcome, Proof, Window
-    from headgate.analysis.usage import Array
+    from headgate.analysis.proving import Window
 
 MOST_PART, MOST_PART_ASKED = 0.02, 0.25
 """Part of its time that a job may be held: by default, and at the most."""
@@ -37,108 +33,11 @@ s."""
 PATIENCE_SECONDS = 60.0
 """How long a proof waits for enough steps."""
 _LOOK_SECONDS = 1.0
-_KEPT_REPORTS = 4096
 _TRIES = 3
 _NO_STEPS = "reports too few steps: print a line for each step, or name the pattern of its lines (docs/progress.md)"
 
 Tell = Callable[[dict[str, Any]], None]
 Boxes = Callable[[], Mapping[TaskId, Box]]
-
-
-class StepReports:
-    """The latest steps of a job, and when it reported them."""
-
-    def __init__(self) -> None:
-        self._reports: deque[tuple[float, int]] = deque(maxlen=_KEPT_REPORTS)
-
-    def add(self, now: float, step: int) -> None:
-        if self._reports and step < self._reports[-1][1]:
-            self._reports.clear()  # it was started again
-        if not self._reports or step > self._reports[-1][1]:
-            self._reports.append((now, step))
-
-    def seconds(self) -> float:
-        """Mean seconds of a step."""
-        if len(self._reports) < 2:
-            return 0.0
-        (begin, first), (end, last) = self._reports[0], self._reports[-1]
-        return (end - begin) / (last - first)
-
-    def arrays(self) -> tuple[Array, Array]:
-        import numpy as np
-
-        table = np.array(list(self._reports), dtype=float).reshape(-1, 2)
-        return table[:, 0], table[:, 1]
-
-
-class _Pause:
-    """Holds all tasks of a job together.
-
-    Args:
-        boxes: The boxes of its tasks.
-        gate: Holds its steps instead of its processes, on the hub's loop; None: its processes are held.
-        settles: Seconds until a step that has begun is over.
-    """
-
-    def __init__(self, boxes: Sequence[Box], gate: Callable[[bool], None] | None, settles: float = 0.0) -> None:
-        self._boxes = boxes
-        self._gate = gate
-        self._settles = settles
-        self._over = threading.Event()
-
-    def end(self) -> None:
-        """Release it before its time."""
-        self._over.set()
-
-    def hold(self, seconds: float) -> Window | None:
-        """Hold it for `seconds` from the first held task on. Return the window in which all tasks were held; None if
-        the pause was ended early. Call it from a thread that may wait.
-
-        Raises:
-            IsolationError: A task cannot be held.
-        """
-        from headgate.analysis.proving import Window
-
-        asked = time.monotonic()
-        try:
-            if self._gate is not None:
-                self._gate(True)
-                self._over.wait(min(self._settles, seconds / 2))
-            elif not all(box.hold() for box in self._boxes):
-                return None
-            begin = time.monotonic()
-            self._over.wait(max(asked + seconds - begin, 0.0))
-            return None if self._over.is_set() else Window(begin, time.monotonic())
-        finally:
-            if self._gate is not None:
-                self._gate(False)
-            for box in self._boxes if self._gate is None else ():
-                box.release()
-
-
-@dataclass
-class _Pair:
-    """What the pauses of a culprit have told about a victim so far."""
-
-    culprit: str
-    victim: str
-    looks: Mapping[int, float]
-    differences: list[float] = field(default_factory=list)
-    found: Proof | None = None
-    is_open: bool = True
-
-    def add(self, difference: float, seconds: float) -> None:
-        """Take in a pause, and look at the result if this count was fixed beforehand."""
-        from headgate.analysis.proving import Proof, judged
-
-        self.differences.append(difference)
-        count = len(self.differences)
-        if (error := self.looks.get(count)) is not None:
-            gain: Gain
-            outcome: Outcome
-            gain, outcome = judged(self.differences, error)
-            self.found = Proof(self.culprit, self.victim, count, seconds, gain, outcome)
-            self.is_open = outcome == "open" and count < max(self.looks)
 
 
 class Proving(Component):
@@ -294,9 +193,9 @@ class ProofUnderWay:
         self._boxes = boxes
         self._tell = tell
         self._random = random.Random()
-        self._pairs: list[_Pair] = []
+        self._pairs: list[Pair] = []
         self._reasons: list[str] = []
-        self._pause: tuple[JobId, _Pause] | None = None
+        self._pause: tuple[JobId, JobPause] | None = None
         self._seconds = LEAST_SECONDS
         self._failures = 0
         self._concluded = False
@@ -339,7 +238,9 @@ class ProofUnderWay:
         deviations = await self._watch(self.victims if held else [], most)
         for culprit in held:
             self._pairs += [
-                await self._in_thread(_pair, culprit, each, deviations[each]) for each in deviations if each != culprit
+                await self._in_thread(planned_pair, culprit, each, deviations[each])
+                for each in deviations
+                if each != culprit
             ]
         period = max(self._seconds / self._most, 4 * self._seconds * len(held))
         for pair in self._pairs:
@@ -377,7 +278,7 @@ class ProofUnderWay:
         try:
             boxes = self._boxes_of(culprit)
             if boxes and self._gate_of(culprit) is None:
-                await self._in_thread(_Pause(boxes, None).hold, 0.0)
+                await self._in_thread(JobPause(boxes, None).hold, 0.0)
         except IsolationError as error:
             self._reasons.append(str(error))
             return False
@@ -436,7 +337,7 @@ class ProofUnderWay:
     async def _hold(self, culprit: str) -> Window | None:
         job = JobId.of(self.run.id, culprit)
         steps = self._steps[job].seconds() if job in self._steps else 0.0
-        pause = _Pause(self._boxes_of(culprit), self._gate_of(culprit), steps)
+        pause = JobPause(self._boxes_of(culprit), self._gate_of(culprit), steps)
         self._pause = job, pause
         try:
             held: Window | None = await self._in_thread(pause.hold, self._seconds)
@@ -533,10 +434,3 @@ class ProofUnderWay:
 
     async def _in_thread(self, act: Callable[..., Any], *facts: object) -> Any:
         return await self._loop.run_in_executor(self._thread, act, *facts)
-
-
-def _pair(culprit: str, victim: str, deviation: float) -> _Pair:
-    from headgate.analysis import proving
-
-    planned = min(proving.pauses_needed(deviation), proving.MOST_PAUSES)
-    return _Pair(culprit, victim, proving.looks(planned))
