@@ -54,9 +54,15 @@ RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in na
 
 # What runs in a user's process, and what it may import besides the standard library and itself.
 OF_KERAS = {"keras", "tensorflow", "jax", "torch", "numpy", "ml_dtypes"}
-TRAINING_SIDE = {"task": set(), "torch": {"torch", "zmq"}, "keras": OF_KERAS, "jax": {"jax", "numpy", "orbax"}}
-BESIDE = {"keras": {"headgate.jax"}}
-"""Where Keras computes over JAX, its workers are joined as those of a JAX script are."""
+TRAINING_SIDE = {
+    "task": set(),
+    "torch": {"torch", "zmq"},
+    "keras": OF_KERAS,
+    "jax": {"jax", "numpy", "orbax"},
+    "workloads": {*OF_KERAS, "pyspark"},
+}
+BESIDE = {"keras": {"headgate.jax"}, "workloads": {f"headgate.{side}" for side in ("torch", "keras", "jax")}}
+"""Where Keras computes over JAX, its workers are joined as those of a JAX script are. Workloads are scripts."""
 OTHERS_WITH_A_SLASH = {"jobs.py", "lab/record.py"}
 """What these take apart is no identifier: the share `1/3`, and the place `LAB/NODE`."""
 NEWER_THAN_3_9 = {"tomllib"}

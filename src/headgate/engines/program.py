@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import headgate
 from headgate.jobs import Job
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*t?)?|pypy\d*(\.\d+)*")
@@ -83,7 +84,8 @@ def words_of(job: Job) -> tuple[str, ...]:
 def _found(module: str, job: Job) -> Path | None:
     """The file of a module, where `python -m` finds it first."""
     below = Path(*module.split("."))
-    for folder in _folders(job):
+    own = [Path(headgate.__file__).parents[1]] if below.parts[0] == headgate.__name__ else []  # on every task's path
+    for folder in (*_folders(job), *own):
         for file in (folder / below / "__main__.py", folder / below.with_suffix(".py")):
             if file.is_file():
                 return file

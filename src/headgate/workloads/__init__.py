@@ -1,0 +1,86 @@
+"""What studies train: the same networks and sparse models in each framework, from the same weights on the same batches.
+
+`python -m headgate.workloads` lists them; each framework has a script of its own, `python -m headgate.workloads.torch`.
+Standard library only: whoever plans a study needs no framework for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["FRAMEWORKS", "SIZES", "WORKLOADS", "WorkloadError", "command", "frameworks_of"]
+
+WORKLOADS: Mapping[str, str] = {
+    "alexnet": "AlexNet (Krizhevsky 2014, one tower): few convolutions, 61 million parameters",
+    "resnet50": "ResNet-50 (He et al. 2015): many convolutions, 25.6 million parameters",
+    "inception3": "Inception V3 (Szegedy et al. 2015): many small convolutions side by side, 23.8 million parameters",
+    "mlp": "two hidden layers on vectors",
+    "sparse": "sparse logistic regression: 39 of up to 33,762,578 features in a row, as in a log of clicks",
+    "trace": "trace of A·A for a matrix A in blocks: multiplies blocks and trains nothing",
+}
+"""What each is, by name."""
+
+FRAMEWORKS: Mapping[str, str] = {
+    "torch": "PyTorch",
+    "keras": "Keras by `fit`, over the back end that KERAS_BACKEND names",
+    "tensorflow": "TensorFlow, with a loop of its own: the one for its all-reduce and its parameter servers",
+    "jax": "JAX",
+    "numpy": "NumPy, for `trace` alone",
+}
+"""What each is, by the name of its script below `headgate.workloads`."""
+
+SIZES = ("small", "full")
+
+
+class WorkloadError(ValueError):
+    """No such workload, or not in this framework; the message lists those that there are."""
+
+
+def frameworks_of(workload: str) -> tuple[str, ...]:
+    """The frameworks that a workload is written in.
+
+    Raises:
+        WorkloadError: There is no such workload.
+    """
+    _check("workload", workload, WORKLOADS)
+    without = {"trace": "keras"}.get(workload, "numpy")
+    return tuple(name for name in FRAMEWORKS if name != without)
+
+
+def command(
+    workload: str,
+    *,
+    framework: str = "torch",
+    size: str = "small",
+    steps: int | None = None,
+    warmup: int | None = None,
+    batch: int | None = None,
+    data: str | None = None,
+    seed: int | None = None,
+    more: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    """The words of the command that runs a workload; what is None is left to the script's defaults.
+
+    Args:
+        size: `small`, or `full` for that of the papers.
+        steps: How many are counted, after those of the warm-up.
+        batch: Samples of a step, of all workers together.
+        data: Folder of real data, made there if it is missing; None: the same few batches from memory, again and again.
+        more: Further options of the workload, such as `--pull dense`.
+
+    Raises:
+        WorkloadError: There is no such workload, framework or size, or not both together.
+    """
+    known = frameworks_of(workload)
+    _check("framework", framework, FRAMEWORKS)
+    _check("size", size, SIZES)
+    if framework not in known:
+        raise WorkloadError(f"workload {workload!r} is not written in {framework}; expected {', '.join(known)}")
+    options = {"steps": steps, "warmup": warmup, "batch": batch, "data": data, "seed": seed}
+    said = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+    return ("python", "-m", f"headgate.workloads.{framework}", workload, "--size", size, *said, *more)
+
+
+def _check(what: str, name: str, known: Mapping[str, str] | tuple[str, ...]) -> None:
+    if name not in known:
+        raise WorkloadError(f"unknown {what} {name!r}; expected one of {', '.join(known)}")
