@@ -11,9 +11,8 @@ import pytest
 from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
 from headgate.events import Exit, NodeJoined, StartTask, TaskExited
-from headgate.hub.parts.engines import Engines
+from headgate.hub.parts.engines import Engines, Reserving
 from headgate.hub.parts.nodes import Nodes
-from headgate.hub.parts.reserving import Reserving
 from headgate.hub.state.live_runs import LiveRuns
 from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job, Limits

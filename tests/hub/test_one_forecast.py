@@ -17,7 +17,7 @@ from headgate.analysis import forecast
 from headgate.analysis.forecast import Question, Remaining
 from headgate.events import Checkpoint, Event, Exit, Fitted, Progress, TaskExited, TaskStarted, Usage
 from headgate.hub.parts.forecasting import Forecasting
-from headgate.hub.parts.replanning import Replanning
+from headgate.hub.parts.planning import Replanning
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.live_runs import LiveRuns
@@ -63,7 +63,7 @@ class Course:
         self._replanning = Replanning(folder, *parts)
         self._step = 0
         clock = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: 0.0)
-        for part in ("forecasting", "replanning"):
+        for part in ("forecasting", "planning"):
             monkeypatch.setattr(f"headgate.hub.parts.{part}.time", clock)
         monkeypatch.setattr("headgate.hub.parts.forecasting.answer", self._answer)
         monkeypatch.setattr(Replanning, "_better", lambda _, spec, watched, standing, *_more: self._weigh(standing))

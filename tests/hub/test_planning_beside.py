@@ -13,7 +13,7 @@ from tests.planning.jobs import profile
 
 from headgate.cluster import Cluster, Node
 from headgate.events import Event, JobPlanned, PlanJob, StopRequested
-from headgate.hub.parts.choosing import Choosing
+from headgate.hub.parts.planning import Choosing
 from headgate.hub.state.live_runs import LiveRuns
 from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission

@@ -17,10 +17,10 @@ from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited
-from headgate.hub.parts.choosing import Choosing
 from headgate.hub.parts.engines import Engines
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.nodes import Nodes
+from headgate.hub.parts.planning import Choosing
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.gating import gate, turns_at, turns_in
 from headgate.hub.state.live_runs import Component, LiveRuns

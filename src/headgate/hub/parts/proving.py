@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.engines.base import LOCAL
 from headgate.errors import HeadgateError, IsolationError, UsageError
 from headgate.events import ENDED, Action, Event, Progress, StopRequested, StopTask, TaskExited, TaskStarted
-from headgate.hub.parts.pauses import Pair, JobPause, StepReports, planned_pair
+from headgate.hub.parts.pauses import JobPause, Pair, StepReports, planned_pair
 from headgate.hub.state.live_runs import Component, LiveRuns
 from headgate.hub.state.run import LiveRun
 from headgate.identifiers import JobId, TaskId
