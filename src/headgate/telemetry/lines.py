@@ -21,7 +21,7 @@ _MOST_EPOCHS, _MOST_DIGITS = 1e9, 15  # what is more counts nothing
 _NAME = r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\(([^()]{1,24})\))?+"
 _WHEN = r"(?:\s(?:at|after|for|in)\s([a-z]{1,12}+)\s#?(\d{1,9}+))?+"
 _IS = (
-    r"(?:\s{0,4}+([:=]|->|(?<=\s)-(?=\s))\s{0,8}+|\s{1,4}+((?:is|was|value:?)\s)\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
+    r"(?:\s{0,4}+([:=]|->|(?<=\s)-(?=\s))\s{0,8}+|\s{1,4}+((?:is|was|value)(?::|\s))\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
     r"['\"\[]?+\s{0,6}+(?:(?:tensor|array|tf\.tensor|np\.float\d\d)\(\[?)?+"
 )
 # Thousands may be separated, and decimals be behind a comma: `Scanner._number` tells.
