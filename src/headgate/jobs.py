@@ -23,9 +23,9 @@ WRITABLE, READ_ONLY = ":rw", ":ro"
 
 Allowed = Literal["async", "weak"]
 
-Contract = Literal["torchrun", "deepspeed", "tensorflow", "jax"]
+Contract = Literal["torchrun", "deepspeed", "tensorflow", "jax", "mpi"]
 """A contract by which the processes of a script find each other: the variables that a launcher gives each of them."""
-Launched = Literal["torchrun", "deepspeed", "tensorflow", "jax", "none"]
+Launched = Literal["torchrun", "deepspeed", "tensorflow", "jax", "mpi", "none"]
 """What a job's `launch` may be: a contract, or none besides Headgate's own."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from importlib import import_module
@@ -169,6 +170,7 @@ def test_doctor_shows_the_machine_and_what_is_lost(past: User) -> None:
     assert isinstance(told["uncontrolled"], list)
     there = {each["name"]: each["there"] for each in told["readings"]}
     assert there["schedstat"] is Path("/proc/self/schedstat").exists()
+    assert told["mpi"].startswith("none: ") == (shutil.which("mpirun") is None)
     text = past.types("doctor").stdout
     for line in (
         "machine",

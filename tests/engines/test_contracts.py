@@ -83,6 +83,25 @@ def test_tensorflow_and_jax_have_their_own() -> None:
     )
 
 
+def test_a_worker_of_mpi_s_is_told_of_mpirun_and_of_its_place(tmp_path: Path) -> None:
+    job = Job(name="a", run=("./a.out",), launch="mpi")
+    started = launch(
+        JobId("r/a").task(worker(2)),
+        job,
+        environment={"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": "7"},
+        threads=1,
+        injected=tmp_path,
+        checkpoints=tmp_path,
+        resume=None,
+        group=replace(GROUP, key="secret"),
+    )
+    assert started.argv[1:] == ("-m", "headgate.task.mpi", "./a.out")
+    assert (started.env["SLURM_PROCID"], started.env["SLURM_LOCALID"], started.env["SLURM_NODEID"]) == ("2", "0", "1")
+    assert (started.env["RANK"], started.env["SLURM_NTASKS"]) == ("2", "3")
+    assert "OMPI_COMM_WORLD_RANK" not in started.env
+    assert json.loads(started.env["HEADGATE_MPI"])["key"] == "secret"
+
+
 def test_what_another_launcher_told_is_no_worker_s() -> None:
     theirs = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TF_CONFIG", "SLURM_PROCID")
     more = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "JAX_PROCESS_ID", "GROUP_RANK", "PET_NNODES")
@@ -137,6 +156,9 @@ def run(folder: Path, *words: str, plan: Plan | None = None) -> Job:
         ("deepspeed --num_gpus=2 train.py --deepspeed ds.json", "python train.py --deepspeed ds.json", "deepspeed", 2),
         ("fabric run --devices 2 train.py", "python train.py", "torchrun", 2),
         ("lightning run model --devices 2 train.py", "python train.py", "torchrun", 2),
+        ("mpirun python train.py -n 8", "python train.py -n 8", "mpi", 1),
+        ("mpirun -np 2 --oversubscribe --allow-run-as-root python train.py", "python train.py", "mpi", 2),
+        ("mpiexec -n 4 -genv A 1 -ppn 2 ./a.out --mca x", "./a.out --mca x", "mpi", 4),
     ],
 )
 def test_headgate_takes_the_place_of_a_launcher(
@@ -168,6 +190,10 @@ def test_what_a_launcher_sets_is_set(tmp_path: Path) -> None:
     words = "accelerate launch --cpu --mixed_precision=bf16 --num_cpu_threads_per_process 3 train.py"
     job, _ = resolved(run(tmp_path, *words.split()))
     assert job.env == {"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "bf16", "OMP_NUM_THREADS": "3"}
+    words = "mpirun -n 2 -x A=1=2 -x PATH --mca btl_tcp_if_include eth0 -H a:2 --bind-to core train"
+    job, note = resolved(run(tmp_path, *words.split()))
+    assert job.env == {"A": "1=2", "OMPI_MCA_btl_tcp_if_include": "eth0"}
+    assert "; it ignores -H, --bind-to; each worker gets its rank of mpirun" in note
 
 
 @pytest.mark.parametrize(
@@ -177,6 +203,9 @@ def test_what_a_launcher_sets_is_set(tmp_path: Path) -> None:
         ("torchrun --nproc-per-node two train.py", "found --nproc-per-node two of torchrun; expected a number"),
         ("torchrun --nproc-per-node 2", "torchrun names no script"),
         ("torchrun --nnodes", "torchrun has --nnodes without a value"),
+        ("mpirun --mca btl", "mpirun has --mca without a value"),
+        ("mpirun -n 1 a : -n 1 b", "found several programs, parted by `:`, of mpirun; expected one"),
+        ("mpirun --wdir /tmp train.py", "found --wdir of mpirun, which Headgate does not support"),
     ],
 )
 def test_what_nothing_stands_in_for_is_one_clear_error(words: str, says: str, tmp_path: Path) -> None:
@@ -227,6 +256,8 @@ GROUPS = "import torch.distributed as dist\n"
         ("import deepspeed\nparser.add_argument('--local_rank')\ndeepspeed.initialize(model=1)", "deepspeed", True),
         ("import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()", "tensorflow", False),
         ("import jax\njax.distributed.initialize()", "jax", True),
+        ("from mpi4py import MPI\n" + GROUPS + "dist.init_process_group('gloo')", "mpi", False),
+        ("def main():\n    import horovod.torch as hvd", "mpi", False),
     ],
 )
 def test_a_script_that_plainly_says_so_is_known(text: str, contract: Contract, needs: bool, tmp_path: Path) -> None:
@@ -248,6 +279,7 @@ def test_a_script_that_plainly_says_so_is_known(text: str, contract: Contract, n
         "import torch.distributed as dist\n# dist.init_process_group()",
         "import torch.distributed as dist, headgate.torch\ndist.init_process_group()",
         "from transformers import AutoModel\nAutoModel()",
+        "try:\n    from mpi4py import MPI\nexcept ImportError:\n    MPI = None",
         "print 'of another Python'; dist.init_process_group()",
     ],
 )
@@ -286,6 +318,11 @@ def test_a_plan_that_such_a_script_cannot_follow_is_refused(text: str, plan: Pla
     with pytest.raises(UsageError) as refused:
         resolved(Job(name="a", script=str(tmp_path / "a.py"), plan=plan, allow=frozenset({"async"})))
     assert says in str(refused.value)
+
+
+def test_workers_of_mpi_s_in_containers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="found workers of MPI in containers"):
+        resolved(replace(run(tmp_path, "mpirun", "-n", "2", "python", "train.py"), isolation="container"))
 
 
 def test_servers_of_tensorflow_s_run_the_script_itself(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from headgate.engines.base import LOCAL
 from headgate.engines.declared import Declaration, declared
 from headgate.errors import HeadgateError, HubError
 from headgate.hub.client import clean, connect
+from headgate.task import mpi
 from headgate.telemetry import machine, readings
 from headgate.telemetry.machine import Survey
 from headgate.telemetry.visible import VARIABLE
@@ -37,7 +38,7 @@ def command(as_json: bool) -> None:
     survey = machine.survey(runs.home() / "node.json")
     uncontrolled = isolation.make(isolation.DEFAULT, "doctor").uncontrolled()
     plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
-    hub, containers, readable = _hub(), _containers(), readings.survey()
+    hub, containers, mpirun, readable = _hub(), _containers(), _mpi(), readings.survey()
     if as_json:
         found: dict[str, object] = {
             "survey": asdict(survey),
@@ -45,7 +46,7 @@ def command(as_json: bool) -> None:
             "plugins": plugins,
             "hub": hub,
         }
-        found |= {"home": str(runs.home()), "engines": _engines(), "containers": containers}
+        found |= {"home": str(runs.home()), "engines": _engines(), "containers": containers, "mpi": mpirun}
         found["readings"] = [asdict(each) for each in readable]
         click.echo(json.dumps(found, indent=2, default=str))
         return
@@ -55,6 +56,7 @@ def command(as_json: bool) -> None:
     click.echo(f"{'hub':12}  {hub}")
     click.echo(f"{'engines':12}  {', '.join(_engines())}")
     click.echo(f"{'containers':12}  {containers}")
+    click.echo(f"{'MPI':12}  {mpirun}")
     for line in uncontrolled or ("nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",):
         click.echo(f"{'uncontrolled':12}  {line}")
     click.echo(f"{'readings':12}  {', '.join(each.name for each in readable if each.there) or 'none'}")
@@ -90,6 +92,13 @@ def _containers() -> str:
     except HeadgateError as error:
         return f"none: {error}"
     return f"Docker Engine {daemon.version} at {daemon.url}"
+
+
+def _mpi() -> str:
+    """The `mpirun` that `launch: mpi` would use, or how to get one."""
+    program, says = mpi.found()
+    version = " ".join(line.strip() for line in says.splitlines()[:2] if line.strip())
+    return f"{version} at {program}" if program else f"none: for launch mpi, {says}"
 
 
 def _hub() -> str:

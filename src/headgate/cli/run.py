@@ -41,7 +41,7 @@ from headgate.errors import UsageError
 )
 @click.option(
     "--launch",
-    type=click.Choice(["torchrun", "deepspeed", "tensorflow", "jax", "none"]),
+    type=click.Choice(["torchrun", "deepspeed", "tensorflow", "jax", "mpi", "none"]),
     help="Tell workers of each other as this launcher does: torchrun. none: as no other. Default: as the script says.",
 )
 @options.layout

@@ -14,12 +14,13 @@ from pathlib import Path
 from headgate.events import StartTask
 from headgate.identifiers import TaskName
 from headgate.jobs import Contract
+from headgate.task import mpi
 
 _OF_OTHERS = re.compile(
     r"RANK|WORLD_SIZE|NODE_RANK|(LOCAL|GROUP|ROLE|CROSS)_(RANK|SIZE|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
     r"|TORCHELASTIC_\w+|PET_\w+|TF_CONFIG|JAX_(COORDINATOR_\w+|NUM_PROCESSES|PROCESS_ID|LOCAL_DEVICE_IDS)"
     r"|OMPI_(COMM_WORLD|UNIVERSE)_\w+|OMPI_MCA_orte_hnp_uri|(PMI|PMIX|MV2_COMM_WORLD|MPI)_\w*(RANK|SIZE|ID)"
-    r"|SLURM_(PROCID|LOCALID|NTASKS|NPROCS|STEP_\w+)"
+    r"|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|STEP_\w+)"
 )
 """Variables by which another launcher tells a process its place among others. None of them is true of a worker."""
 _FIRST_PORT, _EPHEMERAL_PORT = 15_000, 32_768
@@ -30,6 +31,7 @@ _MEETING: Mapping[Contract, str] = {
     "deepspeed": "RANK, WORLD_SIZE, MASTER_ADDR and the argument --local_rank, as deepspeed gives them",
     "tensorflow": "TF_CONFIG",
     "jax": "JAX_COORDINATOR_ADDRESS and the other variables that jax.distributed.initialize() reads",
+    "mpi": "its rank of mpirun, and torchrun's and Slurm's variables",
 }
 
 
@@ -45,6 +47,7 @@ class LaunchedGroup:
         restarts: Attempts before this one.
         retries: The most attempts after the first that its user allows.
         servers: Address and port of each parameter server.
+        key: Secret of the attempt.
     """
 
     id: str
@@ -54,21 +57,25 @@ class LaunchedGroup:
     restarts: int = 0
     retries: int = 0
     servers: tuple[str, ...] = ()
+    key: str = ""
 
     @classmethod
-    def of(cls, start: StartTask, ports: tuple[int, ...], address: Callable[[str], str]) -> LaunchedGroup:
+    def of(
+        cls, start: StartTask, ports: tuple[int, ...], address: Callable[[str], str], key: str = ""
+    ) -> LaunchedGroup:
         """The tasks of the attempt in which a task is started.
 
         Args:
             ports: The ports of its workers, then those of its servers.
             address: Gives the address of the tasks on a node, by its name.
+            key: Secret of the attempt.
         """
         plan = start.plan
         last = len(plan.worker_nodes)
         servers = tuple(f"{address(name)}:{port}" for name, port in zip(plan.server_nodes, ports[last:]))
         addresses = tuple(map(address, plan.worker_nodes))
         starts = start.attempt - 1, start.spec.retries
-        return cls(start.job, plan.worker_nodes, addresses, ports[:last], *starts, servers)
+        return cls(start.job, plan.worker_nodes, addresses, ports[:last], *starts, servers, key)
 
     def local_rank(self, rank: int) -> int:
         """How many workers before this one are on its node."""
@@ -85,11 +92,18 @@ def variables(contract: Contract, group: LaunchedGroup, task: TaskName) -> dict[
             return {"TF_CONFIG": json.dumps(_tensorflow_cluster(group, task))}
         case "jax":
             return _of_jax(group, rank)
+        case "mpi":
+            return {**_of_torchrun(group, rank), **_of_mpi(group, rank)}
 
 
 def arguments(contract: Contract, group: LaunchedGroup, task: TaskName) -> tuple[str, ...]:
     """Arguments that a worker's script gets before its own."""
     return (f"--local_rank={group.local_rank(task.index)}",) if contract == "deepspeed" else ()
+
+
+def wrapper(contract: Contract) -> str:
+    """The module that runs a worker's command; empty: none does."""
+    return mpi.__name__ if contract == "mpi" else ""
 
 
 def without_others(environment: Mapping[str, str]) -> dict[str, str]:
@@ -186,4 +200,18 @@ def _of_jax(group: LaunchedGroup, rank: int) -> dict[str, str]:
         "OMPI_COMM_WORLD_SIZE": size,
         "OMPI_COMM_WORLD_RANK": str(rank),
         "OMPI_COMM_WORLD_LOCAL_RANK": local,
+    }
+
+
+def _of_mpi(group: LaunchedGroup, rank: int) -> dict[str, str]:
+    """What a worker is told of its `mpirun`, which gives it Open MPI's or MPICH's variables, and Slurm's."""
+    told = {"rank": rank, "addresses": group.addresses, "ports": group.ports, "key": group.key}
+    size = str(len(group.nodes))
+    return {
+        mpi.VARIABLE: json.dumps(told),
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(group.local_rank(rank)),
+        "SLURM_NODEID": str(list(dict.fromkeys(group.nodes)).index(group.nodes[rank])),
+        "SLURM_NTASKS": size,
+        "SLURM_NPROCS": size,
     }

@@ -27,6 +27,7 @@ _GROUPS = (
     *("torch.nn.parallel.DistributedDataParallel", "torch.distributed.device_mesh.init_device_mesh"),
     *("torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.fully_shard"),
 )
+_OF_MPI = ("mpi4py", "horovod")
 _ASKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
 _LOCAL_RANK = frozenset({"--local_rank", "--local-rank"})
 
@@ -62,6 +63,8 @@ def _read(text: bytes) -> Written | None:
     names = _Names(tree)
     if any(name.partition(".")[0] == "headgate" for name in names.known.values()):
         return None
+    if (package := next(filter(names.needed().__contains__, _OF_MPI), None)) is not None:
+        return Written("mpi", f"imports {package}", needs=False)
     called = set(names.called())
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     for spawn in (*_SPAWNS, *(_PROCESSES if called.intersection(_GROUPS) else ())):
@@ -101,6 +104,15 @@ class _Names:
     def called(self) -> Iterator[str]:
         """The full names of all functions and classes that the script calls."""
         return (self._full(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call))
+
+    def needed(self) -> set[str]:
+        """The packages that the script imports and does not do without."""
+        tries = (node for node in ast.walk(self._tree) if isinstance(node, ast.Try))
+        optional = {id(node) for tried in tries for node in ast.walk(tried)}
+        imports = [node for node in ast.walk(self._tree) if id(node) not in optional]
+        plain = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
+        parts = {node.module or "" for node in imports if isinstance(node, ast.ImportFrom) and node.level == 0}
+        return {name.partition(".")[0] for name in plain | parts}
 
     def asks(self) -> bool:
         """Whether it checks if it has a rank, and so runs without one too: `os.environ.get("RANK", -1)`, `"RANK" in

@@ -33,6 +33,8 @@ class Launcher:
         variables: The variable of the script that each option sets to its value.
         settings: The variable that each option without a value sets, and to what.
         module: Options by which it starts a module instead of a script.
+        named: Options followed by the name of a variable of the script and its value: what each puts before the name.
+        handed: Options for a variable that the script gets, `NAME` or `NAME=VALUE`.
     """
 
     contract: Contract
@@ -42,6 +44,22 @@ class Launcher:
     variables: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     module: Collection[str] = ("-m", "--module")
+    named: Mapping[str, str] = field(default_factory=dict)
+    handed: Collection[str] = ()
+
+    @property
+    def valued(self) -> Collection[str]:
+        """Options with a value."""
+        return {*self.numbers, *self.ignored, *self.variables, *self.named, *self.handed}
+
+    def sets(self, option: str, values: Sequence[str]) -> dict[str, str]:
+        """The variables of the script that an option sets with its values."""
+        if option in self.variables:
+            return {self.variables[option]: values[0]}
+        if option in self.named:
+            return {self.named[option] + values[0]: values[1]}
+        name, equals, value = values[0].partition("=")
+        return {name: value} if option in self.handed and equals else {}
 
 
 _TORCHRUN = Launcher(
@@ -86,6 +104,28 @@ _FABRIC = Launcher(
     variables={"--strategy": "LT_STRATEGY", "--precision": "LT_PRECISION", "--accelerator": "LT_ACCELERATOR"},
     module=(),
 )
+
+
+def _long(*names: str) -> tuple[str, ...]:
+    """Options that go by one dash or two."""
+    return tuple(dash + name for name in names for dash in ("-", "--"))
+
+
+_MPIRUN = Launcher(
+    "mpi",
+    numbers=("-n", "-c", *_long("np")),
+    ignored=(
+        *("-H", "-f", "-N", "-ppn", "-hosts", *_long("host", "hostfile", "machinefile", "npernode", "prefix")),
+        *_long("bind-to", "map-by", "rank-by"),
+    ),
+    flags=(
+        *("-q", "-l", *_long("oversubscribe", "nooversubscribe", "allow-run-as-root", "quiet", "tag-output")),
+        *_long("bynode", "byslot", "bycore", "report-bindings", "display-map"),
+    ),
+    module=(),
+    named={**dict.fromkeys(_long("mca", "gmca"), "OMPI_MCA_"), "-genv": "", "-env": ""},
+    handed=("-x",),
+)
 _BY_WORDS: Mapping[tuple[str, ...], Launcher] = {
     ("torchrun",): _TORCHRUN,
     ("-m", "torch.distributed.run"): _TORCHRUN,
@@ -96,6 +136,8 @@ _BY_WORDS: Mapping[tuple[str, ...], Launcher] = {
     ("fabric", "run"): _FABRIC,
     ("lightning", "run"): _FABRIC,
     ("lightning", "run", "model"): _FABRIC,
+    ("mpirun",): _MPIRUN,
+    ("mpiexec",): _MPIRUN,
 }
 _LONGEST = 3
 _SERVING = "--strategy ps --async --servers M --workers N, at least 2, as the first is the chief"
@@ -109,8 +151,9 @@ class Taken:
         name: The launcher, as the command names it.
         contract: The contract of the launcher.
         command: The command that the launcher would have started.
-        workers: How many times it would have started it; None: one for each GPU.
+        workers: How many times it would have started it; None: one for each GPU or core.
         env: Other variables that it would have set.
+        ignored: Options of it that nothing comes of.
     """
 
     name: str
@@ -118,6 +161,7 @@ class Taken:
     command: tuple[str, ...]
     workers: int | None
     env: Mapping[str, str]
+    ignored: Collection[str]
 
 
 def taken(job: Job) -> Taken | None:
@@ -163,7 +207,8 @@ def resolved(job: Job) -> tuple[Job, str]:
         many = job.plan.workers if job.plan is not None else 1
         how = "1 worker" if many == 1 else f"{many} workers"
         told = "" if command.workers is not None or many > 1 else "; --workers sets their number"
-        notes.append(f"Headgate takes the place of {command.name}, and starts {how}{told}")
+        unused = f"; it ignores {', '.join(command.ignored)}" if command.ignored else ""
+        notes.append(f"Headgate takes the place of {command.name}, and starts {how}{told}{unused}")
     elif job.launch is None and (found := _written(job)) is not None:
         several = job.plan is not None and job.plan.tasks > 1
         if several and found.contract is None:
@@ -214,6 +259,11 @@ def _check(job: Job, contract: Contract) -> None:
             "a plan that TensorFlow's parameter servers cannot follow",
             _SERVING,
         ),
+        (
+            plan.workers > 1 and contract == "mpi" and job.isolation == "container",
+            "workers of MPI in containers, between which MPI cannot share memory",
+            "isolation: process, or one worker",
+        ),
         (plan.batch_per_worker is not None, f"`batch_per_worker` for a job with launch {contract}", "none"),
     ):
         if found:
@@ -239,8 +289,8 @@ def _python_beside(launcher: str) -> str:
 
 def _parse(job: Job, name: str, launcher: Launcher, python: Sequence[str], words: Sequence[str]) -> Taken:
     """Take a launcher's own words from a command."""
-    left, counts, env = list(words), dict[str, str](), dict[str, str]()
-    contract, starts = launcher.contract, tuple(python)
+    left, counts, env, ignored = list(words), dict[str, str](), dict[str, str](), list[str]()
+    contract, starts = launcher.contract, () if launcher.contract == "mpi" else tuple(python)
     as_module = False
     while left and left[0].startswith("-"):
         word, equals, value = left.pop(0).partition("=")
@@ -253,14 +303,15 @@ def _parse(job: Job, name: str, launcher: Launcher, python: Sequence[str], words
             contract = "torchrun" if option in ("--no-local-rank", "--use-env") else contract
         elif option in launcher.settings:
             env |= [launcher.settings[option]]
-        elif option in launcher.numbers or option in launcher.ignored or option in launcher.variables:
-            if not equals and not left:
+        elif option in launcher.valued:
+            values = [value] if equals else [left.pop(0) for _ in left[: 2 if option in launcher.named else 1]]
+            if len(values) < 1 + (option in launcher.named):
                 raise UsageError(f"job {job.name!r}: {name} has {word} without a value")
-            value = value if equals else left.pop(0)
             if option in launcher.numbers:
-                counts[option] = value
-            elif option in launcher.variables:
-                env[launcher.variables[option]] = value
+                counts[option] = values[0]
+            elif option in launcher.ignored:
+                ignored.append(word)
+            env |= launcher.sets(option, values)
         else:
             raise UsageError(
                 f"job {job.name!r}: found {word} of {name}, which Headgate does not support; leave it out, or run "
@@ -268,12 +319,16 @@ def _parse(job: Job, name: str, launcher: Launcher, python: Sequence[str], words
             )
     if not left:
         raise UsageError(f"job {job.name!r}: {name} names no script; expected one")
+    if launcher.contract == "mpi" and ":" in left:
+        raise UsageError(f"job {job.name!r}: found several programs, parted by `:`, of {name}; expected one")
     command = (*starts, *(("-m",) if as_module else ()), *left)
-    return Taken(name, contract, command, _workers(job, name, counts), env)
+    return Taken(name, contract, command, _workers(job, name, counts), env, ignored)
 
 
 def _workers(job: Job, name: str, counts: Mapping[str, str]) -> int | None:
-    """How many workers a launcher would start; with elastic nodes, the fewest. None: one for each GPU."""
+    """How many workers a launcher would start; with elastic nodes, the fewest. None: one for each GPU or core."""
+    if not counts and name in ("mpirun", "mpiexec"):
+        return None
     workers = 1
     for option, value in counts.items():
         least = value.partition(":")[0]

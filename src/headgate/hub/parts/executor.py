@@ -166,7 +166,7 @@ class Executor(Component):
         node = self._nodes.get(spec, action.node)
         reader = ProgressReader(action.spec.progress)
         address = self._address(run, action.plan, node) if node is not None else ""
-        group = self._group(run, action, attempt.ports)
+        group = self._group(run, action, attempt)
         if group is not None and not attempt.tasks and group.addresses[0] != LOOPBACK:
             where = f"{group.addresses[0]}:{group.ports[0]}"
             text = f"its workers meet at {where} without a key: whoever reaches that can read and change the training"
@@ -213,9 +213,9 @@ class Executor(Component):
         here = run.submission.engine == LOCAL and not run.submission.nodes
         return contracts.free_ports(action.plan.tasks, taken, here=here)
 
-    def _group(self, run: LiveRun, action: events.StartTask, ports: tuple[int, ...]) -> LaunchedGroup | None:
+    def _group(self, run: LiveRun, action: events.StartTask, attempt: Attempt) -> LaunchedGroup | None:
         """The workers of an attempt, as another launcher would count them."""
-        if not ports:
+        if not attempt.ports:
             return None
         spec = self._engines.spec_of(run.id)
 
@@ -223,7 +223,7 @@ class Executor(Component):
             node = self._nodes.get(spec, name)
             return self._address(run, action.plan, node) if node is not None else ""
 
-        return LaunchedGroup.of(action, ports, address)
+        return LaunchedGroup.of(action, attempt.ports, address, attempt.key)
 
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
         run, live = self._live_runs.find(task)

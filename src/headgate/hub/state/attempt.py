@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -112,6 +113,8 @@ class Attempt:
     ) -> None:
         self.number = number
         self.ports = ports
+        self.key = secrets.token_hex(16)
+        """By which the workers know each other that meet at these ports."""
         self.stragglers = Stragglers()
         self.tasks: dict[TaskName, LiveTask] = {}
         self._job = job
