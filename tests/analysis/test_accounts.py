@@ -120,6 +120,19 @@ def test_a_neighbour_that_makes_steps_dearer_costs_memory(tmp_path: Path) -> Non
     assert [loss.evidence for loss in found.losses] == ["compared"]
 
 
+@pytest.mark.parametrize(
+    ("instructions", "losses"), [(1.0, {"memory": 20 / 3}), (1.5, {})], ids=["the same work", "more work"]
+)
+def test_cycles_per_instruction_tell_dearer_steps_from_larger_ones(
+    tmp_path: Path, instructions: float, losses: dict[str, float]
+) -> None:
+    """In the first half a step takes half as much again of CPU time: through `b`, or because there is more to do."""
+    counted = {"cpu_cycles": 3e9, "cpu_instructions": lambda t: (instructions if t <= 20 else 1.5) * 2e9}
+    steps = {"a": MadeUp(ran=1.0, steps=lambda t: 1 / 0.15 if t <= 20 else 10.0, readings=counted)}
+    found = account(recording(tmp_path / "run.sqlite", {**steps, "b": MadeUp(ran=1.0, end=20)}), "a")
+    assert lost(found) == {("b", through): pytest.approx(seconds, rel=0.1) for through, seconds in losses.items()}
+
+
 @pytest.mark.parametrize(("shared", "really"), [(9.0, 2.0), (2.5, 15.0)], ids=["less than counted", "more"])
 def test_steps_with_and_without_a_neighbour_tell_more_than_waiting(
     tmp_path: Path, shared: float, really: float

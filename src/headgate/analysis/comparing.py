@@ -9,8 +9,9 @@ j, the job's own time c, which is what was not counted as lost, is fitted as
     c = s (c0 + sum_j b_j x_j)
 
 by least squares, with a bootstrap over the windows for the band. The same fit of its CPU time tells which part of that
-are dearer steps. A neighbour that was always there, or never, cannot be compared. CPI² (EuroSys 2013) takes the same
-view with cycles per instruction, which virtual machines do not count.
+are dearer steps. Where the machine counts cycles and instructions, the fit is of cycles over instructions instead: a
+neighbour changes how many cycles an instruction takes, and no phase of the job changes that as much as it changes the
+CPU time of a step (CPI², EuroSys 2013). A neighbour that was always there, or never, cannot be compared.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 from headgate.analysis.jobs import RecordedJob, running
 from headgate.analysis.losing import ITSELF, LEAST_SECONDS, OTHERS, Loss, Resource, TimeEstimate, within
 from headgate.analysis.usage import Array, Signal
+from headgate.telemetry.columns import Column
 
 _WINDOW_SECONDS = 1.0
 """CPU time is read once a second: shorter windows are mostly rounding."""
@@ -49,7 +51,8 @@ class Slower(NamedTuple):
     it used, over those of a step without any. Below 0 where too much was counted.
 
     Args:
-        dearer: The same of CPU seconds a step; 0 where that is not beyond the noise.
+        dearer: The same of CPU seconds a step, or of cycles an instruction where these are counted; 0 where that is not
+            beyond the noise.
     """
 
     ratio: float
@@ -76,10 +79,10 @@ def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal) -> d
     kept = steps > 0
     if not told or np.count_nonzero(kept) <= _LEAST_WINDOWS + len(told):
         return {}
-    weight = 1.0 / np.sqrt(steps[kept])
-    columns = np.column_stack([steps, *(steps * cores for cores in told.values())])[kept] * weight[:, None]
-    ours = _ratios(columns, np.diff(own.cumulative(windows))[kept] * weight)
-    spent = _ratios(columns, np.diff(job.signal("cpu_cores").cumulative(windows))[kept] * weight)
+    cores = np.array(list(told.values()))[:, kept]
+    work, taken = _work(job, windows, steps)
+    ours = _ratios(steps[kept], cores, np.diff(own.cumulative(windows))[kept])
+    spent = _ratios(work[kept], cores, taken[kept])
     dearer = np.where(np.percentile(spent, _LOW, axis=0) > 0.0, spent[0], 0.0)
     lows, highs = np.percentile(ours[1:], [_LOW, _HIGH], axis=0)
     found = zip(told, ours[0], lows, highs, dearer, strict=True)
@@ -177,9 +180,26 @@ def _varies(cores: Array) -> bool:
     return bool(there >= _LEAST_WINDOWS and away >= _LEAST_WINDOWS)
 
 
-def _ratios(columns: Array, spent: Array) -> Array:
-    """Coefficients of a least-squares fit over the first of them: of all windows, then of each draw of as many with
-    replacement."""
+def _work(job: RecordedJob, windows: Array, steps: Array) -> tuple[Array, Array]:
+    """What it did in each window, and what that took of the CPU: cycles of its instructions, or CPU seconds of its
+    steps where the machine does not count these."""
+    columns: tuple[Column, ...] = ("cpu_instructions", "cpu_cycles", "cpu_cores")
+    instructions, cycles, seconds = (np.diff(job.signal(column).cumulative(windows)) for column in columns)
+    counted = np.all(instructions[steps > 0] > 0.0) and np.all(cycles[steps > 0] > 0.0)
+    return (instructions, cycles) if counted else (steps, seconds)
+
+
+def _ratios(work: Array, cores: Array, spent: Array) -> Array:
+    """By which part of itself each core of each neighbour raises what a unit of work takes: fitted to all windows, then
+    to each draw of as many with replacement.
+
+    Args:
+        work: Done in each window, above 0.
+        cores: That each neighbour used; a row for each.
+        spent: On the work of each window.
+    """
+    weight = 1.0 / np.sqrt(work)
+    columns, spent = (np.vstack([np.ones_like(work), cores]) * work * weight).T, spent * weight
     draw = np.random.default_rng(0)
     rows = [np.arange(len(spent)), *(draw.integers(0, len(spent), len(spent)) for _ in range(_DRAWS))]
     fits = np.array([np.linalg.lstsq(columns[chosen], spent[chosen], rcond=None)[0] for chosen in rows])
