@@ -265,3 +265,32 @@ def test_a_floor_is_told_of_few_jobs_that_still_learn_a_little(tmp_path: Path) -
         noise = np.random.default_rng(seed).normal(0.0, 0.05, len(t))
         names.append(verdict(reporting(tmp_path / str(seed), t, loss=2.0 + 1.0 / (1.0 + t) + noise)).name)
     assert names.count("learned") <= 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "command"),
+    [
+        ({"script": "/a b/train.py", "args": ["--epochs", 5]}, "`headgate plan '/a b/train.py' -- --epochs 5` shows"),
+        ({"script": "/t.py", "launch": "torchrun"}, "`--workers 1`, or `workers: 1` below `plan:`."),
+        (
+            {"script": "/t.py", "launch": "torchrun", "batch": "global"},
+            "`headgate plan /t.py --launch torchrun --batch global` shows",
+        ),
+    ],
+)
+def test_other_plans_are_proposed_by_a_command_that_can_plan_the_job(
+    tmp_path: Path, spec: dict[str, Any], command: str
+) -> None:
+    verdict = told(several(tmp_path, {"x": QUICK, "y": QUICK}, spec=spec))
+    assert (verdict.name, command in verdict.next) == ("communication", True)
+
+
+def test_tasks_that_share_cores_are_told_how_many_would_have_one_each(tmp_path: Path) -> None:
+    run = recorded(tmp_path, MadeUp(ran=0.5, waited=0.5, spans=STEP))
+    job, (one,) = run.jobs[0], run.jobs[0].tasks
+    tasks = tuple(replace(one, id=TaskOfRun(f"a/worker-{index}")) for index in range(4))
+    verdict = told(account(replace(run, jobs=(replace(job, tasks=tasks),))))
+    assert (verdict.name, verdict.next) == (
+        "own-tasks",
+        "Fewer workers: `--workers 2`, or `workers: 2` below `plan:`.",
+    )

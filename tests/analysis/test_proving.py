@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -130,6 +132,11 @@ def test_windows_are_as_long_as_the_steps_need_and_no_longer_than_allowed() -> N
     assert proving.window_seconds(2.0, 2.0, 0.4, 1.0) is None
 
 
+def beside(seconds: int, of: int = 120) -> Array:
+    """A bucket of a second each, so many of them beside the culprit."""
+    return (np.arange(of) < seconds).astype(float)
+
+
 def loss(seconds: float, low: float, high: float, resource: str = "cores") -> Loss:
     return Loss("b", resource, TimeEstimate(seconds, low, high), "counted")  # type: ignore[arg-type]
 
@@ -140,7 +147,7 @@ def proof(part: float, low: float, high: float, outcome: proving.Outcome) -> Pro
 
 def test_a_proved_loss_takes_the_place_of_what_was_counted() -> None:
     known = [loss(30.0, 10.0, 60.0), loss(10.0, 5.0, 15.0, "memory")]
-    found = proving.replaced(known, [proof(0.25, 0.2, 0.3, "seen")], {"b": 100.0}, 120.0)
+    found = proving.replaced(known, [proof(0.25, 0.2, 0.3, "seen")], {"b": beside(100)})
     assert [(each.resource, each.evidence) for each in found] == [("cores", "proved"), ("memory", "proved")]
     assert sum(each.lost.seconds for each in found) == pytest.approx(20.0)
     assert found[0].lost.seconds == pytest.approx(15.0)
@@ -149,18 +156,38 @@ def test_a_proved_loss_takes_the_place_of_what_was_counted() -> None:
 
 def test_where_no_effect_was_found_nobody_is_blamed() -> None:
     other = Loss("c", "cores", TimeEstimate(5.0, 4.0, 6.0), "counted")
-    assert proving.replaced([loss(9.0, 8.0, 10.0), other], [proof(0.0, -0.02, 0.02, "none")], {"b": 50.0}, 60.0) == [
+    assert proving.replaced([loss(9.0, 8.0, 10.0), other], [proof(0.0, -0.02, 0.02, "none")], {"b": beside(50)}) == [
         other
     ]
 
 
 def test_what_could_not_be_told_changes_nothing() -> None:
     known = [loss(9.0, 8.0, 10.0)]
-    assert proving.replaced(known, [proof(0.1, -0.2, 0.5, "open")], {"b": 50.0}, 60.0) == known
-    assert proving.replaced([], [proof(0.1, -0.2, 0.5, "open")], {"b": 50.0}, 60.0) == []
+    assert proving.replaced(known, [proof(0.1, -0.2, 0.5, "open")], {"b": beside(50)}) == known
+    assert proving.replaced([], [proof(0.1, -0.2, 0.5, "open")], {"b": beside(50)}) == []
 
 
 def test_a_loss_that_only_pauses_saw_is_of_memory() -> None:
-    (found,) = proving.replaced([], [proof(1.0, 0.9, 1.1, "seen")], {"b": 10.0}, 60.0)
+    (found,) = proving.replaced([], [proof(1.0, 0.9, 1.1, "seen")], {"b": beside(10)})
     assert (found.resource, found.evidence) == ("memory", "proved")
     assert found.lost.seconds == pytest.approx(5.0)
+
+
+def test_what_a_proof_finds_beyond_what_was_counted_comes_out_of_what_was_counted_of_others() -> None:
+    """Four jobs of one thread on two cores: each waits for half of its time, a sixth for each of the others. Without
+    one of them each is faster by a third."""
+    losses = [Loss(to, "cores", TimeEstimate(20.0, 15.0, 25.0), "counted") for to in "bcd"]
+    proofs = [replace(proof(1 / 3, 0.3, 0.4, "seen"), culprit=to) for to in "bcd"]
+    there = dict.fromkeys("bcd", beside(120))
+    for count, each in ((1, [30.0, 15.0, 15.0]), (2, [30.0, 30.0, 0.0]), (3, [23.125] * 3)):
+        found = proving.replaced(losses, proofs[:count], there)
+        assert sorted((one.lost.seconds for one in found), reverse=True) == pytest.approx(each)
+        assert all(one.lost.low <= one.lost.seconds <= one.lost.high for one in found)
+
+
+def test_what_was_proved_of_neighbours_that_never_met_adds_up() -> None:
+    proofs = [replace(proof(1.0, 0.9, 1.1, "seen"), culprit=to) for to in "bc"]
+    found = proving.replaced([], proofs, {"b": beside(60), "c": 1.0 - beside(60)})
+    assert [one.lost.seconds for one in found] == pytest.approx([30.0, 30.0])
+    together = proving.replaced([], proofs, dict.fromkeys("bc", beside(60)))
+    assert sum(one.lost.seconds for one in together) == pytest.approx(45.0)

@@ -84,6 +84,9 @@ class Account:
         memory_limit: Bytes that each of its tasks may use; None: no limit.
         lacks: Readings that the account needs and the run lacks.
         more: What more of each resource would buy it.
+        workers: How many it had.
+        fewer_workers: So many, and no more than it had less one, would have a core each.
+        plan_command: The command that shows other plans for it; empty if Headgate cannot plan it.
     """
 
     job: str
@@ -97,6 +100,9 @@ class Account:
     memory_limit: float | None = None
     lacks: Sequence[str] = field(default_factory=tuple)
     more: More = field(default_factory=More)
+    workers: int = 1
+    fewer_workers: int = 1
+    plan_command: str = ""
 
 
 def accounts(
@@ -269,8 +275,8 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         elapsed,
     )
     if job.proofs:
-        ran_beside = {name: float(np.sum(stepping[np.nan_to_num(cores) > 0.0])) for name, cores in beside.items()}
-        losses, step = _proved(job, losses, step, ran_beside, elapsed)
+        ran_beside = {name: np.where(np.nan_to_num(cores) > 0.0, stepping, 0.0) for name, cores in beside.items()}
+        losses, step = _proved(job, losses, step, ran_beside)
     stolen = Loss(NODE, "cores", within(float(np.sum(lost.stolen * (starting + stepping))), 0.1, elapsed), "counted")
     by_cap = within(float(np.sum(lost.by_cap * (starting + stepping))), 0.1, elapsed)
     of_its_own = outside.of_its_own(starting + stepping, stepping, elapsed)
@@ -312,6 +318,9 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
         more=more,
         memory_limit=memory_limit(job),
+        workers=sum(task.is_worker for task in job.tasks),
+        fewer_workers=_fewer_workers(job, grid.nodes),
+        plan_command=job.plan_command,
         lacks=tuple(_lacks(job, grid.devices, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)),
     )
 
@@ -333,12 +342,11 @@ def _proved(
     job: RecordedJob,
     losses: list[Loss],
     step: dict[Part, TimeEstimate],
-    beside: Mapping[str, float],
-    elapsed: float,
+    beside: Mapping[str, Array],
 ) -> tuple[list[Loss], dict[Part, TimeEstimate]]:
     """Its losses with the proved ones put in, and the parts of its own time, from which these come or to which they
     go."""
-    known = replaced(losses, job.proofs, beside, elapsed)
+    known = replaced(losses, job.proofs, beside)
     own = dict(step)
     moved = sum(loss.lost.seconds for loss in known) - sum(loss.lost.seconds for loss in losses)
     for part in ("compute", "unexplained", "input", "communication"):
@@ -458,6 +466,12 @@ def _done_again(job: RecordedJob) -> float:
     if not steps or job.division is None:
         return 0.0
     return steps * job.division.step_seconds
+
+
+def _fewer_workers(job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> int:
+    cores = sum(max(math.floor(nodes[name].cores or 1.0), 1) for name in job.nodes if name in nodes)
+    servers = sum(not task.is_worker for task in job.tasks)
+    return max(min(cores, len(job.tasks) - 1) - servers, 1)
 
 
 def _lacks(job: RecordedJob, devices: Devices, unexplained: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -150,6 +151,18 @@ class RecordedJob:
     def nodes(self) -> frozenset[str]:
         """Names of the nodes of its tasks, as far as known."""
         return frozenset(task.node for task in self.tasks if task.node)
+
+    @property
+    def plan_command(self) -> str:
+        """The command that shows other plans for it; empty if Headgate cannot plan it. A script for another launcher
+        can be planned if its user said what becomes of its batch."""
+        script, launch, batch = self.spec.get("script"), self.spec.get("launch"), self.spec.get("batch")
+        launched = launch not in (None, "none")
+        if not script or (launched and not batch):
+            return ""
+        options = ["--launch", str(launch), "--batch", str(batch)] if launched else []
+        args = [str(arg) for arg in self.spec.get("args") or ()]
+        return shlex.join(["headgate", "plan", str(script), *options, *(["--", *args] if args else [])])
 
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""

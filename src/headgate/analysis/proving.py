@@ -200,27 +200,65 @@ def judged(differences: Sequence[float], error: float) -> tuple[Gain, Outcome]:
 # --- what it means for the account of the job -----------------------------------------------------------------------
 
 
-def replaced(
-    losses: Sequence[Loss], proofs: Sequence[Proof], beside: Mapping[str, float], elapsed: float
-) -> list[Loss]:
+def replaced(losses: Sequence[Loss], proofs: Sequence[Proof], beside: Mapping[str, Array]) -> list[Loss]:
     """The losses, with proved ones in place of counted or compared ones if they are known better.
+
+    What a proof finds beyond what was counted of its neighbour comes first out of what was counted of the others. Which
+    of them a thread waited for was never seen: that was shared out by the cores, or bytes, that each used.
 
     Args:
         losses: One for each culprit and resource.
-        beside: Seconds of the job's steps during which each culprit ran.
-        elapsed: Seconds of the job.
+        beside: Seconds of the job's steps during which each culprit ran, in each bucket of a grid.
     """
     kept = list(losses)
+    parts: dict[str, float] = {}  # of the time beside each culprit that was proved to be lost to it
     for proof in proofs:
         known = [loss for loss in kept if loss.to == proof.culprit]
-        band = _lost(proof.gain, min(beside.get(proof.culprit, 0.0), elapsed))
+        ran = float(np.sum(beside.get(proof.culprit, np.zeros(0))))
+        band = _lost(proof.gain, ran)
         before = sum(loss.lost.high - loss.lost.low for loss in known)
         if proof.outcome == "open" and (not known or band.high - band.low > before):
             continue
         kept = [loss for loss in kept if loss.to != proof.culprit]
         if proof.outcome != "none":
             kept += _divided(proof.culprit, known, band)
-    return kept
+            if ran > 0.0:
+                parts[proof.culprit] = band.seconds / ran
+    return _without_overlap(kept, losses, parts, beside) if parts else kept
+
+
+def _without_overlap(
+    losses: Sequence[Loss], counted: Sequence[Loss], parts: Mapping[str, float], beside: Mapping[str, Array]
+) -> list[Loss]:
+    """The losses, of which no second is lost twice.
+
+    Each proof tells what the job would gain with all other neighbours still there. So two that were proved together
+    cost 1 - (1 - p)(1 - q) of the time that both were there, unless more than that was counted.
+
+    Args:
+        counted: The losses before anything was proved.
+        parts: Of the time beside each culprit that was proved to be lost to it, 0 to 1.
+    """
+    proved = [loss for loss in losses if loss.evidence == "proved"]
+    through = {loss.resource for loss in proved}
+    together = np.prod([1.0 - part * _there(beside[name]) for name, part in parts.items()], axis=0)
+    most = float(np.sum((1.0 - together) * np.max([beside[name] for name in parts], axis=0)))
+    before, now = (sum(loss.lost.seconds for loss in of if loss.resource in through) for of in (counted, proved))
+    fits = min(max(most, before) / now, 1.0) if now > 0.0 else 1.0
+    beyond = fits * now - sum(loss.lost.seconds for loss in counted if loss.to in parts)
+    others = [loss for loss in losses if loss.resource in through and loss.evidence == "counted"]
+    whole = sum(loss.lost.seconds for loss in others)
+    left = 1.0 - min(max(beyond, 0.0) / whole, 1.0) if whole > 0.0 else 1.0
+    scale = {id(loss): fits for loss in proved} | {id(loss): left for loss in others}
+    return [_times(loss, scale.get(id(loss), 1.0)) for loss in losses]
+
+
+def _there(seconds: Array) -> Array:
+    return np.asarray(seconds > 0.0, dtype=float)
+
+
+def _times(loss: Loss, factor: float) -> Loss:
+    return replace(loss, lost=TimeEstimate(*(each * factor for each in loss.lost)))
 
 
 def _lost(found: Gain, seconds: float) -> TimeEstimate:

@@ -157,7 +157,7 @@ def _causes(account: Account) -> Iterator[_Cause]:
         "own-tasks",
         parts["itself"],
         f"The tasks of {job} share cores: they kept each other waiting for {part('itself')}.",
-        "`headgate plan` shows whether fewer tasks, or other nodes, are faster.",
+        _workers(account.fewer_workers),
     )
     yield _Cause(
         "hypervisor",
@@ -236,7 +236,7 @@ def _waits(account: Account) -> Iterator[_Cause]:
             "communication",
             exposed,
             f"{job} waited for its other tasks for {_part(exposed.seconds, account.elapsed)}.",
-            "`headgate plan` shows whether fewer workers, or other nodes, are faster.",
+            _other_plans(account),
         )
 
 
@@ -254,7 +254,7 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
         "network",
         nic,
         f"Its own traffic filled a NIC: {job} waited for its other tasks for {_part(nic.seconds, account.elapsed)}.",
-        "`headgate plan` shows whether fewer workers, or other nodes, are faster.",
+        _other_plans(account),
     )
     cost, limit = account.parts["memory"], account.memory_limit
     full, more = (say_bytes(limit), say_bytes(2 * limit).replace(" ", "")) if limit else ("", "...")
@@ -265,6 +265,17 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
         " needed were dropped and read again.",
         f"Raise it: `limits: {{memory: {more}}}` of the job.",
     )
+
+
+def _other_plans(account: Account) -> str:
+    """How to find a plan that exchanges less."""
+    if account.plan_command:
+        return f"`{account.plan_command}` shows whether fewer workers, or other nodes, are faster."
+    return f"{_workers(max(account.workers // 2, 1))} `headgate compare` shows which is faster."
+
+
+def _workers(count: int) -> str:
+    return f"Fewer workers: `--workers {count}`, or `workers: {count}` below `plan:`."
 
 
 def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEstimate, TimeEstimate]:
