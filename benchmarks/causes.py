@@ -4,7 +4,13 @@
 
 Each draw injects a cause with real jobs, real programs beside them, or nodes of a lab, of other sizes and seeds than
 the draw before; runs it; and reads the verdict. Half of the draws are of plain scripts where the cause allows. Needs a
-machine of two cores or more that does nothing else, and root for the lab. A draw takes about twelve seconds.
+machine of two cores or more that does nothing else, and root for the lab. A draw takes about fourteen seconds.
+
+The JSON is written after each draw. If the file is there already, only the draws that it lacks are made.
+
+Some causes may do nothing on some machines. Where that can be measured within the draw, it is: steps before and after a
+program came beside them, or steps with and without. A cause that cost less than a verdict asks for had no effect. It is
+not counted as a cause; but whoever is blamed for it is counted as blamed without a cause.
 """
 
 from __future__ import annotations
@@ -20,67 +26,31 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import _frame
+from _causes import CAUSES, LAB, NODE_CORES, NODES, Cause, Hog, Trial
 
-PLAIN = Path(__file__).parent / "plain"
-SECONDS, DRAW_SECONDS = 7.0, 12.0
-LAB, NODES = "causes", {"a": "10.93.0.1", "b": "10.93.0.2", "c": "10.93.0.3"}
-NODE_CORES = 0.5
-LAB_SECONDS = 4.0
+from headgate.telemetry.store import RunReader
+
+DRAW_SECONDS = 14.0
+SETTLE_SECONDS, EDGE_SECONDS = 1.5, 0.3
+"""The first steps, and those around the time at which a program comes, tell nothing of its effect."""
+LEAST_PART, LEAST_SECONDS = 0.05, 1.0
+"""Of a job's time: a cause that cost less had no effect; docs/explain.md says so of verdicts."""
 BLAMES = "neighbour-"
 UNKNOWN = "not-known"
 
 
-class Hog(NamedTuple):
-    """A program outside Headgate; on a node of the lab where one is named."""
-
-    words: Sequence[str]
-    node: str = ""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One draw of a cause.
-
-    Args:
-        jobs: As in a job file. The first is the one whose verdict counts; of a control all count.
-        to: Whom a neighbour's verdict has to name; empty: not looked at.
-        flags: Of `headgate run`.
-        hogs: That run beside the jobs.
-        changed: Settings of a node of the lab that change once the jobs run, with the node before them.
-    """
-
-    jobs: Sequence[dict[str, Any]]
-    to: str = ""
-    flags: Sequence[str] = ()
-    hogs: Sequence[Hog] = ()
-    changed: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A cause, and the verdicts that are right.
-
-    Args:
-        why: Why there is more than one.
-        rate: Of the NICs of the lab that it needs; empty: it needs none.
-        control: Whether nothing holds its jobs back.
-    """
-
-    name: str
-    right: Sequence[str]
-    drawn: Callable[[random.Random], Trial]
-    why: str = ""
-    rate: str = ""
-    control: bool = False
-
-
 class Given(NamedTuple):
-    """A verdict that was given."""
+    """A verdict that was given.
+
+    Args:
+        cost: Seconds that the cause was measured to cost; None where that was not measured.
+        effect: Whether it cost enough to be a cause.
+        seconds: Of the draw.
+    """
 
     cause: str
     draw: int
@@ -88,168 +58,17 @@ class Given(NamedTuple):
     name: str
     right: bool
     blames: bool
+    cost: float | None
+    effect: bool
     why: str
+    seconds: float
     told: Mapping[str, Any]
 
-
-# --- jobs and programs ------------------------------------------------------------------------------------------------
-
-
-def job(kind: str, draw: random.Random, *more: str, name: str = "job", **spec: Any) -> dict[str, Any]:
-    """A job of `plain/caused.py`, of a size and seed of this draw; its plan stays as it is."""
-    size = spec.pop("size", draw.uniform(0.8, 1.25))
-    seconds = spec.pop("seconds", SECONDS)
-    words = [kind, "--size", f"{size:.2f}", "--seed", str(draw.randrange(1000)), "--seconds", f"{seconds:g}", *more]
-    return {
-        "name": name,
-        "script": str(PLAIN / "caused.py"),
-        "python": sys.executable,
-        "args": words,
-        "moves": 0,
-        **spec,
-    }
-
-
-def unlike(kind: str, seconds: float = SECONDS, name: str = "job", **spec: Any) -> dict[str, Any]:
-    """A job of `plain/unlike.py`."""
-    words = [kind, "--seconds", f"{seconds:g}"]
-    return {"name": name, "script": str(PLAIN / "unlike.py"), "python": sys.executable, "args": words, **spec}
-
-
-def hog(kind: str, *more: str, node: str = "") -> Hog:
-    return Hog((sys.executable, str(PLAIN / "hog.py"), kind, *more), node)
-
-
-def either(draw: random.Random) -> tuple[str, ...]:
-    """A plain script, or one that uses headgate.torch."""
-    return ("--plain",) if draw.random() < 0.5 else ()
-
-
-def alone(kind: str, **spec: Any) -> Callable[[random.Random], Trial]:
-    """One job of that kind, in a plain script or not."""
-    return lambda draw: Trial([job(kind, draw, *either(draw), **spec)])
-
-
-def aware(kind: str, **spec: Any) -> Callable[[random.Random], Trial]:
-    """One job of that kind that uses headgate.torch: nothing tells this cause in a plain script."""
-    return lambda draw: Trial([job(kind, draw, **spec)])
-
-
-def cores_beside(draw: random.Random) -> Trial:
-    if draw.random() < 0.5:
-        return Trial([job("steady", draw, *either(draw))], "others", hogs=[hog("cores", "--count", "2")])
-    beside = unlike("objects", SECONDS + 1, "beside")
-    return Trial([job("steady", draw, *either(draw)), beside], "beside", ("--policy", "none"))
-
-
-def memory_beside(draw: random.Random) -> Trial:
-    victim = unlike("stream", 12.0)
-    after = f"{draw.uniform(7.0, 8.0):.1f}"
-    return Trial([victim], "others", hogs=[hog("memory", "--after", after, "--seconds", "5")])
-
-
-def disk_beside(kind: str) -> Callable[[random.Random], Trial]:
-    def drawn(draw: random.Random) -> Trial:
-        count = ("--count", str(draw.choice([1, 2])))
-        if kind != "reading":
-            return Trial([unlike(kind)], hogs=[hog("disk", *count)])
-        # It reads alone first: nothing else tells what the disk does without the hog.
-        made = job(kind, draw, *either(draw), seconds=10.0)
-        after = f"{draw.uniform(8.0, 9.0):.1f}"
-        return Trial([made], "others", hogs=[hog("disk", *count, "--after", after)])
-
-    return drawn
-
-
-SERVED = {"strategy": "ps", "workers": 2, "servers": 1}
-REDUCED = {"strategy": "allreduce", "workers": 3}
-
-
-def on_lab(kind: str, draw: random.Random, plan: Mapping[str, Any], **given: Any) -> Trial:
-    """A job of several tasks on the lab."""
-    return Trial([job(kind, draw, plan=plan, encrypt=False)], flags=("--cluster", LAB), **given)
-
-
-def network_beside(draw: random.Random) -> Trial:
-    """The hog's other end is on the node of the server: its NIC is full as well."""
-    ends = [hog("sink", "--to", NODES["c"], node="c"), hog("network", "--to", NODES["c"], node="a")]
-    return on_lab("steady", draw, SERVED, to="others", hogs=ends)
-
-
-def slowed_node(draw: random.Random) -> Trial:
-    return on_lab("small_network", draw, REDUCED, changed=("b", f"cores={draw.uniform(0.15, 0.2):.2f}"))
-
-
-def own_cap(draw: random.Random) -> Trial:
-    return Trial([job("steady", draw, *either(draw), limits={"cores": round(draw.uniform(0.5, 0.9), 1)})])
-
-
-def spinning(draw: random.Random) -> Trial:
-    made = job("small", draw, env={"OMP_WAIT_POLICY": "active", "OMP_NUM_THREADS": "2"})
-    return Trial([made])
-
-
-def thrashing(draw: random.Random) -> Trial:
-    return Trial([job("rereading", draw, *either(draw), limits={"memory": "320MiB"})])
-
-
-def side_by_side(draw: random.Random) -> Trial:
-    """Two jobs of one thread each, with a core for each."""
-    kinds = draw.sample(["objects", "stream"], 2)
-    one = {"OMP_NUM_THREADS": "1"}
-    return Trial([unlike(kind, name=f"{kind}-{index}", env=one) for index, kind in enumerate(kinds)])
-
-
-SOUND = ("healthy", "starting")
-SHORT = "a fifth of so short a run may go by before its first step"
-CAUSES = (
-    Cause("cpu hog", ("neighbour-cores",), cores_beside),
-    Cause("memory hog", ("neighbour-memory",), memory_beside),
-    Cause("disk hog", ("neighbour-disk",), disk_beside("reading")),
-    Cause("disk hog beside compute", SOUND, disk_beside("matmul"), SHORT, control=True),
-    Cause(
-        *("nic hog", ("neighbour-network", "network"), network_beside),
-        why="the job's own traffic fills what the hog leaves of the NIC; the hog has to be blamed all the same",
-        rate="200Mbit",
-    ),
-    Cause(
-        *("nic limited", ("network", "servers"), lambda draw: on_lab("steady", draw, SERVED)),
-        why="the NIC that is full is the one server's",
-        rate="60Mbit",
-    ),
-    Cause(
-        *("one server too few", ("servers", "network"), lambda draw: on_lab("steady", draw, SERVED)),
-        why="a second server is a second NIC",
-        rate="100Mbit",
-    ),
-    Cause("slow node", ("slow-node",), slowed_node, rate="1Gbit"),
-    Cause("straggler", ("straggler",), lambda draw: on_lab("straggling", draw, REDUCED), rate="1Gbit"),
-    Cause("too few loaders", ("loader",), alone("loader")),
-    Cause("decoding", ("decoding",), alone("decoding")),
-    Cause(
-        *("cold cache", ("disk", "loader"), alone("reading")),
-        why="it reads in its training process: a loader worker hides that, whether the disk or the copying takes long",
-    ),
-    Cause("own cap", ("own-cap",), own_cap),
-    Cause("threads over cores", ("own-threads",), alone("threads")),
-    Cause(
-        *("spinning threads", ("own-threads", "small-steps"), spinning),
-        why="threads spin because steps are too small for them",
-    ),
-    Cause("dense pulls", ("dense-pulls",), lambda draw: on_lab("table", draw, SERVED), rate="200Mbit"),
-    Cause(
-        *("small steps", ("small-steps", "own-threads"), aware("small")),
-        why="threads spin between steps that are too small for them",
-    ),
-    Cause("saves too often", ("checkpoints",), aware("saving")),
-    Cause("evaluation counted", ("evaluation",), alone("evaluating")),
-    Cause("waits to validate", ("evaluation",), alone("validating")),
-    Cause("memory limit", ("own-memory", "disk"), thrashing, why="the limit is why it reads the disk again"),
-    Cause("garbage collection", ("garbage-collection",), aware("collecting")),
-    Cause("loss at its floor", ("learned",), alone("floor", seconds=9.0)),
-    Cause("two healthy", SOUND, side_by_side, SHORT, control=True),
-    Cause("one alone", SOUND, alone("steady"), SHORT, control=True),
-)
+    @property
+    def mark(self) -> str:
+        if not self.effect:
+            return "blamed" if self.blames else "no effect"
+        return "right" if self.right else "none" if self.name == UNKNOWN else "WRONG"
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -257,42 +76,105 @@ CAUSES = (
 HEADGATE = [sys.executable, "-m", "headgate"]
 
 
-def explained(trial: Trial, folder: Path, variables: dict[str, str]) -> list[dict[str, Any]]:
-    """What `headgate explain --json` says of its jobs after they ran."""
+class Failed(Exception):
+    """A draw whose run did not end as it should."""
+
+
+def explained(trial: Trial, folder: Path, variables: dict[str, str]) -> tuple[list[dict[str, Any]], float | None]:
+    """What `headgate explain --json` says of its jobs after they ran, and the seconds that the cause was measured to
+    cost.
+
+    Raises:
+        Failed: The run failed, or lasted too long.
+    """
+    for name in ("begun", "effect"):
+        (folder / name).unlink(missing_ok=True)
     file = folder / "jobs.yaml"
     file.write_text(json.dumps({"jobs": trial.jobs}))
-    with running(trial.hogs, variables):
+    with running(trial.hogs, variables) as first:
         asked = [*HEADGATE, "run", str(file), *trial.flags]
         with subprocess.Popen(asked, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
-            if trial.changed:
-                time.sleep(SECONDS / 2)  # while it trains; the moment is part of the cause
-                node, *settings = trial.changed
-                subprocess.run([*HEADGATE, "lab", "set", f"{LAB}/{node}", *settings], env=variables, check=True)
-            said, _ = run.communicate(timeout=120)
-            if trial.changed:
-                back = f"cores={NODE_CORES}"
-                subprocess.run([*HEADGATE, "lab", "set", f"{LAB}/{trial.changed[0]}", back], env=variables, check=True)
+            try:
+                with changing(trial.changed, folder / "begun", run, variables):
+                    said, _ = run.communicate(timeout=_frame.SECONDS)
+            except subprocess.TimeoutExpired:
+                run.send_signal(signal.SIGINT)  # ends its jobs as well
+                raise Failed(f"headgate run took more than {_frame.SECONDS:g} s") from None
     if run.returncode:
-        raise SystemExit(f"headgate run ended with {run.returncode}: {said}")
-    told = subprocess.run([*HEADGATE, "explain", "--json"], env=variables, check=True, capture_output=True, text=True)
-    found: list[dict[str, Any]] = json.loads(told.stdout)["jobs"]
-    return found
+        raise Failed(f"headgate run ended with {run.returncode}: {said}")
+    asked = [*HEADGATE, "explain", "--json"]
+    told = json.loads(subprocess.run(asked, env=variables, check=True, capture_output=True, text=True).stdout)
+    store = Path(variables["HEADGATE_HOME"]) / "runs" / told["run"] / "run.sqlite"
+    return told["jobs"], measured(store, trial.jobs[0]["name"], first(), folder / "effect")
 
 
 @contextmanager
-def running(hogs: Sequence[Hog], variables: dict[str, str]) -> Iterator[None]:
-    """These programs run, and are gone afterwards."""
-    started = []
+def changing(
+    changed: Sequence[str], begun: Path, run: subprocess.Popen[str], variables: dict[str, str]
+) -> Iterator[None]:
+    """A node of the lab has other settings from the first step on, and those from before afterwards."""
+    if not changed:
+        yield
+        return
+    command = [*HEADGATE, "lab", "set", f"{LAB}/{changed[0]}"]
+    _frame.until(lambda: begun.exists() or run.poll() is not None, "its first step")
+    subprocess.run([*command, *changed[1:]], env=variables, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*command, f"cores={NODE_CORES}"], env=variables, check=True)
+
+
+@contextmanager
+def running(hogs: Sequence[Hog], variables: dict[str, str]) -> Iterator[Callable[[], str]]:
+    """These programs run, and are gone afterwards. The first is asked for what it printed."""
+    started: list[subprocess.Popen[str]] = []
+    said: list[str] = []
     try:
         for each in hogs:
             within = [*HEADGATE, "lab", "exec", f"{LAB}/{each.node}", "--"] if each.node else []
             command = [*within, *each.words]
-            started.append(subprocess.Popen(command, env=variables, start_new_session=True, stdout=subprocess.DEVNULL))
-        yield
+            prints = subprocess.PIPE if "--after" in each.words else subprocess.DEVNULL
+            started.append(subprocess.Popen(command, env=variables, start_new_session=True, stdout=prints, text=True))
+        yield lambda: said[0] if said else ""
     finally:
         for process in started:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+            said.append(process.communicate()[0] or "")
+
+
+def measured(store: Path, job: str, came: str, effect: Path) -> float | None:
+    """Seconds that the cause cost a job, by its steps and not by what Headgate makes of them; None if that was not
+    measured.
+
+    Args:
+        came: When a program came beside it, seconds since 1970, a line for each of its processes.
+        effect: Where the script wrote which part of a step its cause costs.
+    """
+    with RunReader(store) as reader:
+        began = float(reader.meta()["began"])
+        rows = [row for row in reader.rows("progress", order="t, rowid") if row["task"].startswith(f"{job}/")]
+    told = [(float(row["t"]), float(row["step"])) for row in rows if row["step"] is not None]
+    if not told:
+        return None
+    (first, _), (last, _) = told[0], told[-1]
+    if effect.exists():
+        return float(effect.read_text()) * (last - first)
+    if not came.strip():
+        return None
+    at = float(came.split()[0]) - began
+    alone = rate(told, first + SETTLE_SECONDS, at - EDGE_SECONDS)
+    beside = rate(told, at + EDGE_SECONDS, last)
+    return (1.0 - beside / alone) * (last - at) if alone and beside is not None else None
+
+
+def rate(told: Sequence[tuple[float, float]], begin: float, end: float) -> float | None:
+    """Steps a second between two times; None if nothing tells."""
+    inside = [(t, step) for t, step in told if begin <= t <= end]
+    if len(inside) < 3:
+        return None
+    (first, of_first), (last, of_last) = inside[0], inside[-1]
+    return (of_last - of_first) / (last - first) if last > first else None
 
 
 def blamed(job: Mapping[str, Any]) -> str:
@@ -301,44 +183,117 @@ def blamed(job: Mapping[str, Any]) -> str:
     return str(max(others, key=lambda loss: loss["seconds"])["to"]) if others else ""
 
 
-def judged(cause: Cause, draw: int, trial: Trial, jobs: Sequence[Mapping[str, Any]]) -> Iterator[Given]:
+def judged(
+    cause: Cause, draw: int, trial: Trial, jobs: Sequence[Mapping[str, Any]], cost: float | None, seconds: float
+) -> Iterator[Given]:
     names = [each["name"] for each in trial.jobs]
     for told in jobs:
         if cause.control or told["job"] == names[0]:
             name = told["verdict"]["name"]
             right = name in cause.right and (not trial.to or blamed(told) == trial.to)
             blames = name.startswith(BLAMES)
-            yield Given(cause.name, draw, told["job"], name, right, blames, told["verdict"]["why"], told)
+            least = max(LEAST_PART * told["elapsed"], LEAST_SECONDS)
+            effect = cost is None or cost >= least
+            why = told["verdict"]["why"]
+            yield Given(cause.name, draw, told["job"], name, right, blames, cost, effect, why, seconds, told)
 
 
 # --- the matrix -------------------------------------------------------------------------------------------------------
 
 
 def print_matrix(causes: Sequence[Cause], given: Sequence[Given]) -> None:
-    print(f"\n{'cause':20}{'right':>7}{'none':>6}{'wrong':>7}  verdicts given")
+    print(f"\n{'cause':24}{'right':>6}{'none':>6}{'wrong':>6}{'no effect':>11}  verdicts given")
     for cause in causes:
         mine = [each for each in given if each.cause == cause.name]
-        right, none = sum(each.right for each in mine), sum(each.name == UNKNOWN for each in mine)
+        marks = Counter(each.mark for each in mine)
+        without = marks["no effect"] + marks["blamed"]
         counts = ", ".join(f"{name} {count}" for name, count in Counter(each.name for each in mine).most_common())
-        print(f"{cause.name:20}{right:>7}{none:>6}{len(mine) - right - none:>7}  {counts}")
+        row = f"{marks['right']:>6}{marks['none']:>6}{marks['WRONG']:>6}{without:>11}"
+        print(f"{cause.name:24}{row}  {counts}")
         if cause.why:
-            print(f"{'':42}right is {' or '.join(cause.right)}: {cause.why}")
+            print(f"{'':55}right is {' or '.join(cause.right)}: {cause.why}")
 
 
 def summary(causes: Sequence[Cause], given: Sequence[Given]) -> dict[str, Any]:
     controls = {cause.name for cause in causes if cause.control}
-    none = [each for each in given if each.name == UNKNOWN]
-    told = len(given) - len(none)
+    there = [each for each in given if each.effect]
+    told = [each for each in there if each.name != UNKNOWN]
     found = {
-        "verdicts": len(given),
-        "right_of_given": sum(each.right for each in given) / told if told else None,
-        "none_given": len(none) / len(given),
-        "neighbours_blamed_in_controls": sum(each.blames for each in given if each.cause in controls),
+        "verdicts": len(there),
+        "right_of_given": sum(each.right for each in told) / len(told) if told else None,
+        "none_given": 1.0 - len(told) / len(there) if there else None,
+        "no_effect": len(given) - len(there),
+        "neighbours_blamed_in_controls": sum(each.blames for each in there if each.cause in controls),
+        "neighbours_blamed_without_effect": sum(each.blames for each in given if not each.effect),
     }
-    right = f"{found['right_of_given']:.1%}" if told else "none"
-    print(f"\nright of those given: {right} (aim 95 %); none given: {found['none_given']:.1%} (aim 10 % at most)")
+
+    def part(name: str) -> str:
+        return f"{found[name]:.1%}" if found[name] is not None else "no draw"
+
+    print(f"\nright of those given: {part('right_of_given')} (aim 95 %)")
+    print(f"none given: {part('none_given')} (aim 10 % at most)")
     print(f"neighbours blamed in the controls: {found['neighbours_blamed_in_controls']} (aim 0)")
+    print(
+        f"draws whose cause had no effect: {found['no_effect']}, "
+        f"neighbours blamed in these: {found['neighbours_blamed_without_effect']} (aim 0)"
+    )
     return found
+
+
+class Draws:
+    """The draws of a look: which are done, and how long the others will take.
+
+    Args:
+        path: Of the JSON, written after each draw; None: none is.
+
+    Raises:
+        SystemExit: The file is of something else.
+    """
+
+    def __init__(self, causes: Sequence[Cause], draws: int, seed: int, path: Path | None) -> None:
+        self._causes, self.seed, self._path = causes, seed, path
+        self._kept: list[Given] = []
+        if path is not None and path.exists():
+            self._kept = self._read(path)
+        done = {(each.cause, each.draw) for each in self._kept}
+        self.left = {cause.name: [n for n in range(draws) if (cause.name, n) not in done] for cause in causes}
+        self._number = sum(map(len, self.left.values()))
+        self._done = 0
+        self._draws = draws
+
+    @property
+    def given(self) -> list[Given]:
+        """Of the causes that were asked for."""
+        names = {cause.name for cause in self._causes}
+        return [each for each in self._kept if each.cause in names and each.draw < self._draws]
+
+    def _read(self, path: Path) -> list[Given]:
+        try:
+            content = json.loads(path.read_text())
+            found = [Given(**row) for row in content["rows"]]
+        except (ValueError, TypeError, KeyError):
+            raise SystemExit(f"{path} is no JSON of this benchmark; name another file") from None
+        if content.get("seed") != self.seed:
+            raise SystemExit(
+                f"{path} is of seed {content.get('seed')}; give --seed {content.get('seed')}, or another file"
+            )
+        return found
+
+    def add(self, given: Sequence[Given]) -> None:
+        self._kept += given
+        self._done += 1
+        self.write({})
+
+    def write(self, figures: Mapping[str, Any]) -> None:
+        rows = [each._asdict() for each in self._kept]
+        _frame.write(self._path, "causes", {"seed": self.seed, **figures, "rows": rows}, "torch", "numpy")
+
+    def progress(self) -> str:
+        """`12/125, 28 min left`, by how long the draws of each cause have taken so far."""
+        took = {each.cause: each.seconds for each in self._kept}
+        usual = sum(took.values()) / len(took) if took else DRAW_SECONDS
+        seconds = sum(took.get(name, usual) * len(left) for name, left in self.left.items())
+        return f"{self._done}/{self._number}, {seconds / 60:.0f} min left"
 
 
 def chosen(only: str) -> list[Cause]:
@@ -356,32 +311,46 @@ def main() -> None:
     made.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
     options = made.parse_args()
     causes = chosen(options.only)
+    draws = Draws(causes, options.draws, options.seed, options.json)
     print(f"{_frame.machine()}; {_frame.versions('torch', 'numpy')}")
-    seconds = len(causes) * options.draws * DRAW_SECONDS + LAB_SECONDS * sum(bool(cause.rate) for cause in causes)
-    print(f"{len(causes)} causes, {options.draws} draws each: about {seconds / 60:.0f} minutes\n", flush=True)
-    given: list[Given] = []
+    print(f"{len(causes)} causes, {options.draws} draws each: {draws.progress()}\n", flush=True)
+    failed = 0
     with tempfile.TemporaryDirectory() as place, _frame.leaving():
         folder = Path(place)
-        variables = _frame.environment(HEADGATE_HOME=str(folder / "home"), CAUSES_DISK=place)
+        variables = _frame.environment(HEADGATE_HOME=str(folder / "home"), CAUSES_FOLDER=place)
         try:
             for cause in causes:
-                with ExitStack() as undo:
-                    if cause.rate:
-                        undo.enter_context(_frame.lab(folder, LAB, NODES, cause.rate, variables, NODE_CORES))
-                    for index in range(options.draws):
-                        trial = cause.drawn(random.Random(f"{options.seed} {cause.name} {index}"))
-                        for each in judged(cause, index, trial, explained(trial, folder, variables)):
-                            given.append(each)
-                            mark = "right" if each.right else "none" if each.name == UNKNOWN else "WRONG"
-                            print(
-                                f"{cause.name:20}{index:>3}  {each.job:10}{mark:6} {each.name:20} {each.why}",
-                                flush=True,
-                            )
+                failed += look(cause, draws, folder, variables)
         finally:
             _frame.end_hubs(variables)
-    print_matrix(causes, given)
-    rows = [each._asdict() for each in given]
-    _frame.write(options.json, "causes", {**summary(causes, given), "rows": rows}, "torch", "numpy")
+    print_matrix(causes, draws.given)
+    draws.write(summary(causes, draws.given))
+    if failed:
+        raise SystemExit(f"{failed} draws failed; the same command with --json makes what is missing")
+
+
+def look(cause: Cause, draws: Draws, folder: Path, variables: dict[str, str]) -> int:
+    """Make the draws of a cause that are left. Return how many failed."""
+    failed = 0
+    with ExitStack() as undo:
+        if cause.rate and draws.left[cause.name]:
+            undo.enter_context(_frame.lab(folder, LAB, NODES, cause.rate, variables, NODE_CORES))
+        for index in list(draws.left[cause.name]):
+            trial = cause.drawn(random.Random(f"{draws.seed} {cause.name} {index}"))
+            begun = time.monotonic()
+            draws.left[cause.name].remove(index)
+            try:
+                jobs, cost = explained(trial, folder, variables)
+            except Failed as error:
+                print(f"{cause.name:24}{index:>3}  FAILED {error}", flush=True)
+                failed += 1
+                continue
+            given = list(judged(cause, index, trial, jobs, cost, time.monotonic() - begun))
+            draws.add(given)
+            for each in given:
+                print(f"{cause.name:24}{index:>3}  {each.job:10}{each.mark:10} {each.name:20} {each.why}", flush=True)
+            print(f"[{draws.progress()}]", flush=True)
+    return failed
 
 
 if __name__ == "__main__":

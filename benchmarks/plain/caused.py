@@ -3,6 +3,8 @@
     python caused.py KIND [--seconds 7] [--size 1.0] [--seed 0] [--plain]
 
 With `--plain` a script never hears of Headgate: it prints a line for each step, or for every few where they are short.
+The folder CAUSES_FOLDER gets its data, the file `begun` at the first step, and the file `effect`, where the script can
+tell what its cause costs: the part of a step's time that would be saved without it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -27,20 +31,28 @@ _PRINTED_SECONDS = 0.02
 """A plain script prints its steps no oftener."""
 _FEATURES = 256
 _AGREES_EVERY = 8
-"""Steps between two looks at the clock, which several workers have to agree on."""
+"""Steps between two looks at the clock where several workers have to agree on it."""
+_TRIED_SECONDS, _TRIED_TIMES = 0.25, 3
+"""How long steps are tried with a cause, and without it, and how often."""
+
+
+def note(name: str, text: str = "") -> None:
+    """Tell the benchmark something, where it asks."""
+    if "CAUSES_FOLDER" in os.environ:
+        Path(os.environ["CAUSES_FOLDER"], name).write_text(text)
 
 
 class Rows(Dataset[Any]):
     """Tensors in memory, of which the samples of a batch are taken at once."""
 
     def __init__(self, *tensors: torch.Tensor) -> None:
-        self._tensors = tensors
+        self.tensors = tensors
 
     def __len__(self) -> int:
-        return len(self._tensors[0])
+        return len(self.tensors[0])
 
     def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor[indices] for tensor in self._tensors)
+        return tuple(tensor[indices] for tensor in self.tensors)
 
 
 def together(batch: Any) -> Any:
@@ -73,9 +85,13 @@ class Training:
         self.rate = 1e-3
         self.each_step: Callable[[int], None] = lambda _: None
         self.each_epoch: Callable[[], None] = lambda: None
+        self.switch: Callable[[bool], None] | None = None  # turns its cause on and off
+        self.every = _AGREES_EVERY if options.together else 1
 
     def run(self) -> None:
         """Train until its time is over."""
+        if self.switch is not None:
+            note("effect", f"{self._effect(self.switch):.3f}")
         optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=self.rate)
         loader: Any = DataLoader(self.data, self.batch, shuffle=True, num_workers=self.workers, collate_fn=together)
         epochs: Iterable[int] = range(1_000_000)
@@ -95,9 +111,26 @@ class Training:
                 number += 1
                 self.each_step(number)
                 report(loss, number)
-                if number == self.options.steps or (number % _AGREES_EVERY == 0 and self._is_over(begun)):
+                if number == 1:
+                    note("begun")
+                if number == self.options.steps or (number % self.every == 0 and self._is_over(begun)):
                     return
             self.each_epoch()
+
+    def _effect(self, switch: Callable[[bool], None]) -> float:
+        """The part of a step's time that is saved without its cause; the cause is on afterwards."""
+        rows, labels = (tensor[: self.batch] for tensor in self.data.tensors)
+        seconds: dict[bool, list[float]] = {False: [], True: []}
+        for on in (False, True) * _TRIED_TIMES:
+            switch(on)
+            self.loss(self.model(rows), labels).backward()
+            begun, steps = time.monotonic(), 0
+            while time.monotonic() - begun < _TRIED_SECONDS:
+                self.loss(self.model(rows), labels).backward()
+                steps += 1
+            seconds[on].append((time.monotonic() - begun) / steps)
+        self.model.zero_grad()
+        return 1.0 - median(seconds[False]) / median(seconds[True])
 
     def _is_over(self, begun: float) -> bool:
         """Whether its time is over: workers agree on that."""
@@ -167,8 +200,10 @@ def decoding(options: argparse.Namespace) -> Training:
 
 def threads(options: argparse.Namespace) -> Training:
     """Four times as many threads as cores."""
-    torch.set_num_threads(4 * len(os.sched_getaffinity(0)))
-    return Training(options, width=768)
+    cores = len(os.sched_getaffinity(0))
+    made = Training(options, width=768)
+    made.switch = lambda on: torch.set_num_threads(4 * cores if on else cores)
+    return made
 
 
 def small(options: argparse.Namespace) -> Training:
@@ -240,13 +275,17 @@ def collecting(options: argparse.Namespace) -> Training:
 
 
 def floor(options: argparse.Namespace) -> Training:
-    """A loss that is at its floor within a second: what is left of it is noise."""
-    made = Training(options, width=256, batch=128)
-    rows = torch.randn(4096, _FEATURES)
-    noise = torch.randn(4096, 1)
-    made.model = nn.Linear(_FEATURES, 1)
-    made.data = Rows(rows, rows @ torch.randn(_FEATURES, 1) / 16 + noise)
-    made.loss, made.rate = nn.MSELoss(), 0.05  # type: ignore[assignment]
+    """A loss that is at its floor within a second or two: what is left of it is noise."""
+    made = Training(options)
+    wide = 4 * _FEATURES
+    # Layers that do not learn make a step as long as that of a real model, and keep what it learns simple.
+    layers = [nn.Linear(wide, wide, bias=False).requires_grad_(False) for _ in range(2)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight)
+    made.model = nn.Sequential(*layers, nn.Linear(wide, 1))
+    rows = torch.randn(8192, wide)
+    made.data = Rows(rows, rows @ torch.randn(wide, 1) / wide**0.5 + 0.2 * options.size * torch.randn(8192, 1))
+    made.loss, made.rate = nn.MSELoss(), 0.03  # type: ignore[assignment]
     return made
 
 
@@ -276,8 +315,7 @@ class OnDisk(Dataset[Any]):
     """Samples in a file that is on the disk; `cold` ones are never in the page cache."""
 
     def __init__(self, megabytes: int, cold: bool) -> None:
-        folder = os.environ.get("CAUSES_DISK") or tempfile.gettempdir()
-        made = self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - as long as the data set
+        made = self._file = tempfile.TemporaryFile(dir=os.environ.get("CAUSES_FOLDER"))  # noqa: SIM115 - as long as the data set
         self._cold, self._rows = cold, megabytes * 4
         for _ in range(megabytes):
             made.write(os.urandom(1 << 20))
@@ -327,6 +365,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="end after so many steps instead")
     parser.add_argument("--size", type=float, default=1.0, help="of what is wrong, or of the model")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--together", action="store_true", help="one of several workers")
     parser.add_argument("--plain", action="store_true", help="do not use headgate.torch")
     options = parser.parse_args()
     KINDS[options.kind](options).run()

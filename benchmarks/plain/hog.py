@@ -2,7 +2,8 @@
 
     python hog.py cores|memory|disk|network|sink [--after 0] [--seconds 0] [--count 1] [--to ADDRESS]
 
-`network` sends to ADDRESS, where `sink` receives. With `--seconds 0` it goes on until it is ended.
+`network` sends to ADDRESS, where `sink` receives. With `--seconds 0` it goes on until it is ended. With `--after` it
+waits for so many seconds after the file `begun` is in CAUSES_FOLDER, and then prints the seconds since 1970.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ def memory(_: argparse.Namespace) -> Iterator[None]:
 
 def disk(_: argparse.Namespace) -> Iterator[None]:
     """Reads past the page cache, with as many requests at once as fill a fast disk."""
-    with tempfile.NamedTemporaryFile(dir=os.environ.get("CAUSES_DISK") or tempfile.gettempdir()) as file:
+    with tempfile.TemporaryFile(dir=os.environ.get("CAUSES_FOLDER")) as file:
         file.write(os.urandom(_DISK_BYTES))
         file.flush()
         os.fsync(file.fileno())
-        handle = os.open(file.name, os.O_RDONLY | os.O_DIRECT)
+        handle = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_DIRECT)
         readers = [threading.Thread(target=_read, args=(handle, index), daemon=True) for index in range(_READERS)]
         for reader in readers:
             reader.start()
@@ -88,7 +89,12 @@ KINDS: dict[str, Callable[[argparse.Namespace], Iterator[None]]] = {
 
 
 def take(options: argparse.Namespace) -> None:
-    time.sleep(options.after)
+    if options.after:
+        begun = os.path.join(os.environ["CAUSES_FOLDER"], "begun")
+        while not os.path.exists(begun):
+            time.sleep(0.05)
+        time.sleep(options.after)
+        print(time.time(), flush=True)
     until = time.monotonic() + options.seconds if options.seconds else float("inf")
     for _ in KINDS[options.kind](options):
         if time.monotonic() > until:

@@ -1,6 +1,7 @@
 """Jobs that want unlike things of a machine: cores, caches, memory bandwidth, a loader, the disk.
 
-Plain scripts: they never heard of Headgate. A line of output for each step.
+Plain scripts: they never heard of Headgate. A line of output for each step. Where CAUSES_FOLDER is set, the file
+`begun` is there from the first step on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pickle
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -182,6 +184,8 @@ def main() -> None:
     while number < args.steps if args.steps else time.monotonic() < end:
         number += 1
         print(f"step {number} loss {step():.4f}", flush=True)
+        if number == 1 and "CAUSES_FOLDER" in os.environ:
+            Path(os.environ["CAUSES_FOLDER"], "begun").touch()
 
 
 if __name__ == "__main__":

@@ -45,6 +45,10 @@ def adds_up(found: Account) -> bool:
     [
         ("loader", MadeUp(ran=1.1, ready=0.9, spans=INPUT), {}),
         ("decoding", MadeUp(ran=1.95, ready=0.9, spans=INPUT), {}),
+        ("decoding", MadeUp(ran=1.5, waited=0.4, ready=0.9, spans=INPUT), {}),
+        ("decoding", MadeUp(ran=lambda t: 1.95 if t % 4 else 0.6, ready=0.9, spans=INPUT), {}),
+        ("decoding", MadeUp(ran=2.0, waited=1.0, spans={"input": 0.0, **STEP}, loader_workers=2), {}),
+        ("own-threads", MadeUp(ran=2.0, waited=6.0, spans={"input": 0.0, **STEP}, loader_workers=2), {}),
         ("input", MadeUp(ran=0.4, ready=0.4, spans=INPUT), {}),
         ("evaluation", MadeUp(ran=1.0, spans=STEP), {"asides": {"evaluation": 12.0}}),
         ("garbage-collection", MadeUp(ran=1.0, spans=STEP), {"asides": {"garbage-collection": 12.0}}),
@@ -214,12 +218,12 @@ def test_tables_that_are_exchanged_whole_are_told_where_a_step_touches_few_rows(
 # --- what a job reports -----------------------------------------------------------------------------------------------
 
 
-def reporting(path: Path, t: np.ndarray[Any, Any], **fields: Any) -> Account:
+def reporting(path: Path, t: np.ndarray[Any, Any], asides: Mapping[str, float] = {}, **fields: Any) -> Account:
     run = recorded(path, MadeUp(ran=1.0))
     empty = np.full(len(t), np.nan)
     known = {"step": np.arange(len(t)) + 1.0, "epoch": empty, "samples": empty, "loss": empty, "metrics": {}, **fields}
     progress = replace(run.jobs[0].progress, t=t, count=np.ones(len(t)), task=("a/worker-0",) * len(t), **known)
-    return account(replace(run, jobs=(replace(run.jobs[0], progress=progress),)))
+    return account(replace(run, jobs=(replace(run.jobs[0], progress=progress, asides=asides),)))
 
 
 def test_evaluations_that_take_longer_than_an_epoch_are_told_apart_from_its_steps(tmp_path: Path) -> None:
@@ -256,6 +260,15 @@ def test_a_loss_that_is_flat_beyond_its_noise_for_long_is_at_its_floor(tmp_path:
     t = np.linspace(0.0, 39.0, 2000)
     noise = np.random.default_rng(0).normal(0.0, 0.03, len(t))
     assert verdict(reporting(tmp_path, t, loss=2.0 + falls(t) + noise)).name == name
+
+
+@pytest.mark.parametrize(("seconds", "name"), [(8.0, "learned"), (25.0, "evaluation")])
+def test_a_job_that_learns_nothing_more_need_not_become_a_little_faster(
+    tmp_path: Path, seconds: float, name: str
+) -> None:
+    t = np.linspace(0.0, 39.0, 2000)
+    loss = 2.0 + np.exp(-t) + np.random.default_rng(0).normal(0.0, 0.03, len(t))
+    assert verdict(reporting(tmp_path, t, {"evaluation": seconds}, loss=loss)).name == name
 
 
 def test_a_floor_is_told_of_few_jobs_that_still_learn_a_little(tmp_path: Path) -> None:

@@ -255,8 +255,9 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
     cores = min((float(each) for each in (node.cores if node else None, limit) if each), default=0.0)
     if not cores or _mean(task, "cpu_ready", time) < _BUSY_WORKER:
         return  # it waits for a disk, or for something that is not read
-    ours = _mean(task, "cpu_cores", time)
-    used = max(ours, _mean(node, "cpu_cores", time) if node is not None and not limit else 0.0)
+    # Threads that wait for a core want it as well. Between two epochs there are no workers: the median leaves that out.
+    ours = _usual(task, "cpu_cores", time) + _usual(task, "cpu_waiting", time)
+    used = min(max(ours, _usual(node, "cpu_cores", time) if node is not None and not limit else 0.0), cores)
     if used >= _ALL_CORES * cores:
         why = f"{job.name} waited for its loader, whose workers have no core left: {used:.1f} of {cores:g} are in use"
         once = "Decode the data once and store it, or give the job more cores."

@@ -121,12 +121,15 @@ def verdict(account: Account) -> Verdict:
             return Verdict("not-known", _unknown(account), "", unexplained.low, elapsed)
     told = [cause for cause in _causes(account) if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
     # A start is paid for once, and what holds steps back as long as it runs.
-    if held := [cause for cause in told if cause.name != "starting"]:
-        return _given(max(held, key=lambda cause: cause.cost.seconds), account)
+    held = [cause for cause in told if cause.name != "starting"]
+    worst = max(held, key=lambda cause: cause.cost.seconds, default=None)
+    learned = _learned(account, account.floor) if account.floor is not None else None
+    if worst is not None and (learned is None or worst.cost.seconds >= learned.low):
+        return _given(worst, account)
+    if learned is not None:
+        return learned
     if account.excess_threads >= _MANY_THREADS:
         return _too_many_threads(account)
-    if account.floor is not None:
-        return _learned(account, account.floor)
     if told:
         return _given(told[0], account)
     lost = sum(cause.cost.seconds for cause in _causes(account))
@@ -322,13 +325,18 @@ def _instead(culprit: str) -> str:
 
 def _too_many_threads(account: Account) -> Verdict:
     """The cost of too many threads cannot be counted, so this verdict comes only if nothing else is found."""
-    waiting = f"{account.excess_threads:.1f} threads of {account.job} waited: it has more threads than cores"
     high = account.parts["compute"].seconds / 2
+    waiting = f"{account.excess_threads:.1f} threads of {account.job} waited"
+    if (account.more.loader_workers or 0) >= account.excess_threads:
+        why = f"{waiting}: its {account.more.loader_workers} loader workers and its training want the same cores."
+        return Verdict("decoding", why, "Decode the data once and store it, or give the job more cores.", 0.0, high)
+    waiting = f"{waiting}: it has more threads than cores"
     return Verdict("own-threads", f"{waiting}.", 'Fewer threads: `env: {OMP_NUM_THREADS: "1"}`.', 0.0, high)
 
 
 def _learned(account: Account, floor: Floor) -> Verdict:
-    """Nothing held it back, and there is nothing left to learn. This verdict comes last of all."""
+    """There is nothing left to learn. A schedule that lowers the learning rate might still help, so half of the time
+    since then counts as lost."""
     since = max(account.elapsed - floor.since, 0.0)
     why = (
         f"The loss of {account.job} is at its floor of {floor.loss:.4g}: the last {say_seconds(since)} changed nothing."
