@@ -49,6 +49,12 @@ def test_a_loader_of_which_nothing_is_known_gets_no_figure_but_the_reason(tmp_pa
     assert more.lacks["loader"] == "how many processes its loader has is not known"
 
 
+def test_a_loader_whose_workers_take_turns_gets_no_figure_but_the_reason(tmp_path: Path) -> None:
+    more = made(tmp_path, ran=1.3, spans={"input": 0.07, "compute": 0.03}, loader_workers=4)
+    assert "loader" not in more.figures
+    assert more.lacks["loader"] == "its 4 loader workers do no more than one would: they may wait for each other"
+
+
 def test_a_replay_that_is_off_by_more_than_a_tenth_gives_no_figure_but_the_reason(tmp_path: Path) -> None:
     more = made(tmp_path, ran=0.5, spans={"input": 0.02, "compute": 0.03}, loader_workers=2)
     assert more.replay_error == pytest.approx(-0.5, abs=0.01)

@@ -50,6 +50,7 @@ def adds_up(found: Account) -> bool:
         ("decoding", MadeUp(ran=2.0, waited=1.0, spans={"input": 0.0, **STEP}, loader_workers=2), {}),
         ("own-threads", MadeUp(ran=2.0, waited=6.0, spans={"input": 0.0, **STEP}, loader_workers=2), {}),
         ("input", MadeUp(ran=0.4, ready=0.4, spans=INPUT), {}),
+        ("input", MadeUp(ran=1.15, ready=0.9, spans=INPUT, loader_workers=4), {}),  # of which one holds a lock
         ("evaluation", MadeUp(ran=1.0, spans=STEP), {"asides": {"evaluation": 12.0}}),
         ("garbage-collection", MadeUp(ran=1.0, spans=STEP), {"asides": {"garbage-collection": 12.0}}),
         ("checkpoints", MadeUp(ran=1.0, spans=STEP), {"asides": {"saving": 12.0}}),

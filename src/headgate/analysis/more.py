@@ -33,6 +33,9 @@ _WIRE = 1.04
 _THROTTLED_CORES = 0.01
 _WAITS = 0.05
 """A smaller part of a step is no waiting for the loader: handing a batch over takes as much."""
+_BUSY_READERS, _ONE = 0.6, (0.75, 1.15)
+"""Part of the time that the processes of a loader are busy, below which they wait; and the cores that they use all
+together if they take turns, as for a lock. More of them would share the latency of a far server, but not a lock."""
 _FULL = 0.8
 """Part of a disk's rate from which on reading waits for the disk."""
 _READS = 1e6
@@ -283,15 +286,18 @@ class _View:
         ]
         now, waits = mean(paths, [path.seconds for path in paths]), mean(paths, [path.waiting for path in paths])
         waited = waits > _WAITS * now
+        computes = _computes(cores, paths, now, readers or 0, waited) if cores is not None else 1.0
         if readers is None and waited:
             lacks["loader"] = "how many processes its loader has is not known"
+        elif waited and readers and computes < _BUSY_READERS and _ONE[0] <= computes * readers <= _ONE[1]:
+            lacks["loader"] = f"its {readers} loader workers do no more than one would: they may wait for each other"
         beside = Surroundings(
             cores=cores or CoresUsed(1.0, 0.0, 1.0),
             most_cores=most,
             readers=readers,
             loading=now if waited and readers else None,
             loading_blocked=blocked or 0.0,
-            reading_computes=_computes(cores, paths, now, readers or 0, waited) if cores is not None else 1.0,
+            reading_computes=computes,
         )
         measured = self._measured()
         return _Steps(paths, rows, beside, now / measured - 1.0, lacks)

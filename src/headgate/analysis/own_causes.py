@@ -253,10 +253,14 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
     task = job.tasks[0]
     node, limit = nodes.get(task.node), (job.spec.get("limits") or {}).get("cores")
     cores = min((float(each) for each in (node.cores if node else None, limit) if each), default=0.0)
-    if not cores or _mean(task, "cpu_ready", time) < _BUSY_WORKER:
-        return  # it waits for a disk, or for something that is not read
     # Threads that wait for a core want it as well. Between two epochs there are no workers: the median leaves that out.
     ours = _usual(task, "cpu_cores", time) + _usual(task, "cpu_waiting", time)
+    if (
+        not cores
+        or _mean(task, "cpu_ready", time) < _BUSY_WORKER
+        or ours < _BUSY_WORKER * min(time.readers or 1, cores)
+    ):
+        return  # its workers wait for a disk, for each other, or for something that is not read
     used = min(max(ours, _usual(node, "cpu_cores", time) if node is not None and not limit else 0.0), cores)
     if used >= _ALL_CORES * cores:
         why = f"{job.name} waited for its loader, whose workers have no core left: {used:.1f} of {cores:g} are in use"

@@ -228,11 +228,13 @@ def _waits(account: Account) -> Iterator[_Cause]:
     nic, exposed = _divided(account, "communication", "network")
     yield from _devices(account, disk, NONE if "communication" in known else nic)
     if "input" not in known:
+        readers = account.more.loader_workers
+        stacks = f"`headgate stacks {job} --all` shows for what its {readers} loader workers wait, while the job runs."
         yield _Cause(
             "input",
             waits,
             f"{job} waited for its input for {_part(waits.seconds, account.elapsed)}.",
-            "More loader workers: `DataLoader(..., num_workers=2)`, or prepare the data once and store it.",
+            stacks if readers else "More loader workers: `DataLoader(..., num_workers=2)`, or prepare the data once.",
         )
     if "communication" not in known:
         yield _Cause(
