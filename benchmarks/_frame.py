@@ -145,7 +145,9 @@ def write(path: Path | None, benchmark: str, content: dict[str, object], *packag
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         head = {"benchmark": benchmark, "machine": machine(), "versions": versions(*packages)}
-        path.write_text(json.dumps({**head, **content}, indent=2) + "\n")
+        draft = path.with_name(f".{path.name}")
+        draft.write_text(json.dumps({**head, **content}, indent=2) + "\n")
+        draft.replace(path)  # whole or not at all
 
 
 def measurements() -> Path:

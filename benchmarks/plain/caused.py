@@ -312,11 +312,11 @@ def table(options: argparse.Namespace) -> Training:
 
 
 class OnDisk(Dataset[Any]):
-    """Samples in a file that is on the disk; `cold` ones are never in the page cache."""
+    """Samples of so many bytes `each` in a file on the disk; `cold` ones are never in the page cache."""
 
-    def __init__(self, megabytes: int, cold: bool) -> None:
+    def __init__(self, megabytes: int, cold: bool, each: int = 1 << 18) -> None:
         made = self._file = tempfile.TemporaryFile(dir=os.environ.get("CAUSES_FOLDER"))  # noqa: SIM115 - as long as the data set
-        self._cold, self._rows = cold, megabytes * 4
+        self._cold, self._bytes, self._rows = cold, each, (megabytes << 20) // each
         for _ in range(megabytes):
             made.write(os.urandom(1 << 20))
         made.flush()
@@ -330,8 +330,8 @@ class OnDisk(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         handle = self._file.fileno()
         if self._cold:
-            os.posix_fadvise(handle, index << 18, 1 << 18, os.POSIX_FADV_DONTNEED)
-        content = np.frombuffer(os.pread(handle, 1 << 18, index << 18), dtype=np.uint8)
+            os.posix_fadvise(handle, index * self._bytes, self._bytes, os.POSIX_FADV_DONTNEED)
+        content = np.frombuffer(os.pread(handle, self._bytes, index * self._bytes), dtype=np.uint8)
         return torch.from_numpy(content[:_FEATURES].astype(np.float32)), index % 10
 
 
@@ -339,6 +339,13 @@ def reading(options: argparse.Namespace) -> Training:
     """Reads each of its samples from the disk."""
     made = Training(options, batch=32)
     made.data = OnDisk(round(64 * options.size), cold=True)
+    return made
+
+
+def reading_little(options: argparse.Namespace) -> Training:
+    """Reads its samples from the disk too, but computes several times as long."""
+    made = Training(options, width=1024, batch=8)
+    made.data = OnDisk(64, cold=True, each=1 << 16)
     return made
 
 
@@ -353,7 +360,7 @@ KINDS = {
     each.__name__: each
     for each in (
         *(steady, loader, decoding, threads, small, saving, evaluating, validating),
-        *(collecting, floor, small_network, straggling, table, reading, rereading),
+        *(collecting, floor, small_network, straggling, table, reading, reading_little, rereading),
     )
 }
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.analysis.made_up import MadeUp, recording
+from tests.analysis.made_up import Course, MadeUp, recording
 
 from headgate.analysis.accounts import Account, accounts
 from headgate.analysis.proving import OUTCOMES, Gain, Proof
@@ -127,7 +127,10 @@ def test_cycles_per_instruction_tell_dearer_steps_from_larger_ones(
     tmp_path: Path, instructions: float, losses: dict[str, float]
 ) -> None:
     """In the first half a step takes half as much again of CPU time: through `b`, or because there is more to do."""
-    counted = {"cpu_cycles": 3e9, "cpu_instructions": lambda t: (instructions if t <= 20 else 1.5) * 2e9}
+    counted: dict[str, Course | None] = {
+        "cpu_cycles": 3e9,
+        "cpu_instructions": lambda t: (instructions if t <= 20 else 1.5) * 2e9,
+    }
     steps = {"a": MadeUp(ran=1.0, steps=lambda t: 1 / 0.15 if t <= 20 else 10.0, readings=counted)}
     found = account(recording(tmp_path / "run.sqlite", {**steps, "b": MadeUp(ran=1.0, end=20)}), "a")
     assert lost(found) == {("b", through): pytest.approx(seconds, rel=0.1) for through, seconds in losses.items()}

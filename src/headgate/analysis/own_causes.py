@@ -30,6 +30,7 @@ OwnName = Literal[
     "decoding",
     "small-steps",
     "own-threads",
+    "between-steps",
     "evaluation",
     "garbage-collection",
 ]
@@ -51,6 +52,8 @@ _SHORT_STEP, _USEFUL, _OF_PEAK, _MEMORY_RATE = 5e-3, 0.2, 0.3, 5e9
 part of a core's peak. Weights move at so many bytes a second, gradient and update included."""
 _SPINNING_CORES = 1.5
 """Cores in use from which on the threads of small steps spin."""
+_BETWEEN = 0.15
+"""Part of a step outside all of its named spans from which on it is worth a look: each step has a little of that."""
 _GAP_TIMES, _GAP_SECONDS = 3.0, 0.2
 """A pause before a report of an evaluation is the evaluation if it is so many times the usual one, and so many
 seconds."""
@@ -99,7 +102,7 @@ class OwnTime(NamedTuple):
 def own_causes(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> tuple[OwnCause, ...]:
     """All causes found in a job, whatever each cost."""
     found = [*_straggling(job, nodes, time), *_exchanging(job, nodes, time), *_loading(job, nodes, time)]
-    return (*found, *_small_steps(job, time), *_pausing(job, time))
+    return (*found, *_small_steps(job, time), *_between_steps(job, time), *_pausing(job, time))
 
 
 # --- workers that wait for one ----------------------------------------------------------------------------------------
@@ -295,6 +298,23 @@ def _small_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
         return
     larger = "Use a larger batch or `torch.compile`. More cores do not help; `limits: {cores: 1}` frees them."
     yield OwnCause("small-steps", cost, f"Steps are too small for the machine: {takes}", larger, "compute")
+
+
+def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
+    """What a script does between optimizer and model. On a GPU it may wait there for what the model computes."""
+    division = job.division
+    if division is None or job.signal("gpu_busy").mean or division.fraction("other") < _BETWEEN:
+        return
+    if not division.fraction("compute") and not (division.fraction("forward") and division.fraction("backward")):
+        return  # its model is computed elsewhere than in a module's forward
+    # What it timed itself, such as saving, lies between the steps as well, and has a name.
+    timed = sum(job.asides.values())
+    whole = time.seconds + timed - job.asides.get("garbage-collection", 0.0)
+    cost = within(max(division.fraction("other") * whole - timed, 0.0), 0.2, time.seconds)
+    spends = f"{division.fraction('other'):.0%} of each step"
+    why = f"{job.name} spends {spends} outside its model, optimizer and loader: on its loss, metrics, logs or copies"
+    stacks = f"`headgate stacks {job.name}` shows where it stands, while the job runs."
+    yield OwnCause("between-steps", cost, why, stacks, "compute")
 
 
 def _pausing(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:

@@ -30,6 +30,7 @@ Name = Literal[
     "checkpoints",
     "evaluation",
     "garbage-collection",
+    "between-steps",
     "loader",
     "decoding",
     "servers",
