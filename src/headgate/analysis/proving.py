@@ -230,7 +230,7 @@ def replaced(losses: Sequence[Loss], proofs: Sequence[Proof], beside: Mapping[st
 def _without_overlap(
     losses: Sequence[Loss], counted: Sequence[Loss], parts: Mapping[str, float], beside: Mapping[str, Array]
 ) -> list[Loss]:
-    """The losses, of which no second is lost twice.
+    """The losses without overlap: no second is lost twice.
 
     Each proof tells what the job would gain with all other neighbours still there. So two that were proved together
     cost 1 - (1 - p)(1 - q) of the time that both were there, unless more than that was counted.
