@@ -75,6 +75,14 @@ def test_a_cause_is_told_by_what_was_recorded_of_steps(
     assert adds_up(found)
 
 
+@pytest.mark.parametrize(("batches", "name"), [(64, "small-steps"), (4, "healthy")])
+def test_small_batches_are_told_of_a_job_that_accumulates_gradients(tmp_path: Path, batches: int, name: str) -> None:
+    run = recorded(tmp_path, MadeUp(ran=1.0, spans=STEP), profile=COSTS)
+    progress = run.jobs[0].progress
+    many = replace(progress, samples=progress.step * 4 * batches)
+    assert verdict(account(replace(run, jobs=(replace(run.jobs[0], progress=many),)))).name == name
+
+
 def test_what_a_task_timed_itself_is_not_taken_from_what_it_lost_to_a_neighbour(tmp_path: Path) -> None:
     run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.5, waited=0.5, spans=STEP), "b": MadeUp(ran=1.5)})
     found = account(replace(run, jobs=(replace(run.jobs[0], asides={"evaluation": 20.0}), run.jobs[1])))

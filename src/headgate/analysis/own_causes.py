@@ -283,21 +283,30 @@ def _small_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
     flops, batch, peak = (float(profile.get(name) or 0.0) for name in ("flops_per_sample", "batch", "core_gflops"))
     if division is None or job.distributed or not (flops and batch and peak) or job.signal("gpu_busy").mean:
         return
-    waits = division.seconds.get("input", 0.0)
-    step = max(division.step_seconds * (1.0 - time.lost.get(job.tasks[0].id, 0.0)) - waits, 1e-9)
+    waits, batches = division.seconds.get("input", 0.0), _batches(job, batch)
+    step = max(division.step_seconds * (1.0 - time.lost.get(job.tasks[0].id, 0.0)) - waits, 1e-9) / batches
     useful = flops * batch / (peak * 1e9 * _OF_PEAK) + float(profile.get("dense_bytes") or 0.0) / _MEMORY_RATE
     if step > _SHORT_STEP or useful > _USEFUL * step:
         return
     seconds = time.compute.seconds * (1.0 - useful / step)
     cost = TimeEstimate(seconds, seconds / 2.0, seconds)
     cores = _mean(job.tasks[0], "cpu_cores", time)
-    takes = f"a step of {job.name} takes {say_seconds(step)}, arithmetic alone {say_seconds(useful)}"
+    what = "a step" if batches == 1 else f"each of the {batches} batches of a step"
+    takes = f"{what} of {job.name} takes {say_seconds(step)}, arithmetic alone {say_seconds(useful)}"
     if cores >= _SPINNING_CORES:
         why = f"{cores:.1f} cores are busy and do little: {takes}; the rest is Python, and threads that spin meanwhile"
         yield OwnCause("own-threads", cost, why, 'One thread: `env: {OMP_NUM_THREADS: "1"}`.', "compute")
         return
     larger = "Use a larger batch or `torch.compile`. More cores do not help; `limits: {cores: 1}` frees them."
     yield OwnCause("small-steps", cost, f"Steps are too small for the machine: {takes}", larger, "compute")
+
+
+def _batches(job: RecordedJob, samples: float) -> int:
+    """Batches of so many samples that it goes through in a step: several if it accumulates gradients."""
+    progress = job.progress
+    known = np.isfinite(progress.samples) & np.isfinite(progress.step)
+    steps, seen = (float(np.ptp(values[known])) if known.any() else 0.0 for values in (progress.step, progress.samples))
+    return max(round(seen / steps / samples), 1) if steps > 0.0 else 1
 
 
 def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
