@@ -21,6 +21,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("testing",),
+    ("studies",),
     ("reports",),
     ("hub",),
     ("simulation",),

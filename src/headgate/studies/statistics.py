@@ -1,0 +1,156 @@
+"""Statistics of repeated measurements: shuffled blocks, paired ratios with intervals, a noise floor, and findings.
+
+A study repeats its cells in blocks. A block has every cell once, in an order of its own, so that what changes over
+time touches all cells alike. Cells are compared within a block, as ratios on a logarithmic scale, and blocks are what
+is drawn with replacement: steps of one run follow each other and tell too little about the next run.
+
+Percentile intervals of few values are too narrow. Here the percentiles are those of Hesterberg's expanded interval
+("What Teachers Should Know About the Bootstrap", 2015, section 4.3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+from scipy import special
+
+from headgate.analysis.usage import Array
+
+T = TypeVar("T")
+
+LEAST_REPETITIONS = 5
+"""With fewer there is no interval: all values are told, with the least and the most."""
+CONFIDENCE = 0.95
+_DRAWS = 10_000
+
+Change = Literal["slower", "faster", "none", "unsure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio of times, above 1 where the second takes longer.
+
+    Args:
+        value: Geometric mean over the repetitions.
+        low: Low end of an interval of 95 %; with fewer than 5 repetitions the least value.
+        high: High end of it; with fewer than 5 repetitions the most.
+        values: The ratio in each repetition.
+    """
+
+    value: float
+    low: float
+    high: float
+    values: tuple[float, ...]
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether `low` and `high` are an interval, and not only the least and the most."""
+        return len(self.values) >= LEAST_REPETITIONS
+
+
+def shuffled_blocks(cells: Sequence[T], repetitions: int, seed: int) -> list[list[T]]:
+    """As many blocks as repetitions, each with every cell once in an order that the seed decides."""
+    draw = np.random.default_rng(seed)
+    return [[cells[index] for index in draw.permutation(len(cells))] for _ in range(repetitions)]
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Ratio | None:
+    """The second over the first within each block that has both; None if no block has.
+
+    Args:
+        first: A time, or any positive figure, by block.
+        second: Another one.
+    """
+    both = sorted(first.keys() & second.keys())
+    return over_blocks(lambda block: second[block] / first[block], both)
+
+
+def over_blocks(figure: Callable[[int], float], blocks: Sequence[int]) -> Ratio | None:
+    """The geometric mean of a positive figure over blocks; None without a block."""
+    values = np.array([figure(block) for block in blocks])
+    if not len(values):
+        return None
+    low, high = _interval(np.log(values)) if len(values) >= LEAST_REPETITIONS else np.log([values.min(), values.max()])
+    return _ratio(float(np.mean(np.log(values))), float(low), float(high), values)
+
+
+def unpaired(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
+    """The second over the first where nothing pairs them, as with two studies; None if one of them is empty.
+
+    Its `values` are those of the shorter, each over the mean of the other. That only tells how many there are.
+    """
+    if not first or not second:
+        return None
+    one, other = np.log(first), np.log(second)
+    middle = float(other.mean() - one.mean())
+    few = min(len(one), len(other))
+    values = np.exp(other - one.mean())[:few]
+    if few < LEAST_REPETITIONS:
+        return _ratio(middle, float(other.min() - one.max()), float(other.max() - one.min()), values)
+    draw = np.random.default_rng(0)
+    means = _means(other, draw) - _means(one, draw)
+    low, high = np.percentile(means, _percentiles(few))
+    return _ratio(middle, float(low), float(high), values)
+
+
+def noise_floor(repeats: Sequence[Ratio]) -> float:
+    """By how much a cell may differ from itself, as a part: 0.04 stands for 4 %.
+
+    Args:
+        repeats: A cell over itself, measured twice in each block; the floor is the farthest end of any of them.
+    """
+    ends = [abs(math.log(end)) for each in repeats for end in (each.low, each.high)]
+    return math.expm1(max(ends, default=0.0))
+
+
+def change(ratio: Ratio, floor: float) -> Change:
+    """What a ratio shows. A finding leaves out 1 and is larger than the floor; too few repetitions give none."""
+    beyond = abs(math.log(ratio.value)) > math.log1p(floor)
+    if not ratio.has_interval:
+        return "unsure" if beyond and not ratio.low <= 1.0 <= ratio.high else "none"
+    if not beyond or ratio.low <= 1.0 <= ratio.high:
+        return "none"
+    return "slower" if ratio.value > 1.0 else "faster"
+
+
+def say(ratio: Ratio, floor: float) -> str:
+    """A ratio in words: `slower by 18 % (14 to 23)`, `no difference seen (floor 4 %)`."""
+    found = change(ratio, floor)
+    if found == "none":
+        return f"no difference seen (floor {_percent(floor)} %)"
+    ends = sorted(abs(end - 1.0) for end in (ratio.low, ratio.high))
+    size = f"{_percent(abs(ratio.value - 1.0))} %"
+    between = f"{_percent(ends[0])} to {_percent(ends[1])}"
+    if found == "unsure":
+        way = "slower" if ratio.value > 1.0 else "faster"
+        return f"{way} by {size} (values {between}; no finding with fewer than {LEAST_REPETITIONS} repetitions)"
+    return f"{found} by {size} ({between})"
+
+
+def _percent(part: float) -> str:
+    return f"{part * 100:.0f}" if part >= 0.0995 else f"{part * 100:.2g}"
+
+
+def _interval(logs: Array) -> tuple[float, float]:
+    low, high = np.percentile(_means(logs, np.random.default_rng(0)), _percentiles(len(logs)))
+    return float(low), float(high)
+
+
+def _means(logs: Array, draw: np.random.Generator) -> Array:
+    """Means of as many values as there are, drawn with replacement, again and again."""
+    return np.asarray(logs[draw.integers(0, len(logs), (_DRAWS, len(logs)))].mean(axis=1))
+
+
+def _percentiles(count: int) -> tuple[float, float]:
+    """The low and the high percentile of the draws of a mean of `count` values."""
+    quantile = special.stdtrit(count - 1, (1.0 - CONFIDENCE) / 2.0) * math.sqrt(count / (count - 1))
+    low = 100.0 * float(special.ndtr(quantile))
+    return low, 100.0 - low
+
+
+def _ratio(middle: float, low: float, high: float, values: Array) -> Ratio:
+    return Ratio(math.exp(middle), math.exp(low), math.exp(high), tuple(float(value) for value in values))
