@@ -18,6 +18,7 @@ from mkdocs.structure.files import File, Files
 
 import headgate
 from headgate import cli, clusterfile, jobfile, planfile
+from headgate.studies import studyfile
 
 ROOT = Path(__file__).parents[1]
 FROM_THE_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -85,10 +86,12 @@ def helped(command: click.Command, name: str, heading: str) -> str:
 def schemas() -> str:
     """The fields of a user's files, and the JSON schemas that they are taken from."""
     text = (
-        "# Schemas\n\nGenerated from what `headgate schema jobs`, `headgate schema plan` and `headgate schema cluster` "
-        "print. [Job files](../jobs.md), [plans](../plans.md) and [labs](../lab.md) say more about each.\n"
+        "# Schemas\n\nGenerated from what `headgate schema jobs`, `headgate schema plan`, `headgate schema cluster` "
+        "and `headgate schema study` print. [Job files](../jobs.md), [plans](../plans.md), [labs](../lab.md) and "
+        "[studies](../studies.md) say more about each.\n"
     )
-    for title, file in (("Job file", jobfile), ("Plan file", planfile), ("Cluster file", clusterfile)):
+    files = (("Job file", jobfile), ("Plan file", planfile), ("Cluster file", clusterfile), ("Study file", studyfile))
+    for title, file in files:
         schema: dict[str, Any] = file.schema()
         text += f"\n## {title}\n"
         for name, entry in {"": schema, **schema.get("$defs", {})}.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -231,14 +231,14 @@ class JobFile(Entry):
     """The jobs, in the order in which they are submitted."""
 
 
-_MODELS: Mapping[str, type[Entry]] = {
+MODELS: Mapping[str, type[Entry]] = {
     "": JobFile,
     "jobs": JobEntry,
     "limits": LimitsEntry,
     "progress": ProgressEntry,
     "plan": PlanEntry,
 }
-_TEXTS = {
+TEXTS = {
     "name",
     "isolation",
     "image",
@@ -258,7 +258,7 @@ _TEXTS = {
 
 
 def _is_text(place: Place) -> bool:
-    return place[:1] == ("jobs",) and not _TEXTS.isdisjoint(part for part in place if isinstance(part, str))
+    return place[:1] == ("jobs",) and not TEXTS.isdisjoint(part for part in place if isinstance(part, str))
 
 
 def schema() -> dict[str, Any]:
@@ -278,25 +278,39 @@ def load(path: str) -> list[Job]:
         UsageError: The file cannot be read.
     """
     file = UserFile(path, _is_text)
-    entries, wrong = file.well(JobFile, _MODELS, "jobs")
-    drafts = [_Draft(file, wrong, i, JobEntry.model_validate(entry)) for i, entry in entries.items()]
+    entries, wrong = file.well(JobFile, MODELS, "jobs")
+    drafts = [JobDraft(file, wrong, "jobs", i, JobEntry.model_validate(entry)) for i, entry in entries.items()]
+    check(drafts)
+    file.check()
+    return [draft.job() for draft in drafts]
+
+
+def check(drafts: Sequence[JobDraft]) -> None:
+    """Note what is wrong with jobs of a file, one by one and with each other."""
     for draft in drafts:
         draft.check_paths()
         draft.check_plan()
         draft.check_isolation()
     _check_names(drafts)
     _check_order(drafts)
-    file.check()
-    return [draft.job() for draft in drafts]
 
 
-class _Draft:
-    """A job of a file on its way to a `Job`."""
+class JobDraft:
+    """A job of a file on its way to a `Job`.
 
-    def __init__(self, file: UserFile, wrong: set[Place], index: int, entry: JobEntry) -> None:
+    Args:
+        file: The file.
+        wrong: Places of it that are not well.
+        listed: Key of the list that it is in.
+        index: Its place in the list.
+        entry: What is well of it.
+    """
+
+    def __init__(self, file: UserFile, wrong: set[Place], listed: str, index: int, entry: JobEntry) -> None:
         self._file = file
         self._all_wrong = wrong
         self._wrong = {place[:3] for place in wrong}
+        self._listed = listed
         self.index = index
         self.entry = entry
         self.workdir = Path(os.path.realpath(Path(file.path).absolute().parent / entry.workdir))
@@ -306,13 +320,13 @@ class _Draft:
 
     def well(self, *keys: str) -> bool:
         """Whether nothing was wrong with the values of these keys."""
-        return not any(("jobs", self.index, key) in self._wrong for key in keys)
+        return not any((self._listed, self.index, key) in self._wrong for key in keys)
 
     def line(self, key: str) -> int | None:
-        return self._file.line(("jobs", self.index, key))
+        return self._file.line((self._listed, self.index, key))
 
     def problem(self, key: str, found: str, cure: str) -> None:
-        self._file.problem(("jobs", self.index, key), found, cure)
+        self._file.problem((self._listed, self.index, key), found, cure)
 
     def check_paths(self) -> None:
         entry = self.entry
@@ -331,8 +345,8 @@ class _Draft:
             self.problem("python", found, "give the path of a Python interpreter")
 
     def check_plan(self) -> None:
-        place = ("jobs", self.index, "plan")
-        data = self._file.data["jobs"][self.index].get("plan")
+        place = (self._listed, self.index, "plan")
+        data = self._file.data[self._listed][self.index].get("plan")
         if not planfile.check(self._file, place, data, self._all_wrong) or self.entry.plan is None:
             return
         if self.well("limits", "allow"):
@@ -395,15 +409,15 @@ class _Draft:
         )
 
 
-def _check_names(drafts: list[_Draft]) -> None:
-    first: dict[str, _Draft] = {}
+def _check_names(drafts: Sequence[JobDraft]) -> None:
+    first: dict[str, JobDraft] = {}
     for draft in drafts:
         other = first.setdefault(draft.name, draft)
         if other is not draft and draft.well("name") and other.well("name"):
             draft.problem("name", f"found {draft.name!r}, as on line {other.line('name')}", "give each job its own")
 
 
-def _check_order(drafts: list[_Draft]) -> None:
+def _check_order(drafts: Sequence[JobDraft]) -> None:
     after = {draft.name: draft.entry.after for draft in drafts if draft.entry.after is not None}
     names = sorted({draft.name for draft in drafts})
     told: set[str] = set()

@@ -1,0 +1,281 @@
+"""The cells of a study: what each runs, by what key it is known, and how long all of them are going to take."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from headgate import clusterfile, runs
+from headgate.errors import UsageError
+from headgate.jobs import Allowed, Job
+from headgate.plans import Plan
+from headgate.studies.statistics import LEAST_REPETITIONS
+from headgate.studies.studyfile import ARGUMENTS, OF_LAB, UNLIMITED, Study, Workload, bundled_command, filled
+from headgate.units import say_seconds
+from headgate.workloads import WorkloadError
+
+CellScenario = Literal["solo", "distributed", "shared", "simultaneous", "slice"]
+"""A `slice` is a workload alone on the cores that its part of all of them has."""
+QUICK_REPETITIONS = 2
+_BACKGROUND_SECONDS = 3600.0
+"""A background that nobody ends, for the study was killed, ends after so long."""
+_GUESSED_SECONDS = 30.0
+_OF_SEVERAL = frozenset({"strategy"})
+"""Axes that matter only to the scenario `distributed`."""
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A point of a study.
+
+    Args:
+        workloads: Names of those that are measured.
+        values: The value of each axis that matters to it.
+        is_repeat: Whether it is the second measurement of another cell, which tells the noise floor.
+    """
+
+    scenario: CellScenario
+    workloads: tuple[str, ...]
+    values: tuple[tuple[str, str], ...]
+    is_repeat: bool = False
+
+    @property
+    def name(self) -> str:
+        """In words: `small solo, cores 1`."""
+        axes = "".join(f", {axis} {value}" for axis, value in self.values)
+        return f"{' + '.join(self.workloads)} {self.scenario}{axes}{' (again)' if self.is_repeat else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """What a cell runs.
+
+    Args:
+        measured: Jobs that are measured.
+        background: Jobs that run beside them.
+        lab: Text of the file of the lab that they run on; None: this machine.
+    """
+
+    cell: Cell
+    measured: tuple[Job, ...]
+    background: tuple[Job, ...]
+    policy: str
+    lab: str | None
+
+    @property
+    def key(self) -> str:
+        """A digest of all that it runs, scripts included: the same in each study that runs the same."""
+        jobs = [asdict(job) | {"digest": _digest(job.script)} for job in (*self.measured, *self.background)]
+        content = [jobs, len(self.measured), self.policy, self.lab, self.cell.is_repeat]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=sorted).encode()).hexdigest()[:_DIGITS]
+
+
+def cells(study: Study) -> list[Cell]:
+    """All cells, those that others are compared with before these."""
+    found = list(_cells(study))
+    return [*found, *(replace(cell, is_repeat=True) for cell in found if is_baseline(study, cell))]
+
+
+def is_baseline(study: Study, cell: Cell) -> bool:
+    """Whether each axis has its first value: what others are compared with."""
+    return cell.scenario != "slice" and all(study.vary[axis][0] == value for axis, value in cell.values)
+
+
+def _cells(study: Study) -> Iterator[Cell]:
+    names = tuple(each.job.name for each in study.workloads)
+    scenarios: tuple[CellScenario, ...] = study.scenarios
+    if "simultaneous" in scenarios:  # which is compared with each job alone, on all cores and on its part of them
+        scenarios = tuple(dict.fromkeys(("solo", "slice", *scenarios)))
+    for scenario in scenarios:
+        axes = [axis for axis in study.vary if scenario == "distributed" or axis not in _OF_SEVERAL]
+        for values in itertools.product(*(study.vary[axis] for axis in axes)):
+            for each in [names] if scenario == "simultaneous" else [(name,) for name in names]:
+                yield Cell(scenario, each, tuple(zip(axes, values, strict=True)))
+
+
+def cell_run(study: Study, cell: Cell) -> CellRun:
+    """What a cell runs.
+
+    Raises:
+        UsageError: It cannot be: a workload is not written in a framework, or the lab's file makes no sense.
+    """
+    values = dict(cell.values)
+    lab = _lab(study, values) if study.cluster is not None else None
+    measured = [_job(study.workload(name), values, ("measured", name)) for name in cell.workloads]
+    if "cores" in values:
+        measured = [_at_most(job, float(values["cores"])) for job in measured]
+    if cell.scenario == "slice":
+        measured = [_at_most(job, _cores(study) / len(study.workloads)) for job in measured]
+    if cell.scenario == "distributed":
+        plan = _plan(values.get("strategy", "allreduce"), study.workers)
+        allow: frozenset[Allowed] = frozenset({"async"} if not plan.synchronous else ())
+        measured = [replace(job, plan=plan, allow=job.allow | allow) for job in measured]
+    background = study.background if cell.scenario == "shared" else ()
+    beside = tuple(
+        replace(job, name=f"background-{job.name}"[:64], timeout=job.timeout or _BACKGROUND_SECONDS)
+        for job in (_job(each, values, ("background", each.job.name)) for each in background)
+    )
+    return CellRun(cell, tuple(measured), beside, values.get("policy", study.policy), lab)
+
+
+def _job(workload: Workload, values: Mapping[str, str], copy: tuple[str, str]) -> Job:
+    """A workload with the values of axes.
+
+    Args:
+        copy: Names the copy of real data that is this job's own: two readers of one would warm each other's cache.
+    """
+    job = workload.job
+    added = tuple(shlex.split(values.get("args", "")))
+    if workload.bundled is not None:
+        given: dict[str, Any] = {name: values[name] for name in ARGUMENTS if name in values}
+        if "data" in given:
+            folder = runs.home() / "studies" / "data" / "-".join(copy)
+            given["data"] = None if given["data"] == "synthetic" else str(folder)
+        more = (*workload.bundled["more"], *added)
+        try:
+            job = replace(job, run=bundled_command({**workload.bundled, **given, "more": more}, job), args=())
+        except WorkloadError as error:
+            raise UsageError(str(error)) from None
+    else:
+        run = job.run
+        words = filled(run, values) if isinstance(run, str) else run and tuple(filled(word, values) for word in run)
+        args = (*(filled(word, values) for word in job.args), *added)
+        env = {name: filled(value, values) for name, value in job.env.items()}
+        job = replace(job, run=words, args=args, env=env)
+    return replace(job, isolation=values.get("isolation", job.isolation))
+
+
+def _at_most(job: Job, cores: float) -> Job:
+    return replace(job, limits=replace(job.limits, cores=min(cores, job.limits.cores or cores)))
+
+
+def _plan(strategy: str, workers: int) -> Plan:
+    servers = 0 if strategy == "allreduce" else 1
+    return Plan(
+        strategy="ps" if servers else "allreduce",
+        workers=workers,
+        batch_per_worker=None,
+        servers=servers,
+        synchronous=strategy != "async",
+    )
+
+
+def _cores(study: Study) -> float:
+    """Cores of the machine, or of the lab."""
+    if study.cluster is not None:
+        return sum(node.cores for node in clusterfile.read(study.cluster).cluster.nodes)
+    return float(len(os.sched_getaffinity(0)))
+
+
+def _lab(study: Study, values: Mapping[str, str]) -> str:
+    """The lab's file, with the values of axes, and with a name of its own."""
+    assert study.cluster is not None
+    if not clusterfile.read(study.cluster).lab:
+        raise UsageError(f"{study.cluster} describes other machines; a study needs a lab: `lab: true`")
+    told = yaml.safe_load(Path(study.cluster).read_text(encoding="utf-8"))
+    for axis in OF_LAB & values.keys():
+        for part in [told] if axis == "overlay" else told["nodes"]:
+            part.pop(axis, None)
+            if values[axis] != UNLIMITED:
+                part[axis] = values[axis]
+    told.pop("name", None)
+    named = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:6]
+    return str(yaml.safe_dump({**told, "name": f"study-{named}"}, sort_keys=False))
+
+
+def _digest(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTime:
+    """How long a study is going to take.
+
+    Args:
+        seconds: By workload, of one run.
+        guessed: Workloads for which nobody said, and none has been measured.
+    """
+
+    cells: Sequence[Cell]
+    repetitions: int
+    seconds: Mapping[str, float]
+    guessed: tuple[str, ...]
+
+    @property
+    def total(self) -> float:
+        return self.of(self.cells) * self.repetitions
+
+    def of(self, some: Sequence[Cell]) -> float:
+        """Seconds that each of some cells once takes."""
+        return sum(self.cell(cell) for cell in some)
+
+    def cell(self, cell: Cell) -> float:
+        """Jobs that share the cores take as long as one after the other."""
+        return sum(self.seconds[name] for name in cell.workloads)
+
+    def __str__(self) -> str:
+        told = f"{len(self.cells)} cells × {self.repetitions}, about {say_seconds(round(self.total))}"
+        if self.guessed:
+            told += f" (guessed for {', '.join(self.guessed)}: `takes:` would say)"
+        return told
+
+
+def planned_time(study: Study, repetitions: int, known: Mapping[str, float]) -> PlannedTime:
+    """How long a study is going to take.
+
+    Args:
+        known: Seconds of a run that were measured before, by workload.
+    """
+    takes = {each.job.name: each.takes for each in study.workloads}
+    seconds = {name: known.get(name, said or _GUESSED_SECONDS) for name, said in takes.items()}
+    guessed = tuple(name for name, said in takes.items() if name not in known and said is None)
+    return PlannedTime(cells(study), repetitions, seconds, guessed)
+
+
+def check_budget(study: Study, planned: PlannedTime) -> None:
+    """Refuse a study that is planned to take longer than it may.
+
+    Raises:
+        UsageError: It names what to cut: of all that brings it below the budget what leaves most, else what saves most.
+    """
+    if study.budget is None or planned.total <= study.budget:
+        return
+    shorter = {name: planned_time(less, planned.repetitions, planned.seconds).total for name, less in _cuts(study)}
+    if planned.repetitions > LEAST_REPETITIONS:
+        shorter[f"`repetitions` to {LEAST_REPETITIONS}"] = planned.of(planned.cells) * LEAST_REPETITIONS
+    fits = {name: total for name, total in shorter.items() if total <= study.budget}
+    if fits:
+        name, total = max(fits.items(), key=lambda each: each[1])
+        cure = f"cut {name}: then it takes {say_seconds(round(total))}"
+    elif not shorter:
+        cure = "raise `budget`, or give the workloads fewer steps"
+    else:
+        name, total = min(shorter.items(), key=lambda each: each[1])
+        cure = f"cut {name} first: then it takes {say_seconds(round(total))}, still too long; or raise `budget`"
+    raise UsageError(f"the study is planned to take {planned}; its budget is {say_seconds(study.budget)}: {cure}")
+
+
+def _cuts(study: Study) -> Iterator[tuple[str, Study]]:
+    """The study with only the first value of each axis in turn, and with fewer scenarios and workloads."""
+    for axis, values in study.vary.items():
+        if len(values) > 1:
+            yield f"`{axis}` ({len(values)} values) to one", replace(study, vary={**study.vary, axis: values[:1]})
+    if len(study.scenarios) > 1:
+        yield f"`scenarios` to {study.scenarios[0]}", replace(study, scenarios=study.scenarios[:1])
+    if len(study.workloads) > 1 and "simultaneous" not in study.scenarios:
+        yield f"`workloads` to {study.workloads[0].job.name}", replace(study, workloads=study.workloads[:1])

@@ -1,0 +1,220 @@
+"""What a study has measured so far: a line of JSON for each measurement of a cell, which a kill -9 cannot undo."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import headgate
+from headgate import runs
+from headgate.errors import HeadgateError, NotFoundError, StorageError, UsageError
+from headgate.telemetry.machine import topology
+
+State = Literal["measured", "failed", "not measured"]
+RESULTS, ABOUT, FILE = "results.jsonl", "about.json", "study.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A cell in a block.
+
+    Args:
+        key: As `CellRun.key`.
+        cell: Its fields, as plain JSON values, and its name.
+        attempt: 0; 1 where the block was done again, as others had disturbed it.
+        reason: Why it failed or could not be measured; empty if it was.
+        machine: What it was measured on.
+        at: Seconds since the epoch.
+        figures: As `measuring.measured`; empty unless it was measured.
+    """
+
+    key: str
+    cell: Mapping[str, Any]
+    block: int
+    attempt: int
+    state: State
+    reason: str
+    machine: Mapping[str, str]
+    at: float
+    figures: Mapping[str, Any]
+
+
+def machine() -> dict[str, str]:
+    """What tells whether a machine is the one that it was."""
+    cpus = topology()
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "host": socket.gethostname(),
+        "CPU": cpus.model,
+        "CPUs": str(cpus.allowed),
+        "memory": f"{pages / 2**30:.1f} GiB",
+        "kernel": platform.release(),
+        "Headgate": headgate.__version__,
+    }
+
+
+class Journal:
+    """The folder of a study: its file as it was, what it was made on, and what it has measured.
+
+    Use it in a `with` block to measure; nobody else can meanwhile.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = -1
+
+    def __enter__(self) -> Journal:
+        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise UsageError(f"study {self.folder.name} is being measured by another process; wait for it") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Name and seed of the study, its axes and cells, when it began and on what machine."""
+        try:
+            found = json.loads((self.folder / ABOUT).read_text())
+        except (OSError, ValueError) as error:
+            raise StorageError(f"cannot read {self.folder / ABOUT}: {error}") from error
+        return found if isinstance(found, dict) else {}
+
+    def describe(self, about: Mapping[str, Any]) -> None:
+        """Write `about`.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        beside = self.folder / f".{ABOUT}"
+        try:
+            beside.write_text(json.dumps(about, indent=2) + "\n")
+            beside.replace(self.folder / ABOUT)
+        except OSError as error:
+            raise StorageError(f"cannot write {self.folder / ABOUT}: {error.strerror}; make room there") from error
+
+    def add(self, found: Measurement) -> None:
+        """Keep a measurement: it is on the disk when this returns.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        line = json.dumps({name: getattr(found, name) for name in Measurement.__slots__}) + "\n"
+        path = self.folder / RESULTS
+        try:
+            with open(path, "a+b", buffering=0) as file:
+                if not _ends_well(file.fileno()):
+                    line = "\n" + line
+                end = os.fstat(file.fileno()).st_size
+                try:
+                    if file.write(line.encode()) < len(line.encode()):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(file.fileno())
+                except OSError:
+                    with suppress(OSError):
+                        os.ftruncate(file.fileno(), end)
+                    raise
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {path}: {error.strerror}; what was measured before is kept. Make room there, then go on "
+                "with --resume"
+            ) from error
+
+    def measurements(self) -> list[Measurement]:
+        """All that were kept, the oldest first; a line that was being written when its process was killed is none."""
+        found = []
+        path = self.folder / RESULTS
+        try:
+            lines = path.read_bytes().splitlines() if path.exists() else []
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        for line in lines:
+            try:
+                found.append(Measurement(**json.loads(line)))
+            except (ValueError, TypeError):
+                continue
+        return found
+
+
+def _ends_well(fd: int) -> bool:
+    size = os.fstat(fd).st_size
+    return size == 0 or os.pread(fd, 1, size - 1) == b"\n"
+
+
+def folder() -> Path:
+    """Where studies are kept."""
+    path = runs.home() / "studies"
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def create(name: str, path: str, about: Mapping[str, Any]) -> Journal:
+    """A new study's folder.
+
+    Args:
+        path: Its file.
+        about: As `Journal.about`.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    made = Journal(folder() / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid():x}")
+    try:
+        made.folder.mkdir(mode=0o700)
+        shutil.copyfile(path, made.folder / FILE)
+    except OSError as error:
+        raise StorageError(f"cannot write {made.folder}: {error.strerror}; make room, or set HEADGATE_HOME") from error
+    made.describe({"name": name, "began": time.time(), "machine": machine(), **about})
+    return made
+
+
+def listing() -> list[Path]:
+    """The folders of all studies, the oldest first."""
+    return sorted((path.parent for path in folder().glob(f"*/{ABOUT}")), key=lambda path: (_began(path), path.name))
+
+
+def find(prefix: str | None) -> Journal:
+    """The latest study whose name begins with (or contains) `prefix`; None: the latest of all.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+    every = listing()
+    if prefix is None and every:
+        return Journal(every[-1])
+    for matches in (str.__eq__, str.startswith, str.__contains__):
+        if found := [path for path in every if prefix is not None and matches(path.name, prefix)]:
+            return Journal(found[-1])
+    names = ", ".join(path.name for path in every[-5:]) or "none; make one with: headgate study FILE.yaml"
+    raise NotFoundError(f"no study {prefix!r}; there are {names}" if prefix else f"there are no studies: {names}")
+
+
+def of_name(name: str) -> list[Journal]:
+    """Studies of exactly that name, the oldest first."""
+    return [Journal(path) for path in listing() if _about(path).get("name") == name]
+
+
+def _about(path: Path) -> dict[str, Any]:
+    try:
+        return Journal(path).about
+    except HeadgateError:
+        return {}
+
+
+def _began(path: Path) -> float:
+    return float(_about(path).get("began", 0.0))

@@ -1,0 +1,161 @@
+"""What a run tells of its cell: rates from the window in which all its jobs are warm and none has ended, with start-up
+and elapsed time apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headgate import runs
+from headgate.analysis.jobs import RecordedJob, RecordedNode
+from headgate.analysis.usage import Array
+from headgate.errors import HeadgateError, StorageError
+from headgate.reports import explained
+from headgate.reports.recording import Recording, read
+from headgate.telemetry.columns import Column
+from headgate.telemetry.store import told_as_damage
+
+FOREIGN = 0.1
+"""Part of the cores: if others used more, or the hypervisor kept more, a cell counts as disturbed."""
+_LEAST_REPORTS = 3
+_CPU: tuple[Column, ...] = ("cpu_cores", "cpu_stolen")
+_GAUGES: tuple[Column, ...] = ("cpu_fullest_core", "memory_bytes", "net_in", "net_out", "disk_read", "disk_write")
+
+
+class NotMeasuredError(HeadgateError):
+    """A run from which no figure can be had; the message says why."""
+
+
+def measured(folder: Path, jobs: Sequence[str], warm: int) -> dict[str, Any]:
+    """The figures of a run, as plain JSON values.
+
+    Args:
+        folder: Of the run.
+        jobs: Names of the jobs that are measured; any other is the background.
+        warm: Steps of each job that are left out.
+
+    Raises:
+        NotMeasuredError: A job did not end well, its background ended before it, its steps leave no window, or what was
+            recorded cannot be read.
+    """
+    store = folder / runs.STORE
+    try:
+        with told_as_damage(store):
+            return _measured(read(store), jobs, warm)
+    except StorageError as error:
+        raise NotMeasuredError(str(error)) from error
+
+
+def _measured(run: Recording, jobs: Sequence[str], warm: int) -> dict[str, Any]:
+    for job in run.jobs:
+        if job.name in jobs and job.state != "done":
+            raise NotMeasuredError(f"{job.name} ended as {job.state}: {job.reason or 'no reason is known'}")
+    start, end = _window(run, jobs, warm)
+    told = {each["job"]: each for each in explained.as_json(run.id, explained.explained(run))["jobs"]}
+    foreign, stolen, disturbed = _others(run, start, end)
+    return {
+        "run": run.id,
+        "seconds": run.seconds,
+        "window": [start, end],
+        "foreign_cores": foreign,
+        "stolen_cores": stolen,
+        "disturbed": disturbed,
+        "jobs": {job.name: _job(job, start, end, told[job.name]) for job in run.jobs if job.name in jobs},
+        "nodes": {node.name: _node(node, start, end) for node in run.nodes},
+    }
+
+
+def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, float]:
+    """Seconds of the run from which on all jobs are warm, and until which none has ended."""
+    begins, ends = [], []
+    for job in run.jobs:
+        times, steps, _ = _counted(job)
+        is_background = job.name not in jobs
+        if is_background:  # it may tell no steps, and need not be warm
+            begins.append(float(times[0]) if len(times) else job.started or 0.0)
+            ends.append(job.ended if job.ended is not None else run.seconds)
+            continue
+        warmed = times[steps >= steps[0] + warm] if len(times) else times
+        if len(warmed) < _LEAST_REPORTS:
+            told = int(steps[-1]) if len(steps) else 0
+            raise NotMeasuredError(
+                f"{job.name} told {told} steps, and {warm} are for its warm-up: give it more steps, have it print "
+                "`step N` with its loss, or lower `warm`"
+            )
+        begins.append(float(warmed[0]))
+        ends.append(float(warmed[-1]))
+    start, end = max(begins), min(ends)
+    for job in run.jobs:
+        times, _, _ = _counted(job)
+        inside = np.count_nonzero((times >= start) & (times <= end))
+        if job.name in jobs and inside < _LEAST_REPORTS:
+            short = run.jobs[ends.index(end)].name
+            why = f"the background {short}" if short not in jobs else short
+            raise NotMeasuredError(
+                f"{why} ended too early: all jobs were warm together for {max(end - start, 0):.1f} s"
+            )
+    for job in run.jobs:
+        if job.name not in jobs and job.ended is not None and job.state not in ("stopped", "killed"):
+            last = max(each.ended or 0.0 for each in run.jobs if each.name in jobs)
+            if job.ended < last:
+                raise NotMeasuredError(
+                    f"the background {job.name} ended too early: {last - job.ended:.1f} s before what it was to slow"
+                )
+    return start, end
+
+
+def _counted(job: RecordedJob) -> tuple[Array, Array, Array]:
+    """Times, steps and samples that a job told: epochs where it told no steps; samples are NaN where it told none."""
+    told = job.progress.step if np.isfinite(job.progress.step).any() else job.progress.epoch
+    kept = np.isfinite(told)
+    return job.progress.t[kept], np.maximum.accumulate(told[kept]), job.progress.samples[kept]
+
+
+def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) -> dict[str, Any]:
+    times, steps, samples = _counted(job)
+    done = float(np.diff(np.interp([start, end], times, steps))[0])
+    has_samples = bool(np.isfinite(samples).all())
+    made = float(np.diff(np.interp([start, end], times, samples))[0]) if has_samples else done
+    used = job.signal("cpu_cores").within(start, end)
+    began = job.started or 0.0
+    return {
+        "unit": "samples" if has_samples else "steps" if np.isfinite(job.progress.step).any() else "epochs",
+        "rate": made / (end - start),
+        "step_seconds": (end - start) / done,
+        "elapsed": (job.ended or end) - began,
+        "startup": float(times[0]) - began,
+        "cpu_seconds_per_step": used.mean * (end - start) / done if used.mean is not None else None,
+        "memory_peak_bytes": job.memory_peak_bytes,
+        "verdict": told["verdict"]["name"],
+        "why": told["verdict"]["why"],
+        "lost": [{key: each[key] for key in ("to", "resource", "seconds")} for each in told["lost"]],
+        "more": told["more"],
+    }
+
+
+def _others(run: Recording, start: float, end: float) -> tuple[float, float, bool]:
+    """Mean cores that programs outside the run used in the window, those that the hypervisor kept, and whether they
+    disturbed it. Nodes of a lab have cores of their own: others disturb them once the machine has none to spare."""
+    there = {name for job in run.jobs for name in job.nodes}
+    below = [node for node in run.nodes if node.name not in there]
+    nodes = below or run.nodes
+    cores = sum(node.cores or 0.0 for node in nodes)
+    used, stolen = (sum(node.signal(column).within(start, end).mean or 0.0 for node in nodes) for column in _CPU)
+    foreign = max(used - sum(job.signal("cpu_cores").within(start, end).mean or 0.0 for job in run.jobs), 0.0)
+    spare = bool(below) and cores - used > FOREIGN * cores
+    return foreign, stolen, bool(cores and max(foreign, stolen) > FOREIGN * cores and not spare)
+
+
+def _node(node: RecordedNode, start: float, end: float) -> dict[str, Any]:
+    """Mean and maximum of what a node did in the window."""
+    found: dict[str, Any] = {"cores": node.cores, "memory": node.memory_bytes}
+    for column in _GAUGES:
+        signal = node.signal(column).within(start, end)
+        found[column] = [signal.mean, signal.maximum]
+    cpu = node.signal("cpu_cores").within(start, end)
+    busy = [cpu.mean, cpu.maximum] if node.cores else [None, None]
+    found["idle"] = [max(1.0 - each / node.cores, 0.0) if each is not None and node.cores else None for each in busy]
+    return found

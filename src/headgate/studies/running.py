@@ -1,0 +1,215 @@
+"""Measuring a study: each cell of each block once, as an ordinary run of the hub."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from headgate import lab, runs
+from headgate.errors import HeadgateError, HubError, StorageError
+from headgate.events import ENDED
+from headgate.hub import api, client
+from headgate.hub.submission import reach
+from headgate.studies import journal
+from headgate.studies.grid import Cell, CellRun, PlannedTime, cell_run, cells
+from headgate.studies.journal import Journal, Measurement
+from headgate.studies.measuring import NotMeasuredError, measured
+from headgate.studies.statistics import shuffled_blocks
+from headgate.studies.studyfile import Study
+from headgate.units import say_seconds
+
+_MOST_FAILURES = 2
+"""A cell that has failed so often, and was never measured, is not tried again before the study is resumed."""
+_MOST_DISTURBED = 2
+"""After so many blocks in a row that were disturbed the second time too, blocks are no longer done again."""
+_TICK_SECONDS = 1.0
+
+
+class StudyRun:
+    """Measures what a study lacks.
+
+    Args:
+        kept: Where measurements are kept; entered.
+        planned: What is measured, how often, and about how long it takes.
+        repeats: Whether blocks that others disturbed are done again.
+        say: Takes a line about how it goes.
+    """
+
+    def __init__(
+        self, study: Study, kept: Journal, planned: PlannedTime, repeats: bool, say: Callable[[str], None]
+    ) -> None:
+        self._study = study
+        self._journal = kept
+        self._planned = planned
+        self._repeats = repeats
+        self._say = say
+        self._machine = journal.machine()
+        known = (each for each in kept.measurements() if each.machine == self._machine)
+        self._done = {_place(each): each for each in known if each.state == "measured"}  # what failed is done again
+        self._keys: dict[Cell, str] = {}
+        self._orphans: dict[str, Path] = {}
+        self._tried: dict[Cell, list[Measurement]] = {}  # in this process
+        self._seconds: dict[str, list[float]] = {}
+        self._left = 0.0
+
+    def run(self) -> None:
+        """Measure all cells.
+
+        Raises:
+            KeyboardInterrupt: After the run under way was ended; what was measured before is kept.
+            HubError, StorageError: There is no hub, or no room.
+        """
+        self._orphans = dict(self._started_before())
+        blocks = shuffled_blocks(cells(self._study), self._planned.repetitions, self._study.seed)
+        every = [(block, cell) for block, order in enumerate(blocks) for cell in order]
+        disturbed = 0
+        for number, order in enumerate(blocks):
+            self._block(number, 0, order, every)
+            if not self._repeats or disturbed >= _MOST_DISTURBED or not self._is_disturbed(number, 0, order):
+                continue
+            self._say(f"block {number + 1} was disturbed by others: it is done again, and both are kept")
+            self._block(number, 1, order, every)
+            disturbed = disturbed + 1 if self._is_disturbed(number, 1, order) else 0
+            if disturbed == _MOST_DISTURBED:
+                self._say("others use this machine all the time: disturbed blocks are no longer done again")
+
+    def _block(self, number: int, attempt: int, order: list[Cell], every: list[tuple[int, Cell]]) -> None:
+        for cell in order:
+            if (self._key(cell), number, attempt) in self._done:
+                continue
+            missing = [each for block, each in every if (self._key(each), block, 0) not in self._done]
+            left = sum(map(self._expected, missing)) + (self._expected(cell) if attempt else 0.0)
+            place = f"{len(every) - len(missing) + (not attempt)}/{len(every)}"
+            self._say(f"[{place}] block {number + 1}: {cell.name}; about {say_seconds(round(left))} left")
+            found = self._measure(number, attempt, cell)
+            self._journal.add(found)
+            self._done[_place(found)] = found
+            self._tried.setdefault(cell, []).append(found)
+            if found.state != "measured":
+                self._say(f"  {found.state}: {found.reason}")
+
+    def _key(self, cell: Cell) -> str:
+        if cell not in self._keys:
+            try:
+                self._keys[cell] = cell_run(self._study, cell).key
+            except HeadgateError:  # which is told where it is to be measured
+                self._keys[cell] = cell.name
+        return self._keys[cell]
+
+    def _expected(self, cell: Cell) -> float:
+        """Seconds that a cell takes: as it took before, else as planned."""
+        took = self._seconds.get(cell.name)
+        return sum(took) / len(took) if took else self._planned.cell(cell)
+
+    def _is_disturbed(self, block: int, attempt: int, order: Iterable[Cell]) -> bool:
+        places = ((self._key(cell), block, attempt) for cell in order)
+        return any(self._done[place].figures.get("disturbed") for place in places if place in self._done)
+
+    def _measure(self, block: int, attempt: int, cell: Cell) -> Measurement:
+        told = {**asdict(cell), "name": cell.name}
+        made = Measurement(self._key(cell), told, block, attempt, "not measured", "", self._machine, time.time(), {})
+        before = self._tried.get(cell, [])
+        if any(each.state == "not measured" for each in before):
+            return replace(made, reason=before[-1].reason)
+        if len(before) >= _MOST_FAILURES and all(each.state == "failed" for each in before):
+            return replace(made, state="failed", reason=before[-1].reason)
+        began = time.monotonic()
+        try:
+            run = cell_run(self._study, cell)
+            figures = self._figures(run, f"{run.key} {block} {attempt}")
+        except NotMeasuredError as error:
+            return replace(made, state="failed", reason=str(error))
+        except (HubError, StorageError):
+            raise
+        except HeadgateError as error:
+            if error.exit_code in (StorageError.exit_code, HubError.exit_code):  # the hub's own
+                raise
+            return replace(made, reason=str(error))
+        took = time.monotonic() - began
+        self._seconds.setdefault(cell.name, []).append(took)
+        return replace(made, state="measured", figures={**figures, "took": took})
+
+    def _figures(self, run: CellRun, mark: str) -> Mapping[str, Any]:
+        names = [job.name for job in run.measured]
+        folder = self._orphans.pop(mark, None)
+        if folder is not None and runs.alive(folder):
+            self._say("  this cell was under way when the study was interrupted: waiting for it")
+            self._attach(folder, names)
+        if folder is None or any(job.state != "done" for job in runs.summary(folder).jobs if job.name in names):
+            folder = self._submitted(run, names, mark)
+        return measured(folder, names, self._study.warm)
+
+    def _submitted(self, run: CellRun, names: list[str], mark: str) -> Path:
+        """Run a cell; the run's folder."""
+        with _lab_of(run, self._journal.folder) as where:
+            jobs = api.submission([*run.measured, *run.background], **where)
+            jobs = replace(jobs, command=("headgate", "study", self._journal.folder.name, *mark.split()))
+            with api.submitted(jobs, run.policy, kill=True) as (hub, answer):
+                _follow(hub, answer["run"], names, [job.name for job in run.background])
+        return Path(answer["path"])
+
+    def _attach(self, folder: Path, names: list[str]) -> None:
+        """Wait until a run has ended that this study started before it was killed."""
+        hub = client.connect()
+        if hub is None:
+            return
+        with hub:
+            if folder.name in hub.ask("runs")["runs"]:
+                states = {job.name: job.state for job in runs.summary(folder).jobs}
+                try:
+                    hub.ask("attach", run=folder.name)
+                except HeadgateError:  # it has ended meanwhile
+                    return
+                _follow(hub, folder.name, names, [name for name in states if name not in names], states)
+
+    def _started_before(self) -> Iterator[tuple[str, Path]]:
+        """Runs that this study started and knows nothing of, for it was killed, by the mark of their cell."""
+        known = {each.figures["run"] for each in self._done.values()}
+        opening = f"headgate study {self._journal.folder.name} "
+        for folder in runs.listing():
+            if folder.name in known:
+                continue
+            try:
+                command = runs.meta(folder).get("command", "")
+            except HeadgateError:
+                continue
+            if command.startswith(opening):
+                yield command.removeprefix(opening), folder
+
+
+def _place(found: Measurement) -> tuple[str, int, int]:
+    return found.key, found.block, found.attempt
+
+
+def _follow(
+    hub: client.Hub, run: str, names: list[str], background: list[str], states: Mapping[str, str] | None = None
+) -> None:
+    """Wait until a run has ended; its background is ended once all others have."""
+    left = {name for name in names if (states or {}).get(name) not in ENDED}
+    asked = False
+    for message in hub.follow(_TICK_SECONDS):
+        if message is not None and message.get("type") == "event" and message.get("kind") in ENDED:
+            left.discard(message["job"])
+        if background and not left and not asked:
+            hub.send("stop", run=run, jobs=background, kill=True)
+            asked = True
+
+
+@contextmanager
+def _lab_of(run: CellRun, folder: Path) -> Iterator[Mapping[str, Any]]:
+    """Where a cell runs, as `Submission` has it; its lab is up for as long as the context."""
+    if run.lab is None:
+        yield {}
+        return
+    file = folder / f"lab-{run.key}.yaml"
+    file.write_text(run.lab, encoding="utf-8")
+    made = lab.up(str(file))
+    try:
+        name, nodes = reach(made.lab)
+        yield {"cluster": name, "nodes": nodes}
+    finally:
+        lab.down(made.lab)

@@ -1,0 +1,326 @@
+"""Study files: YAML in, a `Study` out; every problem at once, each with its line, the value and the cure."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
+
+from headgate import jobfile, policies, units, workloads
+from headgate.errors import UsageError
+from headgate.jobfile import JobDraft, JobEntry, Name, Plain, Seconds, Text
+from headgate.jobs import NAME_PATTERN, Job
+from headgate.userfile import Entry, Place, UserFile, Whole, suggestion
+
+Scenario = Literal["solo", "distributed", "shared", "simultaneous"]
+SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
+UNLIMITED = "none"
+"""The value of an axis that lifts a limit, or leaves something out."""
+STRATEGIES = ("allreduce", "ps", "async")
+OF_LAB = frozenset({"nic", "disk", "overlay"})
+"""Axes that are properties of a lab."""
+ARGUMENTS = ("framework", "batch", "data")
+"""Axes that go into a workload's arguments."""
+_PLACEHOLDER = re.compile(r"\{(" + "|".join(ARGUMENTS) + r")\}")
+_Values = Annotated[list[Text], Field(min_length=1)]
+
+
+class WorkloadEntry(JobEntry):
+    """What is measured: a job as in a job file, or a workload that comes with Headgate. All but its command is
+    optional."""
+
+    workload: Text | None = None
+    """A workload that comes with Headgate, such as `alexnet`; give either this, `script` or `run`."""
+    framework: Text = "torch"
+    """The framework of `workload`: `torch`, `keras`, `tensorflow`, `jax` or `numpy`."""
+    size: Text = "small"
+    """The size of `workload`: `small`, or `full` as in its paper."""
+    steps: Annotated[Whole, Field(gt=0)] | None = None
+    """How many steps `workload` makes after its warm-up; without it, as many as it makes by itself."""
+    batch: Annotated[Whole, Field(gt=0)] | None = None
+    """How many samples a step of `workload` has; without it, as many as it has by itself."""
+    takes: Annotated[Seconds, Field(gt=0)] | None = None
+    """About how long one run takes, for the planned time: seconds, or with a unit: `40s`."""
+
+
+class VaryEntry(Entry):
+    """What is varied: for each axis its values. The first value of each is what the others are compared with."""
+
+    isolation: _Values = []
+    """What tasks are boxed in: `process`, `container`, or the name of a plug-in."""
+    overlay: _Values = []
+    """What is put between the nodes of the lab: `none` or `vxlan`."""
+    data: _Values = []
+    """What is read: `synthetic` or `real`; in the arguments of a script, whatever stands for `{data}`."""
+    framework: _Values = []
+    """Frameworks of the workloads; in the arguments of a script, whatever stands for `{framework}`."""
+    batch: _Values = []
+    """Samples of a step; in the arguments of a script, whatever stands for `{batch}`."""
+    args: _Values = []
+    """Arguments that are added to each workload's: `--lr 0.1`."""
+    policy: _Values = []
+    """Policies that move shares between jobs."""
+    strategy: _Values = []
+    """How the workers of the scenario `distributed` learn together: `allreduce`, `ps`, or `async`, which is `ps`
+    without waiting."""
+    nic: _Values = []
+    """NIC rates of the lab's nodes: `200Mbit`, or `none` for no limit."""
+    disk: _Values = []
+    """Disk rates of the lab's nodes: `40MB/s`, or `none` for no limit."""
+    cores: _Values = []
+    """The most cores of each workload."""
+
+
+class StudyFile(Entry):
+    """A study file."""
+
+    name: Name | None = None
+    """The study's name; without it, that of the file."""
+    workloads: Annotated[list[WorkloadEntry], Field(min_length=1)]
+    """What is measured."""
+    scenarios: Annotated[list[Scenario], Field(min_length=1)] = ["solo"]
+    """How: each workload alone (`solo`), in several workers (`distributed`), beside the `background` (`shared`), or all
+    of them at once (`simultaneous`)."""
+    background: list[WorkloadEntry] = []
+    """What runs beside each workload in the scenario `shared`. It has to last longer than the workload; then it is
+    ended."""
+    vary: VaryEntry = VaryEntry()
+    """What is varied, and its values."""
+    repetitions: Annotated[Whole, Field(ge=1, le=1000)] = 5
+    """How often each cell is measured. With fewer than 5 there are no intervals and no findings."""
+    seed: Whole = 0
+    """The seed of the order of cells."""
+    warm: Annotated[Whole, Field(ge=0)] = 10
+    """How many steps of each job are left out, for its warm-up."""
+    workers: Annotated[Whole, Field(ge=2)] = 2
+    """How many workers a job has in the scenario `distributed`."""
+    policy: Text = "equal"
+    """The policy that moves shares between jobs, unless that is varied."""
+    cluster: Plain | None = None
+    """The file of a lab to run on, relative to this one. The study brings up one of its own for each cell."""
+    budget: Annotated[Seconds, Field(gt=0)] | None = None
+    """The most time that the study may take; one that is planned to take longer is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is measured.
+
+    Args:
+        job: As it runs alone where nothing is varied.
+        bundled: The arguments of `headgate.workloads.command`; None for a user's own.
+        takes: About how many seconds one run takes; None where nobody said.
+    """
+
+    job: Job
+    bundled: Mapping[str, Any] | None = None
+    takes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What a study file says; see `StudyFile`."""
+
+    name: str
+    path: str
+    workloads: tuple[Workload, ...]
+    scenarios: tuple[Scenario, ...]
+    background: tuple[Workload, ...]
+    vary: Mapping[str, tuple[str, ...]]
+    repetitions: int
+    seed: int
+    warm: int
+    workers: int
+    policy: str
+    cluster: str | None
+    budget: float | None
+
+    def workload(self, name: str) -> Workload:
+        """The workload of that name."""
+        return next(each for each in self.workloads if each.job.name == name)
+
+
+_MODELS: Mapping[str, type[Entry]] = {
+    **jobfile.MODELS,
+    "": StudyFile,
+    "workloads": WorkloadEntry,
+    "background": WorkloadEntry,
+    "vary": VaryEntry,
+}
+_TEXTS = {*jobfile.TEXTS, "workload", "framework", "size", "vary", "policy", "cluster", "scenarios"}
+
+
+def _is_text(place: Place) -> bool:
+    return not _TEXTS.isdisjoint(part for part in place if isinstance(part, str))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a study file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **StudyFile.model_json_schema(),
+        "title": "Headgate study file",
+    }
+
+
+def load(path: str) -> Study:
+    """The study of a file; paths are resolved against the file's folder.
+
+    Raises:
+        InvalidFileError: With every problem found.
+        UsageError: The file cannot be read.
+    """
+    file = UserFile(path, _is_text)
+    entries, wrong = file.well(StudyFile, _MODELS, "workloads")
+    beside, _ = file.well(StudyFile, _MODELS, "background")
+    found = _drafts(file, wrong, "workloads", entries)
+    background = _drafts(file, wrong, "background", beside)
+    jobfile.check([draft for draft, _ in (*found, *background)])
+    top = file.data if isinstance(file.data, dict) else {}
+    bad = {place[0] for place in wrong if place}
+    told = StudyFile.model_validate({**{k: v for k, v in top.items() if k not in bad}, "workloads": [{}]})
+    vary = {axis: tuple(values) for axis, values in told.vary.model_dump().items() if values}
+    folder = Path(path).absolute().parent
+    cluster = os.path.normpath(folder / told.cluster) if told.cluster is not None else None
+    _check(file, told, vary, cluster, [entry for _, entry in found])
+    file.check()
+    stem = Path(path).stem
+    return Study(
+        name=told.name or (stem if NAME_PATTERN.fullmatch(stem) else "study"),
+        path=os.path.abspath(path),
+        workloads=tuple(_workload(draft, entry) for draft, entry in found),
+        scenarios=tuple(dict.fromkeys(told.scenarios)),
+        background=tuple(_workload(draft, entry) for draft, entry in background),
+        vary=vary,
+        repetitions=told.repetitions,
+        seed=told.seed,
+        warm=told.warm,
+        workers=told.workers,
+        policy=told.policy,
+        cluster=cluster,
+        budget=told.budget,
+    )
+
+
+def _drafts(
+    file: UserFile, wrong: set[Place], listed: str, entries: Mapping[int, Mapping[str, Any]]
+) -> list[tuple[JobDraft, WorkloadEntry]]:
+    found = []
+    for index, data in entries.items():
+        entry = WorkloadEntry.model_validate(data)
+        place = (listed, index)
+        if entry.workload is not None:
+            if entry.script is not None or entry.run is not None:
+                file.problem((*place, "workload"), "found `workload` with a command of its own", "give one of them")
+            try:
+                words = workloads.command(**_bundled(entry))
+            except workloads.WorkloadError as error:
+                found_word, _, cure = str(error).partition("; ")
+                file.problem((*place, "workload"), found_word, cure)
+                continue
+            entry = entry.model_copy(update={"script": None, "run": words, "name": entry.name or entry.workload})
+        elif entry.script is None and entry.run is None:
+            known = ", ".join(workloads.WORKLOADS)
+            cure = f"give a `script`, a command below `run`, or one of these as `workload`: {known}"
+            file.problem(place, "found no command", cure)
+            continue
+        if entry.after is not None or entry.plan is not None:
+            key = "after" if entry.after is not None else "plan"
+            file.problem((*place, key), f"found `{key}`", "a study decides that: remove it")
+            continue
+        found.append((JobDraft(file, wrong, listed, index, entry), entry))
+    return found
+
+
+def _bundled(entry: WorkloadEntry) -> dict[str, Any]:
+    given = {name: getattr(entry, name) for name in ("workload", "framework", "size", "steps", "batch")}
+    return {**given, "more": tuple(entry.args)}
+
+
+def _workload(draft: JobDraft, entry: WorkloadEntry) -> Workload:
+    job = draft.job()
+    return Workload(job, _bundled(entry) if entry.workload is not None else None, entry.takes)
+
+
+def bundled_command(bundled: Mapping[str, Any], job: Job) -> tuple[str, ...]:
+    """The words that run a workload of Headgate's: with this interpreter, unless the job names another.
+
+    Raises:
+        WorkloadError: It is not written in that framework.
+    """
+    _, *words = workloads.command(**bundled)
+    return (job.python or sys.executable, *words)
+
+
+def _check(
+    file: UserFile,
+    told: StudyFile,
+    vary: Mapping[str, Sequence[str]],
+    cluster: str | None,
+    entries: Sequence[WorkloadEntry],
+) -> None:
+    """Note what does not go together."""
+    if "shared" in told.scenarios and not told.background:
+        file.problem(("scenarios",), "found `shared` without a `background`", "say what runs beside each workload")
+    if "simultaneous" in told.scenarios and len(entries) == 1:
+        file.problem(("scenarios",), "found `simultaneous` with one workload", "give at least two")
+    for axis in sorted(OF_LAB & vary.keys()):
+        if cluster is None:
+            file.problem(("vary", axis), "found no `cluster`", "name the file of a lab: `cluster: lab.yaml`")
+    if cluster is not None and not os.path.isfile(cluster):
+        file.problem(("cluster",), f"found {told.cluster!r}, which is not a file", "correct the path")
+    for axis, values in vary.items():
+        if len(set(values)) < len(values):
+            file.problem(("vary", axis), "a value is given twice", "keep one")
+        for index, value in enumerate(values):
+            wrong = _wrong(axis, value)
+            if wrong is not None:
+                file.problem(("vary", axis, index), f"found {value!r}", wrong)
+    for entry in entries:
+        if entry.workload is None:
+            text = " ".join([*entry.args, *map(str, [entry.run or ""]), *entry.env.values()])
+            for axis in ARGUMENTS:
+                if axis in vary and axis not in _PLACEHOLDER.findall(text):
+                    name = entry.name or entry.script or "a command"
+                    cure = f"write {{{axis}}} into its `args`, `run` or `env`"
+                    file.problem(("vary", axis), f"nothing says how {name} is told its {axis}", cure)
+
+
+def _one_of(*names: str) -> Callable[[str], str | None]:
+    return lambda value: None if value in names else suggestion(value, names)
+
+
+def _wrong(axis: str, value: str) -> str | None:
+    """What is to be written in the place of a value; None where it is well."""
+    match axis:
+        case "overlay":
+            return _one_of(UNLIMITED, "vxlan")(value)
+        case "strategy":
+            return _one_of(*STRATEGIES)(value)
+        case "cores":
+            try:
+                return None if 0.0 < float(value) < 1e6 else "expected a positive number"
+            except ValueError:
+                return "expected a number of cores"
+        case "nic" | "disk" if value != UNLIMITED:
+            try:
+                units.rate(value)
+            except ValueError as error:
+                return f"{error}, or `{UNLIMITED}`"
+        case "policy":
+            try:
+                policies.make(value)
+            except UsageError as error:
+                return str(error)
+    return None
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """A text with the values of axes in the places that are named after them."""
+    return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), text)

@@ -1,0 +1,43 @@
+"""What a run of which every number is known tells of its cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.analysis.made_up import MadeUp, recording
+
+from headgate.studies.measuring import NotMeasuredError, measured
+
+
+def test_rates_come_from_the_window_in_which_all_are_warm_and_none_has_ended(tmp_path: Path) -> None:
+    jobs = {
+        "early": MadeUp(ran=1.0, steps=lambda t: 10.0 if t <= 20 else 40.0, end=30),  # faster once the other has ended
+        "late": MadeUp(ran=0.5, steps=5.0, start=5, end=20),
+    }
+    recording(tmp_path / "run.sqlite", jobs)
+    found = measured(tmp_path, ["early", "late"], warm=10)
+    assert found["window"] == [8.0, 20.0]  # 5 steps after second 6, and 10 more for the warm-up
+    assert [found["jobs"][job]["rate"] for job in jobs] == pytest.approx([10.0, 5.0])
+    assert found["jobs"]["late"]["cpu_seconds_per_step"] == pytest.approx(0.1)
+    assert [found["jobs"]["late"][part] for part in ("startup", "elapsed")] == [1.0, 15.0]
+    assert not found["disturbed"]
+    assert found["nodes"]["nimbus"]["idle"][0] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("outside", "stolen"), [(0.3, 0.0), (0.0, 0.3)])
+def test_foreign_and_stolen_cores_disturb_a_cell(tmp_path: Path, outside: float, stolen: float) -> None:
+    recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0)}, outside=outside, stolen=stolen)
+    assert measured(tmp_path, ["job"], warm=0)["disturbed"]
+
+
+def test_a_background_that_ends_before_what_it_is_to_slow_is_told(tmp_path: Path) -> None:
+    recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0), "hog": MadeUp(ran=1.0, end=25)})
+    with pytest.raises(NotMeasuredError, match=r"the background hog ended too early: 15\.0 s before"):
+        measured(tmp_path, ["job"], warm=0)
+
+
+def test_a_job_without_enough_steps_is_told_with_what_to_do(tmp_path: Path) -> None:
+    recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0, steps=1.0, end=8)})
+    with pytest.raises(NotMeasuredError, match="told 8 steps, and 10 are for its warm-up: give it more steps"):
+        measured(tmp_path, ["job"], warm=10)
