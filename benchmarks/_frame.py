@@ -27,6 +27,7 @@ import psutil
 from headgate import __version__
 from headgate.cli.status import latest
 from headgate.lab import nodes as lab_nodes
+from headgate.studies.statistics import Ratio, paired
 from headgate.telemetry.machine import topology
 from headgate.telemetry.store import RunReader
 
@@ -138,6 +139,19 @@ def heading(repetitions: int, *packages: str) -> None:
 def spread(values: Sequence[float]) -> str:
     """Median, and the least and the most in brackets."""
     return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
+    """The second of each pair over the first, as studies compare them.
+
+    Raises:
+        ValueError: There is no pair.
+    """
+    first, second = (dict(enumerate(each)) for each in zip(*pairs, strict=True))
+    found = paired(first, second)
+    if found is None:
+        raise ValueError("found no pair; expected at least one")
+    return found
 
 
 def write(path: Path | None, benchmark: str, content: dict[str, object], *packages: str) -> None:

@@ -47,6 +47,7 @@ from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
+from headgate.studies.statistics import say_ratio
 from headgate.telemetry.base import Target
 from headgate.telemetry.round import SamplingRound, samplers
 from headgate.testing.listener import ChannelListener
@@ -91,11 +92,11 @@ def of_a_job_alone(options: argparse.Namespace) -> object:
         for name, command in JOBS.items():
             plain(command)  # warms the page cache for both
             pairs = [(plain(command), *under_headgate(command, home)) for _ in range(options.repetitions)]
-            whole = [wall / base for base, wall, _ in pairs]
-            inside = [job / base for base, _, job in pairs]
+            whole = _frame.ratio([(base, wall) for base, wall, _ in pairs])
+            inside = _frame.ratio([(base, job) for base, _, job in pairs])
             base, wall = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
-            print(f"{name:24}{base:>12.1f} s{wall:>12.1f} s{_frame.spread(whole):>32}{_frame.spread(inside):>28}")
-            rows.append({"job": name, "pairs": pairs, "ratio": statistics.median(whole), "aim": AIM_ALONE})
+            print(f"{name:24}{base:>12.1f} s{wall:>12.1f} s{say_ratio(whole):>32}{say_ratio(inside):>28}")
+            rows.append({"job": name, "pairs": pairs, "ratio": whole.value, "aim": AIM_ALONE})
         _frame.end_hubs(_frame.environment(HEADGATE_HOME=home))
     return rows
 
@@ -158,11 +159,11 @@ def of_a_step(options: argparse.Namespace) -> object:
                     (seconds(base, turns, steps), seconds(way, turns, steps, *headgate))
                     for _ in range(options.repetitions)
                 ]
-                ratios = [under / plain for plain, under in pairs]
+                found = _frame.ratio(pairs)
                 without, under = (statistics.median(pair[i] for pair in pairs) * 1e3 for i in (0, 1))
                 name = f"{milliseconds:g} ms, {way}"
-                print(f"{name:24}{without:>9.3f} ms{under:>9.3f} ms{_frame.spread(ratios):>26}")
-                rows.append({"step": name, "pairs": pairs, "ratio": statistics.median(ratios), "aim": AIM_ALONE})
+                print(f"{name:24}{without:>9.3f} ms{under:>9.3f} ms{say_ratio(found):>26}")
+                rows.append({"step": name, "pairs": pairs, "ratio": found.value, "aim": AIM_ALONE})
         _frame.end_hubs(_frame.environment(HEADGATE_HOME=home))
     return rows
 

@@ -29,6 +29,7 @@ OF_THE_MACHINE = {
     "hub",
     "isolation",
     "lab",
+    "studies",
     "test_docs.py",
     "test_readme.py",
     "v2",

@@ -18,6 +18,7 @@ import pytest
 from tests import prose
 
 from headgate import clusterfile, jobfile, lab, planfile
+from headgate.studies import studyfile
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -101,6 +102,11 @@ def is_plan(block: Block) -> bool:
     return re.search(r"^strategy:", block.text, re.MULTILINE) is not None
 
 
+def is_study(block: Block) -> bool:
+    """Whether a block of YAML is a study file."""
+    return re.search(r"^workloads:", block.text, re.MULTILINE) is not None
+
+
 def commands(page: Path) -> list[tuple[str, int]]:
     """Command lines of a page's console blocks, and the exit code that each is said to have."""
     found = []
@@ -166,6 +172,7 @@ def test_blocks_are_of_a_language_that_is_checked(page: Path) -> None:
 def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Path) -> None:
     for block in reversed([block for block in blocks(page) if block.language == "yaml"]):
         name = "lab.yaml" if is_cluster(block) else "plan.yaml" if is_plan(block) else "jobs.yaml"
+        name = "study.yaml" if is_study(block) else name
         (folder / name).write_text(block.text)
     for line, code in commands(page):
         words = shlex.split(line, comments=True)
@@ -198,12 +205,14 @@ def test_python_blocks_run(block: Block, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("block", every("yaml"), ids=str)
-def test_yaml_blocks_are_job_plan_or_cluster_files(block: Block, folder: Path) -> None:
+def test_yaml_blocks_are_files_that_headgate_reads(block: Block, folder: Path) -> None:
     (folder / "block.yaml").write_text(block.text)
     if is_cluster(block):
         assert clusterfile.read(str(folder / "block.yaml")).cluster.nodes
     elif is_plan(block):
         assert planfile.load(str(folder / "block.yaml")).workers
+    elif is_study(block):
+        assert studyfile.load(str(folder / "block.yaml")).workloads
     else:
         assert jobfile.load(str(folder / "block.yaml"))
 

@@ -36,9 +36,10 @@ VERBS = {
     "profile": "Measure what a script's model costs.",
     "calibrate": "Measure how fast this machine, a lab or a cluster is.",
     "simulate": "Compare policies on a trace, without running its jobs.",
+    "study": "Measure a grid of experiments, with intervals and a noise floor.",
     "lab": "Make several nodes inside this machine, to try things on.",
     "doctor": "Show this machine, and what Headgate cannot control on it.",
-    "schema": "Print the JSON schema of a job, plan or cluster file.",
+    "schema": "Print the JSON schema of a job, plan, cluster or study file.",
 }
 
 

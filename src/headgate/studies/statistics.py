@@ -131,6 +131,11 @@ def say(ratio: Ratio, floor: float) -> str:
     return f"{found} by {size} ({between})"
 
 
+def say_ratio(ratio: Ratio) -> str:
+    """`1.02 (0.97 to 1.08)`."""
+    return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
 def _percent(part: float) -> str:
     return f"{part * 100:.0f}" if part >= 0.0995 else f"{part * 100:.2g}"
 

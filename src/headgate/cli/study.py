@@ -1,0 +1,218 @@
+"""`headgate study`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headgate.cli.following import wide_console
+from headgate.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from headgate.studies.findings import Findings
+    from headgate.studies.grid import PlannedTime
+    from headgate.studies.journal import Journal
+    from headgate.studies.studyfile import Study
+
+
+class _OfFile(click.Group):
+    """Takes a file where no command below it is named: `headgate study FILE` is `headgate study run FILE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = next((word for word in args if not word.startswith("-")), None)
+        if first is not None and first not in self.commands:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_OfFile, subcommand_metavar="FILE [OPTIONS] | COMMAND [ARGS]...")
+def command() -> None:
+    """Measure a study: what a grid of experiments costs, repeated, with intervals and a noise floor.
+
+    FILE says which workloads run, in which scenarios, and what is varied. `headgate study FILE` takes the options of
+    `headgate study run`. Every command takes --json.
+
+    \b
+    Example: headgate study shared.yaml
+             headgate study shared.yaml --dry-run
+             headgate study shared.yaml --resume
+             headgate study show shared
+             headgate study compare shared-20260314 shared-20260315
+    """
+
+
+@command.command("run")
+@click.argument("file")
+@click.option("--dry-run", is_flag=True, help="Print the cells and the planned time, and run nothing.")
+@click.option("--quick", is_flag=True, help="Repeat each cell twice, and no block again: no intervals, no findings.")
+@click.option("--resume", is_flag=True, help="Go on with the latest study of that name; what failed is run again.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def run(file: str, dry_run: bool, quick: bool, resume: bool, as_json: bool) -> int:
+    """Run a study, and say what came of it.
+
+    Each cell is an ordinary run, once in each block. Ctrl-C ends the run under way and keeps what was measured.
+    --resume goes on, also after a kill -9. If others disturb a block, it is done again, and both are kept.
+
+    \b
+    Example: headgate study shared.yaml
+             headgate study run shared.yaml --quick
+             headgate study shared.yaml --dry-run --json
+             headgate study shared.yaml --resume
+
+    \b
+    Exit codes: 0   every cell is measured, or this machine cannot measure it
+                1   a cell failed
+                2   bad input, or more time is planned than `budget` allows
+                130 interrupted
+    """
+    from headgate.studies import grid, journal, running, studyfile
+
+    study = studyfile.load(file)
+    before = journal.of_name(study.name)
+    repetitions = min(study.repetitions, grid.QUICK_REPETITIONS) if quick else study.repetitions
+    planned = grid.planned_time(study, repetitions, _known(before))
+    if dry_run:
+        _show_plan(study, planned, as_json)
+        return 0
+    click.echo(f"planned: {planned}", err=True)
+    grid.check_budget(study, planned)
+    about: dict[str, Any] = {
+        "seed": study.seed,
+        "repetitions": repetitions,
+        "axes": {axis: list(values) for axis, values in study.vary.items()},
+        "priorities": {each.job.name: each.job.priority for each in study.workloads},
+        "cells": [{**asdict(cell), "name": cell.name} for cell in planned.cells],
+    }
+    if resume:
+        if not before:
+            raise NotFoundError(f"there is no study {study.name!r} to go on with; leave out --resume")
+        kept = before[-1]
+    else:
+        kept = journal.create(study.name, file, about)
+    with kept:
+        if resume:
+            kept.describe({**kept.about, **about})
+            _say_machine(kept)
+        click.echo(f"study {kept.folder.name} in {kept.folder}", err=True)
+        try:
+            running.StudyRun(study, kept, planned, not quick, lambda line: click.echo(line, err=True)).run()
+        except KeyboardInterrupt:
+            count = len(kept.measurements())
+            click.echo(f"{count} measurements are kept; go on with: headgate study {file} --resume", err=True)
+            return 130
+        found = _conclude(kept, as_json)
+    return int(any(cell.state == "failed" for cell in found.cells))
+
+
+@command.command()
+@click.argument("study", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def show(study: str | None, as_json: bool) -> None:
+    """Show what a study has come to, and write its page again.
+
+    STUDY is a study's name or part of it; by default the latest. You can look at one that still runs.
+
+    \b
+    Example: headgate study show
+             headgate study show shared-20260314
+             headgate study show --json
+    """
+    from headgate.studies import journal
+
+    _conclude(journal.find(study), as_json)
+
+
+@command.command()
+@click.argument("first")
+@click.argument("second")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def compare(first: str, second: str, as_json: bool) -> None:
+    """Say which cells of two studies differ: the second against the first.
+
+    FIRST and SECOND are names of studies, or parts of them.
+
+    \b
+    Example: headgate study compare shared-20260314 shared-20260315
+             headgate study compare shared-20260314 shared-20260315 --json
+    """
+    from headgate.studies import journal
+    from headgate.studies.findings import between
+    from headgate.studies.statistics import change, say
+
+    ours, theirs = (_findings(journal.find(name)) for name in (first, second))
+    found, only = between(ours, theirs)
+    if as_json:
+        rows = [
+            {"cell": cell, **asdict(ratio), "floor": floor, "change": change(ratio, floor)}
+            for cell, ratio, floor in found
+        ]
+        click.echo(json.dumps({"studies": [ours.name, theirs.name], "cells": rows, "only": only}, indent=2))
+        return
+    click.echo(f"{theirs.name} against {ours.name}")
+    for cell, ratio, floor in found:
+        click.echo(f"  {cell}: {say(ratio, floor)}")
+    for cell in only:
+        click.echo(f"  {cell}: only one of the studies has it")
+
+
+def _known(before: list[Journal]) -> dict[str, float]:
+    """Seconds of a run by workload, as former studies of that name measured them."""
+    from headgate.studies import journal
+
+    took: dict[str, list[float]] = {}
+    here = journal.machine()
+    for each in before[-1].measurements() if before else ():
+        if each.state == "measured" and each.machine == here:
+            for name in each.cell["workloads"]:
+                took.setdefault(name, []).append(each.figures["took"] / len(each.cell["workloads"]))
+    return {name: sum(seconds) / len(seconds) for name, seconds in took.items()}
+
+
+def _show_plan(study: Study, planned: PlannedTime, as_json: bool) -> None:
+    from headgate.studies.grid import cell_run
+
+    if as_json:
+        cells = [{**asdict(cell), "name": cell.name, "key": cell_run(study, cell).key} for cell in planned.cells]
+        told = {"study": study.name, "seconds": planned.total, "repetitions": planned.repetitions, "cells": cells}
+        click.echo(json.dumps(told, indent=2))
+        return
+    for cell in planned.cells:
+        click.echo(cell.name)
+    click.echo(f"planned: {planned}")
+
+
+def _say_machine(kept: Journal) -> None:
+    """Say what has changed of the machine since a study began."""
+    from headgate.studies import journal
+
+    was, here = kept.about["machine"], journal.machine()
+    changed = [f"{what} {was.get(what)} → {value}" for what, value in here.items() if was.get(what) != value]
+    if changed:
+        apart = sum(each.machine != here for each in kept.measurements())
+        click.echo(f"this machine has changed: {'; '.join(changed)}; {apart} measurements are kept apart", err=True)
+
+
+def _findings(kept: Journal) -> Findings:
+    from headgate.studies.findings import findings
+    from headgate.telemetry.store import told_as_damage
+
+    with told_as_damage(kept.folder / "results.jsonl"):
+        return findings(kept.folder.name, kept.about, kept.measurements())
+
+
+def _conclude(kept: Journal, as_json: bool) -> Findings:
+    """Write the page of a study, and say what it came to."""
+    from headgate.studies import report
+
+    found = _findings(kept)
+    page: Path = report.write(found, kept.folder, kept.measurements())
+    if as_json:
+        click.echo(json.dumps({**report.as_json(found), "report": str(page)}, indent=2))
+    else:
+        report.tell(found, wide_console())
+        click.echo(f"Report: {page}")
+    return found

@@ -1,0 +1,402 @@
+"""What the measurements of a study come to: each cell's figures, what differs from what, and how jobs shared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from headgate.studies.journal import Measurement
+from headgate.studies.statistics import (
+    LEAST_REPETITIONS,
+    Change,
+    Ratio,
+    change,
+    noise_floor,
+    over_blocks,
+    paired,
+    say,
+    say_ratio,
+    unpaired,
+)
+
+Metric = Literal["step", "elapsed", "cpu"]
+"""Seconds of a sample or step in the warm window, from the start to the end, and CPU seconds of a step."""
+METRICS: Mapping[Metric, str] = {"step": "", "elapsed": "from start to end, ", "cpu": "in CPU time a step, "}
+_Place = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...], bool]
+_LEAST_LOST = 0.02
+"""Part of the time: less that was lost to other jobs names no resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyCell:
+    """A cell of a study and what was measured of it.
+
+    Args:
+        figures: By block, as `measuring.measured`; of a block that was done again the calmer one.
+        reason: Why a cell without figures has none.
+        tries: How many measurements there are, those of disturbed blocks among them.
+        disturbed: In how many of the blocks that count others disturbed it.
+    """
+
+    name: str
+    scenario: str
+    workloads: tuple[str, ...]
+    values: tuple[tuple[str, str], ...]
+    is_repeat: bool
+    figures: Mapping[int, Mapping[str, Any]]
+    state: str
+    reason: str
+    tries: int
+    disturbed: int
+
+    def seconds(self, job: str, metric: Metric) -> dict[int, float]:
+        """A figure of a job by block; blocks that lack it are left out."""
+        found: dict[int, float] = {}
+        for block, figures in self.figures.items():
+            told = figures["jobs"][job]
+            value = 1.0 / told["rate"] if metric == "step" else told["elapsed"]
+            value = told["cpu_seconds_per_step"] if metric == "cpu" else value
+            if value:
+                found[block] = float(value)
+        return found
+
+    def mean(self, job: str, name: str) -> float | None:
+        """The mean of a figure of a job over blocks."""
+        values = [each["jobs"][job][name] for each in self.figures.values()]
+        known = [float(value) for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One cell over another that differs from it in one thing.
+
+    Args:
+        job: The workload whose times are compared.
+        what: The thing: an axis, or `scenario`.
+        value: Its value in the cell.
+        base: Its value in the other.
+        rest: The values that both have.
+        floor: By how much the cell that others are compared with differs from itself.
+    """
+
+    job: str
+    scenario: str
+    what: str
+    value: str
+    base: str
+    rest: tuple[tuple[str, str], ...]
+    metric: Metric
+    ratio: Ratio
+    floor: float
+
+    @property
+    def change(self) -> Change:
+        return change(self.ratio, self.floor)
+
+    @property
+    def title(self) -> str:
+        """What is compared: `small solo, isolation container against process`."""
+        rest = "".join(f", {axis} {value}" for axis, value in self.rest)
+        where = f"{self.job}{'' if self.what == 'scenario' else f' {self.scenario}'}{rest}"
+        return f"{where}, {self.what} {self.value} against {self.base}"
+
+    @property
+    def words(self) -> str:
+        return say(self.ratio, self.floor)
+
+
+@dataclass(frozen=True, slots=True)
+class CellSharing:
+    """How jobs that ran at once shared the machines.
+
+    Args:
+        phi: By job, the rate together over that on its part of the cores alone: 1 is its due.
+        total: S, the rates together over those alone on all cores, summed: above 1, sharing pays.
+        dominance: D, the largest φ over the smallest; within the noise where the interval holds 1.
+        most: The job with the largest φ.
+        least: The job with the smallest.
+        floor: By how much the same jobs at once differ from themselves.
+        cause: Why one got more: its priority, else the resource through which most was lost to others; empty where
+            little was lost.
+        verdicts: By job, what `headgate explain` says most often.
+    """
+
+    values: tuple[tuple[str, str], ...]
+    phi: Mapping[str, Ratio]
+    total: Ratio
+    dominance: Ratio
+    most: str
+    least: str
+    floor: float
+    cause: str
+    verdicts: Mapping[str, str]
+
+    @property
+    def dominates(self) -> bool:
+        """Whether one job dominates, beyond the noise."""
+        return change(self.dominance, self.floor) == "slower"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that a study came to.
+
+    Args:
+        apart: Measurements that do not count: of another machine, or of cells that run something else since.
+    """
+
+    name: str
+    about: Mapping[str, Any]
+    cells: tuple[StudyCell, ...]
+    effects: tuple[Effect, ...]
+    sharing: tuple[CellSharing, ...]
+    machine: Mapping[str, str]
+    apart: int
+    notes: tuple[str, ...] = field(default=())
+
+    def sentences(self) -> list[str]:
+        """What follows, in words: findings first, then what shows no difference."""
+        told = [each for each in self.effects if each.metric == "step"]
+        ranks = {"slower": 0, "faster": 0, "unsure": 1, "none": 2}
+        lines = [f"{each.title}: {each.words}." for each in sorted(told, key=lambda each: ranks[each.change])]
+        lines += [
+            f"{each.title}: {METRICS[each.metric]}{each.words}."
+            for each in self.effects
+            if each.metric != "step" and each.change in ("slower", "faster")
+        ]
+        return [*lines, *(line for each in self.sharing for line in _shared(each))]
+
+
+def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -> Findings:
+    """What the measurements of a study come to.
+
+    Args:
+        about: As `Journal.about`.
+        kept: All measurements, the oldest first; those on the machine of the last one count.
+    """
+    machine = kept[-1].machine if kept else about["machine"]
+    here = [each for each in kept if each.machine == machine]
+    latest = {_place(each.cell): each.key for each in here}
+    counted = [each for each in here if latest[_place(each.cell)] == each.key]
+    planned = {_place(each): each for each in about["cells"]}
+    attempts = _calmer(counted)
+    cells = {place: _cell(place, told, counted, attempts) for place, told in planned.items()}
+    floors = _Floors(cells)
+    axes: Mapping[str, Sequence[str]] = about["axes"]
+    effects = [each for metric in METRICS for each in _effects(cells, axes, floors, metric)]
+    priorities: Mapping[str, float] = about.get("priorities", {})
+    shared = [each for cell in cells.values() if (each := _sharing(cell, cells, floors, priorities)) is not None]
+    notes = list(_notes(about, machine, len(kept) - len(counted), cells.values()))
+    return Findings(
+        name,
+        about,
+        tuple(cells.values()),
+        tuple(effects),
+        tuple(shared),
+        machine,
+        len(kept) - len(counted),
+        tuple(notes),
+    )
+
+
+def _place(cell: Mapping[str, Any]) -> _Place:
+    values = tuple((axis, value) for axis, value in cell["values"])
+    return cell["scenario"], tuple(cell["workloads"]), values, cell["is_repeat"]
+
+
+def _calmer(counted: Sequence[Measurement]) -> dict[int, int]:
+    """Of each block the attempt that counts: the one with fewer disturbed cells, once it has all that were measured."""
+    found: dict[int, int] = {}
+    for block in {each.block for each in counted}:
+        good = [each for each in counted if each.block == block and each.state == "measured"]
+        done = Counter(each.attempt for each in good)
+        disturbed = Counter(each.attempt for each in good if each.figures["disturbed"])
+        found[block] = int(done[1] >= done[0] and disturbed[1] < disturbed[0])
+    return found
+
+
+def _cell(
+    place: _Place, told: Mapping[str, Any], counted: Sequence[Measurement], attempts: Mapping[int, int]
+) -> StudyCell:
+    mine = [each for each in counted if _place(each.cell) == place]
+    good = [each for each in mine if each.state == "measured" and each.attempt == attempts[each.block]]
+    chosen = {each.block: each.figures for each in good}
+    state, reason = ("measured", "") if chosen else ("not measured", "its turn has not come")
+    if mine and not chosen:
+        state, reason = mine[-1].state, mine[-1].reason
+    disturbed = sum(bool(figures["disturbed"]) for figures in chosen.values())
+    return StudyCell(told["name"], *place, chosen, state, reason, len(mine), disturbed)
+
+
+class _Floors:
+    """How much cells differ from themselves, by scenario, job and metric."""
+
+    def __init__(self, cells: Mapping[_Place, StudyCell]) -> None:
+        self._cells = cells
+
+    def of(self, scenarios: Sequence[str], job: str, metric: Metric) -> float:
+        """The largest of several scenarios; 0 where no cell was measured twice."""
+        repeats = []
+        for again in self._cells.values():
+            if again.is_repeat and again.scenario in scenarios and job in again.workloads:
+                once = self._cells[again.scenario, again.workloads, again.values, False]
+                repeats.append(paired(once.seconds(job, metric), again.seconds(job, metric)))
+        return noise_floor([each for each in repeats if each is not None])
+
+
+def _effects(
+    cells: Mapping[_Place, StudyCell], axes: Mapping[str, Sequence[str]], floors: _Floors, metric: Metric
+) -> Iterator[Effect]:
+    for cell in cells.values():
+        if cell.is_repeat or cell.scenario == "slice":
+            continue
+        for job in cell.workloads:
+            for what, base, value, other in _bases(cell, cells, axes):
+                ratio = paired(other.seconds(job, metric), cell.seconds(job, metric))
+                if ratio is not None:
+                    floor = floors.of((cell.scenario, other.scenario), job, metric)
+                    rest = tuple(each for each in cell.values if each[0] != what)
+                    yield Effect(job, cell.scenario, what, value, base, rest, metric, ratio, floor)
+
+
+def _bases(
+    cell: StudyCell, cells: Mapping[_Place, StudyCell], axes: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, str, str, StudyCell]]:
+    """What a cell differs in from others, their value of that, its own, and these."""
+    for axis, value in cell.values:
+        base = axes[axis][0]
+        values = tuple((name, base if name == axis else each) for name, each in cell.values)
+        if base != value and (other := cells.get((cell.scenario, cell.workloads, values, False))) is not None:
+            yield axis, base, value, other
+    if cell.scenario in ("shared", "distributed"):
+        values = tuple(each for each in cell.values if each[0] != "strategy")
+        if (other := cells.get(("solo", cell.workloads, values, False))) is not None:
+            yield "scenario", "solo", cell.scenario, other
+
+
+def _sharing(
+    cell: StudyCell, cells: Mapping[_Place, StudyCell], floors: _Floors, priorities: Mapping[str, float]
+) -> CellSharing | None:
+    """What the jobs of a cell that ran at once got; None where one of them was not measured alone."""
+    if cell.scenario != "simultaneous" or cell.is_repeat:
+        return None
+    rates: dict[str, dict[str, dict[int, float]]] = {"together": {}, "alone": {}, "slice": {}}
+    for job in cell.workloads:
+        alone, sliced = (cells[scenario, (job,), cell.values, False] for scenario in ("solo", "slice"))
+        for kind, each in (("together", cell), ("alone", alone), ("slice", sliced)):
+            rates[kind][job] = {block: 1.0 / seconds for block, seconds in each.seconds(job, "step").items()}
+    blocks = sorted(set.intersection(*(set(each) for kind in rates.values() for each in kind.values())))
+    if not blocks:
+        return None
+    together, alone_rates, slices = rates["together"], rates["alone"], rates["slice"]
+
+    def phi(job: str, block: int) -> float:
+        return together[job][block] / slices[job][block]
+
+    def total(block: int) -> float:
+        return sum(together[job][block] / alone_rates[job][block] for job in cell.workloads)
+
+    each_phi = {job: _of_blocks(partial(phi, job), blocks) for job in cell.workloads}
+    most, least = (choose(each_phi, key=lambda job: each_phi[job].value) for choose in (max, min))
+    return CellSharing(
+        values=cell.values,
+        phi=each_phi,
+        total=_of_blocks(total, blocks),
+        dominance=_of_blocks(lambda block: phi(most, block) / phi(least, block), blocks),
+        most=most,
+        least=least,
+        floor=max(floors.of(("simultaneous",), job, "step") for job in cell.workloads),
+        cause=_cause(cell, *(priorities.get(job, 1.0) for job in (most, least))),
+        verdicts={job: _verdict(cell, job) for job in cell.workloads},
+    )
+
+
+def _of_blocks(figure: Callable[[int], float], blocks: Sequence[int]) -> Ratio:
+    ratio = over_blocks(figure, blocks)
+    assert ratio is not None
+    return ratio
+
+
+def _cause(cell: StudyCell, most: float, least: float) -> str:
+    """Why one job got more than another: its priority, else that through which they lost most, by their accounts."""
+    if most > least:
+        return f"priority {most:g} against {least:g}"
+    lost: Counter[str] = Counter()
+    elapsed = 0.0
+    for figures in cell.figures.values():
+        for job in figures["jobs"].values():
+            elapsed += job["elapsed"]
+            for each in job["lost"]:
+                if each["to"] in cell.workloads:
+                    lost[each["resource"]] += each["seconds"]
+    worst = lost.most_common(1)
+    return worst[0][0] if worst and worst[0][1] >= _LEAST_LOST * elapsed else ""
+
+
+def _verdict(cell: StudyCell, job: str) -> str:
+    told = Counter(each["jobs"][job]["verdict"] for each in cell.figures.values())
+    return told.most_common(1)[0][0] if told else ""
+
+
+def _shared(sharing: CellSharing) -> Iterator[str]:
+    values = "".join(f", {axis} {value}" for axis, value in sharing.values)
+    at_once = f"{' + '.join(sharing.phi)} at once{values}"
+    total, dominance = (say_ratio(each) for each in (sharing.total, sharing.dominance))
+    if not sharing.total.has_interval:
+        yield f"{at_once}: S = {total}, D = {dominance}; no finding with fewer than {LEAST_REPETITIONS} repetitions."
+        return
+    pays = {"slower": "running at once pays", "faster": "running at once costs"}
+    said = pays.get(
+        change(sharing.total, sharing.floor), f"no difference from one after the other seen (floor {sharing.floor:.0%})"
+    )
+    yield f"{at_once}: S = {total}: {said}."
+    if sharing.dominates:
+        cause = f", by {sharing.cause}" if sharing.cause else ""
+        yield f"{sharing.most} dominates {sharing.least}{values}: D = {dominance}{cause}."
+    else:
+        yield f"No job dominates{values}: D = {dominance}, floor {sharing.floor:.0%}."
+
+
+def _notes(
+    about: Mapping[str, Any], machine: Mapping[str, str], apart: int, cells: Collection[StudyCell]
+) -> Iterator[str]:
+    """What a reader has to know of how it was measured."""
+    changed = [
+        f"{what} {was} → {machine.get(what, '')}" for what, was in about["machine"].items() if machine.get(what) != was
+    ]
+    if changed:
+        yield f"This machine has changed since the study began: {'; '.join(changed)}."
+    if apart:
+        yield f"{apart} measurements are kept apart: of another machine, or of scripts that have changed since."
+    disturbed = sum(cell.disturbed for cell in cells)
+    if disturbed:
+        count = sum(len(cell.figures) for cell in cells)
+        yield f"Others used more than a tenth of the cores during {disturbed} of {count} measurements that count."
+    for cell in cells:
+        if not cell.figures:
+            yield f"{cell.name}: {cell.state}: {cell.reason}."
+
+
+def between(first: Findings, second: Findings) -> tuple[list[tuple[str, Ratio, float]], list[str]]:
+    """Cells that two studies have in common, with the second over the first and the larger of their floors; and names
+    of those that only one has."""
+    ours, theirs = ({cell.name: cell for cell in each.cells if cell.figures} for each in (first, second))
+    found = []
+    for name in (each for each in ours if each in theirs):
+        for job in ours[name].workloads:
+            ratio = unpaired(*(list(each[name].seconds(job, "step").values()) for each in (ours, theirs)))
+            floor = max(
+                _Floors({_key(c): c for c in each.cells}).of((ours[name].scenario,), job, "step")
+                for each in (first, second)
+            )
+            if ratio is not None and not ours[name].is_repeat:
+                found.append((name if len(ours[name].workloads) == 1 else f"{job} in {name}", ratio, floor))
+    return found, sorted(ours.keys() ^ theirs.keys())
+
+
+def _key(cell: StudyCell) -> _Place:
+    return cell.scenario, cell.workloads, cell.values, cell.is_repeat

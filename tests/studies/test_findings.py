@@ -1,0 +1,193 @@
+"""What follows from measurements that are made up: effects, sharing, machines that changed, lines half written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headgate.errors import StorageError
+from headgate.studies import journal, report
+from headgate.studies.findings import Findings, between, findings
+from headgate.studies.journal import Journal, Measurement
+
+HERE = {"host": "one", "CPU": "fast", "CPUs": "2"}
+Values = Sequence[tuple[str, str]]
+
+
+def cell(scenario: str, *jobs: str, values: Values = (), again: bool = False) -> dict[str, Any]:
+    name = f"{' + '.join(jobs)} {scenario}{dict(values) or ''}{again or ''}"
+    return {"scenario": scenario, "workloads": jobs, "values": values, "is_repeat": again, "name": name}
+
+
+def figures(rates: Mapping[str, float], disturbed: bool = False, to: str = "") -> dict[str, Any]:
+    jobs = {
+        job: {
+            "unit": "steps",
+            "rate": rate,
+            "step_seconds": 1 / rate,
+            "elapsed": 10.0,
+            "startup": 1.0,
+            "cpu_seconds_per_step": 0.1,
+            "memory_peak_bytes": 1e6,
+            "verdict": "neighbour-cores" if to else "healthy",
+            "why": "",
+            "lost": [{"to": to, "resource": "cores", "seconds": 5.0}] if to else [],
+            "more": {"cores": {"1.25": {"speedup": 1.2, "low": 1.1, "high": 1.3}, "2": None, "inf": None}},
+        }
+        for job, rate in rates.items()
+    }
+    node: dict[str, Any] = {
+        name: [1.0, 2.0] for name in ("idle", "cpu_fullest_core", "memory_bytes", "net_in", "net_out")
+    }
+    node |= {name: [None, None] for name in ("disk_read", "disk_write")}
+    run = {"run": "r", "seconds": 10.0, "disturbed": disturbed, "foreign_cores": 0.0, "stolen_cores": 0.0}
+    return {**run, "jobs": jobs, "nodes": {"vm": {"cores": 2.0, "memory": 2**30, **node}}}
+
+
+def measurement(told: Mapping[str, Any], block: int, found: Mapping[str, Any], attempt: int = 0) -> Measurement:
+    return Measurement(f"key of {told['name']}", told, block, attempt, "measured", "", HERE, 0.0, found)
+
+
+def about(cells: Sequence[Mapping[str, Any]], **axes: Sequence[str]) -> dict[str, Any]:
+    return {"name": "made", "seed": 0, "repetitions": 6, "machine": HERE, "axes": axes, "cells": cells}
+
+
+def of_batches(ratio: float) -> tuple[dict[str, Any], list[Measurement]]:
+    """A study of one workload with two batches, in six blocks."""
+    draw = np.random.default_rng(1)
+    few, many = (cell("solo", "a", values=[("batch", batch)]) for batch in ("8", "16"))
+    again = {**few, "is_repeat": True, "name": "again"}
+    kept = [
+        measurement(told, block, figures({"a": 10.0 / slower * float(np.exp(draw.normal(0, 0.01)))}))
+        for block in range(6)
+        for told, slower in ((few, 1.0), (many, ratio), (again, 1.0))
+    ]
+    return about([few, many, again], batch=["8", "16"]), kept
+
+
+def of_twins(priority: float, to: str, seed: int = 2) -> tuple[dict[str, Any], list[Measurement]]:
+    """Two jobs at once on two cores: the first gets `priority` times what the second gets."""
+    draw = np.random.default_rng(seed)
+    names = ("a", "b")
+    parts = {"a": priority / (1 + priority), "b": 1 / (1 + priority)}
+    alone = [cell(scenario, job) for scenario in ("solo", "slice") for job in names]
+    both, again = cell("simultaneous", *names), cell("simultaneous", *names, again=True)
+    kept = []
+    for block in range(6):
+        noise = iter(np.exp(draw.normal(0, 0.01, 8)))
+        for told in alone:
+            rate = 10.0 if told["scenario"] == "solo" else 5.0
+            kept.append(measurement(told, block, figures({told["workloads"][0]: rate * next(noise)})))
+        for told in (both, again):
+            rates = {job: 10 * parts[job] * next(noise) for job in names}
+            kept.append(measurement(told, block, figures(rates, to=to)))
+    return about([*alone, both, again]), kept
+
+
+def found(study: tuple[dict[str, Any], list[Measurement]]) -> Findings:
+    return findings("made", *study)
+
+
+def test_a_planted_effect_is_told_with_its_interval() -> None:
+    [step] = [each for each in found(of_batches(1.25)).effects if each.metric == "step"]
+    assert step.change == "slower"
+    assert step.ratio.low <= 1.25 <= step.ratio.high
+    assert step.title == "a solo, batch 16 against 8"
+    assert found(of_batches(1.25)).sentences()[0].startswith("a solo, batch 16 against 8: slower by 2")
+    assert "no difference seen (floor" in found(of_batches(1.0)).sentences()[0]
+
+
+def test_twins_share_evenly() -> None:
+    every = [found(of_twins(1.0, "b", seed)).sharing[0] for seed in range(20)]
+    for ratios in ([each.total for each in every], *([each.phi[job] for each in every] for job in ("a", "b"))):
+        assert sum(ratio.low <= 1.0 <= ratio.high for ratio in ratios) >= 17
+    assert sum(each.dominates for each in every) <= 1
+    assert every[0].cause == "cores"
+    assert any(line.startswith("No job dominates: D = ") for line in found(of_twins(1.0, "")).sentences())
+
+
+def test_three_times_the_priority_is_three_times_the_share() -> None:
+    told, kept = of_twins(3.0, "b")
+    [sharing] = findings("made", {**told, "priorities": {"a": 3.0, "b": 1.0}}, kept).sharing
+    assert sharing.cause == "priority 3 against 1"
+    assert sharing.dominates
+    assert (sharing.most, sharing.least) == ("a", "b")
+    assert sharing.dominance.value == pytest.approx(3.0, rel=0.05)
+    assert sharing.phi["a"].value == pytest.approx(1.5, rel=0.05)
+
+
+def test_of_a_block_that_was_done_again_the_calm_attempt_counts() -> None:
+    told, kept = of_batches(1.0)
+    disturbed = [replace(each, figures={**each.figures, "disturbed": True}) for each in kept if each.block == 0]
+    calm = [replace(each, attempt=1, figures=figures({"a": 99.0})) for each in disturbed]
+    rest = [each for each in kept if each.block]
+    study = findings("made", told, [*disturbed, *rest, *calm])
+    assert study.cells[0].figures[0]["jobs"]["a"]["rate"] == 99.0
+    assert study.cells[0].tries == 7
+    assert findings("made", told, [*disturbed, *rest, *calm[:2]]).cells[0].disturbed == 1  # not done again yet
+
+
+def test_measurements_of_another_machine_and_of_other_scripts_are_kept_apart() -> None:
+    told, kept = of_batches(1.0)
+    there = [replace(each, machine={**HERE, "CPU": "slow"}) for each in kept]
+    changed = [replace(each, key=f"new {each.key}") for each in kept[:3]]
+    study = findings("made", told, [*kept, *there, *[replace(each, machine=there[0].machine) for each in changed]])
+    assert study.apart == len(kept) + len(there)
+    assert "CPU fast → slow" in study.notes[0]
+
+
+def test_what_could_not_be_measured_is_told_with_the_reason() -> None:
+    told, kept = of_batches(1.0)
+    refused = [
+        replace(each, state="not measured", reason="no Docker", figures={}) if each.cell["name"] == "again" else each
+        for each in kept
+    ]
+    assert "again: not measured: no Docker." in findings("made", told, refused).notes
+    assert any("its turn has not come" in note for note in findings("made", told, []).notes)
+
+
+def test_two_studies_are_compared_cell_by_cell() -> None:
+    told, kept = of_batches(1.25)
+    faster = [replace(each, figures=figures({"a": 2 * each.figures["jobs"]["a"]["rate"]})) for each in kept]
+    rows, only = between(findings("one", told, kept), findings("two", told, faster))
+    assert [ratio.value for _, ratio, _ in rows] == pytest.approx([0.5, 0.5])
+    assert only == []
+
+
+def test_the_page_holds_every_table_and_escapes_names(tmp_path: Path) -> None:
+    told, kept = of_twins(3.0, "b")
+    kept = [replace(each, cell={**each.cell, "name": f"<i>{each.cell['name']}"}) for each in kept]
+    told["cells"] = [{**each, "name": f"<i>{each['name']}"} for each in told["cells"]]
+    study = findings("<b>made", told, kept)
+    page = report.write(study, tmp_path, kept).read_text()
+    assert "<b>made" not in page and "<i>a" not in page
+    for table in report.tables(study):
+        assert f"<h2>{table.title}" in page
+    assert len((tmp_path / "cells.csv").read_text().splitlines()) == 1 + 6 * (4 + 2 * 2)
+    assert json.loads(json.dumps(report.as_json(study)))["sharing"][0]["dominates"] is True
+    told, kept = of_batches(1.25)
+    drawn = report.write(findings("made", told, kept), tmp_path, kept).read_text()
+    assert '<svg id="effects"' in drawn
+
+
+def test_a_line_half_written_is_no_measurement_and_harms_no_other(tmp_path: Path) -> None:
+    _, kept = of_batches(1.0)
+    book = Journal(tmp_path)
+    book.add(kept[0])
+    with (tmp_path / journal.RESULTS).open("a") as file:
+        file.write('{"key": "half')
+    book.add(kept[1])
+    assert [each.cell["name"] for each in book.measurements()] == [each.cell["name"] for each in kept[:2]]
+
+
+def test_a_full_disk_is_told_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    _, kept = of_batches(1.0)
+    (tmp_path / journal.RESULTS).symlink_to("/dev/full")
+    with pytest.raises(StorageError, match=r"No space left.*--resume"):
+        Journal(tmp_path).add(kept[0])

@@ -1,0 +1,225 @@
+"""Studies of tiny scripts, measured by a hub: what is kept, gone on with, refused and told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hub.user import User
+
+from headgate.errors import InvalidFileError, UsageError
+from headgate.studies import grid, studyfile
+from headgate.testing import wait
+
+PACED = """
+    import sys, time
+    pause, steps = float(sys.argv[1]), int(sys.argv[2])
+    due = time.monotonic()
+    for step in range(1, steps + 1):
+        due += pause
+        time.sleep(max(due - time.monotonic(), 0.0))
+        print(f"step {step} loss {1 / step:.4f}", flush=True)
+"""
+"""Steps of a length that is kept, whatever else the machine does meanwhile."""
+
+
+def write(user: User, text: str, name: str = "paced.yaml") -> str:
+    user.write("paced.py", PACED)
+    user.write(name, text)
+    return name
+
+
+def kept(user: User) -> list[dict[str, Any]]:
+    """What all studies have measured, the oldest first."""
+    files = sorted((user.home / "studies").glob("*/results.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("}")]
+
+
+@pytest.mark.slow
+def test_a_step_that_is_a_quarter_longer_is_found_and_the_interval_holds_it(user: User) -> None:
+    study = """
+        workloads: [{name: paced, script: paced.py, args: ["{batch}", "30"]}]
+        vary: {batch: ["0.02", "0.025"]}
+        warm: 3
+    """
+    [step] = [each for each in user.json("study", write(user, study))["effects"] if each["metric"] == "step"]
+    assert step["change"] == "slower", step
+    assert step["ratio"]["low"] * 0.99 <= 1.25 <= step["ratio"]["high"] * 1.01
+
+
+@pytest.mark.slow
+def test_a_study_that_was_killed_goes_on_where_it_was(user: User) -> None:
+    file = write(
+        user,
+        """
+        workloads: [{name: paced, script: paced.py, args: ["0.02", "50"]}]
+        vary: {args: ["1", "2"]}
+        repetitions: 2
+        """,
+    )
+    process = user.starts("study", file, "--quick")
+    wait.until(lambda: len(kept(user)) >= 2 and len(list((user.home / "runs").iterdir())) >= 3, 60, "a third cell runs")
+    process.kill()
+    process.communicate()
+    told = user.json("study", file, "--quick", "--resume")
+    found = [(each["key"], each["block"], each["attempt"]) for each in kept(user)]
+    assert len(found) == len(set(found)) == 3 * 2
+    assert all(len(cell["figures"]) == 2 for cell in told["cells"])
+    assert len({each["figures"]["run"] for each in kept(user)}) == len(list((user.home / "runs").iterdir())) == 6
+    assert user.json("study", "show")["cells"] == told["cells"]
+    assert user.json("study", "compare", told["study"], told["study"])["only"] == []
+
+
+@pytest.mark.slow
+def test_a_cell_that_always_fails_is_told_the_rest_goes_on_and_it_is_tried_again(user: User) -> None:
+    user.write(
+        "broken.py", "import os, sys\nif not os.path.exists('mended'): sys.exit(3)\nexec(open('paced.py').read())"
+    )
+    file = write(
+        user,
+        """
+        workloads:
+          - {name: broken, script: broken.py, args: ["0.01", "30"]}
+          - {name: paced, script: paced.py, args: ["0.01", "30"]}
+        repetitions: 1
+        """,
+    )
+    told = user.json("study", file, "--quick", code=1)
+    assert {cell["state"] for cell in told["cells"] if cell["workloads"] == ["paced"]} == {"measured"}
+    assert any("broken solo: failed: broken ended as failed" in note for note in told["notes"])
+    user.touch("mended")
+    again = user.json("study", file, "--quick", "--resume")
+    assert all(cell["state"] == "measured" for cell in again["cells"])
+    assert [each["state"] for each in kept(user)].count("measured") == 4
+
+
+@pytest.mark.slow
+def test_a_background_is_ended_with_what_it_slows_and_one_that_ends_too_early_is_told(user: User) -> None:
+    study = """
+        workloads: [{{name: paced, script: paced.py, args: ["0.02", "40"]}}]
+        scenarios: [shared]
+        background: [{{name: hog, script: paced.py, args: ["0.02", "{steps}"]}}]
+        repetitions: 1
+    """
+    told = user.json("study", write(user, study.format(steps=100000), "long.yaml"), "--quick")
+    assert all(len(cell["figures"]) == 1 for cell in told["cells"])
+    told = user.json("study", write(user, study.format(steps=15), "short.yaml"), "--quick", code=1)
+    assert all("background-hog ended too early" in cell["reason"] for cell in told["cells"])
+
+
+@pytest.mark.slow
+def test_what_this_machine_cannot_do_is_a_cell_that_was_not_measured(user: User) -> None:
+    file = write(
+        user,
+        """
+        workloads: [{name: paced, script: paced.py, args: ["0.01", "30"]}]
+        vary: {isolation: [process, container]}
+        repetitions: 1
+        """,
+    )
+    user.variables["DOCKER_HOST"] = "unix:///nonexistent.sock"
+    told = user.json("study", file, "--quick")
+    [refused] = [cell for cell in told["cells"] if ["isolation", "container"] in cell["values"]]
+    assert refused["state"] == "not measured" and "Docker" in refused["reason"]
+
+
+BAD = {
+    "vary: {colour: [red]}": "unknown key 'colour'; expected one of args, batch, cores, data, disk, framework",
+    "vary: {isolaton: [process]}": "did you mean 'isolation'",
+    "vary: {batch: ['8']}": "write {batch} into its `args`",
+    "vary: {nic: [1Gbit]}": "found no `cluster`",
+    "vary: {strategy: [gossip]}": "expected one of allreduce, ps, async",
+    "vary: {cores: ['1', '1']}": "a value is given twice",
+    "scenarios: [shared]": "found `shared` without a `background`",
+    "scenarios: [simultaneous]": "found `simultaneous` with one workload",
+    "background: [{workload: alexnot}]": "unknown workload 'alexnot'; expected one of alexnet, resnet50",
+    "background: [{name: b}]": "or one of these as `workload`: alexnet, resnet50",
+    "repetitions: 0": "greater than or equal to 1",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_is_told_with_what_to_write(line: str, tmp_path: Path) -> None:
+    (tmp_path / "paced.py").write_text("")
+    (tmp_path / "bad.yaml").write_text(f"workloads: [{{script: paced.py}}]\n{line}\n")
+    with pytest.raises(InvalidFileError) as error:
+        studyfile.load(str(tmp_path / "bad.yaml"))
+    assert BAD[line] in str(error.value)
+    assert "line 2" in str(error.value)
+
+
+def study(tmp_path: Path, text: str) -> studyfile.Study:
+    (tmp_path / "paced.py").write_text("")
+    (tmp_path / "made.yaml").write_text(text)
+    return studyfile.load(str(tmp_path / "made.yaml"))
+
+
+def test_a_study_over_its_budget_is_refused_with_what_to_cut(tmp_path: Path) -> None:
+    made = study(
+        tmp_path,
+        """
+workloads: [{name: paced, script: paced.py, takes: 10s}]
+vary: {cores: ["1", "2", "3"], args: ["a", "b"]}
+repetitions: 5
+budget: 4m
+""",
+    )
+    planned = grid.planned_time(made, 5, {})
+    assert planned.total == (3 * 2 + 1) * 5 * 10
+    with pytest.raises(
+        UsageError, match=r"5 min 50 s.*budget is 4 min 0 s: cut `args` \(2 values\) to one: .* 3 min 20 s"
+    ):
+        grid.check_budget(made, planned)
+    grid.check_budget(made, grid.planned_time(made, 5, {"paced": 5.0}))
+
+
+def test_cells_are_known_by_all_that_they_run(tmp_path: Path) -> None:
+    text = "workloads: [{name: paced, script: paced.py}]\nvary: {cores: ['1', '2']}\nseed: %d\n"
+    made = study(tmp_path, text % 1)
+    keys = [grid.cell_run(made, cell).key for cell in grid.cells(made)]
+    assert len(set(keys)) == 3
+    assert keys == [grid.cell_run(made, cell).key for cell in grid.cells(study(tmp_path, text % 2))]
+    (tmp_path / "paced.py").write_text("print()")
+    assert not set(keys) & {grid.cell_run(made, cell).key for cell in grid.cells(made)}
+
+
+def test_jobs_at_once_are_measured_alone_and_on_their_part_of_the_cores_too(tmp_path: Path) -> None:
+    text = "workloads: [{name: a, script: paced.py}, {name: b, script: paced.py}]\nscenarios: [simultaneous]\n"
+    made = study(tmp_path, text)
+    found = [cell.name for cell in grid.cells(made) if not cell.is_repeat]
+    assert found == ["a solo", "b solo", "a slice", "b slice", "a + b simultaneous"]
+    [sliced, *_] = [cell for cell in grid.cells(made) if cell.scenario == "slice"]
+    [job] = grid.cell_run(made, sliced).measured
+    assert job.limits.cores == grid._cores(made) / 2
+
+
+def test_values_of_axes_reach_workloads_plans_and_the_lab(tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text("lab: true\nnodes: [{name: a, cores: 1, memory: 1GiB, nic: 1Gbit}]\n")
+    text = """
+workloads: [{workload: alexnet, steps: 5}, {name: own, script: paced.py, args: ["{batch}"]}]
+scenarios: [distributed]
+cluster: lab.yaml
+vary: {batch: ["8", "16"], strategy: [allreduce, async], nic: [none, 200Mbit]}
+"""
+    made = study(tmp_path, text)
+    last = [
+        cell for cell in grid.cells(made) if cell.values == (("batch", "16"), ("strategy", "async"), ("nic", "200Mbit"))
+    ]
+    theirs, own = (grid.cell_run(made, cell) for cell in last)
+    [job] = theirs.measured
+    assert isinstance(job.run, tuple) and job.run[-2:] == ("--batch", "16")
+    assert job.plan is not None and job.plan.servers == 1 and not job.plan.synchronous
+    assert own.measured[0].args == ("16",)
+    assert own.lab is not None and "nic: 200Mbit" in own.lab
+    first = grid.cell_run(made, grid.cells(made)[0])
+    assert first.lab is not None and "nic" not in first.lab
+
+
+def test_the_schema_says_what_every_key_means() -> None:
+    schema = studyfile.schema()
+    for model in (schema, *schema["$defs"].values()):
+        assert model["additionalProperties"] is False
+        assert all(each.get("description") for each in model["properties"].values()), model["title"]
+    assert {"script", "workload", "framework"} <= schema["$defs"]["WorkloadEntry"]["properties"].keys()
