@@ -239,6 +239,23 @@ model = nn.parallel.DistributedDataParallel(model)
 )
 """As torchrun starts it: rank, number of processes and the address of the first in the environment."""
 
+MPI = SCRIPT.format(
+    batch=BATCH,
+    opening="from mpi4py import MPI",
+    preparing="""
+world = MPI.COMM_WORLD
+def average(*_):
+    for each in model.parameters():
+        world.Allreduce(MPI.IN_PLACE, each.grad.numpy())
+        each.grad /= world.size
+optimizer.register_step_pre_hook(average)
+""",
+    epochs="range(100000)",
+    reporting="",
+    step="done",
+)
+"""As mpirun starts it."""
+
 
 def until(what: Callable[[], T], words: str) -> T:
     """The first true value of `what`.
@@ -286,7 +303,7 @@ class Bench:
         self.home.mkdir(mode=0o700)
         self.environment = environment(HEADGATE_HOME=str(self.home), OMP_NUM_THREADS="1")
         self.run = ""
-        for name, text in (("plain.py", PLAIN), ("train.py", HEADGATE), ("ddp.py", DDP)):
+        for name, text in (("plain.py", PLAIN), ("train.py", HEADGATE), ("ddp.py", DDP), ("mpi.py", MPI)):
             (self.folder / name).write_text(text)
 
     def headgate(self, *words: str) -> str:

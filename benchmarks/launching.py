@@ -1,15 +1,17 @@
-"""Headgate in the place of torchrun: the same script of PyTorch's DistributedDataParallel, started by either in turn.
+"""Headgate in the place of torchrun and of mpirun: the same script, started by either in turn. Under torchrun it uses
+PyTorch's DistributedDataParallel, under mpirun mpi4py.
 
     python benchmarks/launching.py [--tasks 2,4] [--repetitions 5] [--steps 1500] [--json PATH]
 
 Seconds from the command to the first step of all workers, Headgate's hub being up; and the median step of the first
-worker, as the ratio of Headgate's to torchrun's in the same repetition.
+worker, as the ratio of Headgate's to the launcher's in the same repetition.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -18,27 +20,31 @@ from pathlib import Path
 
 import _frame
 
-SCRIPT = "ddp.py"
+SCRIPTS = {"torchrun": "ddp.py", "mpirun": "mpi.py"}
 
 
-def by_torchrun(bench: _frame.Bench, count: int, steps: int) -> tuple[float, float]:
+def by_hand(bench: _frame.Bench, launcher: str, count: int, steps: int) -> tuple[float, float]:
     """Seconds to the first step of all, and of a step."""
     for path in bench.folder.glob("steps-*"):
         path.unlink()
-    where = ("--master-port", str(_frame.free_port()), "--nproc-per-node", str(count))
+    if launcher == "torchrun":
+        where = ("--master-port", str(_frame.free_port()), "--nproc-per-node", str(count))
+        command = [sys.executable, "-m", "torch.distributed.run", *where]
+    else:
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(count), sys.executable]
     began = time.time()
-    command = [sys.executable, "-m", "torch.distributed.run", *where, SCRIPT, str(steps)]
+    command += [SCRIPTS[launcher], str(steps)]
     subprocess.run(command, cwd=bench.folder, env=bench.environment, check=True, capture_output=True)
     return measured(bench, began)
 
 
-def by_headgate(bench: _frame.Bench, count: int, steps: int) -> tuple[float, float]:
+def by_headgate(bench: _frame.Bench, launcher: str, count: int, steps: int) -> tuple[float, float]:
     """The same of a job of Headgate's."""
     began = time.time()
-    bench.starts("--workers", str(count), count=steps, script=SCRIPT)
+    bench.starts("--workers", str(count), count=steps, script=SCRIPTS[launcher])
     _frame.until(lambda: bench.job()["state"] in ("done", "failed"), "the job ends")
     if bench.job()["state"] != "done":
-        raise RuntimeError(bench.headgate("logs", "ddp", "--all"))
+        raise RuntimeError(bench.headgate("logs", Path(SCRIPTS[launcher]).stem, "--all"))
     return measured(bench, began)
 
 
@@ -54,26 +60,27 @@ def measured(bench: _frame.Bench, began: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    arguments = _frame.parser("Headgate in the place of torchrun.", 5)
+    arguments = _frame.parser("Headgate in the place of torchrun and of mpirun.", 5)
     arguments.add_argument("--tasks", default="2,4", help="numbers of workers, by comma (default: 2,4)")
     arguments.add_argument("--steps", type=int, default=1500, help="steps of each run (default: 1500)")
     options = arguments.parse_args()
     rows: list[dict[str, object]] = []
-    _frame.heading(options.repetitions, "torch")
+    _frame.heading(options.repetitions, "torch", "mpi4py")
+    launchers = [name for name in SCRIPTS if name == "torchrun" or shutil.which(name) is not None]
     with _frame.bench() as bench:
-        by_headgate(bench, 1, 10)  # the hub is up from here on, and has measured the machine
-        for count in map(int, options.tasks.split(",")):
+        by_headgate(bench, "torchrun", 1, 10)  # the hub is up from here on, and has measured the machine
+        for name, count in itertools.product(launchers, map(int, options.tasks.split(","))):
             pairs = [
-                (by_torchrun(bench, count, options.steps), by_headgate(bench, count, options.steps))
+                (by_hand(bench, name, count, options.steps), by_headgate(bench, name, count, options.steps))
                 for _ in range(options.repetitions)
             ]
-            starts = {"torchrun": [a[0] for a, _ in pairs], "headgate": [b[0] for _, b in pairs]}
+            starts = {name: [a[0] for a, _ in pairs], "headgate": [b[0] for _, b in pairs]}
             ratios = [b[1] / a[1] for a, b in pairs]
-            for name, found in starts.items():
-                print(f"{f'{count} workers, {name}: seconds to the first step':52}{_frame.spread(found)}")
-            print(f"{f'{count} workers: step time over torchrun':52}{_frame.spread(ratios)}")
-            rows.append({"workers": count, "first_step": starts, "step_ratios": ratios})
-    _frame.write(options.json, Path(__file__).stem, {"cpus": os.cpu_count(), "launchers": rows}, "torch")
+            for who, found in starts.items():
+                print(f"{f'{count} workers, {who}: seconds to the first step':52}{_frame.spread(found)}")
+            print(f"{f'{count} workers: step time over {name}':52}{_frame.spread(ratios)}")
+            rows.append({"launcher": name, "workers": count, "first_step": starts, "step_ratios": ratios})
+    _frame.write(options.json, Path(__file__).stem, {"cpus": os.cpu_count(), "launchers": rows}, "torch", "mpi4py")
 
 
 if __name__ == "__main__":

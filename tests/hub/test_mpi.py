@@ -79,7 +79,9 @@ def test_a_rank_that_is_killed_ends_the_attempt_and_retries_start_all_again(user
     user.write("jobs.yaml", "jobs: [{name: waits, run: mpirun -np 2 python waits.py, retries: 1}]")
     run = user.detaches("jobs.yaml")
     user.sees("begun-0-0")
-    user.kills(int(user.sees("begun-1-0")))
+    begun = int(user.sees("begun-1-0"))
+    assert "waits.py" in user.types("stacks", "waits").stdout
+    user.kills(begun)
     user.sees("begun-0-1")
     user.sees("begun-1-1")
     user.touch("go")

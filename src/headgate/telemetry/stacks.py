@@ -86,7 +86,8 @@ def read(task: str, first: int) -> TaskStacks:
             )
         if not found and pid == first:
             trouble = said
-    threads.sort(key=lambda thread: (thread.process != first, thread.thread != "MainThread"))
+    main = threads[0].process if threads else first
+    threads.sort(key=lambda thread: (thread.process != main, thread.thread != "MainThread"))
     return TaskStacks(task, tuple(threads), "" if threads else trouble or "it has no Python process")
 
 
@@ -106,10 +107,19 @@ def differing(groups: Sequence[Sequence[TaskStacks]]) -> list[str]:
 
 
 def _processes(first: int) -> list[int]:
+    """The processes of a task but Headgate's own: those around a worker of MPI's."""
     try:
-        return [first, *(child.pid for child in psutil.Process(first).children(recursive=True))]
+        top = psutil.Process(first)
+        return [each.pid for each in (top, *top.children(recursive=True)) if not _is_own(each)]
     except psutil.Error:
         return []
+
+
+def _is_own(process: psutil.Process) -> bool:
+    try:
+        return any(word.endswith(("headgate.task.mpi", "headgate/task/mpi.py")) for word in process.cmdline()[:3])
+    except psutil.Error:  # it has ended
+        return True
 
 
 def _dump(program: str, pid: int) -> tuple[list[ThreadStack], str]:
