@@ -9,8 +9,8 @@ machine of two cores or more that does nothing else, and root for the lab. A dra
 The JSON is written after each draw. If the file is there already, only the draws that it lacks are made.
 
 Some causes may do nothing on some machines. Where that can be measured within the draw, it is: steps before and after a
-program came beside them, or steps with and without. A cause that cost less than a verdict asks for had no effect. It is
-not counted as a cause; but whoever is blamed for it is counted as blamed without a cause.
+program came beside them, or steps with and without. A cause that cost hardly what a verdict asks for, or less, had no
+effect. It is not counted as a cause; but whoever is blamed for nothing is counted as blamed without a cause.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ DRAW_SECONDS = 14.0
 SETTLE_SECONDS, EDGE_SECONDS = 1.5, 0.3
 """The first steps, and those around the time at which a program comes, tell nothing of its effect."""
 LEAST_PART, LEAST_SECONDS = 0.05, 1.0
-"""Of a job's time: a cause that cost less had no effect; docs/explain.md says so of verdicts."""
+"""Of a job's time: what cost less is no cause to a verdict, as docs/explain.md says."""
+SURE, NOTHING = 1.5, 0.5
+"""Times that: a cause that cost more has to be told, and one that cost less is not to be. Between these both is right,
+because two measures of one thing differ."""
 BLAMES = "neighbour-"
 UNKNOWN = "not-known"
 
@@ -48,7 +51,6 @@ class Given(NamedTuple):
 
     Args:
         cost: Seconds that the cause was measured to cost; None where that was not measured.
-        effect: Whether it cost enough to be a cause.
         seconds: Of the draw.
     """
 
@@ -59,15 +61,24 @@ class Given(NamedTuple):
     right: bool
     blames: bool
     cost: float | None
-    effect: bool
     why: str
     seconds: float
     told: Mapping[str, Any]
 
     @property
+    def _times(self) -> float:
+        """What it cost, over the least that a verdict asks for."""
+        least = max(LEAST_PART * float(self.told["elapsed"]), LEAST_SECONDS)
+        return self.cost / least if self.cost is not None else SURE
+
+    @property
+    def effect(self) -> bool:
+        return self._times >= SURE
+
+    @property
     def mark(self) -> str:
         if not self.effect:
-            return "blamed" if self.blames else "no effect"
+            return "blamed" if self.blames and self._times < NOTHING else "no effect"
         return "right" if self.right else "none" if self.name == UNKNOWN else "WRONG"
 
 
@@ -192,10 +203,8 @@ def judged(
             name = told["verdict"]["name"]
             right = name in cause.right and (not trial.to or blamed(told) == trial.to)
             blames = name.startswith(BLAMES)
-            least = max(LEAST_PART * told["elapsed"], LEAST_SECONDS)
-            effect = cost is None or cost >= least
             why = told["verdict"]["why"]
-            yield Given(cause.name, draw, told["job"], name, right, blames, cost, effect, why, seconds, told)
+            yield Given(cause.name, draw, told["job"], name, right, blames, cost, why, seconds, told)
 
 
 # --- the matrix -------------------------------------------------------------------------------------------------------
@@ -224,7 +233,7 @@ def summary(causes: Sequence[Cause], given: Sequence[Given]) -> dict[str, Any]:
         "none_given": 1.0 - len(told) / len(there) if there else None,
         "no_effect": len(given) - len(there),
         "neighbours_blamed_in_controls": sum(each.blames for each in there if each.cause in controls),
-        "neighbours_blamed_without_effect": sum(each.blames for each in given if not each.effect),
+        "neighbours_blamed_without_effect": sum(each.mark == "blamed" for each in given),
     }
 
     def part(name: str) -> str:

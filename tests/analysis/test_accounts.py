@@ -120,6 +120,13 @@ def test_a_neighbour_that_makes_steps_dearer_costs_memory(tmp_path: Path) -> Non
     assert [loss.evidence for loss in found.losses] == ["compared"]
 
 
+def test_programs_that_are_never_all_away_are_compared_by_what_more_of_them_costs(tmp_path: Path) -> None:
+    """Ten of twelve seconds are steps: half of these take half as long again, beside a program of one core."""
+    steps = MadeUp(ran=1.0, steps=lambda t: 0.0 if t < 2 else 10.0 / (1.5 if t > 7 else 1.0), end=12)
+    run = recording(tmp_path / "run.sqlite", {"a": steps}, outside=lambda t: 1.0 if t > 7 else 0.08)
+    assert lost(account(run, "a")) == {("others", "memory"): pytest.approx(5.0 / 3.0, rel=0.05)}
+
+
 @pytest.mark.parametrize(
     ("instructions", "losses"), [(1.0, {"memory": 20 / 3}), (1.5, {})], ids=["the same work", "more work"]
 )

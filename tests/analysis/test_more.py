@@ -59,6 +59,7 @@ def test_a_replay_that_is_off_by_more_than_a_tenth_gives_no_figure_but_the_reaso
     more = made(tmp_path, ran=0.5, spans={"input": 0.02, "compute": 0.03}, loader_workers=2)
     assert more.replay_error == pytest.approx(-0.5, abs=0.01)
     assert not more.figures and not more.together
+    assert more.loader_workers == 2
     assert set(more.lacks.values()) == {
         "its 30 replayed steps take 50% less time than the measured ones, which is too far off"
     }

@@ -296,11 +296,15 @@ def test_a_floor_is_told_of_few_jobs_that_still_learn_a_little(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("spec", "command"),
     [
-        ({"script": "/a b/train.py", "args": ["--epochs", 5]}, "`headgate plan '/a b/train.py' -- --epochs 5` shows"),
-        ({"script": "/t.py", "launch": "torchrun"}, "`--workers 1`, or `workers: 1` below `plan:`."),
+        (
+            {"script": "/a b/train.py", "args": ["--epochs", 5]},
+            "`headgate profile '/a b/train.py' -- --epochs 5 && headgate plan '/a b/train.py' -- --epochs 5`",
+        ),
+        ({"run": "train"}, "`headgate run --strategy allreduce --workers 1 ...`, or `workers: 1` below `plan:`"),
+        ({"script": "/t.py", "launch": "torchrun"}, "`headgate run --workers 1 ...`, or `workers: 1` below `plan:`"),
         (
             {"script": "/t.py", "launch": "torchrun", "batch": "global"},
-            "`headgate plan /t.py --launch torchrun --batch global` shows",
+            "`headgate profile /t.py && headgate plan /t.py --launch torchrun --batch global`",
         ),
     ],
 )
@@ -308,7 +312,7 @@ def test_other_plans_are_proposed_by_a_command_that_can_plan_the_job(
     tmp_path: Path, spec: dict[str, Any], command: str
 ) -> None:
     verdict = told(several(tmp_path, {"x": QUICK, "y": QUICK}, spec=spec))
-    assert (verdict.name, command in verdict.next) == ("communication", True)
+    assert (verdict.name, command in verdict.next) == ("communication", True), verdict.next
 
 
 def test_tasks_that_share_cores_are_told_how_many_would_have_one_each(tmp_path: Path) -> None:
@@ -316,7 +320,4 @@ def test_tasks_that_share_cores_are_told_how_many_would_have_one_each(tmp_path: 
     job, (one,) = run.jobs[0], run.jobs[0].tasks
     tasks = tuple(replace(one, id=TaskOfRun(f"a/worker-{index}")) for index in range(4))
     verdict = told(account(replace(run, jobs=(replace(job, tasks=tasks),))))
-    assert (verdict.name, verdict.next) == (
-        "own-tasks",
-        "Fewer workers: `--workers 2`, or `workers: 2` below `plan:`.",
-    )
+    assert (verdict.name, "--strategy allreduce --workers 2" in verdict.next) == ("own-tasks", True)

@@ -85,8 +85,10 @@ class Account:
         lacks: Readings that the account needs and the run lacks.
         more: What more of each resource would buy it.
         workers: How many it had.
+        nodes: On how many they ran.
         fewer_workers: So many, and no more than it had less one, would have a core each.
-        plan_command: The command that shows other plans for it; empty if Headgate cannot plan it.
+        plan_options: The options of `headgate run` that ask for its strategy, with a space after them.
+        plan_command: The commands that show other plans for it; empty if Headgate cannot plan it.
     """
 
     job: str
@@ -101,7 +103,9 @@ class Account:
     lacks: Sequence[str] = field(default_factory=tuple)
     more: More = field(default_factory=More)
     workers: int = 1
+    nodes: int = 1
     fewer_workers: int = 1
+    plan_options: str = ""
     plan_command: str = ""
 
 
@@ -319,7 +323,9 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         more=more,
         memory_limit=memory_limit(job),
         workers=sum(task.is_worker for task in job.tasks),
+        nodes=len(job.nodes),
         fewer_workers=_fewer_workers(job, grid.nodes),
+        plan_options=job.plan_options,
         plan_command=job.plan_command,
         lacks=tuple(_lacks(job, grid.devices, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)),
     )

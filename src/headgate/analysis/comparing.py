@@ -51,6 +51,7 @@ class Slower(NamedTuple):
     it used, over those of a step without any. Below 0 where too much was counted.
 
     Args:
+        least: Cores that it used even in the window in which it used least; what these cost cannot be compared.
         dearer: The same of CPU seconds a step, or of cycles an instruction where these are counted; 0 where that is not
             beyond the noise.
     """
@@ -59,6 +60,7 @@ class Slower(NamedTuple):
     low: float
     high: float
     dearer: float
+    least: float
 
 
 def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal) -> dict[str, Slower]:
@@ -79,13 +81,14 @@ def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal) -> d
     kept = steps > 0
     if not told or np.count_nonzero(kept) <= _LEAST_WINDOWS + len(told):
         return {}
-    cores = np.array(list(told.values()))[:, kept]
+    least = [float(np.min(cores)) for cores in told.values()]
+    cores = np.array(list(told.values()))[:, kept] - np.array(least)[:, None]
     work, taken = _work(job, windows, steps)
     ours = _ratios(steps[kept], cores, np.diff(own.cumulative(windows))[kept])
     spent = _ratios(work[kept], cores, taken[kept])
     dearer = np.where(np.percentile(spent, _LOW, axis=0) > 0.0, spent[0], 0.0)
     lows, highs = np.percentile(ours[1:], [_LOW, _HIGH], axis=0)
-    found = zip(told, ours[0], lows, highs, dearer, strict=True)
+    found = zip(told, ours[0], lows, highs, dearer, least, strict=True)
     return {name: Slower(*map(float, numbers)) for name, *numbers in found}
 
 
@@ -138,7 +141,9 @@ def slower_steps(
         elif told.dearer > 0.0 and told.low > 0.0:
             # It never waited for a core: only what its steps took more of CPU time was this neighbour's doing.
             found[name] = told._replace(ratio=min(told.ratio, told.dearer))
-    longer = {name: np.nan_to_num(beside[name]) * told.ratio for name, told in found.items()}
+    longer = {
+        name: np.maximum(np.nan_to_num(beside[name]) - told.least, 0.0) * told.ratio for name, told in found.items()
+    }
     whole = 1.0 + sum((np.maximum(each, 0.0) for each in longer.values()), np.zeros_like(own))
     parts = {}
     for name, each in longer.items():

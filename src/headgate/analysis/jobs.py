@@ -154,15 +154,26 @@ class RecordedJob:
 
     @property
     def plan_command(self) -> str:
-        """The command that shows other plans for it; empty if Headgate cannot plan it. A script for another launcher
-        can be planned if its user said what becomes of its batch."""
+        """The commands that show other plans for it; empty if Headgate cannot plan it. A script for another launcher
+        can be planned if its user said what becomes of its batch. No run of several workers leaves a profile."""
         script, launch, batch = self.spec.get("script"), self.spec.get("launch"), self.spec.get("batch")
         launched = launch not in (None, "none")
         if not script or (launched and not batch):
             return ""
         options = ["--launch", str(launch), "--batch", str(batch)] if launched else []
         args = [str(arg) for arg in self.spec.get("args") or ()]
-        return shlex.join(["headgate", "plan", str(script), *options, *(["--", *args] if args else [])])
+        rest = ["--", *args] if args else []
+        profiled = shlex.join(["headgate", "profile", str(script), *rest])
+        return f"{profiled} && {shlex.join(['headgate', 'plan', str(script), *options, *rest])}"
+
+    @property
+    def plan_options(self) -> str:
+        """The options of `headgate run` that ask for its strategy; empty if another launcher's contract tells it."""
+        plan = self.plan or {}
+        strategy, servers = plan.get("strategy") or "allreduce", int(plan.get("servers") or 0)
+        if self.spec.get("launch") not in (None, "none") and strategy != "ps":
+            return ""
+        return f"--strategy {strategy} " + (f"--servers {servers} " if servers else "")
 
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""

@@ -121,7 +121,8 @@ def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
     if steps.error is not None and abs(steps.error) > MOST_ERROR:
         longer = f"{abs(steps.error):.0%} {'more' if steps.error > 0.0 else 'less'} time than the measured ones"
         reason = f"its {len(steps.paths)} replayed steps take {longer}, which is too far off"
-        return More(lacks=dict.fromkeys(has, reason), replay_error=steps.error)
+        lacks = dict.fromkeys(has, reason)
+        return More(lacks=lacks, replay_error=steps.error, loader_workers=steps.beside.readers)
     told = [resource for resource in has if resource not in steps.lacks]
     figures = {resource: _bought(steps, (resource,)) for resource in told}
     together = {

@@ -161,7 +161,7 @@ def _causes(account: Account) -> Iterator[_Cause]:
         "own-tasks",
         parts["itself"],
         f"The tasks of {job} share cores: they kept each other waiting for {part('itself')}.",
-        _workers(account.fewer_workers),
+        _workers(account, account.fewer_workers),
     )
     yield _Cause(
         "hypervisor",
@@ -276,12 +276,15 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
 def _other_plans(account: Account) -> str:
     """How to find a plan that exchanges less."""
     if account.plan_command:
-        return f"`{account.plan_command}` shows whether fewer workers, or other nodes, are faster."
-    return f"{_workers(max(account.workers // 2, 1))} `headgate compare` shows which is faster."
+        there = ", with `--cluster` as for the run" if account.nodes > 1 else ""
+        return f"`{account.plan_command}`{there} shows whether fewer workers, or other nodes, are faster."
+    half = _workers(account, max(account.workers // 2, 1))
+    return f"{half} `headgate compare` shows which of the two runs is faster."
 
 
-def _workers(count: int) -> str:
-    return f"Fewer workers: `--workers {count}`, or `workers: {count}` below `plan:`."
+def _workers(account: Account, count: int) -> str:
+    options = f"{account.plan_options}--workers {count}"
+    return f"Fewer workers: `headgate run {options} ...`, or `workers: {count}` below `plan:` of the job."
 
 
 def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEstimate, TimeEstimate]:
