@@ -27,7 +27,7 @@ FRAMEWORKS: Mapping[str, str] = {
     "jax": "JAX",
     "numpy": "NumPy, for `trace` alone",
 }
-"""What each is, by the name of its script below `headgate.workloads`."""
+"""What each is. Each but NumPy has a script of that name below `headgate.workloads`; `trace` has one for all."""
 
 SIZES = ("small", "full")
 
@@ -69,16 +69,19 @@ def command(
         more: Further options of the workload, such as `--pull dense`.
 
     Raises:
-        WorkloadError: There is no such workload, framework or size, or not both together.
+        WorkloadError: There is no such workload, framework or size, or not together.
     """
     known = frameworks_of(workload)
     _check("framework", framework, FRAMEWORKS)
     _check("size", size, SIZES)
     if framework not in known:
         raise WorkloadError(f"workload {workload!r} is not written in {framework}; expected {', '.join(known)}")
+    script, first = ("trace", framework) if workload == "trace" else (framework, workload)
     options = {"steps": steps, "warmup": warmup, "batch": batch, "data": data, "seed": seed}
+    if script == "trace" and (batch, data) != (None, None):
+        raise WorkloadError("workload 'trace' has neither batches nor data; leave them out")
     said = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
-    return ("python", "-m", f"headgate.workloads.{framework}", workload, "--size", size, *said, *more)
+    return ("python", "-m", f"headgate.workloads.{script}", first, "--size", size, *said, *more)
 
 
 def _check(what: str, name: str, known: Mapping[str, str] | tuple[str, ...]) -> None:

@@ -1,0 +1,143 @@
+"""Workloads in Keras by `fit`, over each of its back ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+
+import headgate.keras as hg
+from headgate.workloads import networks, samples, script
+
+
+def built(network: networks.Network, weights: Mapping[str, np.ndarray]) -> Any:
+    """A model of a network with its first weights, for images with channels last."""
+    values: list[Any] = []
+    trained = []
+    for place, layer in enumerate(network.layers):
+        inputs = [values[index] for index in layer.inputs]
+        if layer.kind == "input":
+            height_first = (*layer.shape[1:], *layer.shape[:1])
+            values.append(keras.Input(height_first))
+            continue
+        if layer.kind in ("add", "concat"):
+            values.append((layers.Add() if layer.kind == "add" else layers.Concatenate())(inputs))
+            continue
+        made = _layer(layer)
+        values.append(made(_padded(layer, inputs[0])))
+        if layer.weights:
+            trained.append((made, [_turned(weights[f"{place}.{name}"]) for name in layer.weights]))
+    model = keras.Model(values[0], values[-1])
+    for made, first in trained:
+        rest = [np.asarray(variable) for variable in made.non_trainable_variables]
+        made.set_weights([*first, *rest])
+    return model
+
+
+def _turned(value: np.ndarray) -> np.ndarray:
+    """In Keras' layout: height and width before input before output."""
+    return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T
+
+
+def _padded(layer: networks.Layer, x: Any) -> Any:
+    """Zeros around an image. A largest value is only taken of what is not negative, where zeros change nothing."""
+    if layer.padding == (0, 0) or _same(layer):
+        return x
+    return layers.ZeroPadding2D(layer.padding)(x)
+
+
+def _same(layer: networks.Layer) -> bool:
+    """Whether Keras' own padding is what the layer states. A mean would leave out what was padded."""
+    return layer.kind == "conv" and layer.stride == 1 and layer.shape[1:] == layer.taken[1:]
+
+
+def _layer(layer: networks.Layer) -> Any:
+    if layer.kind == "conv":
+        padding = "same" if _same(layer) else "valid"
+        return layers.Conv2D(layer.shape[0], layer.kernel, layer.stride, padding, use_bias=layer.bias)
+    if layer.kind in ("max", "mean"):
+        kind = layers.MaxPooling2D if layer.kind == "max" else layers.AveragePooling2D
+        return kind(layer.kernel, layer.stride)
+    if layer.kind == "norm":
+        return layers.BatchNormalization(momentum=networks.MOMENTUM, epsilon=layer.epsilon)
+    if layer.kind == "dense":
+        return layers.Dense(*layer.shape)
+    if layer.kind == "flatten":
+        return keras.Sequential([layers.Permute((3, 1, 2)), layers.Flatten()])
+    return layers.ReLU() if layer.kind == "relu" else layers.GlobalAveragePooling2D()
+
+
+def clicks(features: int) -> Any:
+    """Sparse logistic regression, from zero."""
+    ids, values = keras.Input((samples.NON_ZEROS,), dtype="int32"), keras.Input((samples.NON_ZEROS,))
+    rows = layers.Flatten()(layers.Embedding(features, 1, embeddings_initializer="zeros")(ids))
+    total = layers.Dot(1)([rows, values])
+    return keras.Model([ids, values], _Bias()(total))
+
+
+class _Bias(layers.Layer):  # type: ignore[misc]  # has no types
+    def build(self, shape: Any) -> None:
+        self.bias = self.add_weight(shape=(1,), initializer="zeros")
+
+    def call(self, x: Any) -> Any:
+        return x + self.bias
+
+
+def model_of(options: script.Options, clicks: Callable[[int], Any] = clicks) -> tuple[Any, Any, Any]:
+    """Model, optimizer and loss of a workload.
+
+    Args:
+        clicks: Makes the model of sparse logistic regression from its number of features.
+    """
+    if options.workload == "sparse":
+        model, loss = clicks(samples.features_of(options.size)), keras.losses.BinaryCrossentropy(from_logits=True)
+        return model, keras.optimizers.SGD(script.rate(options.workload)), loss
+    network = networks.build(options.workload, options.size)
+    optimizer = keras.optimizers.SGD(script.rate(options.workload), script.MOMENTUM)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return built(network, networks.weights(network, options.seed)), optimizer, loss
+
+
+class _Told(keras.callbacks.Callback):  # type: ignore[misc]  # has no types
+    """Tells the meter the loss of each batch, which Keras logs as the mean since the epoch began."""
+
+    def __init__(self, meter: script.Meter) -> None:
+        super().__init__()
+        self.meter, self._sum = meter, 0.0
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        total = float(logs["loss"]) * (batch + 1)
+        self.losses.append(total - self._sum)
+        self._sum = total
+        self.meter.step(self.losses[-1])
+
+
+def train(options: script.Options) -> list[float]:
+    """Train a workload; returns the loss of each step."""
+    with hg.strategy().scope():
+        model, optimizer, loss = model_of(options)
+        model.compile(optimizer, loss, jit_compile=False if keras.backend.backend() == "tensorflow" else "auto")
+
+    found = options.samples().batches(options.batch)
+
+    class Data(keras.utils.PyDataset):  # type: ignore[misc]  # has no types
+        def __len__(self) -> int:
+            return len(found)
+
+        def __getitem__(self, index: int) -> Any:
+            *inputs, labels = found[index]
+            return (tuple(inputs) if len(inputs) > 1 else inputs[0]), labels
+
+    model = hg.prepare(model)
+    told = _Told(script.Meter(options))
+    model.fit(Data(), epochs=1, shuffle=False, verbose=0, callbacks=[told, hg.callback()])
+    told.meter.end()
+    return told.losses
+
+
+if __name__ == "__main__":
+    script.run("keras", train)

@@ -1,0 +1,110 @@
+"""Workloads in TensorFlow, with a loop of its own: one task, its all-reduce, and its parameter servers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+import tensorflow as tf
+
+import headgate.keras as hg
+from headgate.workloads import WorkloadError, script
+from headgate.workloads.keras import model_of
+
+_ROUND = 10
+"""Steps that are handed to the workers of parameter servers at once, before any is waited for."""
+
+
+class _Clicks:
+    """Sparse logistic regression, from zero. A dense step reads all rows and moves all."""
+
+    def __init__(self, features: int, sparse: bool) -> None:
+        self.module = tf.Module()
+        self.module.rows, self.module.bias = tf.Variable(tf.zeros(features)), tf.Variable(0.0)
+        self.trainable_variables = [self.module.rows, self.module.bias]
+        self._sparse = sparse
+
+    def __call__(self, inputs: Any, training: bool) -> Any:
+        ids, values = inputs
+        table = self.module.rows if self._sparse else self.module.rows.read_value()
+        return tf.reduce_sum(tf.gather(table, ids) * values, 1) + self.module.bias
+
+
+def train(options: script.Options) -> list[float]:
+    """Train a workload; returns the loss of each step, or under parameter servers the mean of each ten."""
+    strategy = hg.strategy()
+    sparse = options.workload == "sparse"
+    with strategy.scope():
+        model, optimizer, loss_of = model_of(options, lambda features: _Clicks(features, options.pull == "sparse"))
+        optimizer.build(model.trainable_variables)
+    hg.prepare(model.module if sparse else model, optimizer)
+    loss_of.reduction = "none"
+
+    def step(*batch: Any) -> Any:
+        *inputs, labels = batch
+        with tf.GradientTape() as tape:
+            logits = model(inputs if sparse else inputs[0], training=True)
+            losses = loss_of(labels[:, None], logits[:, None]) if sparse else loss_of(labels, logits)
+            loss = tf.reduce_sum(losses) / options.batch
+        slopes = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(slopes, model.trainable_variables))
+        return loss
+
+    meter = script.Meter(options)
+    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+        return _over_servers(strategy, step, options, meter)
+    whole = tf.function(lambda *batch: strategy.reduce("SUM", strategy.run(step, batch), axis=None))
+    losses = []
+    for _ in hg.epochs(1):
+        for batch in strategy.experimental_distribute_dataset(_data(options)):
+            loss = whole(*batch)
+            hg.report(loss=loss)
+            losses.append(loss)
+            meter.step(loss)
+    meter.end()
+    return [float(loss) for loss in losses]
+
+
+def _over_servers(strategy: Any, step: Any, options: script.Options, meter: script.Meter) -> list[float]:
+    """Hand out steps by TensorFlow's coordinator. Each worker goes through the samples in an order of its own."""
+    if options.data is not None:
+        raise WorkloadError("workers of TensorFlow's parameter servers read no files of this machine; leave --data out")
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    whole = tf.function(lambda iterator: step(*next(iterator)))
+    kept = options.samples().arrays
+
+    def data() -> Any:
+        return tf.data.Dataset.from_tensor_slices(kept).shuffle(len(kept[0])).repeat().batch(options.batch)
+
+    each = iter(coordinator.create_per_worker_dataset(data))
+    losses = []
+    for _ in hg.epochs(1):
+        while meter.steps < options.total:
+            handed = min(_ROUND, options.total - meter.steps)
+            results = [coordinator.schedule(whole, args=(each,)) for _ in range(handed)]
+            coordinator.join()
+            losses.append(sum(float(result.fetch()) for result in results) / handed)
+            hg.report(loss=losses[-1])
+            for _ in range(handed):
+                meter.step(losses[-1])
+    meter.end()
+    return losses
+
+
+def _data(options: script.Options) -> Any:
+    found = options.samples()
+    if options.data is None:
+        data = tf.data.Dataset.from_tensor_slices(found.arrays).batch(options.batch).cache().repeat()
+        return data.take(options.total)
+    batches = found.batches(options.batch)
+    like = tuple(tf.TensorSpec((options.batch, *part.shape[1:]), part.dtype) for part in batches[0])
+    data = tf.data.Dataset.range(options.total)
+    read = lambda index: tf.numpy_function(lambda at: batches[int(at)], [index], [each.dtype for each in like])  # noqa: E731
+    shaped = lambda *parts: tuple(tf.ensure_shape(part, spec.shape) for part, spec in zip(parts, like))  # noqa: E731
+    return data.map(read).map(shaped).prefetch(1)
+
+
+if __name__ == "__main__":
+    script.run("tensorflow", train)

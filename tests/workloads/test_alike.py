@@ -1,0 +1,47 @@
+"""Workloads lose alike in every framework, step by step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+LOSSES = Path(__file__).with_name("losses.py")
+SHORT = ("mlp", "sparse", "alexnet", "resnet50-short")
+LONG = ("resnet50", "inception3")
+TRAINED = {"keras": SHORT, "tensorflow": ("mlp", "sparse", "trace"), "torch": (*SHORT, "trace")}
+TRAINED |= {"jax": (*SHORT, "trace"), "numpy": ("trace",)}
+
+
+@cache
+def trained(framework: str, steps: int, workloads: tuple[str, ...]) -> dict[str, list[float]]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": "tensorflow"}
+    words = [sys.executable, str(LOSSES), framework, str(steps), *workloads]
+    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("framework", [name for name in TRAINED if name != "torch"])
+@pytest.mark.slow
+def test_a_workload_loses_alike_in_every_framework(framework: str) -> None:
+    here, torch = (trained(name, 20, TRAINED[name]) for name in (framework, "torch"))
+    for workload, losses in here.items():
+        assert len(losses) == 20
+        np.testing.assert_allclose(losses, torch[workload], rtol=0, atol=1e-3, err_msg=workload)
+    assert all(losses[-1] < losses[0] for workload, losses in here.items() if workload in ("mlp", "sparse"))
+
+
+@pytest.mark.parametrize("framework", ["keras", "jax"])
+@pytest.mark.long
+def test_a_deep_network_loses_alike_in_every_framework(framework: str) -> None:
+    here, torch = (trained(name, 20, LONG) for name in (framework, "torch"))
+    for workload, losses in here.items():
+        np.testing.assert_allclose(losses, torch[workload], rtol=0, atol=1e-3, err_msg=workload)
