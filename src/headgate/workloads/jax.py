@@ -109,7 +109,7 @@ def _clicks_step(options: script.Options) -> tuple[tuple[Any, ...], Callable[...
         loss, slopes = whole(table, bias, values, clicked)
         return ({"rows": table - rate * slopes[0], "bias": bias - rate * slopes[1]},), loss
 
-    return ({"rows": jnp.zeros(samples.features_of(options.size)), "bias": jnp.zeros(())},), step
+    return ({"rows": jnp.zeros(samples.FEATURES[options.size]), "bias": jnp.zeros(())},), step
 
 
 def train(options: script.Options) -> list[float]:

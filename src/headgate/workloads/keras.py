@@ -93,7 +93,7 @@ def model_of(options: script.Options, clicks: Callable[[int], Any] = clicks) -> 
         clicks: Makes the model of sparse logistic regression from its number of features.
     """
     if options.workload == "sparse":
-        model, loss = clicks(samples.features_of(options.size)), keras.losses.BinaryCrossentropy(from_logits=True)
+        model, loss = clicks(samples.FEATURES[options.size]), keras.losses.BinaryCrossentropy(from_logits=True)
         return model, keras.optimizers.SGD(script.rate(options.workload)), loss
     network = networks.build(options.workload, options.size)
     optimizer = keras.optimizers.SGD(script.rate(options.workload), script.MOMENTUM)

@@ -37,6 +37,7 @@ class Layer:
         taken: The shape of its first input.
         bias: Whether a convolution has one; a dense layer always has.
         epsilon: Of a normalisation, added to the variance.
+        factor: Of a normalisation, before the first step.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Layer:
     padding: Pair = (0, 0)
     bias: bool = False
     epsilon: float = 0.0
+    factor: float = 0.0
 
     @property
     def weights(self) -> dict[str, Shape]:
@@ -112,9 +114,9 @@ class _Drawing:
     def pool(self, kind: str, x: int, kernel: int, **options: object) -> int:
         return self._windowed(kind, x, kernel, **options)
 
-    def plain(self, kind: str, *inputs: int, shape: Shape | None = None, epsilon: float = 0.0) -> int:
+    def plain(self, kind: str, *inputs: int, shape: Shape | None = None) -> int:
         taken = self.layers[inputs[0]].shape
-        return self._added(Layer(kind, inputs, taken if shape is None else shape, taken, epsilon=epsilon))
+        return self._added(Layer(kind, inputs, taken if shape is None else shape, taken))
 
     def relu(self, x: int) -> int:
         return self.plain("relu", x)
@@ -132,9 +134,13 @@ class _Drawing:
         channels = sum(self.layers[x].shape[0] for x in inputs)
         return self.plain("concat", *inputs, shape=(channels, *self.layers[inputs[0]].shape[1:]))
 
-    def normed(self, x: int, channels: int, kernel: int | Pair, epsilon: float = 1e-5, **options: object) -> int:
+    def normed(
+        self, x: int, channels: int, kernel: int | Pair, epsilon: float = 1e-5, factor: float = 1.0, **options: object
+    ) -> int:
         """A convolution without bias, and its batch normalisation."""
-        return self.plain("norm", self.conv(x, channels, kernel, **options), epsilon=epsilon)
+        x = self.conv(x, channels, kernel, **options)
+        shape = self.layers[x].shape
+        return self._added(Layer("norm", (x,), shape, shape, epsilon=epsilon, factor=factor))
 
     def done(self) -> Network:
         return Network(tuple(self.layers))
@@ -171,8 +177,8 @@ def build(name: str, size: str) -> Network:
 
 
 def weights(network: Network, seed: int) -> dict[str, np.ndarray]:
-    """First values, the same for each framework: normal with variance 2 / inputs (He et al. 2015, eq. 10); biases are 0
-    and the factors of normalisations 1.
+    """First values, the same for each framework: normal with variance 2 / inputs (He et al. 2015, eq. 10); biases are 0,
+    and normalisations have the factors that their layers name.
 
     Returns:
         Float32 arrays in PyTorch's layout, by place of the layer and name: `3.weight`.
@@ -180,7 +186,7 @@ def weights(network: Network, seed: int) -> dict[str, np.ndarray]:
     values = {}
     for place, layer in enumerate(network.layers):
         for name, shape in layer.weights.items():
-            value = np.full(shape, float(layer.kind == "norm" and name == "weight"), np.float32)
+            value = np.full(shape, layer.factor if name == "weight" else 0, np.float32)
             if len(shape) > 1:
                 value = np.random.default_rng([seed, place]).standard_normal(shape, np.float32)
                 value *= math.sqrt(2 / math.prod(shape[1:]))
@@ -218,7 +224,8 @@ def alexnet(pixels: int = 224, width: float = 1.0, classes: int = 1000) -> Netwo
 
 
 def resnet(pixels: int = 224, width: int = 64, classes: int = 1000, blocks: tuple[int, ...] = (3, 4, 6, 3)) -> Network:
-    """Bottlenecks (He et al. 2015, arXiv:1512.03385, table 1), the stride on the 3 × 3 as in torchvision.
+    """Bottlenecks (He et al. 2015, arXiv:1512.03385, table 1), the stride on the 3 × 3 as in torchvision. Each adds
+    nothing at first (Goyal et al. 2017, arXiv:1706.02677, section 5.1): otherwise rounding errors grow in each step.
 
     Args:
         width: Channels of the first layer.
@@ -233,7 +240,7 @@ def resnet(pixels: int = 224, width: int = 64, classes: int = 1000, blocks: tupl
             stride = 2 if block == 0 and stage else 1
             y = net.relu(net.normed(x, inner, 1))
             y = net.relu(net.normed(y, inner, 3, stride=stride, padding=1))
-            y = net.normed(y, 4 * inner, 1)
+            y = net.normed(y, 4 * inner, 1, factor=0.0)
             skipped = net.normed(x, 4 * inner, 1, stride=stride) if block == 0 else x
             x = net.relu(net.plain("add", y, skipped))
     net.dense(net.mean_of_all(x), classes)

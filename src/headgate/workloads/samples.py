@@ -19,11 +19,12 @@ import numpy as np
 
 from headgate.workloads import WorkloadError, networks
 
-__all__ = ["Samples", "check", "features_of", "made", "make", "manifest", "where"]
+__all__ = ["Samples", "FEATURES", "check", "made", "make", "manifest", "where"]
 
 NUMBERS, CATEGORIES = 13, 26
 NON_ZEROS = NUMBERS + CATEGORIES
 FEATURES = {"small": 100_000, "full": 33_762_578}
+"""How many a row of clicks chooses from."""
 COUNTS = {"small": 2_048, "full": 1_024}
 """Samples of a folder where nobody says how many; of clicks, 64 times as many."""
 _CHUNK = 256
@@ -83,11 +84,6 @@ def _ready(array: np.ndarray, channels_first: bool) -> np.ndarray:
     if array.dtype == np.uint8:
         array = (array.astype(np.float32) - 128) / 64
     return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if channels_first and array.ndim == 4 else np.array(array)
-
-
-def features_of(size: str) -> int:
-    """How many features a row of clicks chooses from."""
-    return FEATURES[size]
 
 
 def made(workload: str, size: str, count: int, seed: int, channels_first: bool = False) -> tuple[np.ndarray, ...]:

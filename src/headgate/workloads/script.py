@@ -16,7 +16,7 @@ __all__ = ["MOMENTUM", "Meter", "Options", "parser", "rate", "run"]
 
 MOMENTUM = 0.9
 """Of stochastic gradient descent on networks; sparse regression has none, which would move every row in every step."""
-_RATES = {"sparse": 0.1}
+_RATES = {"sparse": 0.1, "inception3": 0.001}
 _BATCHES = {
     "alexnet": {"small": 16, "full": 128},
     "resnet50": {"small": 16, "full": 32},
@@ -132,6 +132,7 @@ class Meter:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._begun = self._last = time.perf_counter()
+        self._value = "trace" if options.workload == "trace" else "loss"
         self._unit = {"sparse": "rows", "mlp": "samples", "trace": "traces"}.get(options.workload, "images")
         self.steps = 0
 
@@ -146,7 +147,10 @@ class Meter:
             counted = self.steps - self._options.warmup
             lately = (counted - 1) % _EVERY + 1 if counted > 0 else _EVERY
             speed = lately * self._options.batch / (now - self._last)
-            print(f"step {self.steps}/{self._options.total}  loss {value:.6f}  {speed:.1f} {self._unit}/s", flush=True)
+            print(
+                f"step {self.steps}/{self._options.total}  {self._value} {value:.6f}  {speed:.1f} {self._unit}/s",
+                flush=True,
+            )
             self._last = now
 
     def end(self) -> None:

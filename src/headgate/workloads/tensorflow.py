@@ -100,10 +100,12 @@ def _data(options: script.Options) -> Any:
         return data.take(options.total)
     batches = found.batches(options.batch)
     like = tuple(tf.TensorSpec((options.batch, *part.shape[1:]), part.dtype) for part in batches[0])
-    data = tf.data.Dataset.range(options.total)
-    read = lambda index: tf.numpy_function(lambda at: batches[int(at)], [index], [each.dtype for each in like])  # noqa: E731
-    shaped = lambda *parts: tuple(tf.ensure_shape(part, spec.shape) for part, spec in zip(parts, like))  # noqa: E731
-    return data.map(read).map(shaped).prefetch(1)
+
+    def read(index: Any) -> Any:
+        parts = tf.numpy_function(lambda at: batches[int(at)], [index], [each.dtype for each in like])
+        return tuple(tf.ensure_shape(part, each.shape) for part, each in zip(parts, like))
+
+    return tf.data.Dataset.range(options.total).map(read).prefetch(1)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def train(options: script.Options) -> list[float]:
     sparse = options.workload == "sparse"
     model: nn.Module
     if sparse:
-        model = Clicks(samples.features_of(options.size), options.pull == "sparse")
+        model = Clicks(samples.FEATURES[options.size], options.pull == "sparse")
     else:
         network = networks.build(options.workload, options.size)
         model = Built(network, networks.weights(network, options.seed))
