@@ -177,8 +177,8 @@ def build(name: str, size: str) -> Network:
 
 
 def weights(network: Network, seed: int) -> dict[str, np.ndarray]:
-    """First values, the same for each framework: normal with variance 2 / inputs (He et al. 2015, eq. 10); biases are 0,
-    and normalisations have the factors that their layers name.
+    """First values, the same for each framework: normal with variance 2 / inputs (He et al. 2015, eq. 10). Biases are
+    0, and normalisations have the factors that their layers name.
 
     Returns:
         Float32 arrays in PyTorch's layout, by place of the layer and name: `3.weight`.
