@@ -23,13 +23,13 @@ def placed(weights: Mapping[str, np.ndarray]) -> Tree:
     return {name: jnp.asarray(turned.get(value.ndim, np.array)(value)) for name, value in weights.items()}
 
 
-def running(network: networks.Network) -> Tree:
+def running(network: networks.Architecture) -> Tree:
     """Means and variances of batch normalisations, before the first step."""
     norms = {str(place): layer for place, layer in enumerate(network.layers) if layer.kind == "norm"}
     return {place: (jnp.zeros(layer.shape[0]), jnp.ones(layer.shape[0])) for place, layer in norms.items()}
 
 
-def forward(network: networks.Network, weights: Tree, state: Tree, images: Any) -> tuple[Any, Tree]:
+def forward(network: networks.Architecture, weights: Tree, state: Tree, images: Any) -> tuple[Any, Tree]:
     """Logits of a batch in training, and the running means and variances after it. Images have channels last."""
     values: list[Any] = []
     after = {}
@@ -118,14 +118,14 @@ def train(options: script.Options) -> list[float]:
     state, step = (_clicks_step if options.workload == "sparse" else _network_step)(options)
     state = hg.prepare(*state)
     state = state if isinstance(state, tuple) else (state,)
-    meter, losses = script.Meter(options), []
+    printer, losses = script.StepPrinter(options), []
     for _ in hg.epochs(1):
         for batch in hg.batches(options.samples().batches(options.batch)):
             state, loss = step(*state, *batch)
             hg.report(loss=loss, state=state if len(state) > 1 else state[0])
             losses.append(loss)
-            meter.step(loss)
-    meter.end()
+            printer.step(loss)
+    printer.end()
     return [float(loss) for loss in losses]
 
 

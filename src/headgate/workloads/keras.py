@@ -13,7 +13,7 @@ import headgate.keras as hg
 from headgate.workloads import networks, samples, script
 
 
-def built(network: networks.Network, weights: Mapping[str, np.ndarray]) -> Any:
+def built(network: networks.Architecture, weights: Mapping[str, np.ndarray]) -> Any:
     """A model of a network with its first weights, for images with channels last."""
     values: list[Any] = []
     trained = []
@@ -102,18 +102,18 @@ def model_of(options: script.Options, clicks: Callable[[int], Any] = clicks) -> 
 
 
 class _Told(keras.callbacks.Callback):  # type: ignore[misc]  # has no types
-    """Tells the meter the loss of each batch, which Keras logs as the mean since the epoch began."""
+    """Tells the printer the loss of each batch, which Keras logs as the mean since the epoch began."""
 
-    def __init__(self, meter: script.Meter) -> None:
+    def __init__(self, printer: script.StepPrinter) -> None:
         super().__init__()
-        self.meter, self._sum = meter, 0.0
+        self.printer, self._sum = printer, 0.0
         self.losses: list[float] = []
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         total = float(logs["loss"]) * (batch + 1)
         self.losses.append(total - self._sum)
         self._sum = total
-        self.meter.step(self.losses[-1])
+        self.printer.step(self.losses[-1])
 
 
 def train(options: script.Options) -> list[float]:
@@ -133,9 +133,9 @@ def train(options: script.Options) -> list[float]:
             return (tuple(inputs) if len(inputs) > 1 else inputs[0]), labels
 
     model = hg.prepare(model)
-    told = _Told(script.Meter(options))
+    told = _Told(script.StepPrinter(options))
     model.fit(Data(), epochs=1, shuffle=False, verbose=0, callbacks=[told, hg.callback()])
-    told.meter.end()
+    told.printer.end()
     return told.losses
 
 

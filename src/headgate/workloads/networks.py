@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Layer", "Network", "alexnet", "build", "inception3", "mlp", "resnet", "weights"]
+__all__ = ["Layer", "Architecture", "alexnet", "build", "inception3", "mlp", "resnet", "weights"]
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
@@ -73,7 +73,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Network:
+class Architecture:
     """Layers in an order in which they can be computed; the last one's output is the logits of the classes."""
 
     layers: tuple[Layer, ...]
@@ -142,8 +142,8 @@ class _Drawing:
         shape = self.layers[x].shape
         return self._added(Layer("norm", (x,), shape, shape, epsilon=epsilon, factor=factor))
 
-    def done(self) -> Network:
-        return Network(tuple(self.layers))
+    def done(self) -> Architecture:
+        return Architecture(tuple(self.layers))
 
     def _windowed(self, kind: str, x: int, kernel: int | Pair, channels: int = 0, **options: object) -> int:
         stride, padding, bias = options.get("stride", 1), options.get("padding", 0), bool(options.get("bias"))
@@ -160,7 +160,7 @@ class _Drawing:
         return len(self.layers) - 1
 
 
-def build(name: str, size: str) -> Network:
+def build(name: str, size: str) -> Architecture:
     """The network of a workload.
 
     Args:
@@ -176,7 +176,7 @@ def build(name: str, size: str) -> Network:
     return inception3() if size == "full" else inception3(pixels=75, width=1 / 4, classes=10)
 
 
-def weights(network: Network, seed: int) -> dict[str, np.ndarray]:
+def weights(network: Architecture, seed: int) -> dict[str, np.ndarray]:
     """First values, the same for each framework: normal with variance 2 / inputs (He et al. 2015, eq. 10). Biases are
     0, and normalisations have the factors that their layers name.
 
@@ -194,7 +194,7 @@ def weights(network: Network, seed: int) -> dict[str, np.ndarray]:
     return values
 
 
-def mlp(features: int, hidden: int, classes: int) -> Network:
+def mlp(features: int, hidden: int, classes: int) -> Architecture:
     """Two hidden layers."""
     net = _Drawing()
     x = net.relu(net.dense(net.input(features), hidden))
@@ -202,7 +202,7 @@ def mlp(features: int, hidden: int, classes: int) -> Network:
     return net.done()
 
 
-def alexnet(pixels: int = 224, width: float = 1.0, classes: int = 1000) -> Network:
+def alexnet(pixels: int = 224, width: float = 1.0, classes: int = 1000) -> Architecture:
     """One tower (Krizhevsky 2014, arXiv:1404.5997), with torchvision's channels. torchvision's adaptive pool changes
     nothing at 224 pixels and is left out."""
     net = _Drawing()
@@ -223,7 +223,9 @@ def alexnet(pixels: int = 224, width: float = 1.0, classes: int = 1000) -> Netwo
     return net.done()
 
 
-def resnet(pixels: int = 224, width: int = 64, classes: int = 1000, blocks: tuple[int, ...] = (3, 4, 6, 3)) -> Network:
+def resnet(
+    pixels: int = 224, width: int = 64, classes: int = 1000, blocks: tuple[int, ...] = (3, 4, 6, 3)
+) -> Architecture:
     """Bottlenecks (He et al. 2015, arXiv:1512.03385, table 1), the stride on the 3 × 3 as in torchvision. Each adds
     nothing at first (Goyal et al. 2017, arXiv:1706.02677, section 5.1): otherwise rounding errors grow in each step.
 
@@ -247,7 +249,7 @@ def resnet(pixels: int = 224, width: int = 64, classes: int = 1000, blocks: tupl
     return net.done()
 
 
-def inception3(pixels: int = 299, width: float = 1.0, classes: int = 1000) -> Network:
+def inception3(pixels: int = 299, width: float = 1.0, classes: int = 1000) -> Architecture:
     """Inception V3 (Szegedy et al. 2015, arXiv:1512.00567) as torchvision has it, without the second, auxiliary
     output."""
     net = _Drawing()

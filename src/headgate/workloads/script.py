@@ -12,7 +12,7 @@ from typing import Any
 from headgate import workloads
 from headgate.workloads import WorkloadError, samples
 
-__all__ = ["MOMENTUM", "Meter", "Options", "parser", "rate", "run"]
+__all__ = ["MOMENTUM", "StepPrinter", "Options", "parser", "rate", "run"]
 
 MOMENTUM = 0.9
 """Of stochastic gradient descent on networks; sparse regression has none, which would move every row in every step."""
@@ -123,7 +123,7 @@ def _whole(least: int) -> Callable[[str], int]:
     return read
 
 
-class Meter:
+class StepPrinter:
     """Counts steps and prints how fast they go: a line every ten steps, and one at the end.
 
     The rate is that of the job where its workers train on one batch together, else that of this worker.

@@ -52,9 +52,9 @@ def train(options: script.Options) -> list[float]:
         optimizer.apply_gradients(zip(slopes, model.trainable_variables))
         return loss
 
-    meter = script.Meter(options)
+    printer = script.StepPrinter(options)
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        return _over_servers(strategy, step, options, meter)
+        return _over_servers(strategy, step, options, printer)
     whole = tf.function(lambda *batch: strategy.reduce("SUM", strategy.run(step, batch), axis=None))
     losses = []
     for _ in hg.epochs(1):
@@ -62,12 +62,12 @@ def train(options: script.Options) -> list[float]:
             loss = whole(*batch)
             hg.report(loss=loss)
             losses.append(loss)
-            meter.step(loss)
-    meter.end()
+            printer.step(loss)
+    printer.end()
     return [float(loss) for loss in losses]
 
 
-def _over_servers(strategy: Any, step: Any, options: script.Options, meter: script.Meter) -> list[float]:
+def _over_servers(strategy: Any, step: Any, options: script.Options, printer: script.StepPrinter) -> list[float]:
     """Hand out steps by TensorFlow's coordinator. Each worker goes through the samples in an order of its own."""
     if options.data is not None:
         raise WorkloadError("workers of TensorFlow's parameter servers read no files of this machine; leave --data out")
@@ -81,15 +81,15 @@ def _over_servers(strategy: Any, step: Any, options: script.Options, meter: scri
     each = iter(coordinator.create_per_worker_dataset(data))
     losses = []
     for _ in hg.epochs(1):
-        while meter.steps < options.total:
-            handed = min(_ROUND, options.total - meter.steps)
+        while printer.steps < options.total:
+            handed = min(_ROUND, options.total - printer.steps)
             results = [coordinator.schedule(whole, args=(each,)) for _ in range(handed)]
             coordinator.join()
             losses.append(sum(float(result.fetch()) for result in results) / handed)
             hg.report(loss=losses[-1])
             for _ in range(handed):
-                meter.step(losses[-1])
-    meter.end()
+                printer.step(losses[-1])
+    printer.end()
     return losses
 
 

@@ -22,7 +22,7 @@ class Built(nn.Module):
         weights: From `networks.weights`.
     """
 
-    def __init__(self, network: networks.Network, weights: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, network: networks.Architecture, weights: Mapping[str, np.ndarray]) -> None:
         super().__init__()
         self.layers = network.layers
         self.trained = nn.ModuleDict()
@@ -113,7 +113,7 @@ def train(options: script.Options) -> list[float]:
     rows = _Rows(options.samples(channels_first=True))
     loader = torch.utils.data.DataLoader(rows, options.batch, collate_fn=_whole)
     model, optimizer, loader = hg.prepare(model, optimizer, loader)
-    meter, losses = script.Meter(options), []
+    printer, losses = script.StepPrinter(options), []
     for _ in hg.epochs(1):
         for *inputs, labels in loader:
             logits = model(*inputs)
@@ -123,8 +123,8 @@ def train(options: script.Options) -> list[float]:
             optimizer.step()
             hg.report(loss=loss)
             losses.append(loss.detach())
-            meter.step(losses[-1])
-    meter.end()
+            printer.step(losses[-1])
+    printer.end()
     return [float(loss) for loss in losses]
 
 

@@ -79,11 +79,11 @@ def train(options: script.Options) -> list[float]:
     if workers > 1 and options.framework != "torch":
         raise WorkloadError(f"the trace in {options.framework} runs in one task; expected torch, or --workers 1")
     step = _together(matrix, options, workers) if workers > 1 else _alone(matrix, options.framework)
-    meter, traces = script.Meter(options), []
+    printer, traces = script.StepPrinter(options), []
     for _ in range(options.total):
         traces.append(float(step()))
-        meter.step(traces[-1])
-    meter.end()
+        printer.step(traces[-1])
+    printer.end()
     return traces
 
 
