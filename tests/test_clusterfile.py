@@ -121,6 +121,12 @@ def test_names_that_yaml_would_take_for_numbers_are_text(read: Reader) -> None:
     assert read("{name: 01, nodes: [{name: 1, kind: 2e3, cores: 1, memory: 1GiB}]}").cluster.nodes[0].name == "1"
 
 
+def test_the_free_addresses_of_a_lab_are_beside_those_that_are_stated(read: Reader) -> None:
+    stated = "{name: a, cores: 1, memory: 1GiB, address: 10.91.3.2}"
+    nodes = read(f"{{lab: true, nodes: [{stated}, {{kind: b, count: 2, cores: 1, memory: 1GiB}}]}}").cluster.nodes
+    assert [node.address for node in nodes] == ["10.91.3.2", "10.91.3.1", "10.91.3.3"]
+
+
 @pytest.mark.parametrize(
     ("addresses", "network"),
     [
@@ -244,7 +250,7 @@ def test_an_entry_of_many_nodes_that_others_are_called_like_is_one_problem(probl
 
 
 def test_addresses_too_far_apart_are_refused(problems: Problems) -> None:
-    text = "{lab: true, nodes: [{name: a, cores: 1, memory: 1, address: 10.1.0.1}, {name: b, cores: 1, memory: 1}]}"
+    text = "{lab: true, nodes: [{name: a, cores: 1, memory: 1, address: 10.1.0.1}, {name: b, cores: 1, memory: 1, address: 10.2.0.1}]}"
     assert problems(text) == [
         "line 1: nodes: the addresses are too far apart; choose them within one network such as 10.77.0.0/16"
     ]

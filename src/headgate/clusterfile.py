@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 """What a node or a lab may be called: it is a host name, and a part of other names."""
 NETWORK = ipaddress.IPv4Network("10.77.0.0/24")
 """Where nodes of a lab get their addresses from unless the file says."""
+_WIDEST = 16  # length of the prefix of the widest network that a lab has
 LEAST_CORES = 0.01
 LEAST_RATE = 12_500.0
 """Bytes a second: 100 kbit/s. With less a packet of full size takes longer than a connection waits."""
@@ -176,8 +178,8 @@ def schema() -> dict[str, Any]:
 
 
 def network_of(addresses: Sequence[str]) -> ipaddress.IPv4Network | None:
-    """The smallest network from /24 up to /16 that has all these addresses; None where none has."""
-    for length in range(24, 15, -1):
+    """The smallest network from /24 up to /16 that has all these addresses; None where none has, or there are none."""
+    for length in range(24, _WIDEST - 1, -1) if addresses else ():
         network = ipaddress.IPv4Network(f"{addresses[0]}/{length}", strict=False)
         if all(ipaddress.IPv4Address(address) in network for address in addresses):
             return network
@@ -275,7 +277,7 @@ class _Nodes:
         if not self._lab or self._asked > MOST_NODES:
             return
         addresses = [node.address for node in self.nodes()]
-        network = network_of(addresses) if addresses else NETWORK
+        network = network_of(addresses) or (None if addresses else NETWORK)
         if network is None:
             cure = "choose them within one network such as 10.77.0.0/16"
             self._file.problem(("nodes",), "the addresses are too far apart", cure)
@@ -286,8 +288,10 @@ class _Nodes:
                 self._file.problem(("nodes",), found, f"choose one from {network[1]} to {network[-2]}")
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes; those of a lab that were given no address get the next free one."""
-        free = (str(host) for host in NETWORK.hosts() if str(host) not in self._holders)
+        """The nodes; those of a lab that were given no address get the next free one beside those that were."""
+        network = network_of(list(self._holders)) or NETWORK
+        wider = chain(network.hosts(), network.supernet(new_prefix=_WIDEST).hosts())
+        free = (str(host) for host in wider if str(host) not in self._holders)
         nodes = []
         for name, entry, address in self._found:
             node = Node(
@@ -304,7 +308,7 @@ class _Nodes:
                 gpu_link=GpuLink(link.rate, link.how) if (link := entry.gpu_link) is not None else None,
             )
             if address is None and self._lab:
-                address = next(free, NETWORK[-1].exploded)
+                address = next(free)
             nodes.append(replace(node, address=address) if address is not None else node)
         return tuple(nodes)
 

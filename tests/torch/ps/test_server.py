@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ def rounds(count: int) -> Callable[[Any], None]:
     def act(backend: Any) -> None:
         mine = torch.ones(1000)
         backend.register([mine])
-        for _ in range(count):
+        backend.broadcast([mine])  # a round that is of no step
+        for step in range(1, count + 1):
+            backend.observer = SimpleNamespace(step=step)
             backend.begin(1.0)
             backend.launch(0)
             assert backend.finish().sums[0].eq(2.0).all()

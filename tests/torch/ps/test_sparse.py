@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -393,3 +394,47 @@ def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path
     assert 4 * rows < found[1000][0] < 4.5 * rows  # a value for each row that is pulled
     assert 12 * rows < found[1000][1] < 13 * rows  # its number twice, and a gradient
     assert 3 < found[1000][1] / found[250][1] < 4.1
+
+
+MIXED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import headgate.torch as hg
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.dense = nn.EmbeddingBag(20_000, 32, sparse=True), nn.Linear(32, 400)
+
+    def forward(self, rows):
+        return self.dense(self.table(rows))
+
+model = Model()
+loader = DataLoader(TensorDataset(torch.randint(0, 20_000, (640, 16))), 64)
+model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+for _ in hg.epochs(1):
+    for (rows,) in loader:
+        optimizer.zero_grad()
+        hg.mean(model(rows).square().mean().item())  # a round that belongs to no step
+        model(rows).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_servers_receive_what_workers_send(tmp_path: Path) -> None:
+    (tmp_path / "mixed.py").write_text(MIXED)
+    plan = Plan(strategy="ps", workers=2, servers=2, batch_per_worker=None)
+    with Gang(tmp_path, plan, [sys.executable, "mixed.py"], {}) as gang:
+        gang.start()
+        gang.finish()
+        told = {task: gang.of(task, "spans") for task in ("worker-0", "worker-1", "server-0", "server-1")}
+    steps = set.intersection(*({message["step"] for message in messages} for messages in told.values()))
+    assert len(steps) >= 3
+    moved: Counter[tuple[str, str]] = Counter()
+    for task, messages in told.items():
+        for way in ("bytes_in", "bytes_out"):
+            spans = [span for message in messages if message["step"] in steps for span in message["spans"]]
+            moved[task.partition("-")[0], way] += sum(span[way] or 0 for span in spans)
+    assert moved["server", "bytes_in"] == pytest.approx(moved["worker", "bytes_out"], rel=0.02)
+    assert moved["server", "bytes_out"] == pytest.approx(moved["worker", "bytes_in"], rel=0.02)

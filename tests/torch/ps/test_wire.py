@@ -79,7 +79,7 @@ class Ends:
 def test_messages_arrive_as_they_were_sent_and_are_counted(encrypt: bool, address: str, loop: Loop) -> None:
     ends = Ends(loop, encrypt, address)
     values = torch.randn(200_000, dtype=torch.float64)
-    header = Header(5, 3, 1, 2, 4, 7, 1 << 40, 9, 11, 1 << 35, 1 << 33, 0.5, 1.25)
+    header = Header(5, 3, 1, 2, 4, 7, 1 << 40, 9, 11, 1 << 35, 1 << 33, 0.5, 1.25, 1 << 34)
     loop.call(lambda: ends.worker.send(header, memory(values), b"more"))
     (message,) = ends.arrived(ends.at_server, 1)
     assert message.header[:-1] == header[:-1]

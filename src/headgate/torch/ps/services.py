@@ -32,8 +32,8 @@ def services(server: Server) -> list[Service]:
         return {"tables": tables, "parameters": parameters, "coordinator": coordinator, "broadcasts": Broadcasts()}
 
     task = TaskEnvironment.read()
-    spans = None if together else RoundSpans(server.loop, server.notify)
+    spans = RoundSpans(server.loop, server.notify)
     dispatcher = Dispatcher(
         server, handlers, None if task.checkpoints is None else Path(task.checkpoints), spans, task.away
     )
-    return [Synchronous(server), dispatcher] if together else [dispatcher]
+    return [Synchronous(server, spans), dispatcher] if together else [dispatcher]

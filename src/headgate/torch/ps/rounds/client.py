@@ -119,9 +119,9 @@ class Client:
         """Exchange what is on this exchange through shared memory with servers beside this worker."""
         self._loop.call(self._offers.make, exchange)
 
-    def begin(self, exchange: Exchange, weight: float, lowest_only: bool = False) -> Round:
+    def begin(self, exchange: Exchange, weight: float, lowest_only: bool = False, step: int = 0) -> Round:
         """Begin the next round; returns at once."""
-        began = Round(self._next, exchange, weight, lowest_only)
+        began = Round(self._next, exchange, weight, lowest_only, step)
         self._loop.call(self._begin, began)
         return began
 

@@ -103,7 +103,8 @@ class Dense(Backend):
 
     def begin(self, weight: float, samples: float = 0.0) -> None:
         self._samples = samples
-        self._round = self._client.begin(self._registered, weight)
+        step = 0 if self.observer is None else self.observer.step
+        self._round = self._client.begin(self._registered, weight, step=step)
 
     def launch(self, index: int) -> None:
         self._client.launch(self._running, index)

@@ -109,6 +109,7 @@ class Round:
         exchange: What is summed.
         weight: What this worker's contribution counts.
         lowest_only: Whether only the lowest worker contributes: the others push zeros.
+        step: Number of the worker's step that it is of, from 1; 0 where it is of none.
 
     Attributes:
         under: View of the attempt whose sums are in the exchange; -1: none.
@@ -127,11 +128,12 @@ class Round:
         last: When the push of the chunk that came last arrived at its server, when its sum was sent, and when it came.
     """
 
-    def __init__(self, number: int, exchange: Exchange, weight: float, lowest_only: bool) -> None:
+    def __init__(self, number: int, exchange: Exchange, weight: float, lowest_only: bool, step: int) -> None:
         self.number = number
         self.exchange = exchange
         self.weight = weight
         self.lowest_only = lowest_only
+        self.step = step
         self.begun = self.moved = time.monotonic()
         self.under = -1
         self.target: int | None = None

@@ -78,6 +78,7 @@ class Pusher:
             chunks=exchange.layout.counts[server],
             size=chunk.size,
             weight=running.weight,
+            step=running.step,
         )
         running.traffic[server].goes(chunk.size, time.monotonic())
         region = exchange.regions.get(server)

@@ -37,14 +37,19 @@ class Synchronous(Service):
         {MessageKind.ASK, MessageKind.PUSH, MessageKind.PULL, MessageKind.SUPPLY, MessageKind.SHARE, MessageKind.PAUSE}
     )
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, spans: RoundSpans) -> None:
+        """
+        Args:
+            server: The server.
+            spans: Times its rounds.
+        """
         self._server = server
         self._backups: int = server.plan["backup_workers"]
         self._rounds = Rounds()
         self._requests: dict[int, _Request] = {}
         self._regions: dict[int, Region] = {}
         self._settled: bool | None = None
-        self._spans = RoundSpans(server.loop, server.notify)
+        self._spans = spans
 
     def entered(self, view: View) -> None:
         self._rounds.enter(view.number, view.active, view.needed(self._backups))
@@ -55,8 +60,8 @@ class Synchronous(Service):
             self._settled = self._server.life == 1
 
     def received(self, worker: int, message: Message) -> None:
-        self._spans.bytes_in += sum(map(len, message.frames))
         if message.header.kind == MessageKind.PUSH:
+            self._spans.bytes_in += message.header.size
             self._pushed(worker, message)
         elif message.header.kind == MessageKind.ASK:
             if message.header.view == self._server.view.number:  # else the worker asks again once it sees this view
@@ -89,7 +94,7 @@ class Synchronous(Service):
         self._spans.update += added - before
         self._spans.send += time.monotonic() - added
         if replies and replies[0].complete and not replies[0].late:
-            self._spans.completed(header.round)
+            self._spans.completed(header.step)
 
     def _contribution(self, worker: int, message: Message) -> Contribution:
         header = message.header

@@ -86,13 +86,13 @@ class Dispatcher(Service):
         handlers: Makes the handlers by name, given what was saved by name and whether the server was started again.
         folder: Where snapshots go; None: nowhere.
         away: That folder goes with its node: copies of snapshots are told of, to be brought to the run.
-        spans: Times the steps of workers; None: somebody else tells where this server's time goes.
+        spans: Times the rounds of this server, of which a call may say that it ends one.
     """
 
     kinds = frozenset({CALL})
 
     def __init__(
-        self, server: Server, handlers: Handlers, folder: Path | None, spans: RoundSpans | None, away: bool = False
+        self, server: Server, handlers: Handlers, folder: Path | None, spans: RoundSpans, away: bool = False
     ) -> None:
         self.server = server
         self._make = handlers
@@ -111,21 +111,17 @@ class Dispatcher(Service):
         """Send an answer."""
         before = time.monotonic()
         self.server.send(worker, header, *frames)
-        if self._spans is not None:
-            self._spans.send += time.monotonic() - before
-            self._spans.bytes_out += sum(map(len, frames))
+        self._spans.send += time.monotonic() - before
+        self._spans.bytes_out += sum(map(len, frames))
 
     def received(self, worker: int, message: Message) -> None:
         spans = self._spans
-        if spans is None:
-            self._answer(worker, message)
-            return
         spans.bytes_in += sum(len(frame.buffer) for frame in message.frames)
         before, sending = time.monotonic(), spans.send
         ended = self._answer(worker, message)
         spans.update += time.monotonic() - before - (spans.send - sending)
         if ended is not None:
-            spans.completed(ended)
+            spans.completed(ended + 1)
 
     def _answer(self, worker: int, message: Message) -> int | None:
         """Have a call answered; the number of the worker's step, counted from 0, if the call is the last of it."""

@@ -31,10 +31,9 @@ class RoundSpans:
         self._tell = send
         self._restart()
 
-    def completed(self, number: int) -> None:
-        """A round, counted from 0, is complete."""
+    def completed(self, step: int) -> None:
+        """A round of the workers' step of this number, counted from 1, is complete; one of no step has number 0."""
         now, idle = time.monotonic(), self._loop.idle_seconds
-        step = number + 1
         if step in _FIRST or (step > _FIRST[-1] and step % _EVERY < _IN_A_ROW):
             seconds = now - self._since
             waited = idle - self._idle

@@ -79,6 +79,7 @@ class Header(NamedTuple):
         size: Bytes of the payload.
         weight: Weight of the contribution, or of all in a sum.
         asked: When the message that this one answers arrived, on the sender's clock, in seconds.
+        step: Number of the sender's step, from 1; 0 where the message belongs to none.
         sent: When this message was sent, on the sender's clock, in seconds.
     """
 
@@ -95,10 +96,11 @@ class Header(NamedTuple):
     size: int = 0
     weight: float = 0.0
     asked: float = 0.0
+    step: int = 0
     sent: float = 0.0
 
 
-_LAYOUT = struct.Struct("<8sBBBxHHIqIIQQddd")
+_LAYOUT = struct.Struct("<8sBBBxHHIqIIQQddqd")
 
 
 class Message(NamedTuple):
