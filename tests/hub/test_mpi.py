@@ -139,7 +139,8 @@ def test_without_a_working_mpirun_the_reason_says_so(user: User, left: Path, mpi
         (programs / "mpirun").chmod(0o700)
     user.write("learns.py", LEARNS)
     user.variables["PATH"] = str(programs)
-    failed = user.json("run", "--workers", "2", "learns.py", code=1)
+    failed = user.types("run", "--json", "mpirun", "-n", "2", "python", "learns.py", code=1).json
+    assert failed["jobs"][0]["name"] == "learns"
     assert says in failed["jobs"][0]["reason"]
 
 

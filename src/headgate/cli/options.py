@@ -101,8 +101,15 @@ class OfJobs(click.Command):
 
 
 def is_program(word: str) -> bool:
-    """Whether a word of a command line begins a command: it is the name of a program, and of no file here."""
-    return not word.endswith((".py", ".yaml", ".yml")) and not os.path.isfile(word) and shutil.which(word) is not None
+    """Whether a word of a command line begins a command: it is the name of a program, and of no file here. A
+    launcher that Headgate takes the place of need not be installed."""
+    if word.endswith((".py", ".yaml", ".yml")) or os.path.isfile(word):
+        return False
+    if shutil.which(word) is not None:
+        return True
+    from headgate.engines import launchers
+
+    return launchers.is_named(word)
 
 
 def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) -> str:

@@ -20,7 +20,7 @@ from headgate.cli.following import Interrupts, follow
 from headgate.cli.options import CommandLine
 from headgate.cli.placement import PlacementOptions
 from headgate.engines import launchers
-from headgate.engines.program import program, source
+from headgate.engines.program import program, source, words_of
 from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
@@ -161,11 +161,12 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
             return
         if asked.python is not None:
             raise UsageError(f"found --python with the command {first!r}; name the interpreter in the command")
-        if shutil.which(first) is None:
-            raise UsageError(f"found no program {first!r}, neither here nor on the PATH")
         job = Job(name="job", run=asked.command, workdir=os.getcwd())
         with suppress(UsageError):  # it is told once all is known of the job
             job = launchers.resolved(job)[0]
+        first = words_of(job)[0]
+        if shutil.which(first) is None:  # a launcher that Headgate takes the place of need not be there
+            raise UsageError(f"found no program {first!r}, neither here nor on the PATH")
         found = program(job)
         yield (found.module or found.file.stem if found and found.file else Path(first).name), {"run": asked.command}
         return

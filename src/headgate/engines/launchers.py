@@ -182,6 +182,11 @@ def taken(job: Job) -> Taken | None:
     return None
 
 
+def is_named(word: str) -> bool:
+    """Whether a command that begins with this word names a launcher, installed or not."""
+    return word in {words[0] for words in _BY_WORDS if words[0] != "-m"}
+
+
 def has_launcher(job: Job) -> bool:
     """Whether several workers of a job would find each other by another launcher's contract, not by a library of
     Headgate's."""
