@@ -250,8 +250,10 @@ def test_an_entry_of_many_nodes_that_others_are_called_like_is_one_problem(probl
 
 
 def test_addresses_too_far_apart_are_refused(problems: Problems) -> None:
-    text = "{lab: true, nodes: [{name: a, cores: 1, memory: 1, address: 10.1.0.1}, {name: b, cores: 1, memory: 1, address: 10.2.0.1}]}"
-    assert problems(text) == [
+    nodes = ", ".join(
+        f"{{name: {name}, cores: 1, memory: 1, address: 10.{part}.0.1}}" for part, name in enumerate("ab")
+    )
+    assert problems(f"{{lab: true, nodes: [{nodes}]}}") == [
         "line 1: nodes: the addresses are too far apart; choose them within one network such as 10.77.0.0/16"
     ]
 
