@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import selectors
 import signal
@@ -22,7 +23,6 @@ from headgate.engines.base import Engine, Listener
 from headgate.engines.beside import Beside
 from headgate.engines.channel import Connection
 from headgate.engines.connections import Connections
-from headgate.engines.descriptors import Descriptors
 from headgate.engines.kills import LOOK_SECONDS, Kills
 from headgate.engines.log import TaskLog
 from headgate.engines.tasks import Keeper, PendingStart, Task
@@ -39,6 +39,11 @@ REST_SECONDS = 2.0
 """How long before the end of its grace what is left of a task is asked to end; its first process was asked first."""
 CLOSE_SECONDS = 15.0
 """How long `close` waits for tasks that it killed."""
+FILES_OF_A_TASK = 11
+"""Its output, log, end and connection, the files of its cgroups, and some while it starts."""
+_OTHER_FILES = 32
+"""For the stores of runs, clients and samplers."""
+_AMPLE_FILES = 4096  # of some 360 tasks
 
 
 class LocalEngine(Engine):
@@ -430,3 +435,27 @@ class LocalEngine(Engine):
             self._keeper.remove(task.id)
         if self._tasks.pop(task.id, None) is not None:  # else it was given up when this engine closed
             self._listener.exited(task.id, exit)
+
+
+class Descriptors:
+    """How many tasks the open files allow that a process may have (`ulimit -n`): one too many would cost others their
+    output. It counts what this process has open besides tasks, as it is made."""
+
+    def __init__(self) -> None:
+        self._besides = len(os.listdir("/proc/self/fd")) + _OTHER_FILES
+
+    def check(self, tasks: int) -> None:
+        """Whether so many tasks can be at once.
+
+        Raises:
+            HeadgateError: They cannot; the message says what to raise.
+        """
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if self._besides + tasks * FILES_OF_A_TASK <= most:
+            return
+        fitting, ample = max(most - self._besides, 0) // FILES_OF_A_TASK, max(_AMPLE_FILES, 4 * most)
+        where = "`ulimit -n`, /etc/security/limits.conf, LimitNOFILE of a service"
+        raise HeadgateError(
+            f"{most} open files are allowed here (`ulimit -Hn`), enough for {fitting} tasks at once; have fewer, or "
+            f"raise it to {ample} ({where}) where the hub is started, once the one that runs has ended"
+        )

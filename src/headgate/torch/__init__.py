@@ -185,6 +185,12 @@ def _on_servers() -> bool:
     return session is not None and session.on_servers
 
 
+def _table_for(kind: str, layer: dict[str, Any]) -> Any:
+    from headgate.torch.ps.tables.lazy_tensor import table_for  # needs pyzmq, which other plans do without
+
+    return table_for(kind, layer)
+
+
 def _join() -> Session | None:
     """The session with the engine that started this process; None under plain `python`."""
     global _joined, _session
@@ -201,4 +207,4 @@ def _join() -> Session | None:
 if TaskEnvironment.read().channel is not None:
     writing.watch()
     checkpoints.watch_saving()
-    sparse_layers.watch(_on_servers)
+    sparse_layers.watch(_on_servers, _table_for)

@@ -18,10 +18,9 @@ import torch
 from torch import nn
 
 from headgate.torch.backend import REMOTE, Backend, RoundResult, TimedRound
-from headgate.torch.buckets import GradientBuckets
+from headgate.torch.buckets import GradientBuckets, rows, sparse_parameters
 from headgate.torch.control import HEAD, Agreed, ReduceError, Said, Shape
 from headgate.torch.late import Late
-from headgate.torch.sparse_gradients import rows, sparse_parameters
 from headgate.torch.weighing import Weight
 
 

@@ -7,6 +7,7 @@ boundary too.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,6 @@ from headgate.torch.evaluating import Evaluating
 from headgate.torch.loaders import Iteration, Loaders
 from headgate.torch.measuring import Measuring, fetched
 from headgate.torch.meter import Meter
-from headgate.torch.schedulers import steps_on_mean
 from headgate.torch.spinning import Spinning
 from headgate.torch.trained import Trained
 
@@ -34,6 +34,7 @@ PATIENCE_SECONDS = 3.0
 """How long an order waits for a step boundary before any report or fetch has to do, at the cost of the position."""
 NEAR_SECONDS = 20.0
 """How long it waits for the end of an epoch that is about to come, where a resume goes on at an exact place."""
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Session(TaskSession):
@@ -419,3 +420,29 @@ class Session(TaskSession):
                 f"batches past the position of the checkpoint that were done before it was saved: {ahead}; they are "
                 "trained on again"
             )
+
+
+def steps_on_mean(scheduler: Any, mean: Callable[[Any], Any]) -> None:
+    """Have `step(metric)`, as `ReduceLROnPlateau` has it, take the mean over the workers. Other schedulers
+    are left as they are.
+
+    Args:
+        scheduler: Its class is exchanged for a subclass with another `step`: an attribute of its own would be saved
+            with its state.
+        mean: A number's mean over the workers.
+    """
+    kind = type(scheduler)
+    parameters = list(inspect.signature(scheduler.step).parameters.values())
+    if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in _MANY:
+        return
+    metric = parameters[0].name
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (mean(args[0]), *args[1:])
+        elif metric in kwargs:
+            kwargs[metric] = mean(kwargs[metric])
+        return kind.step(self, *args, **kwargs)
+
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    scheduler.__class__ = type(kind.__name__, (kind,), {**names, "step": step})

@@ -26,17 +26,18 @@ def lent() -> Iterator[None]:
         lending = False
 
 
-def watch(on_servers: Callable[[], bool]) -> None:
+def watch(on_servers: Callable[[], bool], table_for: Callable[[str, dict[str, Any]], Any]) -> None:
     """Have `Embedding` and `EmbeddingBag` with `sparse=True` keep their weight on parameter servers from now on.
 
     Args:
         on_servers: Whether this process is a worker of a plan with parameter servers; asked for each such layer.
+        table_for: Makes the weight of such a layer, by the name of its class and the arguments of its constructor.
     """
     for kind in (nn.Embedding, nn.EmbeddingBag):
-        _watch(kind, on_servers)
+        _watch(kind, on_servers, table_for)
 
 
-def _watch(kind: Any, on_servers: Callable[[], bool]) -> None:
+def _watch(kind: Any, on_servers: Callable[[], bool], table_for: Callable[[str, dict[str, Any]], Any]) -> None:
     make = kind.__init__
     signature = inspect.signature(make)
 
@@ -48,8 +49,6 @@ def _watch(kind: Any, on_servers: Callable[[], bool]) -> None:
         if not layer["sparse"] or layer["_weight"] is not None or not on_servers():
             make(self, *args, **kwargs)
             return
-        from headgate.torch.ps.tables.lazy_tensor import table_for  # needs pyzmq, which other plans do without
-
         layer["_weight"] = table_for(type(self).__name__, layer)
         make(*bound.args, **bound.kwargs)
         self.reset_parameters()  # left out where a weight is given

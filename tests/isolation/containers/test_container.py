@@ -27,10 +27,10 @@ from headgate.errors import IsolationError
 from headgate.identifiers import TaskId
 from headgate.isolation import layout, make, processes
 from headgate.isolation.base import Launch
+from headgate.isolation.container import box, limits, parents
 from headgate.isolation.container import box as box_module
 from headgate.isolation.container import daemon as daemon_module
 from headgate.isolation.container import isolation as isolation_module
-from headgate.isolation.container import kills, limits, parents
 from headgate.isolation.container.box import ContainerBox
 from headgate.isolation.container.daemon import TOKEN, Daemon, NoAnswerError, Unframer
 from headgate.isolation.container.isolation import GROUP as LABEL
@@ -235,8 +235,8 @@ def test_a_script_in_one_saves_while_its_workers_live(isolation: ContainerIsolat
 def test_over_its_limit_is_told_even_if_its_cgroup_went_unread(
     isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not os.access(kills.LOG, os.R_OK):
-        pytest.skip(f"{kills.LOG} cannot be read")
+    if not os.access(box.KERNEL_LOG, os.R_OK):
+        pytest.skip(f"{box.KERNEL_LOG} cannot be read")
     monkeypatch.setattr(ContainerBox, "_look", lambda self: None)
     nurse = "python -I -S -c 'held = b\"x\" * (256 << 20)'; exit 1"
     end = run(isolation, launch(nurse, tmp_path), Share(memory_bytes=64 * MIB)).ended()

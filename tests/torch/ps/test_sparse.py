@@ -21,7 +21,7 @@ from headgate.plans import Plan
 from headgate.testing import wait
 from headgate.torch import sparse_layers
 from headgate.torch.ps.tables.initializers import Operation, filled
-from headgate.torch.ps.tables.lazy_tensor import LazyTensor
+from headgate.torch.ps.tables.lazy_tensor import LazyTensor, table_for
 from headgate.torch.ps.tables.remote_table import TableError
 from headgate.torch.ps.tables.rows import Rows
 from headgate.torch.ps.tables.shard import Shard
@@ -40,7 +40,7 @@ def on_servers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     for kind in (nn.Embedding, nn.EmbeddingBag):
         monkeypatch.setattr(kind, "__init__", kind.__init__)
     answer = [True]
-    sparse_layers.watch(lambda: answer[0])
+    sparse_layers.watch(lambda: answer[0], table_for)
     return answer
 
 

@@ -221,7 +221,7 @@ class HubListener(Listener):
         if not exit.ok and exit.reason is None:
             exit = replace(exit, reason=_reason(exit, attempt.tasks[name].failure))
         if not exit.ok and live.spec.isolation == isolation.CONTAINER and run.submission.engine == LOCAL:
-            from headgate.isolation.container.missing import hint
+            from headgate.isolation.container.files import hint
 
             if cure := hint(live.spec, exit.in_words()):
                 exit = replace(exit, reason=exit.in_words() + cure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import threading
@@ -23,7 +24,6 @@ from headgate.isolation.cgroup_v1 import LIMIT_SLACK_BYTES
 from headgate.isolation.cgroups import KILL_SECONDS, Cgroups, memory_refusal
 from headgate.isolation.container import limits
 from headgate.isolation.container.daemon import RESTART_SECONDS, RETRY_SECONDS, Daemon, GoneError, NoAnswerError
-from headgate.isolation.container.kills import killed_in
 from headgate.isolation.container.parents import Parent
 from headgate.isolation.container.watch import ContainerWatch
 from headgate.isolation.enclosure import MemoryRecord
@@ -32,6 +32,9 @@ from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
 REMOVED = "its container was removed by somebody else"
 REMOVAL_SECONDS = 1.0
 """How long after a kill from outside a container goes that is being removed."""
+KERNEL_LOG = "/dev/kmsg"
+_RECORD_BYTES = 8192
+_KILL = re.compile(rb"oom-kill:.*oom_memcg=([^,]*),task_memcg=([^,]*),")
 _SIGNALS = frozenset(int(number) for number in signal.valid_signals())
 
 
@@ -382,9 +385,36 @@ class ContainerBox(Box):
         if used.kills:
             return used
         late = outer.memory() if outer is not None else MemoryRecord()
-        logged, own = killed_in(self._container.id)
+        logged, own = _killed_in(self._container.id)
         kills = late.kills or int(logged or bool(state.get("OOMKilled")))
         known = [record.peak_bytes for record in (used, late) if record.peak_bytes is not None]
         full = limit is not None and (own or (max(known) >= limit - LIMIT_SLACK_BYTES if known else kills > 0))
         # Around it, page cache is counted in: of the two the lower is nearer.
         return MemoryRecord(limit if full and kills else min(known, default=None), kills, limit, full)
+
+
+def _killed_in(container: str) -> tuple[bool, bool]:
+    """Whether the kernel killed a process of a container because memory ran out, and whether by the container's own
+    limit. Its log tells: under cgroup v1 nothing else outlives a cgroup. Both are false where the log may not be read,
+    as by users other than root.
+
+    Args:
+        container: Id of the container; it names the cgroup.
+    """
+    killed = own = False
+    try:
+        log = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False, False
+    try:
+        while True:
+            try:
+                found = _KILL.search(os.read(log, _RECORD_BYTES))
+            except BrokenPipeError:  # records that were overwritten meanwhile
+                continue
+            if found is not None and found[2].endswith(container.encode()):
+                killed, own = True, own or found[1] == found[2]
+    except OSError:  # no more for now
+        return killed, own
+    finally:
+        os.close(log)
