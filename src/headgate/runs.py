@@ -182,8 +182,13 @@ def lock(run: Path) -> int:
 
 def alive(run: Path) -> bool:
     """Whether a hub still runs it."""
+    return is_locked(run / LOCK)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file; false where there is no such file."""
     try:
-        fd = os.open(run / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:

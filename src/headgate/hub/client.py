@@ -195,7 +195,7 @@ def connect_or_start() -> Hub:
             if process is not None:  # it outlives this connection, and should leave no zombie when it ends
                 threading.Thread(target=process.wait, name="hub", daemon=True).start()
             return hub
-        now, locked = time.monotonic(), _locked(folder / "hub.lock")
+        now, locked = time.monotonic(), runs.is_locked(folder / "hub.lock")
         alive = process is not None and process.poll() is None
         if locked and not alive:  # by one that ends: its jobs save what they have, which nobody should cut short
             deadline = now + START_SECONDS
@@ -226,7 +226,7 @@ def await_guards() -> None:
 
 
 def _is_winding_up(folder: Path) -> bool:
-    if not _locked(folder / "hub.lock"):
+    if not runs.is_locked(folder / "hub.lock"):
         return False
     if (hub := connect(folder)) is not None:
         hub.close()
@@ -234,19 +234,7 @@ def _is_winding_up(folder: Path) -> bool:
 
 
 def _is_stale(folder: Path) -> bool:
-    return time.time() - folder.stat().st_mtime > _STALE_SECONDS and not _locked(folder / "hub.lock")
-
-
-def _locked(path: Path) -> bool:
-    """Whether a hub or a guard holds the hub's lock."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    return time.time() - folder.stat().st_mtime > _STALE_SECONDS and not runs.is_locked(folder / "hub.lock")
 
 
 def _last_line(log: Path) -> str:

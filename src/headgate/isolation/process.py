@@ -173,9 +173,10 @@ class ProcessIsolation(Isolation):
         return CgroupsV2(folders, fallbacks, disks.number_of(launch.cwd), found.vacate and not moved)
 
 
-def remove_empty_groups(root: Path = Path("/sys/fs/cgroup")) -> None:
+def remove_empty_groups() -> None:
     """Remove what this user's hubs left that died while they made a box: cgroups, here and on the nodes of labs, that
     nothing is in. Those of a process id that is in use stay."""
+    root = Path("/sys/fs/cgroup")
     bases, roots = layout.find_layout(root).bases, layout.roots(root)
     leading = next((os.path.relpath(bases[n], roots[n]) for n in ("cpu", "unified") if n in bases and n in roots), ".")
     of_containers = (point / leading for point in roots.values())  # Docker has one path for all hierarchies

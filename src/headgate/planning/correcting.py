@@ -28,7 +28,6 @@ class Corrected:
         measured: Samples a second of plans that were measured before; those that the job may not have are left out.
         used: Names of nodes that other jobs have.
         measured_on: The node that the profile was measured on.
-        most: Candidates to consider.
 
     Raises:
         UsageError: No plan can run.
@@ -43,13 +42,12 @@ class Corrected:
         *,
         used: Collection[str] = (),
         measured_on: Node | None = None,
-        most: int = 256,
     ) -> None:
         self._kinds = {name: i for i, kind in enumerate(kinds(cluster.nodes)) for name in kind.names}
         self._batch = profile.batch or 1
         free = self._kinds.keys() - set(used)
         self._known: dict[Hashable, Plan] = {}
-        for plan in candidates(cluster, job, profile, used=used, measured_on=measured_on, most=most):
+        for plan in candidates(cluster, job, profile, used=used, measured_on=measured_on):
             self._known.setdefault(self._likeness(plan), plan)
         allowed = [(plan, rate) for plan, rate in measured if _may_have(job, plan, free)]
         for plan, _ in allowed:

@@ -37,7 +37,7 @@ class JointPlans:
     Args:
         predictions: The plan of each, on nodes that no other has, or on a part of a node.
         normalised: Throughput of each over what it would have alone on the whole cluster.
-        fair: The same on an equal part of the nodes of each kind: none gets less, unless its user gave leave.
+        fair: The same on an equal part of the nodes of each kind: none gets less.
     """
 
     predictions: tuple[Prediction, ...]
@@ -55,7 +55,6 @@ def jointly(
     cluster: Cluster,
     *,
     used: Collection[str] = (),
-    yielding: Collection[str] = (),
     measured_on: Node | None = None,
 ) -> JointPlans:
     """Divide nodes among jobs: from equal parts on, nodes change hands as long as the total normalised throughput
@@ -65,7 +64,6 @@ def jointly(
         requests: At least one, their names unlike.
         cluster: The nodes.
         used: Names of nodes that running jobs keep.
-        yielding: Names of jobs whose users gave leave to get less than a fair share.
         measured_on: The node that profiles were measured on.
 
     Raises:
@@ -78,17 +76,14 @@ def jointly(
         raise UsageError(f"other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes")
     if len(free) < len(requests):
         return _on_parts(requests, free, measured_on)
-    return _Throughputs(requests, Cluster(tuple(free)), yielding, measured_on).divide()
+    return _Throughputs(requests, Cluster(tuple(free)), measured_on).divide()
 
 
 class _Throughputs:
     """Throughputs of jobs by what they have; what was searched once is remembered."""
 
-    def __init__(
-        self, requests: Sequence[ProfiledJob], cluster: Cluster, yielding: Collection[str], measured_on: Node | None
-    ) -> None:
+    def __init__(self, requests: Sequence[ProfiledJob], cluster: Cluster, measured_on: Node | None) -> None:
         self._costs = [CostModel(each.job, cluster, each.profile, measured_on=measured_on) for each in requests]
-        self._yields = [each.job.name in yielding for each in requests]
         self._kinds = self._costs[0].kinds
         self._known: dict[tuple[int, Counts], float] = {}
         whole = tuple(len(kind.names) for kind in self._kinds)
@@ -98,7 +93,6 @@ class _Throughputs:
         """The best division found."""
         held = self._equal_parts()
         fair = [self._part(i, counts) for i, counts in enumerate(held)]
-        floor = [0.0 if leave else least for leave, least in zip(self._yields, fair)]
         for _ in range(_ROUNDS):
             parts = [self._part(i, counts) for i, counts in enumerate(held)]
             better, most = None, sum(parts) + _GAIN
@@ -107,7 +101,7 @@ class _Throughputs:
                 total = sum(parts) - parts[i] - parts[j] + ours + theirs
                 # Who cannot run at all is helped before anything else.
                 total += len(parts) * ((ours > 0) - (parts[i] > 0) + (theirs > 0) - (parts[j] > 0))
-                keeps = ours >= min(floor[i], parts[i]) - 1e-9 and theirs >= min(floor[j], parts[j]) - 1e-9
+                keeps = ours >= min(fair[i], parts[i]) - 1e-9 and theirs >= min(fair[j], parts[j]) - 1e-9
                 if keeps and total > most:
                     better, most = (i, j, mine, others), total
             if better is None:

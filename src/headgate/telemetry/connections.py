@@ -7,7 +7,6 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from headgate.telemetry.base import Boxed, Sampler, Target
@@ -39,15 +38,11 @@ class ConnectionsSampler(Sampler):
 
     The kernel tells the inode of each connection and what it carried. The descriptors of a task's processes tell which
     are its own. They are listed again only if there is a new connection.
-
-    Args:
-        proc: Where processes are found.
     """
 
     name = "connections"
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = str(proc)
+    def __init__(self) -> None:
         self._owner: dict[int, str | None] = {}
         self._last: dict[int, _Bytes] = {}
         self._since: dict[str, float] = {}
@@ -93,7 +88,7 @@ class ConnectionsSampler(Sampler):
         names: dict[int, set[str]] = {}
         for name, box in tasks.items():
             for pid in box.pids():
-                path = f"{self._proc}/{pid}/ns/net"
+                path = f"/proc/{pid}/ns/net"
                 with suppress(OSError):
                     inode = os.stat(path).st_ino
                     paths.setdefault(inode, path)
@@ -108,7 +103,7 @@ class ConnectionsSampler(Sampler):
                 self._owner[inode] = owners.get(inode)
 
     def _sockets(self, pid: int) -> Iterator[int]:
-        folder = f"{self._proc}/{pid}/fd"
+        folder = f"/proc/{pid}/fd"
         try:
             names = os.listdir(folder)
         except OSError:  # it ended, or is another user's

@@ -12,7 +12,6 @@ from headgate.telemetry.metric_names import PART_OF, describe, spell
 from headgate.telemetry.positions import bar, content
 
 _MOST_COLUMNS = 32
-_LONGEST_NAME = 28
 _LONGEST_HEADER = 400
 _MOST_LINES = 2000  # of other things between two rows
 _MOST_CELLS = 64  # of a box
