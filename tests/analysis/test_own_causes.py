@@ -267,9 +267,9 @@ def test_pauses_before_reports_of_an_evaluation_are_evaluation(tmp_path: Path) -
         (np.zeros_like, "healthy"),
         (lambda t: np.where(t < 30.0, np.exp(-t), np.exp(-t) - 0.3), "healthy"),
     ],
-    ids=["floor", "falls slowly", "falls evenly", "learns nothing", "falls again"],
+    ids=["converges", "falls slowly", "falls evenly", "learns nothing", "falls again"],
 )
-def test_a_loss_that_is_flat_beyond_its_noise_for_long_is_at_its_floor(tmp_path: Path, falls: Any, name: str) -> None:
+def test_a_loss_that_is_flat_beyond_its_noise_for_long_has_converged(tmp_path: Path, falls: Any, name: str) -> None:
     t = np.linspace(0.0, 39.0, 2000)
     noise = np.random.default_rng(0).normal(0.0, 0.03, len(t))
     assert verdict(reporting(tmp_path, t, loss=2.0 + falls(t) + noise)).name == name
@@ -284,7 +284,7 @@ def test_a_job_that_learns_nothing_more_need_not_become_a_little_faster(
     assert verdict(reporting(tmp_path, t, {"evaluation": seconds}, loss=loss)).name == name
 
 
-def test_a_floor_is_told_of_few_jobs_that_still_learn_a_little(tmp_path: Path) -> None:
+def test_few_jobs_that_still_learn_a_little_are_said_to_have_converged(tmp_path: Path) -> None:
     t = np.linspace(0.0, 39.0, 1000)
     names = []
     for seed in range(20):

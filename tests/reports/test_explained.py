@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
 from tests.analysis.made_up import MadeUp, recording
 
-from headgate.analysis.accounts import PARTS
+from headgate.analysis.accounts import PARTS, Part
+from headgate.analysis.losing import exact
 from headgate.cli.explain import command
 from headgate.errors import NotFoundError
-from headgate.reports import explained, html
+from headgate.reports import explained, html, sections
 from headgate.reports.recording import read
 
 
@@ -52,7 +54,7 @@ def test_json_has_what_programs_rely_on() -> None:
     job = found["jobs"][0]
     assert set(job) >= {"job", "elapsed", "verdict", "account", "lost", "more", "replay_error"}
     assert set(job["verdict"]) == {"name", "why", "next", "low", "high"}
-    assert tuple(job["account"]) == PARTS
+    assert list(job["account"]) == list(PARTS)
     assert all(set(part) == {"seconds", "low", "high"} for part in job["account"].values())
     assert sum(part["seconds"] for part in job["account"].values()) == pytest.approx(job["elapsed"])
     assert [set(loss) for loss in job["lost"]] == [{"to", "resource", "seconds", "low", "high", "evidence"}]
@@ -78,6 +80,14 @@ def test_accounts_of_a_job_that_was_tried_again_and_of_one_of_several_tasks_add_
     for path in (store, distributed):
         for account in explained.explained(read(path)):
             assert sum(part.seconds for part in account.parts.values()) == pytest.approx(account.elapsed)
+
+
+def test_the_page_shows_every_part_that_an_account_can_have(store: Path) -> None:
+    run = read(store)
+    found = [replace(each, parts=dict.fromkeys(PARTS, exact(1.0))) for each in explained.explained(run)]
+    page = sections.accounts(run.jobs, found)
+    assert page is not None and all(f'data-key="{part}"' in page for part in PARTS)
+    assert get_args(Part) == tuple(PARTS)
 
 
 def test_a_run_of_an_earlier_version_is_told_what_it_lacks(store: Path) -> None:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from headgate.analysis.comparing import fewer_threads, slower_steps
 from headgate.analysis.contention import Contended, OnNode, contended
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask, running
-from headgate.analysis.learned import Floor, floor
+from headgate.analysis.learned import Converged, converged
 from headgate.analysis.losing import (
     ITSELF,
     LEAST_SECONDS,
@@ -34,30 +34,47 @@ from headgate.analysis.losing import (
     within,
 )
 from headgate.analysis.more import More, what_more_buys
-from headgate.analysis.outside import Devices, Outside, memory_limit
+from headgate.analysis.outside import Devices, Outside
 from headgate.analysis.own_causes import OwnCause, OwnTime, evaluated, own_causes, waited_for_others
 from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array, Signal
 from headgate.identifiers import TaskOfRun
 
 Part = Literal[
-    "waiting",  # from its submission to its first start
-    "starting",  # from the start of its tasks until its first step is under way
-    "compute",  # its own work
-    "input",  # waiting for its loader, or blocked on a disk
-    "communication",  # waiting for other tasks of its own, where backward did not hide it
-    "neighbours",  # lost to other jobs and to programs outside Headgate, through any resource
-    "cap",  # lost to its own limit of cores
-    "memory",  # lost to its own limit of memory
-    "itself",  # lost to other tasks of its own on the same cores
-    "hypervisor",  # stolen from the node
-    "checkpoints",  # saving
-    "evaluation",  # of its models, between steps
-    "garbage-collection",  # of Python's collector
-    "faults",  # between two attempts, and what was done again
-    "unexplained",  # nothing that was read tells
+    "waiting",
+    "starting",
+    "compute",
+    "input",
+    "communication",
+    "neighbours",
+    "cap",
+    "memory",
+    "itself",
+    "hypervisor",
+    "checkpoints",
+    "evaluation",
+    "garbage-collection",
+    "faults",
+    "unexplained",
 ]
-PARTS: tuple[Part, ...] = get_args(Part)
+PARTS: Mapping[Part, str] = {
+    "waiting": "from its submission to its first start",
+    "starting": "until its first step is under way",
+    "compute": "its own work",
+    "input": "waiting for its loader, or blocked on a disk",
+    "communication": "waiting for other tasks of its own, where backward did not hide it",
+    "neighbours": "lost to other jobs and to programs outside Headgate, through any resource",
+    "cap": "lost to its own limit of cores",
+    "memory": "lost to its own limit of memory",
+    "itself": "lost to other tasks of its own on the same cores",
+    "hypervisor": "stolen from the node",
+    "checkpoints": "saving",
+    "evaluation": "evaluating its models, between steps",
+    "garbage-collection": "Python's garbage collector",
+    "faults": "between two attempts, and what was done again",
+    "unexplained": "no reading accounts for it",
+}
+"""What each part means, in the order in which they are shown."""
 
 _MOST_BUCKETS, _LEAST_BUCKETS = 2_000_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
@@ -79,7 +96,7 @@ class Account:
         losses: To whom, and through what; the largest first.
         excess_threads: Threads that waited on average beyond those that the cores could have run.
         own: Causes within the job, whatever each cost.
-        floor: The floor of its loss; None if its loss is at none.
+        converged: Where its loss has converged; None if it has not.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of another job.
         memory_limit: Bytes that each of its tasks may use; None: no limit.
         lacks: Readings that the account needs and the run lacks.
@@ -97,7 +114,7 @@ class Account:
     losses: Sequence[Loss] = ()
     excess_threads: float = 0.0
     own: Sequence[OwnCause] = ()
-    floor: Floor | None = None
+    converged: Converged | None = None
     asked_to_wait: float = 0.0
     memory_limit: float | None = None
     lacks: Sequence[str] = field(default_factory=tuple)
@@ -159,7 +176,7 @@ class _Grid:
     def contended(self, job: RecordedJob, task: RecordedTask, ready: Array) -> Contended:
         """What one of its tasks lost to its neighbours, if it was ready to run for the part `ready` of each bucket."""
         node = self.nodes.get(task.node)
-        cap, limit = self.mean(task.cap), _limit(job)
+        cap, limit = self.mean(task.cap), 0.99 * (job.limit("cores") or math.inf)
         return contended(
             OnNode(
                 ran=_carried(self._ran[task.id]),
@@ -196,11 +213,6 @@ def _carried(values: Array) -> Array:
     filled = values.copy()
     filled[: known[0]] = values[known[0]]
     return filled
-
-
-def _limit(job: RecordedJob) -> float:
-    cores = (job.spec.get("limits") or {}).get("cores")
-    return float(cores) * 0.99 if isinstance(cores, int | float) else math.inf
 
 
 class _Lost(NamedTuple):
@@ -318,10 +330,10 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         losses=tuple(loss for loss in told if loss.lost.seconds > LEAST_SECONDS),
         excess_threads=_mean(lost.excess, stepping),
         own=own_found,
-        floor=floor(job),
+        converged=converged(job),
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
         more=more,
-        memory_limit=memory_limit(job),
+        memory_limit=job.limit("memory_bytes"),
         workers=sum(task.is_worker for task in job.tasks),
         nodes=len(job.nodes),
         fewer_workers=_fewer_workers(job, grid.nodes),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.analysis.usage import Array
+from headgate.analysis.usage import Array, ratio
 
 _LEAST_BYTES = 1e6
 """Bytes a second that are too few to tell anything."""
@@ -82,7 +82,7 @@ def blocked_on_disk(job: OnDisk, neighbours: Mapping[str, Array], rate: float | 
     """
     blocked, moved = np.nan_to_num(job.blocked), np.nan_to_num(job.moved)
     full = np.nan_to_num(job.memory_bytes) >= _MEMORY_FULL * job.memory_limit
-    again = np.minimum(_ratio(np.nan_to_num(job.refaulted) * mmap.PAGESIZE, np.nan_to_num(job.read)), 1.0)
+    again = np.minimum(ratio(np.nan_to_num(job.refaulted) * mmap.PAGESIZE, np.nan_to_num(job.read)), 1.0)
     # To free memory takes time as well, in which it is not blocked.
     thrashed = np.maximum(blocked * again, np.nan_to_num(job.pressure))
     by_memory = np.where(full, np.minimum(thrashed, own), 0.0)
@@ -90,7 +90,7 @@ def blocked_on_disk(job: OnDisk, neighbours: Mapping[str, Array], rate: float | 
     used = {name: np.nan_to_num(each) for name, each in neighbours.items()}
     taken = sum(used.values(), np.zeros_like(moved))
     lost = _lost(rest, moved, taken, rate)
-    by = {name: lost * _ratio(each, taken) for name, each in used.items()}
+    by = {name: lost * ratio(each, taken) for name, each in used.items()}
     return Blocked(by=by, by_memory=by_memory, rest=rest - lost)
 
 
@@ -108,10 +108,5 @@ def _lost(blocked: Array, moved: Array, taken: Array, rate: float | None) -> Arr
         there = (taken >= _THERE * most) & (whole >= _FULL * most)
     else:
         return np.zeros_like(blocked)
-    lost = np.clip(blocked - without, 0.0, blocked * _ratio(taken, whole))
+    lost = np.clip(blocked - without, 0.0, blocked * ratio(taken, whole))
     return np.where(reads & there, lost, 0.0)
-
-
-def _ratio(part: Array, whole: Array) -> Array:
-    """0 where there is nothing of the whole."""
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)

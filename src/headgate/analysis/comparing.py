@@ -24,7 +24,7 @@ import numpy as np
 
 from headgate.analysis.jobs import RecordedJob, running
 from headgate.analysis.losing import ITSELF, LEAST_SECONDS, OTHERS, Loss, Resource, TimeEstimate, within
-from headgate.analysis.usage import Array, Signal
+from headgate.analysis.usage import Array, Signal, ratio
 from headgate.telemetry.columns import Column
 
 _WINDOW_SECONDS = 1.0
@@ -234,7 +234,7 @@ class Fewer:
         taken = sum(jobs.values(), np.zeros_like(self.part))
         found = []
         for name, cores in jobs.items():
-            share = np.divide(cores, taken, out=np.zeros_like(cores), where=taken > 0.0)
+            share = ratio(cores, taken)
             seconds = float(np.sum(self.part * own * share))
             found.append(Loss(name, "cores", within(seconds, self.error, elapsed), "compared"))
         return found
@@ -273,8 +273,8 @@ def _jobs(beside: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _threads_alone(job: RecordedJob, cores: float) -> float:
-    limit = (job.spec.get("limits") or {}).get("cores")
-    most = min(cores, float(limit)) if isinstance(limit, int | float) else cores
+    limit = job.limit("cores")
+    most = min(cores, limit) if limit is not None else cores
     return max(float(np.ceil(most - 1e-9)), 1.0) if np.isfinite(most) else 1.0
 
 

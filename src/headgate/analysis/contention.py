@@ -1,8 +1,7 @@
 """What waiting for cores cost a task, second by second: to each neighbour, to its own cap, to its own threads.
 
-The kernel counts, of each thread, the time it ran and the time it was ready and had no core. From these follows what
-the task would have run had nobody else been there. Per second, with R core-seconds run and W thread-seconds waited on
-a node of N cores:
+For each thread the kernel counts the time it ran, and the time it was ready and had no core. Both together say how much
+the task would have run alone. Per second, with R core-seconds run and W thread-seconds waited on a node of N cores:
 
 | | | |
 |---|---|---|
@@ -12,8 +11,8 @@ a node of N cores:
 | alone | D = min(C, R + U) | others cannot have kept it from more than the U that they ran |
 
 It lost A (1 - R / D) to others and, where its cap throttled it, A (R / D) (1 - C / F) to that. Threads that no core
-could have run anyway wait as well. That costs no neighbour anything: they are more than the cores. What the hypervisor
-keeps counts neither as running nor as waiting. Everybody who runs loses of it what the node does on average.
+could have run anyway wait as well. No neighbour is to blame for that. What the hypervisor keeps counts neither as
+running nor as waiting. Each task that runs loses the part of it that the node loses on average.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.analysis.usage import Array
+from headgate.analysis.usage import Array, ratio
 
 _NOISE_CORES = 0.03
-"""Readings of two targets are not of one moment: a neighbour that is read to use less may not have run at all."""
+"""The readings of two targets are not of one moment. A neighbour that used less may not have run at all."""
 _LEAST_READY = 0.02
 """A task that was ready for less of a second lost nothing in it that could be told from rounding."""
 _THROTTLED = 0.01
@@ -88,13 +87,13 @@ def contended(task: OnNode, neighbours: Mapping[str, Array], stolen: Array, core
     taken = sum(used.values(), np.zeros_like(ran))
     alone = np.minimum(capped, ran + taken)
     told = (ready > _LEAST_READY) & (ran > 0.0)
-    lost = np.where(told, ready * (1.0 - _ratio(ran, alone)), 0.0)
+    lost = np.where(told, ready * (1.0 - ratio(ran, alone)), 0.0)
     throttled = told & (np.nan_to_num(task.throttled) > _THROTTLED)
     return Contended(
         ready=ready,
-        by={name: lost * _ratio(each, taken) for name, each in used.items()},
-        stolen=ready * _ratio(kept, ran + taken + kept),
-        by_cap=np.where(throttled, ready * _ratio(ran, alone) * (1.0 - _ratio(capped, free)), 0.0),
+        by={name: lost * ratio(each, taken) for name, each in used.items()},
+        stolen=ready * ratio(kept, ran + taken + kept),
+        by_cap=np.where(throttled, ready * ratio(ran, alone) * (1.0 - ratio(capped, free)), 0.0),
         excess=np.maximum(ran + waited - free, 0.0),
     )
 
@@ -102,8 +101,3 @@ def contended(task: OnNode, neighbours: Mapping[str, Array], stolen: Array, core
 def _beyond_noise(cores: Array) -> Array:
     known = np.nan_to_num(cores)
     return np.where(known > _NOISE_CORES, known, 0.0)
-
-
-def _ratio(part: Array, whole: Array) -> Array:
-    """0 where there is nothing of the whole."""
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)

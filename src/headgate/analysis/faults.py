@@ -38,7 +38,7 @@ def survived(events: Iterable[Mapping[str, Any]]) -> tuple[Survived, ...]:
     """The faults among events, in the order of time.
 
     An event without a cost tells what happened. The events after it with a cost belong to the same fault: those of a
-    task are what the task said. One without a task is the cost to the job until it was as far again as before.
+    task are what the task said. An event without a task is the cost to the job: the time until it was as far again.
 
     Args:
         events: Those of a job, in the order of time.

@@ -25,8 +25,8 @@ _GROWTH = 1.1
 """A fit is due when a job has done so many times the steps of the last one."""
 _APART_SECONDS = 2.0
 LONGEST_SECONDS = 10.0
-"""Longest that what was used last is taken to have gone on for: many times what lies between two readings. A longer gap
-is a hub or a machine that stood still, and no work."""
+"""A job is taken to use what it used last for so long at most, many times the interval between two readings. In a
+longer gap, the hub or the machine stood still."""
 _AHEAD = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """How far ahead drops are told, in parts of the steps done so far."""
 _EVIDENCE = 3
@@ -146,7 +146,7 @@ class Outlook:
         self._reports.append((now, at))
         if at - self._begin > _GROWTH * self._marks[-1][0]:
             self._marks.append((at - self._begin, self._work_by(now)))
-        # Who tells no steps is counted in reports.
+        # Where a job tells no steps, reports are counted.
         reports = told.count if told.step is None else None
         self._epochs.add(round(at), told.epoch, told.epochs, told.within, told.steps, reports=reports)
         if not asks or not self._calls_for_answer(now, at):

@@ -142,6 +142,11 @@ class RecordedJob:
     proofs: tuple[Proof, ...] = ()
     asides: Mapping[str, float] = field(default_factory=dict)
 
+    def limit(self, name: str) -> float | None:
+        """A limit that its user set for each of its tasks, such as `cores` or `memory_bytes`; None: no limit."""
+        found = (self.spec.get("limits") or {}).get(name)
+        return float(found) if isinstance(found, int | float) else None
+
     @property
     def distributed(self) -> bool:
         """Whether it had several tasks."""

@@ -1,8 +1,8 @@
-"""Whether a job's loss is at its floor: the job has learned, and has long learned nothing more.
+"""Whether a job's loss has converged: the job has learned, and has long learned nothing more.
 
 Reports are averaged in blocks. That averages out the noise from batch to batch; the rest of it shows as the scatter of
-the blocks. A straight line is fitted through the blocks from each one on. The loss is at its floor from the first block
-whose line falls neither beyond the scatter nor by more than a hundredth of all that was learned.
+the blocks. A straight line is fitted through the blocks from each one on. The loss has converged from the first
+block on whose line falls neither beyond the scatter nor by more than a hundredth of all that was learned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.analysis.usage import Array
 _BLOCKS = 24
 _LEAST_REPORTS = 4 * _BLOCKS
 _LEAST_PART = 0.5
-"""Part of the reports: a shorter floor may be a plateau."""
+"""Part of the reports: a shorter rest may be a plateau."""
 _LEARNED = 6.0
 """The loss has learned something if it fell by so many deviations of a block."""
 _MOST_LEFT = 0.01
@@ -26,11 +26,11 @@ _MOST_LEFT = 0.01
 _SPREAD = 2.0
 
 
-class Floor(NamedTuple):
-    """A floor of the loss.
+class Converged(NamedTuple):
+    """A loss that has converged.
 
     Args:
-        since: Seconds of the run at which it was reached.
+        since: Seconds of the run at which it had.
         loss: Its mean since.
     """
 
@@ -38,8 +38,8 @@ class Floor(NamedTuple):
     loss: float
 
 
-def floor(job: RecordedJob) -> Floor | None:
-    """The floor of its loss; None if the loss still falls, never fell, or was not reported often enough."""
+def converged(job: RecordedJob) -> Converged | None:
+    """Where its loss has converged; None if the loss still falls, never fell, or was not reported often enough."""
     known = np.isfinite(job.progress.loss)
     t, losses = job.progress.t[known], job.progress.loss[known]
     if len(losses) < _LEAST_REPORTS:
@@ -49,7 +49,7 @@ def floor(job: RecordedJob) -> Floor | None:
     first = float(losses[: max(len(losses) // 200, 1)].mean())
     for start in range(1, int(_BLOCKS * (1.0 - _LEAST_PART)) + 1):
         if _is_flat(blocks[start:], first):
-            return Floor(float(t[edges[start]]), float(blocks[start:].mean()))
+            return Converged(float(t[edges[start]]), float(blocks[start:].mean()))
     return None
 
 

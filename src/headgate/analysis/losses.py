@@ -64,8 +64,8 @@ class Losses:
 
     A new phase begins where the level jumps, as after a restart without the optimizer's state or a change of the
     learning rate. It also begins where the job does everything again from the first step on. The points before are
-    dropped. Two things are
-    no jump: steps that come from printing few digits, and a change that is nothing against the whole drop of the loss.
+    dropped. Two things are no jump: steps that come from printing few digits, and a change that is small against the
+    whole drop of the loss.
 
     Args:
         rising: More is better, as in accuracy or reward: such a metric is kept with its sign turned.

@@ -14,7 +14,6 @@ import numpy as np
 
 from headgate.analysis.blocked import Blocked, OnDisk, blocked_on_disk
 from headgate.analysis.exposed import NicTraffic, OnNic, exposed_to_nics, spread
-from headgate.analysis.gpu_sharing import lost_on_gpu
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.analysis.losing import ITSELF, NODE, OTHERS, Evidence, Loss, Resource, within
 from headgate.analysis.usage import Array
@@ -29,6 +28,8 @@ _STRANGE = 0.2
 _LEAST_BUCKETS = 3
 _GONE = 0.1
 """Part of the traffic while a job is there. If no more than this is left without the job, the traffic is the job's."""
+_AWAY, _FULL = 0.05, 0.9
+"""Parts of a GPU: neighbours that use at most the first count as away; from the second on, the GPU is full."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +183,7 @@ class Devices:
                 refaulted=self._mean(task, "refaults"),
                 pressure=self._mean(task, "psi_memory"),
                 memory_bytes=self._mean(task, "memory_bytes") + np.nan_to_num(self._mean(task, "cache_bytes")),
-                memory_limit=memory_limit(job) or math.inf,
+                memory_limit=job.limit("memory_bytes") or math.inf,
             ),
             neighbours,
             node.disk_bytes_per_second if node is not None else None,
@@ -276,7 +277,7 @@ class Devices:
         for other, one in self._here(task.node):
             if other.name != job.name and len(one.signal("gpu_busy")):
                 used[other.name] = used.get(other.name, 0.0) + np.nan_to_num(self._mean(one, "gpu_busy"))
-        return lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping) if used else {}
+        return _lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping) if used else {}
 
 
 def _lasting(values: Array) -> Array:
@@ -289,7 +290,25 @@ def _lasting(values: Array) -> Array:
     return np.minimum(np.maximum.reduce(beside(np.minimum.reduce(beside(values)))), values)
 
 
-def memory_limit(job: RecordedJob) -> float | None:
-    """Its user's limit of memory for each of its tasks, in bytes; None: no limit."""
-    limit = (job.spec.get("limits") or {}).get("memory_bytes")
-    return float(limit) if isinstance(limit, int | float) else None
+def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) -> dict[str, Array]:
+    """Parts of each bucket that a job lost to each neighbour on its GPU: its kernels wait while those of others run.
+
+    NVML tells for how much of the time kernels of each process ran. A job that used a part B of the GPU while nobody
+    else did, and R while others used U of it, lost 1 - R / min(B, R + U) of that time. A loss needs a full GPU. It also
+    needs some seconds of the run in which the job had the GPU for itself, because nothing else tells B.
+
+    Args:
+        busy: Part of each bucket in which its kernels ran; NaN where nothing was read.
+        neighbours: The same of each job on the same GPU.
+        inside: Seconds of each bucket that belong to its steps.
+    """
+    ran = np.nan_to_num(busy)
+    used = {name: np.nan_to_num(each) for name, each in neighbours.items()}
+    taken = sum(used.values(), np.zeros_like(ran))
+    alone = np.isfinite(busy) & (taken <= _AWAY) & (inside > 0.0)
+    if np.count_nonzero(alone) < _LEAST_BUCKETS:
+        return {}
+    would = np.minimum(float(np.median(ran[alone])), ran + taken)
+    full = (ran > 0.0) & (taken > _AWAY) & (ran + taken >= _FULL)
+    lost = np.where(full, 1.0 - ran / np.maximum(would, np.maximum(ran, 1e-9)), 0.0)
+    return {name: lost * each / np.maximum(taken, 1e-9) for name, each in used.items()}

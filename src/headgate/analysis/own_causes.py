@@ -254,8 +254,8 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
         )
         return
     task = job.tasks[0]
-    node, limit = nodes.get(task.node), (job.spec.get("limits") or {}).get("cores")
-    cores = min((float(each) for each in (node.cores if node else None, limit) if each), default=0.0)
+    node, limit = nodes.get(task.node), job.limit("cores")
+    cores = min((each for each in (node.cores if node else None, limit) if each), default=0.0)
     # Threads that wait for a core want it as well. Between two epochs there are no workers: the median leaves that out.
     ours = _usual(task, "cpu_cores", time) + _usual(task, "cpu_waiting", time)
     if (

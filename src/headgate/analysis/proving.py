@@ -2,10 +2,10 @@
 
 A pause is one of two adjacent windows of time, and a coin says which. If the neighbour has no effect, the difference
 between the two windows is as likely to be positive as negative, whatever else goes on. So the means of random subsets
-of the differences are an exact interval (Hartigan, Using subsample values as typical values, JASA 1969). The
-proof looks at the interval after counts that are fixed beforehand. The looks share an
-error of 5 % (Bonferroni). So all intervals hold at once 95 times of 100, whenever the
-proof ends. Pairs of adjacent windows: duet benchmarking (Bulej and others, arXiv 2001.05811).
+of the differences are an exact interval (Hartigan, Using subsample values as typical values, JASA 1969). The proof
+looks at the interval after counts that are fixed beforehand. The looks share an error of 5 % (Bonferroni). So all
+intervals hold at once 95 times of 100, whenever the proof ends. Pairs of adjacent windows are those of duet
+benchmarking (Bulej and others, arXiv 2001.05811).
 """
 
 from __future__ import annotations
@@ -149,11 +149,11 @@ def noise(times: Array, steps: Array, seconds: float) -> float | None:
     return max(float(high - low) / 2.563, 1e-3)
 
 
-def pauses_needed(deviation: float, effect: float = EFFECT) -> int:
-    """How many pauses show an effect of that size four times of five."""
+def pauses_needed(deviation: float) -> int:
+    """How many pauses show an effect of `EFFECT` four times of five."""
     normal = NormalDist()
     each = normal.inv_cdf(1.0 - ERROR / 4) + normal.inv_cdf(_POWER)
-    return max(math.ceil((each * deviation / effect) ** 2) + 3, LEAST_PAUSES)
+    return max(math.ceil((each * deviation / EFFECT) ** 2) + 3, LEAST_PAUSES)
 
 
 def looks(planned: int) -> dict[int, float]:
@@ -167,7 +167,7 @@ def looks(planned: int) -> dict[int, float]:
     return {**dict.fromkeys(reversed(counts[1:]), early), planned: ERROR / 2}
 
 
-def interval(differences: Sequence[float], error: float, seed: int = 0) -> tuple[float, float]:
+def interval(differences: Sequence[float], error: float) -> tuple[float, float]:
     """Ends of an interval that misses the mean difference with a probability of at most `error`. It comes from the
     means of random subsets; if there are few subsets, of all."""
     values = np.asarray(differences, dtype=float)
@@ -175,7 +175,7 @@ def interval(differences: Sequence[float], error: float, seed: int = 0) -> tuple
     if 2**count <= _SUBSETS:
         chosen = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
     else:
-        chosen = np.random.default_rng(seed).integers(0, 2, (_SUBSETS, count), dtype=np.int8)
+        chosen = np.random.default_rng(0).integers(0, 2, (_SUBSETS, count), dtype=np.int8)
         chosen = chosen[chosen.any(axis=1)]
     means = np.sort(chosen @ values / chosen.sum(axis=1))
     # Of n + 1 gaps between n means, each holds the truth with the same probability.

@@ -17,8 +17,8 @@ _LEAST_SECONDS = 3.0
 _MOST_OVER = 0.75
 """Threads beyond the cores of a task, as many as it has by its own part (`headgate.shares.threads`)."""
 _WORTH = 0.5
-"""Take two jobs that would take equally long on one core each. If a second core adds more than this part of the first,
-they end sooner on average one after the other on two cores than on one core each: 3 / s < 2 + (1 - 1) / s."""
+"""Two equally long jobs may run on one core each, or one after the other on two. If a second core adds more than this
+part of the first, they end sooner on average one after the other: with a speedup of s, 3 / s < 2."""
 _MOST_CORES = 10_000
 """More than any machine has: a job that puts so many to good use loses nothing on any."""
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 GAP_SECONDS = 0.1
-"""Shorter stretches without a reading may come from the clocks alone. A rest that was spread over them would tower
-above all readings."""
+"""Shorter stretches without a reading may come from the clocks alone. The rest, spread over them, would look like a
+peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +213,8 @@ def means(at: Array, values: Array, weights: Array, edges: Array) -> TimeBuckets
     unknown = weight == 0
     low[unknown] = high[unknown] = np.nan
     return TimeBuckets(low, np.clip(mean, low, high), high)
+
+
+def ratio(part: Array, whole: Array) -> Array:
+    """A part over the whole; 0 where there is nothing of the whole."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from headgate.analysis.accounts import MOST_UNEXPLAINED, Account, Part
-from headgate.analysis.learned import Floor
+from headgate.analysis.learned import Converged
 from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, sum_of
 from headgate.analysis.more import Buyable, More
 from headgate.units import say_bytes, say_seconds
@@ -124,7 +124,7 @@ def verdict(account: Account) -> Verdict:
     # A start is paid for once, and what holds steps back as long as it runs.
     held = [cause for cause in told if cause.name != "starting"]
     worst = max(held, key=lambda cause: cause.cost.seconds, default=None)
-    learned = _learned(account, account.floor) if account.floor is not None else None
+    learned = _learned(account, account.converged) if account.converged is not None else None
     if worst is not None and (learned is None or worst.cost.seconds >= learned.low):
         return _given(worst, account)
     if learned is not None:
@@ -340,20 +340,19 @@ def _too_many_threads(account: Account) -> Verdict:
     return Verdict("own-threads", f"{waiting}.", 'Fewer threads: `env: {OMP_NUM_THREADS: "1"}`.', 0.0, high)
 
 
-def _learned(account: Account, floor: Floor) -> Verdict:
+def _learned(account: Account, converged: Converged) -> Verdict:
     """There is nothing left to learn. A schedule that lowers the learning rate might still help, so half of the time
     since then counts as lost."""
-    since = max(account.elapsed - floor.since, 0.0)
-    why = (
-        f"The loss of {account.job} is at its floor of {floor.loss:.4g}: the last {say_seconds(since)} changed nothing."
-    )
+    since = max(account.elapsed - converged.since, 0.0)
+    loss = f"The loss of {account.job} has converged at {converged.loss:.4g}"
+    why = f"{loss}: the last {say_seconds(since)} changed nothing."
     stop = f"`headgate stop {account.job}` ends it; `progress: {{goal: ...}}` would have done so."
     return Verdict("learned", why, stop, since / 2.0, since)
 
 
 def _unknown(account: Account) -> str:
     if account.lacks:
-        return f"Nothing tells what held {account.job} back: the run lacks {' and '.join(account.lacks)}."
+        return f"Headgate cannot tell what held {account.job} back: the run lacks {' and '.join(account.lacks)}."
     part = _part(account.parts["unexplained"].seconds, account.elapsed)
     return f"For {part}, {account.job} neither computed nor waited for anything that Headgate reads."
 

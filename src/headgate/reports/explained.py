@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.analysis.accounts import Account, accounts
-from headgate.analysis.losing import ITSELF, NODE, OTHERS, Loss, Resource, TimeEstimate
+from headgate.analysis.losing import ITSELF, LEAST_SECONDS, NODE, OTHERS, Loss, Resource, TimeEstimate
 from headgate.analysis.more import More, Speedup
 from headgate.analysis.verdicts import verdict
 from headgate.reports.recording import Recording
@@ -19,7 +19,7 @@ from headgate.units import say_seconds
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
 _MOST_LINES = 6
-_LEAST_SECONDS = 5.0
+_SHORT_SECONDS = 5.0
 _CULPRITS: Mapping[tuple[str, Resource], str] = {
     (NODE, "cores"): "the hypervisor",
     (NODE, "disk"): "the disk",
@@ -92,7 +92,7 @@ def headline(account: Account) -> list[Text]:
 def headlines(found: Sequence[Account]) -> list[str]:
     """Why each job was held back and what to do next, in a line each. The largest loss comes first; of very many jobs
     only the first are listed. Then come the healthy jobs and those not known. Very short jobs are left out."""
-    told = [(account.job, verdict(account)) for account in found if account.elapsed >= _LEAST_SECONDS]
+    told = [(account.job, verdict(account)) for account in found if account.elapsed >= _SHORT_SECONDS]
     held = sorted((why for _, why in told if why.name not in ("healthy", "not-known")), key=lambda why: -why.high)
     lines = [f"{why.name}: {why.why}" + (f" Next: {why.next}" if why.next else "") for why in held[:_MOST_LINES]]
     if len(held) > _MOST_LINES:
@@ -106,7 +106,7 @@ def headlines(found: Sequence[Account]) -> list[str]:
 def _parts(account: Account) -> Table:
     table = _table("Where its time went", "Seconds", "Of all", "90 % band")
     for part, estimate in account.parts.items():
-        if estimate.high >= 0.05:
+        if estimate.high >= LEAST_SECONDS:
             share = f"{estimate.seconds / account.elapsed:.0%}" if account.elapsed > 0.0 else MISSING
             table.add_row(f"  {part}", say_moment(estimate.seconds), share, _band(estimate))
     table.add_row("  elapsed", say_moment(account.elapsed), "", "")

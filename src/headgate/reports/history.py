@@ -51,7 +51,7 @@ def alone_before(run: Recording, job: RecordedJob, cores: float | None = None) -
         cores: Its limit of cores in these runs, to 5 %; None: the limit that it has now.
     """
     earlier = list(_earlier(run))
-    wanted = (job.spec.get("limits") or {}).get("cores") if cores is None else cores
+    wanted = job.limit("cores") if cores is None else cores
     found: list[tuple[float, float, int]] = []
     for each in reversed(earlier):
         if len(found) >= _ENOUGH:
@@ -136,7 +136,7 @@ def _mean(times: Array, steps: Array) -> tuple[float, float]:
 
 
 def _others(reader: RunReader, tasks: Sequence[str], nodes: set[str], start: float, end: float) -> float:
-    """Cores in use by others than the job, on its nodes; 0 if that was not read."""
+    """Cores that programs other than the job used on its nodes; 0 if that was not read."""
     sql = "SELECT avg(cpu_cores) FROM usage WHERE target = ? AND t BETWEEN ? AND ?"
     all_of_it = sum(reader.tuples(sql, (NODE + node, start, end))[0][0] or 0.0 for node in nodes)
     own = sum(reader.tuples(sql, (task, start, end))[0][0] or 0.0 for task in tasks)

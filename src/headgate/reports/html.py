@@ -113,7 +113,7 @@ def page(run: Recording) -> str:
 
 
 class _Parts:
-    """Makes the parts of a page. One that cannot be made, for odd numbers that were recorded, costs only itself."""
+    """Makes the parts of a page. If odd numbers in the record make one part impossible, the others are still shown."""
 
     def __init__(self) -> None:
         self.broken: list[str] = []

@@ -9,8 +9,8 @@ from headgate.errors import StorageError
 
 
 def save(text: str, to: Path) -> Path:
-    """Write a page: a file as a whole, in place of the one there, behind a link too; into what is no file, as a device
-    or a pipe, for that is not ours to replace.
+    """Write a page. A file is replaced as a whole, also behind a link. A device or a pipe is not ours to replace, so it
+    is written into.
 
     Returns:
         `to`.

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from headgate.analysis.accounts import PARTS, Account, Part
+from headgate.analysis.accounts import PARTS, Account
 from headgate.analysis.faults import KIND, survived
 from headgate.analysis.jobs import FAULTS, JobFigures, RecordedJob
+from headgate.analysis.losing import LEAST_SECONDS
 from headgate.analysis.nics import NicUse
 from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
 from headgate.reports.figures import job_colour
@@ -46,23 +47,6 @@ _FAULTS = (
     ("Cost", "", "the longest wait that a task tells of, or the time until the job was as far again as it had been"),
     ("Steps", "", "done again or lost"),
 )
-_LEAST_SECONDS = 0.05
-"""A part is shown where some job has as much of it."""
-_MEANING: Mapping[Part, str] = {
-    "waiting": "from its submission to its first start",
-    "starting": "until its first step is under way",
-    "compute": "its own work",
-    "input": "waiting for its loader, or blocked on a disk",
-    "communication": "waiting for other tasks of its own",
-    "neighbours": "lost to other jobs and to programs outside Headgate",
-    "cap": "lost to its own limit of cores",
-    "memory": "lost to its own limit of memory",
-    "itself": "lost to other tasks of its own on the same cores",
-    "hypervisor": "stolen from the node",
-    "checkpoints": "saving",
-    "faults": "between two attempts, and what was done again",
-    "unexplained": "nothing that was read tells",
-}
 _LOSSES = (
     ("Job", "text", ""),
     ("Lost to", "text", ""),
@@ -70,7 +54,11 @@ _LOSSES = (
     ("At least", "", "the low end of a band of 90 %"),
     ("At most", "", "the high end of a band of 90 %"),
     ("Resource", "text", ""),
-    ("Evidence", "text", "counted: the kernel saw it wait; compared: its steps with and without the neighbour"),
+    (
+        "Evidence",
+        "text",
+        "counted: the kernel saw it wait; compared: steps with and without the neighbour; proved: while it was held",
+    ),
 )
 _MORE = (
     ("Job", "text", ""),
@@ -120,11 +108,11 @@ def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | 
     if not found:
         return None
     colours = {job.name: job_colour(index)[0] for index, job in enumerate(jobs)}
-    shown = [part for part in PARTS if any(account.parts[part].seconds >= _LEAST_SECONDS for account in found)]
+    shown = [part for part in PARTS if any(account.parts[part].seconds >= LEAST_SECONDS for account in found)]
     columns = (
         ("Job", "text", ""),
         ("Elapsed", "", "from its submission on"),
-        *((part, "", _MEANING[part]) for part in shown),
+        *((part, "", PARTS[part]) for part in shown),
     )
     bought = [(account, name, speeds) for account in found for name, speeds in account.more.named().items()]
     losses = [(account, loss) for account in found for loss in account.losses]

@@ -40,7 +40,7 @@ def granted(
 
 
 def held(reader: RunReader, task: Mapping[str, Any], column: str, course: Sequence[Phase], until: float) -> Signal:
-    """What a task had of one thing (`cpu_cap_cores`, `threads`) while it ran; nothing where it had no limit of it.
+    """One setting of a task (`cpu_cap_cores`, `threads`) while it ran; empty while it had none.
 
     Args:
         task: Its row.
@@ -54,7 +54,7 @@ def held(reader: RunReader, task: Mapping[str, Any], column: str, course: Sequen
 
 
 def _last(task: Mapping[str, Any], given: float, until: float) -> float:
-    """Until when what it was given last held; while an attempt runs, the row still has the end of the one before."""
+    """When its last setting ended. While an attempt runs, the row still has the end of the attempt before."""
     ended = task["ended"]
     return until if ended is None or ended < given else float(ended)
 
@@ -73,7 +73,7 @@ def _entitled(
 
 
 def _decisions(rows: Sequence[Row], tasks: Mapping[TaskOfRun, Mapping[str, Any]]) -> Iterator[RecordedDecision]:
-    """Each that gave a job other cores than before, or another reason for them."""
+    """The decisions that changed the cores of a job, or the reason for them."""
     held: dict[TaskOfRun, float] = {}
     last: RecordedDecision | None = None
     for index, (t, task, cores, reason) in enumerate(rows):

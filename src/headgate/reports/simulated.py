@@ -37,7 +37,7 @@ _COLUMNS = (  # name, field of Figures, unit, what it is
 _AS_LIVE = "whether a live hub decides the same way: none stops a job that has whole GPUs for another"
 
 _MANY = 1_000
-"""Of more jobs than these the slowest hundredth is left out of the distribution: it would take up most of it."""
+"""With more jobs than these, the slowest hundredth is left out: it would take up most of the plot."""
 
 
 def table(results: Sequence[Figures]) -> Table:

@@ -1,4 +1,4 @@
-"""A sampled step as a drawing: a bar for each worker and server, and below it a thin one for what went to and from each
+"""A sampled step as a drawing: a bar for each worker and server, and below it a thin one for its traffic with each
 peer."""
 
 from __future__ import annotations

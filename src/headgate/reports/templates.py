@@ -20,7 +20,7 @@ __all__ = ["Markup", "render", "script_json"]
 
 
 class _Joined(PackageLoader):
-    """Templates without their line breaks and indents: what is no space between two words is none in the page."""
+    """Templates without their line breaks and indents, so that only a space between two words is one in the page."""
 
     def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool] | None]:
         source, path, is_fresh = super().get_source(environment, template)

@@ -91,7 +91,7 @@ def _print(run: Recording, store: Path, console: Console) -> None:
 
 
 def _together(run: Recording, console: Console) -> None:
-    """Of each job of several tasks, its plan and a line a task; then the NIC of each node."""
+    """For each job of several tasks, its plan and a line for each task; then the NIC of each node."""
     for job in run.jobs:
         if not job.distributed:
             continue

@@ -13,7 +13,7 @@ _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600
 _CLOSEST = 1.4
 """Percent of the width below which two marks would cover each other."""
 _SAME_SECONDS = 0.5
-"""An attempt that ends so close to a fault that was told ended by it."""
+"""An attempt that ends so few seconds from a fault was ended by it."""
 
 
 def timeline(run: Recording) -> Markup:

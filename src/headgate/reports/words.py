@@ -46,7 +46,7 @@ def say_step_time(seconds: float) -> str:
 
 
 def say_moment(seconds: float | None) -> str:
-    """A time of the run: tenths of a second are as fine as anything in it is read."""
+    """A time of the run, to a tenth of a second: nothing in it is read more often."""
     return MISSING if seconds is None else say_seconds(round(seconds, 1))
 
 
@@ -140,7 +140,7 @@ def fullness(node: RecordedNode) -> dict[str, tuple[float, float]]:
 
 
 def _fullest(run: Recording) -> str:
-    # What stayed below 1 % of its size says nothing of what was short.
+    # A resource that stayed below 1 % was not short.
     found = [(use, name, node) for node in run.nodes for name, use in fullness(node).items() if use[1] >= 0.01]
     if not found:
         return ""
@@ -155,7 +155,7 @@ def _fullest(run: Recording) -> str:
 
 
 def _strangers(run: Recording) -> str:
-    """What others than the jobs of the run used of the CPU, where that was a tenth of it or more."""
+    """The part of the CPU that programs outside the run used; empty below a tenth."""
     if len(run.nodes) != 1:
         return ""
     (node,) = run.nodes
