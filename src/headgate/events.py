@@ -30,8 +30,14 @@ checkpoint."""
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A saved state of a job: file, the step and epoch it was taken in, and how many batches of that epoch are done
-    (None where a resume starts the epoch again)."""
+    """A saved state of a job.
+
+    Args:
+        path: Its file.
+        step: The step in which it was saved.
+        epoch: The epoch in which it was saved.
+        position: Batches of that epoch that were done; None: a resume starts the epoch again.
+    """
 
     path: str
     step: int
@@ -97,8 +103,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A node is there, or has changed. `runs` names those whose jobs may use it from now on, which they could not
-    before."""
+    """A node is there, or has changed. `runs` are the runs whose jobs may use it from now on, and could not before."""
 
     node: Node
     runs: tuple[str, ...] = ()
@@ -106,8 +111,8 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class NodeLeft:
-    """A node is gone, `for_good` where it cannot come back; where `runs` are named, it is for their jobs alone. Tasks
-    that were on it end as any other does, each with a `TaskExited`."""
+    """A node is gone, `for_good` if it cannot come back. If `runs` are named, it is gone for their jobs alone. Each
+    task that was on it ends with a `TaskExited`, as any other does."""
 
     node: str
     runs: tuple[str, ...] = ()
@@ -116,11 +121,18 @@ class NodeLeft:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A job was handed in; all of a run come before anything else happens to one of them. One that comes after a job
-    which was not handed in does not wait: that one was done in the run that this one goes on with. `nodes` names those
-    that it may use; empty: those of its plan. `memory_bytes` is what a worker of it is known to need, `work` the
-    core-seconds that such jobs took from beginning to end, likely and nine of ten within a band; None: unknown. `gpus`
-    are those that its environment allows of a node, in its order; None: all."""
+    """A job was handed in. All jobs of a run come before anything else happens to one of them.
+
+    A job may follow one that was not handed in, because that one was done in the run that this run goes on with. Such a
+    job does not wait.
+
+    Args:
+        nodes: Names of the nodes that it may use; empty: those of its plan.
+        memory_bytes: What a worker of it is known to need; None: not known.
+        work: Core-seconds that such jobs took from beginning to end: the likely number, and a band that holds nine of
+            ten; None: not known.
+        gpus: GPUs of a node that its environment allows, in the environment's order; None: all.
+    """
 
     job: JobId
     spec: Job
@@ -184,11 +196,18 @@ class TaskLeaves:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a task reported since its last progress: `loss` is the mean of `count` reported losses (NaN where they
-    were), `epoch` the one that is going on, counted from 1 (as its script counts, where that is read from its output),
-    `within` the part of it that is done, 0 to 1, `steps` how many there will be in all. Where
-    `covers` is set, loss and metrics are means over this `epoch`, or over the `part` of it that is done: the latest
-    counts. `weight` is what each of the losses counts among those of the job's workers, on the mean."""
+    """What a task reported since its last progress.
+
+    Args:
+        epoch: The epoch that is going on, counted from 1; where it was read from the output, as the script counts.
+        loss: Mean of `count` reported losses; NaN if one of them was.
+        epochs: How many epochs there will be in all.
+        within: Part of the epoch that is done, 0 to 1.
+        steps: How many steps there will be in all.
+        covers: `epoch` or `part`: loss and metrics are means over this epoch, or over the part of it that is done. Then
+            the latest report counts. None: they are of the latest steps.
+        weight: What each of the losses counts in the mean over the job's workers.
+    """
 
     task: TaskId
     step: int | None
@@ -225,8 +244,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Mean use of a task since its last usage, `seconds` ago if that is known for sure; 0 for what is not measured
-    where it runs."""
+    """Mean use of a task since its last usage, which came `seconds` ago (None: not known for sure). What cannot be
+    measured where the task runs is 0."""
 
     task: TaskId
     cpu_cores: float
@@ -377,7 +396,7 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """The job has this plan from now on; where it `restarts`, from its next attempt on."""
+    """The job has this plan from now on; if it `restarts`, from its next attempt on."""
 
     job: JobId
     plan: Plan
@@ -406,8 +425,8 @@ class MarkJob:
 
 @dataclass(frozen=True, slots=True)
 class MarkIdle:
-    """A task has used hardly any of what it is entitled to for a while, or uses it again; others have threads for what
-    it leaves."""
+    """A task has used hardly any of its entitled cores for a while, or uses them again. Others get threads for the
+    cores that it leaves."""
 
     task: TaskId
     idle: bool
@@ -415,8 +434,8 @@ class MarkIdle:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Something went wrong that people should know of and that nobody was stopped by; `job` is whose it is, None: it
-    concerns every run."""
+    """Something went wrong that people should know of, and that stopped nothing. If `job` is None, it concerns every
+    run."""
 
     text: str
     job: JobId | None = None

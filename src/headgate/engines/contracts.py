@@ -1,5 +1,7 @@
-"""The contracts of other launchers: the variables by which the processes of a script find each other. Worker `i` has
-rank `i`."""
+"""The contracts of other launchers: the variables by which the processes of a script find each other.
+
+Worker `i` has rank `i`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _OF_OTHERS = re.compile(
     r"|OMPI_(COMM_WORLD|UNIVERSE)_\w+|OMPI_MCA_orte_hnp_uri|(PMI|PMIX|MV2_COMM_WORLD|MPI)_\w*(RANK|SIZE|ID)"
     r"|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|STEP_\w+)"
 )
-"""Variables by which another launcher tells a process its place among others. None of them is true of a worker."""
+"""Variables by which another launcher tells a process its place. They would be wrong for a worker of Headgate."""
 _FIRST_PORT, _EPHEMERAL_PORT = 15_000, 32_768
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORT_TAKEN = re.compile(r"(?i)EADDRINUSE|address already in use|failed to add (?:a )?port to server")
@@ -112,7 +114,7 @@ def without_others(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def in_words(contract: Contract) -> str:
-    """By what workers find each other, in words."""
+    """Names what workers find each other by."""
     return _MEETING[contract]
 
 

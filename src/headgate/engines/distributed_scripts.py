@@ -1,4 +1,4 @@
-"""Which launcher a script is written for, as far as its imports and calls plainly say. The script is read, never
+"""Finds the launcher that a script is written for, if its imports and calls plainly say it. The script is read, never
 run."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TRAINERS = {
     "pytorch_lightning": ("Trainer",),
     "lightning_fabric": ("Fabric",),
 }
-"""Classes that train in as many processes as torchrun's variables say, and in one without them."""
+"""Classes that train in as many processes as torchrun's variables say. Without these variables they train in one."""
 _SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 _PROCESSES = ("torch.multiprocessing.Process", "multiprocessing.Process")
 _GROUPS = (

@@ -1,5 +1,7 @@
-"""Takes the place of other launchers: of those that a command names, such as `torchrun --nproc-per-node 2 train.py`,
-and of those that a script is written for."""
+"""Takes the place of other launchers.
+
+A command may name one, such as `torchrun --nproc-per-node 2 train.py`. A script may be written for one.
+"""
 
 from __future__ import annotations
 

@@ -324,8 +324,8 @@ def told_as_damage(path: Path) -> Iterator[None]:
 
 
 class RunReader:
-    """Reads a run's store, also while it is written. Inside its `with` block, errors over
-    values that make no sense are reported as damage of the store.
+    """Reads a run's store, also while it is written. Inside its `with` block, values that make no sense are reported as
+    damage of the store.
 
     Raises:
         NotFoundError: There is no such file.
