@@ -29,6 +29,7 @@ from headgate.analysis.losing import (
     Loss,
     TimeEstimate,
     exact,
+    less,
     merged,
     sum_of,
     within,
@@ -312,7 +313,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
     time = OwnTime(
         seconds=sum(step[part].seconds for part in ("compute", "input", "communication", "garbage-collection")),
         compute=step["compute"],
-        input=_less(step["input"], float(np.sum(outside.by_disk * stepping))),
+        input=less(step["input"], float(np.sum(outside.by_disk * stepping))),
         communication=step["communication"],
         evaluation=step["evaluation"],
         garbage=step["garbage-collection"],
@@ -377,10 +378,6 @@ def _proved(
     # More than there is: of a job that others, or its own cap, held back as well.
     fits = 1.0 - moved / sum(loss.lost.seconds for loss in known)
     return [replace(loss, lost=TimeEstimate(*(each * fits for each in loss.lost))) for loss in known], own
-
-
-def _less(part: TimeEstimate, seconds: float) -> TimeEstimate:
-    return TimeEstimate(*(max(each - seconds, 0.0) for each in part))
 
 
 def _counted(lost: _Lost, inside: Array, elapsed: float) -> list[Loss]:

@@ -68,6 +68,11 @@ def exact(seconds: float) -> TimeEstimate:
     return TimeEstimate(seconds, seconds, seconds)
 
 
+def less(part: TimeEstimate, seconds: float) -> TimeEstimate:
+    """An estimate without so many of its seconds, never below 0."""
+    return TimeEstimate(*(max(each - seconds, 0.0) for each in part))
+
+
 def within(seconds: float, error: float, most: float) -> TimeEstimate:
     """An estimate with a relative error on each side, never above `most`."""
     return TimeEstimate(seconds, max(seconds * (1.0 - error), 0.0), min(seconds * (1.0 + error), most))

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 
 from headgate.analysis.accounts import MOST_UNEXPLAINED, Account, Part
 from headgate.analysis.learned import Converged
-from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, sum_of
+from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, less, sum_of
 from headgate.analysis.more import Buyable, More
 from headgate.units import say_bytes, say_seconds
 
@@ -294,7 +294,7 @@ def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEsti
     through = next((loss.lost for loss in account.losses if (loss.to, loss.resource) == (NODE, resource)), NONE)
     if through.seconds >= whole.seconds / 2:
         return whole, NONE
-    return through, TimeEstimate(*(max(each - through.seconds, 0.0) for each in whole))
+    return through, less(whole, through.seconds)
 
 
 def _within(account: Account) -> Iterator[_Cause]:
