@@ -12,20 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from headgate.analysis.comparing import fewer_threads, slower_steps
-from headgate.analysis.contention import Contended, OnNode, contended
-from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask, running
+from headgate.analysis.grid import Grid, lost_cores
+from headgate.analysis.jobs import RecordedJob, RecordedNode, running
 from headgate.analysis.learned import Converged, converged
 from headgate.analysis.losing import (
     ITSELF,
     LEAST_SECONDS,
     NODE,
     NONE,
-    OTHERS,
     Loss,
     TimeEstimate,
     exact,
@@ -38,8 +37,7 @@ from headgate.analysis.more import More, what_more_buys
 from headgate.analysis.outside import Devices, Outside
 from headgate.analysis.own_causes import OwnCause, OwnTime, evaluated, own_causes, waited_for_others
 from headgate.analysis.proving import replaced
-from headgate.analysis.usage import Array, Signal
-from headgate.identifiers import TaskOfRun
+from headgate.analysis.usage import Array
 
 Part = Literal[
     "waiting",
@@ -79,12 +77,8 @@ PARTS: Mapping[Part, str] = {
 
 _MOST_BUCKETS, _LEAST_BUCKETS = 2_000_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
-_COUNTED_ERROR = 0.25
-"""Relative error of what was counted, as a deviation; docs/explain.md has the pairs of jobs that checked it."""
 MOST_UNEXPLAINED = 0.3
 """Where more than this part of the time is unexplained, nothing else can be called the cause."""
-_SPREAD = 1.645
-"""Deviations on each side of a band of 90 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,130 +129,11 @@ def accounts(
     tasks = sum(len(job.tasks) for job in jobs)
     most = max(_MOST_BUCKETS // max(tasks, 10) ** 2, _LEAST_BUCKETS)
     edges = np.linspace(since, max(seconds, since + 1e-3), min(max(math.ceil(seconds - since), 1), most) + 1)
-    grid = _Grid(jobs, {node.name: node for node in nodes}, edges)
+    grid = Grid(jobs, {node.name: node for node in nodes}, edges)
     return tuple(_account(job, grid, seconds) for job in jobs)
 
 
-class _Grid:
-    """What the tasks of a run used of their nodes, bucket by bucket."""
-
-    def __init__(self, jobs: Sequence[RecordedJob], nodes: Mapping[str, RecordedNode], edges: Array) -> None:
-        self.edges = edges
-        self.width = float(edges[1] - edges[0])
-        self.nodes = nodes
-        self.devices = Devices(jobs, nodes, edges)
-        self._tasks = [(job.name, task) for job in jobs for task in job.tasks]
-        self._ran = {task.id: self.mean(task.signal("cpu_cores")) for _, task in self._tasks}
-
-    def mean(self, signal: Signal) -> Array:
-        """Of each bucket; NaN where nothing is known."""
-        return signal.buckets(self.edges).mean
-
-    def part_within(self, stretches: Sequence[tuple[float, float]]) -> Array:
-        """The part of each bucket, 0 to 1, that lies within stretches of time."""
-        if not stretches:
-            return np.zeros(len(self.edges) - 1)
-        table = np.array(stretches, dtype=float)
-        inside = Signal(table[:, 0], table[:, 1], np.ones(len(table))).cumulative(self.edges)
-        return np.diff(inside) / self.width
-
-    def neighbours(self, job: RecordedJob, task: RecordedTask) -> dict[str, Array]:
-        """Cores that others used on a task's node: other jobs by name, its own other tasks, programs outside."""
-        used: dict[str, Array] = {}
-        ours = np.nan_to_num(self._ran[task.id])
-        for other, one in self._tasks:
-            if one.node == task.node and one.id != task.id:
-                name, ran = ITSELF if other == job.name else other, np.nan_to_num(self._ran[one.id])
-                used[name] = used.get(name, np.zeros_like(ran)) + ran
-        if (node := self.nodes.get(task.node)) is not None:
-            used[OTHERS] = np.maximum(self.mean(node.signal("cpu_cores")) - sum(used.values(), ours), 0.0)
-        return used
-
-    def contended(self, job: RecordedJob, task: RecordedTask, ready: Array) -> Contended:
-        """What one of its tasks lost to its neighbours, if it was ready to run for the part `ready` of each bucket."""
-        node = self.nodes.get(task.node)
-        cap, limit = self.mean(task.cap), 0.99 * (job.limit("cores") or math.inf)
-        return contended(
-            OnNode(
-                ran=_carried(self._ran[task.id]),
-                waited=_carried(self.mean(task.signal("cpu_waiting"))),
-                ready=ready,
-                throttled=_carried(self.mean(task.signal("cpu_throttled"))),
-                # A cap below what its user allows is the policy's, on behalf of the neighbours.
-                cap=np.where(np.isfinite(cap) & (cap >= limit), cap, np.inf),
-            ),
-            self.neighbours(job, task),
-            self.mean(node.signal("cpu_stolen")) if node is not None else np.zeros_like(ready),
-            self.cores(task),
-        )
-
-    def cores(self, task: RecordedTask) -> float:
-        """Of its node; infinite where that is not known."""
-        node = self.nodes.get(task.node)
-        return node.cores if node is not None and node.cores else math.inf
-
-    def ready(self, task: RecordedTask) -> tuple[Array, Array]:
-        """The least and the greatest part of each bucket in which some thread of it ran or waited. Its busiest thread
-        gives the least. The sum over all threads gives the greatest, as if they took turns."""
-        wanted = _carried(self._ran[task.id]) + np.nan_to_num(_carried(self.mean(task.signal("cpu_waiting"))))
-        most = np.minimum(np.nan_to_num(wanted), 1.0)
-        busiest = _carried(self.mean(task.signal("cpu_ready")))
-        return np.where(np.isfinite(busiest), np.minimum(busiest, most), most), most
-
-
-def _carried(values: Array) -> Array:
-    """Extend the first known value to the buckets before it: a first reading has no rates."""
-    known = np.flatnonzero(np.isfinite(values))
-    if not len(known):
-        return values
-    filled = values.copy()
-    filled[: known[0]] = values[known[0]]
-    return filled
-
-
-class _Lost(NamedTuple):
-    """Parts of each bucket that a job lost; arrays over the grid.
-
-    Args:
-        least: Lost to all neighbours together, at the least.
-        whole: All that each of its workers lost.
-    """
-
-    by: Mapping[str, Array]
-    stolen: Array
-    by_cap: Array
-    ready: Array
-    excess: Array
-    least: Array
-    whole: Mapping[TaskOfRun, Array]
-
-
-def _lost(job: RecordedJob, grid: _Grid) -> _Lost:
-    """What a job lost: as much as the task that lost most, since the others wait for it."""
-    tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
-    ready = [grid.ready(task) for task in tasks]
-    each = [grid.contended(job, task, most) for task, (_, most) in zip(tasks, ready, strict=True)]
-    least = [grid.contended(job, task, least) for task, (least, _) in zip(tasks, ready, strict=True)]
-    names = sorted({name for one in each for name in one.by})
-    empty = np.zeros(len(grid.edges) - 1)
-    by, by_least = (np.array([[one.by.get(name, empty) for name in names] for one in of]) for of in (each, least))
-    caps, stolen = np.array([one.by_cap for one in each]), np.array([one.stolen for one in each])
-    whole = by.sum(axis=1) + caps + stolen
-    slowest, at = np.argmax(whole, axis=0), np.arange(len(empty))
-    # A bucket has no more to lose than itself, though what was read of it may come to more.
-    fits = 1.0 / np.maximum(whole[slowest, at], 1.0)
-    return _Lost(
-        by={name: by[slowest, index, at] * fits for index, name in enumerate(names)},
-        stolen=stolen[slowest, at] * fits,
-        by_cap=caps[slowest, at] * fits,
-        ready=np.max([one.ready for one in each], axis=0),
-        excess=np.max([one.excess for one in each], axis=0),
-        least=by_least.sum(axis=1)[slowest, at] * fits,
-        whole={task.id: np.minimum(each, 1.0) for task, each in zip(tasks, whole, strict=True)},
-    )
-
-
-def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
+def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
     until = job.ended if job.ended is not None else max(seconds, job.submitted)
     elapsed = max(until - job.submitted, 0.0)
     # An event is told some microseconds after what it tells of.
@@ -270,7 +145,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
     starts = [start if _goes_on(job, start, grid) else _under_way(job, start, end) for start, end in ran]
     starting = grid.part_within([(start, begun) for (start, _), begun in zip(ran, starts)]) * grid.width
     stepping = grid.part_within([(begun, end) for (_, end), begun in zip(ran, starts)]) * grid.width
-    lost = _lost(job, grid)
+    lost = lost_cores(job, grid)
     own = 1.0 - sum(lost.by.values(), lost.stolen + lost.by_cap)
     outside = _outside(job, grid, own, stepping / grid.width)
     own = np.maximum(own - outside.lost, 0.0)
@@ -287,7 +162,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
         [
             *fewer.losses(beside, of_steps * stepping, elapsed),
             *outside.losses(starting + stepping, elapsed),
-            *longer.losses(_counted(lost, starting + stepping, elapsed), stepping, elapsed),
+            *longer.losses(lost.losses(starting + stepping, elapsed), stepping, elapsed),
         ],
         elapsed,
     )
@@ -344,7 +219,7 @@ def _account(job: RecordedJob, grid: _Grid, seconds: float) -> Account:
     )
 
 
-def _outside(job: RecordedJob, grid: _Grid, own: Array, stepping: Array) -> Outside:
+def _outside(job: RecordedJob, grid: Grid, own: Array, stepping: Array) -> Outside:
     """What it lost other than through cores, out of the part `own` of each bucket. `stepping` is the part that belongs
     to its steps."""
     tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
@@ -378,18 +253,6 @@ def _proved(
     # More than there is: of a job that others, or its own cap, held back as well.
     fits = 1.0 - moved / sum(loss.lost.seconds for loss in known)
     return [replace(loss, lost=TimeEstimate(*(each * fits for each in loss.lost))) for loss in known], own
-
-
-def _counted(lost: _Lost, inside: Array, elapsed: float) -> list[Loss]:
-    """What it lost by waiting for cores. Its busiest thread gives the low end of the band."""
-    totals = {name: float(np.sum(part * inside)) for name, part in lost.by.items()}
-    whole, least = sum(totals.values()), float(np.sum(lost.least * inside))
-    sure = least / whole if whole > 0.0 else 1.0
-    error = _SPREAD * _COUNTED_ERROR
-    return [
-        Loss(to, "cores", within(seconds, error, elapsed)._replace(low=seconds * sure * (1.0 - error)), "counted")
-        for to, seconds in totals.items()
-    ]
 
 
 def _own_steps(
@@ -457,7 +320,7 @@ def _started(seconds: float, job: RecordedJob, elapsed: float) -> TimeEstimate:
     )
 
 
-def _goes_on(job: RecordedJob, start: float, grid: _Grid) -> bool:
+def _goes_on(job: RecordedJob, start: float, grid: Grid) -> bool:
     """Whether it had made steps in this attempt before the time of the account."""
     return bool(start <= grid.edges[0] and (job.progress.t < start).any())
 

@@ -1,0 +1,151 @@
+"""The seconds of a run as a grid: what tasks used of their nodes in each, and what a job lost by waiting for cores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from headgate.analysis.contention import Contended, OnNode, contended
+from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.analysis.losing import ITSELF, OTHERS, Loss, within
+from headgate.analysis.outside import Devices
+from headgate.analysis.usage import Array, Signal
+from headgate.identifiers import TaskOfRun
+
+_COUNTED_ERROR = 0.25
+"""Relative error of what was counted, as a deviation; docs/explain.md has the pairs of jobs that checked it."""
+_SPREAD = 1.645
+"""Deviations on each side of a band of 90 %."""
+
+
+class Grid:
+    """What the tasks of a run used of their nodes, bucket by bucket."""
+
+    def __init__(self, jobs: Sequence[RecordedJob], nodes: Mapping[str, RecordedNode], edges: Array) -> None:
+        self.edges = edges
+        self.width = float(edges[1] - edges[0])
+        self.nodes = nodes
+        self.devices = Devices(jobs, nodes, edges)
+        self._tasks = [(job.name, task) for job in jobs for task in job.tasks]
+        self._ran = {task.id: self.mean(task.signal("cpu_cores")) for _, task in self._tasks}
+
+    def mean(self, signal: Signal) -> Array:
+        """Of each bucket; NaN where nothing is known."""
+        return signal.buckets(self.edges).mean
+
+    def part_within(self, stretches: Sequence[tuple[float, float]]) -> Array:
+        """The part of each bucket, 0 to 1, that lies within stretches of time."""
+        if not stretches:
+            return np.zeros(len(self.edges) - 1)
+        table = np.array(stretches, dtype=float)
+        inside = Signal(table[:, 0], table[:, 1], np.ones(len(table))).cumulative(self.edges)
+        return np.diff(inside) / self.width
+
+    def neighbours(self, job: RecordedJob, task: RecordedTask) -> dict[str, Array]:
+        """Cores that others used on a task's node: other jobs by name, its own other tasks, programs outside."""
+        used: dict[str, Array] = {}
+        ours = np.nan_to_num(self._ran[task.id])
+        for other, one in self._tasks:
+            if one.node == task.node and one.id != task.id:
+                name, ran = ITSELF if other == job.name else other, np.nan_to_num(self._ran[one.id])
+                used[name] = used.get(name, np.zeros_like(ran)) + ran
+        if (node := self.nodes.get(task.node)) is not None:
+            used[OTHERS] = np.maximum(self.mean(node.signal("cpu_cores")) - sum(used.values(), ours), 0.0)
+        return used
+
+    def contended(self, job: RecordedJob, task: RecordedTask, ready: Array) -> Contended:
+        """What one of its tasks lost to its neighbours, if it was ready to run for the part `ready` of each bucket."""
+        node = self.nodes.get(task.node)
+        cap, limit = self.mean(task.cap), 0.99 * (job.limit("cores") or math.inf)
+        return contended(
+            OnNode(
+                ran=_carried(self._ran[task.id]),
+                waited=_carried(self.mean(task.signal("cpu_waiting"))),
+                ready=ready,
+                throttled=_carried(self.mean(task.signal("cpu_throttled"))),
+                # A cap below what its user allows is the policy's, on behalf of the neighbours.
+                cap=np.where(np.isfinite(cap) & (cap >= limit), cap, np.inf),
+            ),
+            self.neighbours(job, task),
+            self.mean(node.signal("cpu_stolen")) if node is not None else np.zeros_like(ready),
+            self.cores(task),
+        )
+
+    def cores(self, task: RecordedTask) -> float:
+        """Of its node; infinite where that is not known."""
+        node = self.nodes.get(task.node)
+        return node.cores if node is not None and node.cores else math.inf
+
+    def ready(self, task: RecordedTask) -> tuple[Array, Array]:
+        """The least and the greatest part of each bucket in which some thread of it ran or waited. Its busiest thread
+        gives the least. The sum over all threads gives the greatest, as if they took turns."""
+        wanted = _carried(self._ran[task.id]) + np.nan_to_num(_carried(self.mean(task.signal("cpu_waiting"))))
+        most = np.minimum(np.nan_to_num(wanted), 1.0)
+        busiest = _carried(self.mean(task.signal("cpu_ready")))
+        return np.where(np.isfinite(busiest), np.minimum(busiest, most), most), most
+
+
+def _carried(values: Array) -> Array:
+    """Extend the first known value to the buckets before it: a first reading has no rates."""
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        return values
+    filled = values.copy()
+    filled[: known[0]] = values[known[0]]
+    return filled
+
+
+class LostCores(NamedTuple):
+    """Parts of each bucket that a job lost; arrays over the grid.
+
+    Args:
+        least: Lost to all neighbours together, at the least.
+        whole: All that each of its workers lost.
+    """
+
+    by: Mapping[str, Array]
+    stolen: Array
+    by_cap: Array
+    ready: Array
+    excess: Array
+    least: Array
+    whole: Mapping[TaskOfRun, Array]
+
+    def losses(self, inside: Array, elapsed: float) -> list[Loss]:
+        """What it lost by waiting for cores. Its busiest thread gives the low end of the band."""
+        totals = {name: float(np.sum(part * inside)) for name, part in self.by.items()}
+        whole, least = sum(totals.values()), float(np.sum(self.least * inside))
+        sure = least / whole if whole > 0.0 else 1.0
+        error = _SPREAD * _COUNTED_ERROR
+        return [
+            Loss(to, "cores", within(seconds, error, elapsed)._replace(low=seconds * sure * (1.0 - error)), "counted")
+            for to, seconds in totals.items()
+        ]
+
+
+def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
+    """What a job lost: as much as the task that lost most, since the others wait for it."""
+    tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
+    ready = [grid.ready(task) for task in tasks]
+    each = [grid.contended(job, task, most) for task, (_, most) in zip(tasks, ready, strict=True)]
+    least = [grid.contended(job, task, least) for task, (least, _) in zip(tasks, ready, strict=True)]
+    names = sorted({name for one in each for name in one.by})
+    empty = np.zeros(len(grid.edges) - 1)
+    by, by_least = (np.array([[one.by.get(name, empty) for name in names] for one in of]) for of in (each, least))
+    caps, stolen = np.array([one.by_cap for one in each]), np.array([one.stolen for one in each])
+    whole = by.sum(axis=1) + caps + stolen
+    slowest, at = np.argmax(whole, axis=0), np.arange(len(empty))
+    # A bucket has no more to lose than itself, though what was read of it may come to more.
+    fits = 1.0 / np.maximum(whole[slowest, at], 1.0)
+    return LostCores(
+        by={name: by[slowest, index, at] * fits for index, name in enumerate(names)},
+        stolen=stolen[slowest, at] * fits,
+        by_cap=caps[slowest, at] * fits,
+        ready=np.max([one.ready for one in each], axis=0),
+        excess=np.max([one.excess for one in each], axis=0),
+        least=by_least.sum(axis=1)[slowest, at] * fits,
+        whole={task.id: np.minimum(each, 1.0) for task, each in zip(tasks, whole, strict=True)},
+    )
