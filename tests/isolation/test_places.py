@@ -77,7 +77,8 @@ def run(place: Place) -> Iterator[Run]:
         place: Place = place,
         cwd: Path = HERE,
     ) -> Running:
-        running.append(Running.start(isolation, replace(_launch(argv, place), cwd=str(cwd)), share))
+        task = TaskId(f"{RUN}/job/worker-{len(running)}")
+        running.append(Running.start(isolation, replace(_launch(argv, place), cwd=str(cwd), task=task), share))
         return running[-1]
 
     yield start
@@ -145,7 +146,9 @@ def test_it_reaches_what_listens_on_the_address_of_its_place_and_not_on_the_mach
 def test_its_cgroups_are_below_those_of_the_place(isolation: ProcessIsolation, place: Place, run: Run) -> None:
     first = run(isolation, programs.argv("rest"), Share(cpu_weight=300))
     folders = first.box.cgroups
-    assert folders.keys() == place.cgroups.keys()
+    assert folders.keys() == place.cgroups.keys() - {"blkio"}
+    if "blkio" in place.cgroups:  # whose rates hold for a folder alone: tasks share that of the place
+        assert str(first.box.pid) in Path(place.cgroups["blkio"], "cgroup.procs").read_text().split()
     for controller, folder in folders.items():
         assert folder == Path(place.cgroups[controller]) / f"headgate-{GROUP}" / f"{RUN}:job:worker-0"
         assert str(first.box.pid) in (folder / "cgroup.procs").read_text().split()
@@ -215,6 +218,23 @@ def test_the_disk_rate_of_the_place_holds_for_it(
     try:
         task = run(isolation, programs.argv("read", data), share, cwd=tmp_path)
         assert 0.7 <= float(task.said("seconds")) <= 5
+    finally:
+        set_disk_rate(place, disk, 0)
+
+
+def test_tasks_of_a_place_share_its_disk_rate(
+    isolation: ProcessIsolation, place: Place, run: Run, tmp_path: Path
+) -> None:
+    disk = disks.number_of(tmp_path)
+    if disk is None or not {"io", "blkio"} & place.cgroups.keys():
+        pytest.skip("the folder for temporary files is on no disk of its own, or its rate cannot be limited")
+    for name in ("first", "second"):
+        (tmp_path / name).write_bytes(os.urandom(2 * MIB))
+    os.sync()
+    set_disk_rate(place, disk, 2 * MIB)
+    try:
+        tasks = [run(isolation, programs.argv("read", tmp_path / name), cwd=tmp_path) for name in ("first", "second")]
+        assert max(float(task.said("seconds")) for task in tasks) >= 1.4  # 4 MiB in all
     finally:
         set_disk_rate(place, disk, 0)
 

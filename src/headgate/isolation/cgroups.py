@@ -57,21 +57,30 @@ class Cgroups(Enclosure):
     kills_file: str
     """File that counts its processes which were killed for want of memory, in the folder of the controller `memory`."""
 
-    def __init__(self, folders: Mapping[str, Path], fallbacks: Fallbacks, disk: str | None = None) -> None:
+    def __init__(
+        self, folders: Mapping[str, Path], fallbacks: Fallbacks, disk: str | None = None, joined: Path | None = None
+    ) -> None:
         """
         Args:
             folders: Folder of the task by controller.
             fallbacks: What stands in for a missing controller.
             disk: Device number `major:minor` of the disk that a disk rate is for; None where there is none.
+            joined: Folder of others in another hierarchy, which the task's processes enter besides.
         """
         self.folders = dict(folders)
         self.fallbacks = fallbacks
         self.disk = disk
+        self.joined = joined
 
     @property
     def unique_folders(self) -> list[Path]:
         """The folders, each once: controllers may share one."""
         return list(dict.fromkeys(self.folders.values()))
+
+    @property
+    def entered(self) -> list[Path]:
+        """The folders that the task's processes are put into."""
+        return [*self.unique_folders, *([] if self.joined is None else [self.joined])]
 
     @abstractmethod
     def setup(self, folder: Path) -> Sequence[Write]:
@@ -141,7 +150,7 @@ class Cgroups(Enclosure):
                 lines += map(str, writes)
         if (cpu := self.folders.get("cpu")) is not None:
             lines.append(f"write the weight of as many plain tasks as it holds to {cpu.parent / self.weight_file}")
-        return [*lines, *(f"write PID to {folder / 'cgroup.procs'}" for folder in self.unique_folders)]
+        return [*lines, *(f"write PID to {folder / 'cgroup.procs'}" for folder in self.entered)]
 
     def create(self) -> None:
         made: list[Path] = []
@@ -194,7 +203,7 @@ class Cgroups(Enclosure):
         folder.mkdir(exist_ok=True)
 
     def admit(self, pid: int) -> None:
-        for folder in self.unique_folders:
+        for folder in self.entered:
             try:
                 (folder / "cgroup.procs").write_text(str(pid))
             except OSError as error:

@@ -24,7 +24,7 @@ from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.process_table import TAG, ProcessTable
 from headgate.isolation.spawning import Spawned, find_program
 from headgate.isolation.unboxed import Unboxed
-from headgate.shares import Share
+from headgate.shares import Share, Unlimited
 
 PREFIX = "headgate-"
 """Every folder that holds the boxes of a group begins so; nothing outside such a folder is ever removed."""
@@ -85,7 +85,7 @@ class ProcessIsolation(Isolation):
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
         launch = _tagged(launch)
         program = find_program(launch)
-        enclosure = self._enclosure(launch)
+        enclosure = self._enclosure(launch, share)
         floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
             enclosure.create()
@@ -110,7 +110,12 @@ class ProcessIsolation(Isolation):
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
         there = [] if launch.place is None else _entering(launch.place)
-        return [*self._enclosure(launch).plan(share), *there, f"cd {launch.cwd}", f"exec {shlex.join(launch.argv)}"]
+        return [
+            *self._enclosure(launch, share).plan(share),
+            *there,
+            f"cd {launch.cwd}",
+            f"exec {shlex.join(launch.argv)}",
+        ]
 
     def uncontrolled(self) -> tuple[str, ...]:
         missing = self._layout.missing
@@ -161,7 +166,7 @@ class ProcessIsolation(Isolation):
         kind = CgroupsV1 if mode == "v1" else CgroupsV2
         return kind(made or paths, Fallbacks(self._cores)), {path.parent for path in paths.values()}
 
-    def _enclosure(self, launch: Launch) -> Enclosure:
+    def _enclosure(self, launch: Launch, share: Share) -> Enclosure:
         found, fallbacks = self._layout, Fallbacks(self._cores)
         if found.mode == "none":
             return Unboxed(launch.task, fallbacks, self._process_table)
@@ -169,7 +174,10 @@ class ProcessIsolation(Isolation):
         moved = _moved(found, launch.place)
         folders = {controller: moved.get(base, base) / self._group / name for controller, base in found.bases.items()}
         if found.mode == "v1":
-            return CgroupsV1(folders, fallbacks, disks.number_of(launch.cwd))
+            joined = None
+            if isinstance(share.disk_bytes_per_second, Unlimited | None) and (joined := _disk_of(found, moved)):
+                del folders["blkio"]
+            return CgroupsV1(folders, fallbacks, disks.number_of(launch.cwd), joined)
         return CgroupsV2(folders, fallbacks, disks.number_of(launch.cwd), found.vacate and not moved)
 
 
@@ -213,6 +221,15 @@ def _moved(found: layout.CgroupLayout, place: Place | None) -> Mapping[Path, Pat
     of one hierarchy, in which a task can be only once."""
     named = {} if place is None else place.cgroups
     return {found.bases[name]: Path(folder) for name, folder in named.items() if name in found.bases}
+
+
+def _disk_of(found: layout.CgroupLayout, moved: Mapping[Path, Path]) -> Path | None:
+    """The folder of a place in the hierarchy of v1's disk rates, where these have one of their own: such a rate holds
+    for a folder alone, so tasks have that of their place together only if they are in it."""
+    base = found.bases.get("blkio")
+    if base is None or list(found.bases.values()).count(base) > 1:
+        return None
+    return moved.get(base)
 
 
 def _where(launch: Launch) -> str:

@@ -127,8 +127,9 @@ def remove(record: Record, node: str) -> None:
 
 def enter(record: Record, node: str) -> None:
     """Put this process into the cgroups of a node."""
-    for folder in dict.fromkeys(record.cgroups(node).values()):
-        (folder / SHELL / "cgroup.procs").write_text(str(os.getpid()))
+    for name, folder in record.cgroups(node).items():
+        # Under v1 the node's disk rate holds for those in its own folder.
+        (folder / ("." if name == "blkio" else SHELL) / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def found(record: Record) -> list[str]:
