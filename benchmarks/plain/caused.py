@@ -285,7 +285,7 @@ def floor(options: argparse.Namespace) -> Training:
     made.model = nn.Sequential(*layers, nn.Linear(wide, 1))
     rows = torch.randn(8192, wide)
     made.data = Rows(rows, rows @ torch.randn(wide, 1) / wide**0.5 + 0.2 * options.size * torch.randn(8192, 1))
-    made.loss, made.rate = nn.MSELoss(), 0.03  # type: ignore[assignment]
+    made.loss, made.rate = nn.MSELoss(), 0.05  # type: ignore[assignment]
     return made
 
 

@@ -234,8 +234,15 @@ def test_tables_that_are_exchanged_whole_are_told_where_a_step_touches_few_rows(
 def reporting(path: Path, t: np.ndarray[Any, Any], asides: Mapping[str, float] = {}, **fields: Any) -> Account:
     run = recorded(path, MadeUp(ran=1.0))
     empty = np.full(len(t), np.nan)
-    known = {"step": np.arange(len(t)) + 1.0, "epoch": empty, "samples": empty, "loss": empty, "metrics": {}, **fields}
-    progress = replace(run.jobs[0].progress, t=t, count=np.ones(len(t)), task=("a/worker-0",) * len(t), **known)
+    known: dict[str, Any] = {
+        "step": np.arange(len(t)) + 1.0,
+        "epoch": empty,
+        "samples": empty,
+        "loss": empty,
+        "metrics": {},
+    }
+    known |= {"count": np.ones(len(t)), **fields}
+    progress = replace(run.jobs[0].progress, t=t, task=("a/worker-0",) * len(t), **known)
     return account(replace(run, jobs=(replace(run.jobs[0], progress=progress, asides=asides),)))
 
 
@@ -282,6 +289,13 @@ def test_a_job_that_learns_nothing_more_need_not_become_a_little_faster(
     t = np.linspace(0.0, 39.0, 2000)
     loss = 2.0 + np.exp(-t) + np.random.default_rng(0).normal(0.0, 0.03, len(t))
     assert verdict(reporting(tmp_path, t, {"evaluation": seconds}, loss=loss)).name == name
+
+
+@pytest.mark.parametrize(("counts", "name"), [(4.0, "learned"), (1.0, "healthy")])
+def test_a_report_counts_for_the_losses_it_is_the_mean_of(tmp_path: Path, counts: float, name: str) -> None:
+    t = np.linspace(0.0, 8.0, 80)
+    noise = np.random.default_rng(0).normal(0.0, 0.002, len(t))
+    assert verdict(reporting(tmp_path, t, loss=0.03 + np.exp(-4 * t) + noise, count=np.full(80, counts))).name == name
 
 
 def test_few_jobs_that_still_learn_a_little_are_said_to_have_converged(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from headgate.analysis.jobs import RecordedJob
 from headgate.analysis.usage import Array
 
 _BLOCKS = 24
-_LEAST_REPORTS = 4 * _BLOCKS
+_LEAST_REPORTS, _LEAST_LOSSES = 2 * _BLOCKS, 4 * _BLOCKS
+"""Of a run: one report may be the mean of several losses."""
 _LEAST_PART = 0.5
 """Part of the reports: a shorter rest may be a plateau."""
 _LEARNED = 6.0
@@ -41,11 +42,11 @@ class Converged(NamedTuple):
 def converged(job: RecordedJob) -> Converged | None:
     """Where its loss has converged; None if the loss still falls, never fell, or was not reported often enough."""
     known = np.isfinite(job.progress.loss)
-    t, losses = job.progress.t[known], job.progress.loss[known]
-    if len(losses) < _LEAST_REPORTS:
+    t, losses, counts = job.progress.t[known], job.progress.loss[known], job.progress.count[known]
+    if len(losses) < _LEAST_REPORTS or counts.sum() < _LEAST_LOSSES:
         return None
     edges = np.linspace(0, len(losses), _BLOCKS + 1).astype(int)
-    blocks = np.array([losses[a:b].mean() for a, b in pairwise(edges)])
+    blocks = np.array([np.average(losses[a:b], weights=counts[a:b]) for a, b in pairwise(edges)])
     first = float(losses[: max(len(losses) // 200, 1)].mean())
     for start in range(1, int(_BLOCKS * (1.0 - _LEAST_PART)) + 1):
         if _is_flat(blocks[start:], first):
