@@ -33,7 +33,7 @@ class Trial:
         to: Whom a neighbour's verdict has to name; empty: not looked at.
         flags: Of `headgate run`.
         hogs: That run beside the jobs. Where the first comes later on, its effect is measured.
-        changed: Settings of a node of the lab that change once the jobs run, with the node before them.
+        changed: Settings of a node of the lab that change once the job has started, with the node before them.
     """
 
     jobs: Sequence[dict[str, Any]]

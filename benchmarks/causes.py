@@ -98,7 +98,7 @@ def explained(trial: Trial, folder: Path, variables: dict[str, str]) -> tuple[li
     Raises:
         Failed: The run failed, or lasted too long.
     """
-    for name in ("begun", "effect"):
+    for name in ("started", "begun", "effect"):
         (folder / name).unlink(missing_ok=True)
     file = folder / "jobs.yaml"
     file.write_text(json.dumps({"jobs": trial.jobs}))
@@ -106,7 +106,7 @@ def explained(trial: Trial, folder: Path, variables: dict[str, str]) -> tuple[li
         asked = [*HEADGATE, "run", str(file), *trial.flags]
         with subprocess.Popen(asked, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
             try:
-                with changing(trial.changed, folder / "begun", run, variables):
+                with changing(trial.changed, folder / "started", run, variables):
                     said, _ = run.communicate(timeout=_frame.SECONDS)
             except subprocess.TimeoutExpired:
                 run.send_signal(signal.SIGINT)  # ends its jobs as well
@@ -121,14 +121,14 @@ def explained(trial: Trial, folder: Path, variables: dict[str, str]) -> tuple[li
 
 @contextmanager
 def changing(
-    changed: Sequence[str], begun: Path, run: subprocess.Popen[str], variables: dict[str, str]
+    changed: Sequence[str], started: Path, run: subprocess.Popen[str], variables: dict[str, str]
 ) -> Iterator[None]:
-    """A node of the lab has other settings from the first step on, and those from before afterwards."""
+    """A node of the lab has other settings once the job has started, and those from before afterwards."""
     if not changed:
         yield
         return
     command = [*HEADGATE, "lab", "set", f"{LAB}/{changed[0]}"]
-    _frame.until(lambda: begun.exists() or run.poll() is not None, "its first step")
+    _frame.until(lambda: started.exists() or run.poll() is not None, "the job starts")
     subprocess.run([*command, *changed[1:]], env=variables, check=True)
     try:
         yield

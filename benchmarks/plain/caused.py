@@ -3,7 +3,7 @@
     python caused.py KIND [--seconds 7] [--size 1.0] [--seed 0] [--plain]
 
 With `--plain` a script never hears of Headgate: it prints a line for each step, or for every few where they are short.
-The folder CAUSES_FOLDER gets its data, the file `begun` at the first step, and the file `effect`, where the script can
+The folder CAUSES_FOLDER gets its data, and the files `started`, `begun` at the first step, and `effect` where it can
 tell what its cause costs: the part of a step's time that would be saved without it.
 """
 
@@ -375,6 +375,7 @@ def main() -> None:
     parser.add_argument("--together", action="store_true", help="one of several workers")
     parser.add_argument("--plain", action="store_true", help="do not use headgate.torch")
     options = parser.parse_args()
+    note("started")
     KINDS[options.kind](options).run()
 
 
