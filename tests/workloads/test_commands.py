@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate import workloads
+from headgate.engines.distributed_scripts import written_for
 from headgate.engines.program import source
 from headgate.engines.scripts import library
 from headgate.jobs import Job
@@ -27,6 +28,13 @@ def test_each_workload_has_a_command_in_each_of_its_frameworks() -> None:
 def test_the_hub_sees_what_a_workload_trains_with(framework: str, found: str, tmp_path: Path) -> None:
     file = source(Job(name="one", run=workloads.command("mlp", framework=framework), workdir=str(tmp_path)))
     assert file is not None and library(file) == found
+
+
+def test_the_hub_sees_that_workers_of_a_trace_meet_as_those_of_torchrun(tmp_path: Path) -> None:
+    file = source(Job(name="one", run=workloads.command("trace"), workdir=str(tmp_path)))
+    assert file is not None and library(file) is None
+    written = written_for(file)
+    assert written is not None and (written.contract, written.needs) == ("torchrun", False)
 
 
 @pytest.mark.parametrize(

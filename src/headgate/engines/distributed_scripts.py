@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from headgate.engines.scripts import LIBRARIES
 from headgate.jobs import Contract
 
 _TRAINERS = {
@@ -27,6 +28,7 @@ _GROUPS = (
     *("torch.nn.parallel.DistributedDataParallel", "torch.distributed.device_mesh.init_device_mesh"),
     *("torch.distributed.fsdp.FullyShardedDataParallel", "torch.distributed.fsdp.fully_shard"),
 )
+_LIBRARIES = [["headgate", name] for name in sorted(LIBRARIES)]
 _OF_MPI = ("mpi4py", "horovod")
 _ASKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
 _LOCAL_RANK = frozenset({"--local_rank", "--local-rank"})
@@ -61,7 +63,7 @@ def written_for(script: Path) -> Written | None:
 def _read(text: bytes) -> Written | None:
     tree = ast.parse(text)
     names = _Names(tree)
-    if any(name.partition(".")[0] == "headgate" for name in names.known.values()):
+    if any(name == "headgate" or name.split(".")[:2] in _LIBRARIES for name in names.known.values()):
         return None
     if (package := next(filter(names.needed().__contains__, _OF_MPI), None)) is not None:
         return Written("mpi", f"imports {package}", needs=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -108,10 +109,10 @@ class _Drawing:
     def input(self, *shape: int) -> int:
         return self._added(Layer("input", (), shape))
 
-    def conv(self, x: int, channels: int, kernel: int | Pair, **options: object) -> int:
+    def conv(self, x: int, channels: int, kernel: int | Pair, **options: Any) -> int:
         return self._windowed("conv", x, kernel, channels=channels, **options)
 
-    def pool(self, kind: str, x: int, kernel: int, **options: object) -> int:
+    def pool(self, kind: str, x: int, kernel: int, **options: Any) -> int:
         return self._windowed(kind, x, kernel, **options)
 
     def plain(self, kind: str, *inputs: int, shape: Shape | None = None) -> int:
@@ -135,7 +136,7 @@ class _Drawing:
         return self.plain("concat", *inputs, shape=(channels, *self.layers[inputs[0]].shape[1:]))
 
     def normed(
-        self, x: int, channels: int, kernel: int | Pair, epsilon: float = 1e-5, factor: float = 1.0, **options: object
+        self, x: int, channels: int, kernel: int | Pair, epsilon: float = 1e-5, factor: float = 1.0, **options: Any
     ) -> int:
         """A convolution without bias, and its batch normalisation."""
         x = self.conv(x, channels, kernel, **options)
@@ -145,8 +146,16 @@ class _Drawing:
     def done(self) -> Architecture:
         return Architecture(tuple(self.layers))
 
-    def _windowed(self, kind: str, x: int, kernel: int | Pair, channels: int = 0, **options: object) -> int:
-        stride, padding, bias = options.get("stride", 1), options.get("padding", 0), bool(options.get("bias"))
+    def _windowed(
+        self,
+        kind: str,
+        x: int,
+        kernel: int | Pair,
+        channels: int = 0,
+        stride: int = 1,
+        padding: int | Pair = 0,
+        bias: bool = False,
+    ) -> int:
         sides, pads = ((n, n) if isinstance(n, int) else n for n in (kernel, padding))
         taken = self.layers[x].shape
         rows, columns = ((n + 2 * pad - side) // stride + 1 for n, side, pad in zip(taken[1:], sides, pads))

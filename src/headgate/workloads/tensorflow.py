@@ -72,7 +72,7 @@ def _over_servers(strategy: Any, step: Any, options: script.Options, printer: sc
     if options.data is not None:
         raise WorkloadError("workers of TensorFlow's parameter servers read no files of this machine; leave --data out")
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    whole = tf.function(lambda iterator: step(*next(iterator)))
+    whole = tf.function(lambda each: strategy.reduce("SUM", strategy.run(step, next(each)), axis=None))
     kept = options.samples().arrays
 
     def data() -> Any:

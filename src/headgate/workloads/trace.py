@@ -97,8 +97,7 @@ def _together(matrix: _Matrix, options: script.Options, workers: int) -> Callabl
     import torch
     import torch.distributed as dist
 
-    if "RANK" in os.environ:
-        dist.init_process_group("gloo")
+    dist.init_process_group("gloo")
     rank = dist.get_rank()
     in_rows = options.placed == "rows"
     on = {pair: pair[0] % workers if in_rows else number % workers for number, pair in enumerate(matrix.pairs)}
