@@ -86,7 +86,7 @@ class Dispatcher(Service):
         handlers: Makes the handlers by name, given what was saved by name and whether the server was started again.
         folder: Where snapshots go; None: nowhere.
         away: That folder goes with its node: copies of snapshots are told of, to be brought to the run.
-        spans: Times the rounds of this server, of which a call may say that it ends one.
+        spans: Times the rounds of this server; a call may say that it ends one.
     """
 
     kinds = frozenset({CALL})
