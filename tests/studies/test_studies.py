@@ -96,6 +96,20 @@ def test_a_cell_that_always_fails_is_told_the_rest_goes_on_and_it_is_tried_again
 
 
 @pytest.mark.slow
+def test_on_a_machine_that_changed_a_study_is_measured_anew_and_says_so(user: User) -> None:
+    file = write(user, 'workloads: [{name: paced, script: paced.py, args: ["0.01", "30"]}]\nrepetitions: 1')
+    user.json("study", file, "--quick")
+    [folder] = (user.home / "studies").glob("paced-*")
+    for name in ("about.json", "results.jsonl"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace('"CPUs": "', '"CPUs": "9'))
+    told = user.json("study", file, "--quick", "--resume")
+    assert told["apart"] == 2
+    assert any("This machine has changed since the study began: CPUs 9" in note for note in told["notes"])
+    assert len({each["figures"]["run"] for each in kept(user)}) == len(kept(user)) == 4
+
+
+@pytest.mark.slow
 def test_a_background_is_ended_with_what_it_slows_and_one_that_ends_too_early_is_told(user: User) -> None:
     study = """
         workloads: [{{name: paced, script: paced.py, args: ["0.02", "40"]}}]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from headgate.reports.words import counted
 from headgate.studies.journal import Measurement
 from headgate.studies.statistics import (
     LEAST_REPETITIONS,
@@ -62,6 +63,10 @@ class StudyCell:
             if value:
                 found[block] = float(value)
         return found
+
+    def units(self, job: str) -> set[str]:
+        """What its rates count: samples, steps or epochs."""
+        return {figures["jobs"][job]["unit"] for figures in self.figures.values()}
 
     def mean(self, job: str, name: str) -> float | None:
         """The mean of a figure of a job over blocks."""
@@ -181,16 +186,16 @@ def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -
     machine = kept[-1].machine if kept else about["machine"]
     here = [each for each in kept if each.machine == machine]
     latest = {_place(each.cell): each.key for each in here}
-    counted = [each for each in here if latest[_place(each.cell)] == each.key]
+    valid = [each for each in here if latest[_place(each.cell)] == each.key]
     planned = {_place(each): each for each in about["cells"]}
-    attempts = _calmer(counted)
-    cells = {place: _cell(place, told, counted, attempts) for place, told in planned.items()}
+    attempts = _calmer(valid)
+    cells = {place: _cell(place, told, valid, attempts) for place, told in planned.items()}
     floors = _Floors(cells)
     axes: Mapping[str, Sequence[str]] = about["axes"]
     effects = [each for metric in METRICS for each in _effects(cells, axes, floors, metric)]
     priorities: Mapping[str, float] = about.get("priorities", {})
     shared = [each for cell in cells.values() if (each := _sharing(cell, cells, floors, priorities)) is not None]
-    notes = list(_notes(about, machine, len(kept) - len(counted), cells.values()))
+    notes = list(_notes(about, machine, len(kept) - len(valid), cells.values()))
     return Findings(
         name,
         about,
@@ -198,7 +203,7 @@ def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -
         tuple(effects),
         tuple(shared),
         machine,
-        len(kept) - len(counted),
+        len(kept) - len(valid),
         tuple(notes),
     )
 
@@ -208,11 +213,11 @@ def _place(cell: Mapping[str, Any]) -> _Place:
     return cell["scenario"], tuple(cell["workloads"]), values, cell["is_repeat"]
 
 
-def _calmer(counted: Sequence[Measurement]) -> dict[int, int]:
+def _calmer(valid: Sequence[Measurement]) -> dict[int, int]:
     """Of each block the attempt that counts: the one with fewer disturbed cells, once it has all that were measured."""
     found: dict[int, int] = {}
-    for block in {each.block for each in counted}:
-        good = [each for each in counted if each.block == block and each.state == "measured"]
+    for block in {each.block for each in valid}:
+        good = [each for each in valid if each.block == block and each.state == "measured"]
         done = Counter(each.attempt for each in good)
         disturbed = Counter(each.attempt for each in good if each.figures["disturbed"])
         found[block] = int(done[1] >= done[0] and disturbed[1] < disturbed[0])
@@ -220,9 +225,9 @@ def _calmer(counted: Sequence[Measurement]) -> dict[int, int]:
 
 
 def _cell(
-    place: _Place, told: Mapping[str, Any], counted: Sequence[Measurement], attempts: Mapping[int, int]
+    place: _Place, told: Mapping[str, Any], valid: Sequence[Measurement], attempts: Mapping[int, int]
 ) -> StudyCell:
-    mine = [each for each in counted if _place(each.cell) == place]
+    mine = [each for each in valid if _place(each.cell) == place]
     good = [each for each in mine if each.state == "measured" and each.attempt == attempts[each.block]]
     chosen = {each.block: each.figures for each in good}
     state, reason = ("measured", "") if chosen else ("not measured", "its turn has not come")
@@ -257,7 +262,7 @@ def _effects(
         for job in cell.workloads:
             for what, base, value, other in _bases(cell, cells, axes):
                 ratio = paired(other.seconds(job, metric), cell.seconds(job, metric))
-                if ratio is not None:
+                if ratio is not None and (metric != "step" or cell.units(job) == other.units(job)):
                     floor = floors.of((cell.scenario, other.scenario), job, metric)
                     rest = tuple(each for each in cell.values if each[0] != what)
                     yield Effect(job, cell.scenario, what, value, base, rest, metric, ratio, floor)
@@ -371,7 +376,7 @@ def _notes(
     if changed:
         yield f"This machine has changed since the study began: {'; '.join(changed)}."
     if apart:
-        yield f"{apart} measurements are kept apart: of another machine, or of scripts that have changed since."
+        yield f"{counted(apart, 'measurement')} kept apart: of another machine, or of scripts that have changed since."
     disturbed = sum(cell.disturbed for cell in cells)
     if disturbed:
         count = sum(len(cell.figures) for cell in cells)

@@ -88,7 +88,7 @@ class Journal:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Name and seed of the study, its axes and cells, when it began and on what machine."""
+        """Name and seed of the study, its axes and cells, when it began, and on what machine then and last."""
         try:
             found = json.loads((self.folder / ABOUT).read_text())
         except (OSError, ValueError) as error:
@@ -179,7 +179,8 @@ def create(name: str, path: str, about: Mapping[str, Any]) -> Journal:
         shutil.copyfile(path, made.folder / FILE)
     except OSError as error:
         raise StorageError(f"cannot write {made.folder}: {error.strerror}; make room, or set HEADGATE_HOME") from error
-    made.describe({"name": name, "began": time.time(), "machine": machine(), **about})
+    here = machine()
+    made.describe({"name": name, "began": time.time(), "machine": here, "machine_last": here, **about})
     return made
 
 

@@ -121,11 +121,10 @@ def _cells(study: Findings) -> StudyTable:
 def _figures(cell: StudyCell, job: str) -> tuple[str, ...]:
     if not cell.figures:
         return (cell.state, *(MISSING,) * 5)
-    units = {figures["jobs"][job]["unit"] for figures in cell.figures.values()}
     step, cpu = (cell.mean(job, name) for name in ("step_seconds", "cpu_seconds_per_step"))
     return (
         str(len(cell.figures)),
-        f"{say(cell.mean(job, 'rate'))} {' or '.join(sorted(units))}/s",
+        f"{say(cell.mean(job, 'rate'))} {' or '.join(sorted(cell.units(job)))}/s",
         *(say_step_time(each) if each is not None else MISSING for each in (step, cpu)),
         say(cell.mean(job, "startup"), "s"),
         say(cell.mean(job, "elapsed"), "s"),
@@ -154,7 +153,7 @@ def _axes(study: Findings) -> Iterator[StudyTable]:
             columns = [axis]
             for job, rest in heads:
                 named = ", ".join([job, *(f"{name} {value}" for name, value in rest)])
-                columns += [f"{named}: rate", "elapsed", "step time", "elapsed time"]
+                columns += [f"{named}: rate", "elapsed", "time", "elapsed time"]
             yield StudyTable(f"{axis}, {scenario}; times against {values[0]}", tuple(columns), tuple(rows))
 
 

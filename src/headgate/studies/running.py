@@ -53,8 +53,7 @@ class StudyRun:
         self._keys: dict[Cell, str] = {}
         self._orphans: dict[str, Path] = {}
         self._tried: dict[Cell, list[Measurement]] = {}  # in this process
-        self._seconds: dict[str, list[float]] = {}
-        self._left = 0.0
+        self._seconds: dict[Cell, list[float]] = {}
 
     def run(self) -> None:
         """Measure all cells.
@@ -63,7 +62,10 @@ class StudyRun:
             KeyboardInterrupt: After the run under way was ended; what was measured before is kept.
             HubError, StorageError: There is no hub, or no room.
         """
-        self._orphans = dict(self._started_before())
+        about = self._journal.about
+        if about["machine_last"] == self._machine:
+            self._orphans = dict(self._started_before())
+        self._journal.describe({**about, "machine_last": self._machine})
         blocks = shuffled_blocks(cells(self._study), self._planned.repetitions, self._study.seed)
         every = [(block, cell) for block, order in enumerate(blocks) for cell in order]
         disturbed = 0
@@ -101,9 +103,12 @@ class StudyRun:
         return self._keys[cell]
 
     def _expected(self, cell: Cell) -> float:
-        """Seconds that a cell takes: as it took before, else as planned."""
-        took = self._seconds.get(cell.name)
-        return sum(took) / len(took) if took else self._planned.cell(cell)
+        """Seconds that a cell takes: as it took before, else as planned, corrected by how far others were off."""
+        took = self._seconds.get(cell)
+        if took:
+            return sum(took) / len(took)
+        known = sum(self._planned.cell(each) * len(took) for each, took in self._seconds.items())
+        return self._planned.cell(cell) * (sum(map(sum, self._seconds.values())) / known if known else 1.0)
 
     def _is_disturbed(self, block: int, attempt: int, order: Iterable[Cell]) -> bool:
         places = ((self._key(cell), block, attempt) for cell in order)
@@ -130,7 +135,7 @@ class StudyRun:
                 raise
             return replace(made, reason=str(error))
         took = time.monotonic() - began
-        self._seconds.setdefault(cell.name, []).append(took)
+        self._seconds.setdefault(cell, []).append(took)
         return replace(made, state="measured", figures={**figures, "took": took})
 
     def _figures(self, run: CellRun, mark: str) -> Mapping[str, Any]:
@@ -168,7 +173,7 @@ class StudyRun:
 
     def _started_before(self) -> Iterator[tuple[str, Path]]:
         """Runs that this study started and knows nothing of, for it was killed, by the mark of their cell."""
-        known = {each.figures["run"] for each in self._done.values()}
+        known = {each.figures.get("run") for each in self._journal.measurements()}
         opening = f"headgate study {self._journal.folder.name} "
         for folder in runs.listing():
             if folder.name in known:

@@ -127,7 +127,8 @@ def say(ratio: Ratio, floor: float) -> str:
     between = f"{_percent(ends[0])} to {_percent(ends[1])}"
     if found == "unsure":
         way = "slower" if ratio.value > 1.0 else "faster"
-        return f"{way} by {size} (values {between}; no finding with fewer than {LEAST_REPETITIONS} repetitions)"
+        values = f"values {between}" if len(ratio.values) > 1 else "one value"
+        return f"{way} by {size} ({values}; no finding with fewer than {LEAST_REPETITIONS} repetitions)"
     return f"{found} by {size} ({between})"
 
 
