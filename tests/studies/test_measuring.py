@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.analysis.made_up import MadeUp, recording
 
-from headgate.studies.measuring import NotMeasuredError, measured
+from headgate.studies.measuring import LateBackgroundError, NotMeasuredError, measured
 
 
 def test_rates_come_from_the_window_in_which_all_are_warm_and_none_has_ended(tmp_path: Path) -> None:
@@ -35,6 +35,13 @@ def test_a_background_that_ends_before_what_it_is_to_slow_is_told(tmp_path: Path
     recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0), "hog": MadeUp(ran=1.0, end=25)})
     with pytest.raises(NotMeasuredError, match=r"the background hog ended too early: 15\.0 s before"):
         measured(tmp_path, ["job"], warm=0)
+
+
+def test_a_background_that_is_late_is_told_with_when_it_was_under_way(tmp_path: Path) -> None:
+    recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0, end=10), "hog": MadeUp(ran=1.0, start=19)})
+    with pytest.raises(LateBackgroundError) as error:
+        measured(tmp_path, ["job"], warm=0)
+    assert error.value.seconds == 20.0
 
 
 def test_a_job_without_enough_steps_is_told_with_what_to_do(tmp_path: Path) -> None:

@@ -114,12 +114,16 @@ def test_a_background_is_ended_with_what_it_slows_and_one_that_ends_too_early_is
     study = """
         workloads: [{{name: paced, script: paced.py, args: ["0.02", "40"]}}]
         scenarios: [shared]
-        background: [{{name: hog, script: paced.py, args: ["0.02", "{steps}"]}}]
+        background: [{{name: hog, run: "{command}"}}]
         repetitions: 1
     """
-    told = user.json("study", write(user, study.format(steps=100000), "long.yaml"), "--quick")
+    told = user.json(
+        "study", write(user, study.format(command="sleep 3; exec python paced.py 0.02 9999"), "long.yaml"), "--quick"
+    )
     assert all(len(cell["figures"]) == 1 for cell in told["cells"])
-    told = user.json("study", write(user, study.format(steps=15), "short.yaml"), "--quick", code=1)
+    told = user.json(
+        "study", write(user, study.format(command="exec python paced.py 0.02 5"), "short.yaml"), "--quick", code=1
+    )
     assert all("background-hog ended too early" in cell["reason"] for cell in told["cells"])
 
 

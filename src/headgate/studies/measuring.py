@@ -29,6 +29,14 @@ class NotMeasuredError(HeadgateError):
     """A run from which no figure can be had; the message says why."""
 
 
+class LateBackgroundError(NotMeasuredError):
+    """The background was not under way before what it is to slow had ended; it was after so many seconds of the run."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
 def measured(folder: Path, jobs: Sequence[str], warm: int) -> dict[str, Any]:
     """The figures of a run, as plain JSON values.
 
@@ -70,41 +78,38 @@ def _measured(run: Recording, jobs: Sequence[str], warm: int) -> dict[str, Any]:
 
 def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, float]:
     """Seconds of the run from which on all jobs are warm, and until which none has ended."""
-    begins, ends = [], []
-    for job in run.jobs:
-        times, steps, _ = _counted(job)
-        is_background = job.name not in jobs
-        if is_background:  # it may tell no steps, and need not be warm
-            begins.append(float(times[0]) if len(times) else job.started or 0.0)
-            ends.append(job.ended if job.ended is not None else run.seconds)
-            continue
-        warmed = times[steps >= steps[0] + warm] if len(times) else times
-        if len(warmed) < _LEAST_REPORTS:
-            told = int(steps[-1]) if len(steps) else 0
-            raise NotMeasuredError(
-                f"{job.name} told {told} steps, and {warm} are for its warm-up: give it more steps, have it print "
-                "`step N` with its loss, or lower `warm`"
-            )
-        begins.append(float(warmed[0]))
-        ends.append(float(warmed[-1]))
-    start, end = max(begins), min(ends)
+    background = [job for job in run.jobs if job.name not in jobs]
+    stretches = {job.name: _warm_stretch(job, warm) for job in run.jobs if job.name in jobs}
+    start, end = max(each[0] for each in stretches.values()), min(each[1] for each in stretches.values())
+    for job in background:  # it may tell no steps, and need not be warm
+        times, _, _ = _counted(job)
+        began = float(times[0]) if len(times) else job.started or 0.0
+        if began > end:
+            raise LateBackgroundError(f"the background {job.name} was under way only when others had ended", began)
+        start = max(start, began)
+        last = max(each.ended or 0.0 for each in run.jobs if each.name in jobs)
+        if job.ended is not None and job.ended < last:
+            early = f"the background {job.name} ended too early"
+            raise NotMeasuredError(f"{early}: {last - job.ended:.1f} s before what it was to slow")
     for job in run.jobs:
         times, _, _ = _counted(job)
-        inside = np.count_nonzero((times >= start) & (times <= end))
-        if job.name in jobs and inside < _LEAST_REPORTS:
-            short = run.jobs[ends.index(end)].name
-            why = f"the background {short}" if short not in jobs else short
-            raise NotMeasuredError(
-                f"{why} ended too early: all jobs were warm together for {max(end - start, 0):.1f} s"
-            )
-    for job in run.jobs:
-        if job.name not in jobs and job.ended is not None and job.state not in ("stopped", "killed"):
-            last = max(each.ended or 0.0 for each in run.jobs if each.name in jobs)
-            if job.ended < last:
-                raise NotMeasuredError(
-                    f"the background {job.name} ended too early: {last - job.ended:.1f} s before what it was to slow"
-                )
+        if job.name in jobs and np.count_nonzero((times >= start) & (times <= end)) < _LEAST_REPORTS:
+            message = f"jobs were warm together for {max(end - start, 0.0):.1f} s: give each more steps"
+            raise LateBackgroundError(message, start) if background else NotMeasuredError(message)
     return start, end
+
+
+def _warm_stretch(job: RecordedJob, warm: int) -> tuple[float, float]:
+    """Seconds of the run from which on a job is warm, and of its last report."""
+    times, steps, _ = _counted(job)
+    warmed = times[steps >= steps[0] + warm] if len(times) else times
+    if len(warmed) < _LEAST_REPORTS:
+        told = int(steps[-1]) if len(steps) else 0
+        raise NotMeasuredError(
+            f"{job.name} told {told} steps, and {warm} are for its warm-up: give it more steps, have it print `step N` "
+            "with its loss, or lower `warm`"
+        )
+    return float(warmed[0]), float(warmed[-1])
 
 
 def _counted(job: RecordedJob) -> tuple[Array, Array, Array]:

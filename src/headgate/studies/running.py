@@ -17,7 +17,7 @@ from headgate.hub.submission import reach
 from headgate.studies import journal
 from headgate.studies.grid import Cell, CellRun, PlannedTime, cell_run, cells
 from headgate.studies.journal import Journal, Measurement
-from headgate.studies.measuring import NotMeasuredError, measured
+from headgate.studies.measuring import LateBackgroundError, NotMeasuredError, measured
 from headgate.studies.statistics import shuffled_blocks
 from headgate.studies.studyfile import Study
 from headgate.units import say_seconds
@@ -27,6 +27,8 @@ _MOST_FAILURES = 2
 _MOST_DISTURBED = 2
 """After so many blocks in a row that were disturbed the second time too, blocks are no longer done again."""
 _TICK_SECONDS = 1.0
+_LEAD, _MOST_LEAD_SECONDS = 1.3, 600.0
+"""How much longer than it took a background has to start, and the most that is waited for one."""
 
 
 class StudyRun:
@@ -50,6 +52,7 @@ class StudyRun:
         self._machine = journal.machine()
         known = (each for each in kept.measurements() if each.machine == self._machine)
         self._done = {_place(each): each for each in known if each.state == "measured"}  # what failed is done again
+        self._lead = 0.0  # seconds that a background has to start
         self._keys: dict[Cell, str] = {}
         self._orphans: dict[str, Path] = {}
         self._tried: dict[Cell, list[Measurement]] = {}  # in this process
@@ -139,6 +142,20 @@ class StudyRun:
         return replace(made, state="measured", figures={**figures, "took": took})
 
     def _figures(self, run: CellRun, mark: str) -> Mapping[str, Any]:
+        """Run a cell and read what it came to. Where the background starts slower than what it is to slow, the latter
+        is from then on started so much later."""
+        while True:
+            started, lead = self._ran(run, mark), self._lead
+            try:
+                return measured(started, [job.name for job in run.measured], self._study.warm)
+            except LateBackgroundError as error:
+                self._lead = max(lead, error.seconds * _LEAD)
+                if self._lead > _MOST_LEAD_SECONDS or self._lead == lead:
+                    raise
+                self._say(f"  {error}: from now on it has {self._lead:.0f} s to start")
+
+    def _ran(self, run: CellRun, mark: str) -> Path:
+        """Run a cell, or wait for a run of it that is under way; the run's folder."""
         names = [job.name for job in run.measured]
         folder = self._orphans.pop(mark, None)
         if folder is not None and runs.alive(folder):
@@ -146,12 +163,14 @@ class StudyRun:
             self._attach(folder, names)
         if folder is None or any(job.state != "done" for job in runs.summary(folder).jobs if job.name in names):
             folder = self._submitted(run, names, mark)
-        return measured(folder, names, self._study.warm)
+        return folder
 
     def _submitted(self, run: CellRun, names: list[str], mark: str) -> Path:
         """Run a cell; the run's folder."""
         with _lab_of(run, self._journal.folder) as where:
-            jobs = api.submission([*run.measured, *run.background], **where)
+            lead = self._lead if run.background else 0.0
+            measured_jobs = [replace(job, at=job.at + lead) for job in run.measured]
+            jobs = api.submission([*measured_jobs, *run.background], **where)
             jobs = replace(jobs, command=("headgate", "study", self._journal.folder.name, *mark.split()))
             with api.submitted(jobs, run.policy, kill=True) as (hub, answer):
                 _follow(hub, answer["run"], names, [job.name for job in run.background])

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from headgate import jobfile, policies, units, workloads
 from headgate.errors import UsageError
-from headgate.jobfile import JobDraft, JobEntry, Name, Plain, Seconds, Text
+from headgate.jobfile import JobDraft, JobEntry, Name, Plain, ProgressEntry, Seconds, Text
 from headgate.jobs import NAME_PATTERN, Job
 from headgate.userfile import Entry, Place, UserFile, Whole, suggestion
 
@@ -28,6 +28,8 @@ OF_LAB = frozenset({"nic", "disk", "overlay"})
 ARGUMENTS = ("framework", "batch", "data")
 """Axes that go into a workload's arguments."""
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(ARGUMENTS) + r")\}")
+_METRICS = {"trace": "trace"}
+"""What workloads that train nothing print instead of a loss."""
 _Values = Annotated[list[Text], Field(min_length=1)]
 
 
@@ -224,7 +226,9 @@ def _drafts(
                 found_word, _, cure = str(error).partition("; ")
                 file.problem((*place, "workload"), found_word, cure)
                 continue
-            entry = entry.model_copy(update={"script": None, "run": words, "name": entry.name or entry.workload})
+            entry = entry.model_copy(update={"run": words, "name": entry.name or entry.workload})
+            if entry.workload in _METRICS and "progress" not in data:
+                entry = entry.model_copy(update={"progress": ProgressEntry(metric=_METRICS[entry.workload])})
         elif entry.script is None and entry.run is None:
             known = ", ".join(workloads.WORKLOADS)
             cure = f"give a `script`, a command below `run`, or one of these as `workload`: {known}"
