@@ -132,7 +132,6 @@ class StepPrinter:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._begun = self._last = time.perf_counter()
-        self._value = "trace" if options.workload == "trace" else "loss"
         self._unit = {"sparse": "rows", "mlp": "samples", "trace": "traces"}.get(options.workload, "images")
         self.steps = 0
 
@@ -147,10 +146,8 @@ class StepPrinter:
             counted = self.steps - self._options.warmup
             lately = (counted - 1) % _EVERY + 1 if counted > 0 else _EVERY
             speed = lately * self._options.batch / (now - self._last)
-            print(
-                f"step {self.steps}/{self._options.total}  {self._value} {value:.6f}  {speed:.1f} {self._unit}/s",
-                flush=True,
-            )
+            place = f"step {self.steps}/{self._options.total}"
+            print(f"{place}  loss {value:.6f}  {speed:.1f} {self._unit}/s", flush=True)
             self._last = now
 
     def end(self) -> None:
