@@ -129,11 +129,11 @@ def changing(
         return
     command = [*HEADGATE, "lab", "set", f"{LAB}/{changed[0]}"]
     _frame.until(lambda: started.exists() or run.poll() is not None, "the job starts")
-    subprocess.run([*command, *changed[1:]], env=variables, check=True)
+    subprocess.run([*command, *changed[1:]], env=variables, check=True, stdout=subprocess.DEVNULL)
     try:
         yield
     finally:
-        subprocess.run([*command, f"cores={NODE_CORES}"], env=variables, check=True)
+        subprocess.run([*command, f"cores={NODE_CORES}"], env=variables, check=True, stdout=subprocess.DEVNULL)
 
 
 @contextmanager
