@@ -68,7 +68,7 @@ def _computed(layer: networks.Layer, own: Tree, inputs: list[Any]) -> Any:
         return x.transpose(0, 3, 1, 2).reshape(len(x), -1)
     if layer.kind == "add":
         return x + inputs[1]
-    plain = {"relu": jax.nn.relu, "global": lambda x: x.mean((1, 2))}
+    plain: dict[str, Callable[[Any], Any]] = {"relu": jax.nn.relu, "global": lambda x: x.mean((1, 2))}
     return jnp.concatenate(inputs, -1) if layer.kind == "concat" else plain.get(layer.kind, lambda x: x)(x)
 
 

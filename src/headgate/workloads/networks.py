@@ -56,8 +56,8 @@ class Layer:
     def weights(self) -> dict[str, Shape]:
         """The trained tensors by name, in PyTorch's layout: output before input before height and width."""
         if self.kind == "conv":
-            kernel = {"weight": (self.shape[0], self.taken[0], *self.kernel)}
-            return {**kernel, "bias": self.shape[:1]} if self.bias else kernel
+            kernel: Shape = (self.shape[0], self.taken[0], *self.kernel)
+            return {"weight": kernel, "bias": self.shape[:1]} if self.bias else {"weight": kernel}
         if self.kind == "norm":
             return {"weight": self.shape[:1], "bias": self.shape[:1]}
         if self.kind == "dense":

@@ -44,7 +44,7 @@ class Built(nn.Module):
 def _module(layer: networks.Layer) -> nn.Module | None:
     if layer.kind == "conv":
         sizes = layer.taken[0], layer.shape[0], layer.kernel, layer.stride, layer.padding
-        return nn.Conv2d(*sizes, bias=layer.bias)  # type: ignore[arg-type]
+        return nn.Conv2d(*sizes, bias=layer.bias)
     if layer.kind == "norm":
         return nn.BatchNorm2d(layer.shape[0], layer.epsilon, 1 - networks.MOMENTUM)
     if layer.kind == "dense":

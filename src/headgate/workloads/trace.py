@@ -110,7 +110,7 @@ def _together(matrix: _Matrix, options: script.Options, workers: int) -> Callabl
     here = {(i, j): torch.from_numpy(matrix.block(j, i)) for i, j in moved if j % workers == rank}
 
     def joined() -> Any:
-        works = [dist.irecv(block, pair[1] % workers) for pair, block in there.items()]
+        works: list[Any] = [dist.irecv(block, pair[1] % workers) for pair, block in there.items()]
         works += [dist.isend(block, pair[0] % workers) for pair, block in here.items()]
         for work in works:
             work.wait()
