@@ -94,6 +94,34 @@ def test_a_script_of_torchrun_s_trains_as_under_torchrun(user: User, workers: in
     assert user.jobs()["ddp"]["loss"] == pytest.approx(means[-1], rel=0.5)
 
 
+def test_the_first_worker_may_end_before_the_others_as_under_torchrun(user: User) -> None:
+    user.write(
+        "early.py",
+        """
+        import os
+        import torch.distributed as dist
+        from pathlib import Path
+
+        dist.init_process_group("gloo")
+        dist.barrier()
+        if dist.get_rank() == 0:
+            Path("pid").write_text(str(os.getpid()))
+            dist.barrier()
+        else:
+            dist.barrier()
+            first = Path("/proc", Path("pid").read_text())
+            while first.exists():
+                pass
+            store = dist.distributed_c10d._get_default_store()
+            store.set("found", "it")
+            print(store.get("found"), flush=True)
+        """,
+    )
+    ended = user.json("run", "--workers", "2", "early.py")
+    assert ended["jobs"][0]["state"] == "done", ended["jobs"][0]["reason"]
+    assert logs(user, "early", 2) == [[], ["b'it'"]]
+
+
 def test_two_jobs_that_are_told_of_one_port_have_one_each(user: User) -> None:
     user.variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "9", "RANK": "8"}
     held = """

@@ -13,10 +13,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from headgate.engines.program import program
+from headgate.engines.scripts import is_plain
 from headgate.events import StartTask
 from headgate.identifiers import TaskName
 from headgate.jobs import Contract
-from headgate.task import mpi
+from headgate.task import mpi, rendezvous
 
 _OF_OTHERS = re.compile(
     r"RANK|WORLD_SIZE|NODE_RANK|(LOCAL|GROUP|ROLE|CROSS)_(RANK|SIZE|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
@@ -50,6 +52,8 @@ class LaunchedGroup:
         retries: The most attempts after the first that its user allows.
         servers: Address and port of each parameter server.
         key: Secret of the attempt.
+        hosted: Whether Headgate hosts the store by which they meet, as torchrun's agent does, so that it is there until
+            the last of them has ended.
     """
 
     id: str
@@ -60,6 +64,7 @@ class LaunchedGroup:
     retries: int = 0
     servers: tuple[str, ...] = ()
     key: str = ""
+    hosted: bool = False
 
     @classmethod
     def of(
@@ -77,7 +82,10 @@ class LaunchedGroup:
         servers = tuple(f"{address(name)}:{port}" for name, port in zip(plan.server_nodes, ports[last:]))
         addresses = tuple(map(address, plan.worker_nodes))
         starts = start.attempt - 1, start.spec.retries
-        return cls(start.job, plan.worker_nodes, addresses, ports[:last], *starts, servers, key)
+        script = program(start.spec)
+        # A program of the standard library alone needs no store of PyTorch's, and may listen at the port itself.
+        hosted = last > 1 and start.spec.contract in ("torchrun", "deepspeed") and script is not None and not (script.file is not None and is_plain(script.file))
+        return cls(start.job, plan.worker_nodes, addresses, ports[:last], *starts, servers, key, hosted)
 
     def local_rank(self, rank: int) -> int:
         """How many workers before this one are on its node."""
@@ -103,9 +111,13 @@ def arguments(contract: Contract, group: LaunchedGroup, task: TaskName) -> tuple
     return (f"--local_rank={group.local_rank(task.index)}",) if contract == "deepspeed" else ()
 
 
-def wrapper(contract: Contract) -> str:
-    """The module that runs a worker's command; empty: none does."""
-    return mpi.__name__ if contract == "mpi" else ""
+def wrapper(contract: Contract, group: LaunchedGroup, task: TaskName) -> tuple[str, ...]:
+    """The module that runs a worker's command, and what it is told; empty: none does."""
+    if contract == "mpi":
+        return (mpi.__name__,)
+    if group.hosted and task.index == 0:
+        return (rendezvous.__name__, group.addresses[0], str(group.ports[0]), str(len(group.nodes)))
+    return ()
 
 
 def without_others(environment: Mapping[str, str]) -> dict[str, str]:
@@ -186,7 +198,7 @@ def _of_torchrun(group: LaunchedGroup, rank: int) -> dict[str, str]:
         "ROLE_NAME": "default",
         "MASTER_ADDR": group.addresses[0],
         "TORCHELASTIC_RUN_ID": group.id,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 is where all meet: no agent is
+        "TORCHELASTIC_USE_AGENT_STORE": str(group.hosted),  # else rank 0 hosts it
     }
 
 

@@ -171,13 +171,13 @@ def launch(
     Raises:
         UsageError: There is no such interpreter.
     """
-    first, wrapper = tuple[str, ...](), ""
+    first, wrapper = tuple[str, ...](), tuple[str, ...]()
     if group is not None and (contract := job.contract) is not None:
         told = contracts.variables(contract, group, task.name)
         job = replace(job, env={**contracts.without_others(job.env), **told})
         environment = contracts.without_others(environment)
         first = contracts.arguments(contract, group, task.name)
-        wrapper = contracts.wrapper(contract)
+        wrapper = contracts.wrapper(contract, group, task.name)
     env = _with_defaults(job, environment, threads, task.name.is_server)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
     env.pop("HEADGATE_RESUME", None)
@@ -191,7 +191,7 @@ def launch(
     serves = task.name.is_server and group is None  # else its script does
     argv = server_command(interpreter(job, path), source(job)) if serves else command(job, path, first)
     if wrapper:
-        argv = (interpreter(job, path), "-m", wrapper, *argv)
+        argv = (interpreter(job, path), "-m", *wrapper, *argv)
     return Launch(
         task=task,
         argv=argv,

@@ -4,6 +4,7 @@ library can do what the job's plan says."""
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +35,14 @@ def library(script: Path) -> str | None:
     """The library that a script trains with, where that is plain to see: it always imports this one, and no other."""
     anywhere, always = _imports(script)
     return anywhere[0] if len(anywhere) == 1 and anywhere == always else None
+
+
+def is_plain(script: Path) -> bool:
+    """Whether a script imports nothing but Python's standard library; False where it cannot be read."""
+    try:
+        return set(_roots(ast.parse(script.read_bytes()))) <= sys.stdlib_module_names
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
 
 
 def shares_nothing(job: Job) -> bool:
