@@ -58,7 +58,7 @@ class Exit:
         code: Exit status; None when a signal ended it.
         signal: Number of that signal.
         memory_peak_bytes: Most memory it held; None where that cannot be told.
-        over_memory: Killed by the kernel for being over its memory limit.
+        over_memory: It ran out of memory: the kernel killed it for being over its limit, or its output says so.
         reason: What ended it in words, where Headgate knows more than the status says.
         cpu_seconds: CPU time that it used from its start to its end; None where that cannot be told.
         lost: It did not end by itself, but with its node, its agent, its daemon or its container.
@@ -132,6 +132,7 @@ class JobSubmitted:
         work: Core-seconds that such jobs took from beginning to end: the likely number, and a band that holds nine of
             ten; None: not known.
         gpus: GPUs of a node that its environment allows, in the environment's order; None: all.
+        divides: Its script divides the model's memory among its workers, as FSDP does.
     """
 
     job: JobId
@@ -141,6 +142,7 @@ class JobSubmitted:
     memory_bytes: int | None = None
     work: tuple[float, float, float] | None = None
     gpus: tuple[int, ...] | None = None
+    divides: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,11 +398,13 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """The job has this plan from now on; if it `restarts`, from its next attempt on."""
+    """The job has this plan from now on; if it `restarts`, from its next attempt on. Its memory needs at least
+    `least_workers`, as far as is known."""
 
     job: JobId
     plan: Plan
     restarts: bool = False
+    least_workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from headgate.engines.contracts import LaunchedGroup, free_ports, is_port_taken, variables, without_others
+from headgate.engines.contracts import (
+    LaunchedGroup,
+    free_ports,
+    is_out_of_memory,
+    is_port_taken,
+    variables,
+    without_others,
+)
 from headgate.engines.distributed_scripts import written_for
 from headgate.engines.launch import command, launch
-from headgate.engines.launchers import has_launcher, resolved
+from headgate.engines.launchers import divides_memory, has_launcher, resolved
 from headgate.errors import UsageError
 from headgate.identifiers import JobId, TaskName
 from headgate.jobs import Contract, Job
@@ -300,6 +307,40 @@ def test_a_script_that_starts_its_processes_itself_is_not_started_several_times(
 
 
 PS = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)
+
+
+def test_words_of_each_framework_for_too_little_memory_are_known() -> None:
+    for text in (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried",
+        "std::bad_alloc: std::bad_alloc",
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.",
+        "ResourceExhaustedError: {{function_node}} OOM when allocating tensor with shape[65536,65536] [Op:MatMul]",
+        "killed: this machine ran out of memory (peak 2 GiB)",
+        "MemoryError",
+    ):
+        assert is_out_of_memory(text), text
+    assert not is_out_of_memory("RuntimeError: Connection closed by peer [127.0.0.1]:31000")
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "divides"),
+    [
+        ("from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nFSDP(1)", (), True),
+        ("import deepspeed\ndeepspeed.initialize()", (), True),
+        ("from lightning import Trainer\nTrainer(strategy='fsdp')", (), True),
+        ("from transformers import Trainer\nTrainer()", ("--deepspeed", "zero3.json"), True),
+        ("from transformers import Trainer\nTrainer()", (), False),
+        ("from torch.nn.parallel import DistributedDataParallel\nDistributedDataParallel(1)", (), False),
+    ],
+)
+def test_scripts_that_divide_the_model_are_told_from_those_that_copy_it(
+    text: str, args: tuple[str, ...], divides: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text(text)
+    assert divides_memory(Job(name="a", script=str(tmp_path / "a.py"), args=args)) is divides
+
+
 SERVED = "import tensorflow as tf\ntf.distribute.ParameterServerStrategy()"
 
 

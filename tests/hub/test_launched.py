@@ -214,6 +214,20 @@ def test_a_worker_that_ignores_the_signal_to_end_is_killed_after_the_grace(user:
     assert "worker-1: exit code 1, after the line: Error: no more data" in failed["jobs"][0]["reason"]
 
 
+def test_a_job_that_runs_out_of_memory_gets_more_workers_if_they_divide_it_and_else_is_told_what_to_change(
+    user: User,
+) -> None:
+    user.write("holds.py", MEETS + '    held = bytearray((400 << 20) // size)\n    print("all of it", flush=True)\n')
+    words = ("--launch", "torchrun", "--workers", "2", "--memory", "150MiB", "holds.py")
+    told = user.json("run", *words, code=1)["jobs"][0]["reason"]
+    assert "over its memory limit of 150 MiB (peak 150 MiB); make its batch smaller, or raise its limit" in told
+    ended = user.types("run", "--json", *words, "--", "--deepspeed", "zero.json").json
+    assert (ended["jobs"][0]["state"], ended["jobs"][0]["attempt"]) == ("done", 2)
+    assert logs(user, "holds", 4) == [["all of it"]] * 4
+    [fault] = events(user, ended["id"], "fault")
+    assert "more than 2 workers to hold its model, and is started again with 4" in fault
+
+
 def test_the_first_rank_that_prints_speaks_for_the_job(user: User) -> None:
     user.write(
         "quiet.py",

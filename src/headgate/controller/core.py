@@ -136,7 +136,7 @@ class Controller:
 
     def _submitted(self, now: float, event: JobSubmitted) -> list[Action]:
         job = self._jobs.add(event.job, event.spec, now, event.resume, event.nodes)
-        job.needs_bytes, job.work, job.gpus = event.memory_bytes, event.work, event.gpus
+        job.needs_bytes, job.work, job.gpus, job.divides = event.memory_bytes, event.work, event.gpus, event.divides
         job.revision = 1
         return [job.mark("waiting", "being planned"), PlanJob(job.id, job.spec, job.revision)]
 
@@ -234,8 +234,10 @@ class Controller:
                 actions += self._task_lost(pending, job, task, exit)
         elif job.ends_as is not None and not exit.ok and job.failure is None:
             job.failure = exit
+        elif faults.is_cause(job, exit):
+            job.failure = faults.named(job, task, exit)
         actions += faults.settle(job)
-        return actions if job.tasks else [*actions, *self._ended(pending, job, exit)]
+        return actions if job.tasks else [*actions, *self._ended(pending, job, task, exit)]
 
     def _task_lost(self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
         """A task ended before its time."""
@@ -258,16 +260,14 @@ class Controller:
 
     def _fail(self, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
         """A task failed by what it runs: the others would wait for it in vain."""
-        if job.planned().tasks > 1:
-            exit = replace(exit, reason=f"{task.name}: {exit.in_words()}")
-        job.failure = exit
+        job.failure = faults.named(job, task, exit)
         if not job.tasks:
             return []
-        reason = exit.in_words()
+        reason = job.failure.in_words()
         first = job.workers() or list(job.tasks.values())
         return [job.mark("stopping", reason), *(each.stop(reason, broken=True) for each in first)]
 
-    def _ended(self, pending: Pending, job: JobRecord, exit: Exit) -> list[Action]:
+    def _ended(self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
         """The last task of an attempt has ended."""
         by_itself = job.failure is None and job.restart is None
         pending.changes.append(Left(job.id, by_itself if job.ends_as is None else job.ends_as[0] == "done"))
@@ -283,7 +283,10 @@ class Controller:
             return [job.mark("waiting", f"{job.restart}; started again")]
         if failure is None:
             return [job.mark("done", _finished(job), 0)]
-        reason = failure.in_words()
+        if more := faults.among_more(job, task, failure, self._allocator.nodes):
+            job.not_before = pending.now
+            return more
+        reason = failure.in_words() + faults.memory_advice(job, failure)
         started = failure.code is not None or failure.signal is not None
         if started and job.doubts_its_plan:
             return self._alone(job, f"{reason}; before its first report, so tried again as one task", code)

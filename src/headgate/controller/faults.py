@@ -18,6 +18,9 @@ and the job's retries apply, as under `single`. One that found its port taken co
 | `ps` over TensorFlow | the first worker, or a server | as `allreduce` |
 | `allreduce` | a worker | all tasks are ended and started again from the last checkpoint |
 
+A job that runs out of memory and divides it among its workers (FSDP, DeepSpeed ZeRO) is started again with up to twice
+as many, where its nodes have room for them.
+
 A restart of all tasks, or of a server, is done three times between two checkpoints. After that the job fails.
 """
 
@@ -30,8 +33,9 @@ from headgate.cluster import Node
 from headgate.controller.allocation import Pending
 from headgate.controller.records import JobRecord, TaskRecord
 from headgate.events import Action, Exit, Fault, Resize
-from headgate.planning.placement import place
+from headgate.planning.placement import place, place_within
 from headgate.task.stop import PeerLost
+from headgate.units import say_bytes
 
 MOST_BETWEEN_CHECKPOINTS = 3
 """Times that a job is started again, or one of its servers is, without a checkpoint in between."""
@@ -133,6 +137,69 @@ def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
     if job.tasks:
         actions += [job.mark("stopping", what), *(each.stop(what, kill=True) for each in job.tasks.values())]
     return actions
+
+
+def named(job: JobRecord, task: TaskRecord, exit: Exit) -> Exit:
+    """How a task ended, with its name where its job has several."""
+    return replace(exit, reason=f"{task.name}: {exit.in_words()}") if job.planned().tasks > 1 else exit
+
+
+def is_cause(job: JobRecord, exit: Exit) -> bool:
+    """Whether a task ran out of memory, and the failure that its job ends with only follows from that."""
+    first = job.failure
+    return exit.over_memory and job.ends_as is None and first is not None and not first.over_memory
+
+
+def among_more(job: JobRecord, task: TaskRecord, failure: Exit, nodes: Mapping[str, Node]) -> list[Action]:
+    """After the last task of a job that ran out of memory: a start with up to twice as many workers, where its script
+    divides the model's memory among them and its nodes have room; else none."""
+    plan = job.planned()
+    if not (failure.over_memory and job.divides and plan.strategy == "allreduce"):
+        return []
+    each = job.spec.limits.memory_bytes or failure.memory_peak_bytes
+    left = job.reachable(nodes)
+    room = sum(_room(node, each) for node in left)
+    most = min(2 * plan.workers, room, job.spec.limits.workers[1] or room)
+    if most <= plan.workers:
+        return []
+    job.least_workers = most
+    wider = replace(plan, workers=most, worker_nodes=(), server_nodes=())
+
+    def fits(name: str, workers: int, servers: int) -> bool:
+        return workers <= _room(next(node for node in left if node.name == name), each)
+
+    job.plan = place_within(wider, left, fits) or place(wider, left)
+    what = f"{failure.in_words()}; it needs more than {plan.workers} workers to hold its model"
+    text = f"{what}, and is started again with {most}; where each has a batch of its own, a step has more samples"
+    fault = Fault(job.id, task.id, text, restarts=True)
+    resize = Resize(job.id, job.plan, restarts=True, least_workers=most)
+    return [fault, resize, job.mark("waiting", f"{what}; started again with {most}")]
+
+
+def memory_advice(job: JobRecord, failure: Exit) -> str:
+    """What the user of a job that ran out of memory may change, where its workers find each other by another launcher's
+    contract; else empty."""
+    if not failure.over_memory or job.spec.contract is None:
+        return ""
+    held, limit, words = failure.memory_peak_bytes, job.spec.limits.memory_bytes, failure.in_words()
+    told = [f"held {say_bytes(held)}"] if held is not None and say_bytes(held) not in words else []
+    if limit is not None and say_bytes(limit) not in words:
+        told.append(f"its limit is {say_bytes(limit)}")
+    cures = ["make its batch smaller"]
+    cures += ["raise its limit of memory (`limits: {memory: …}`, --memory)"] if limit is not None else []
+    if not job.divides:
+        cures.append("divide the model over several workers by FSDP or DeepSpeed ZeRO, as DDP gives each a whole one")
+    elif job.planned().strategy == "single":
+        cures.append("give it several workers (--workers N), which divide the model")
+    else:
+        cures.append("give it more or larger nodes: no more workers have room on these")
+    return "".join(f"; {each}" for each in told) + f"; {', or '.join(cures)}"
+
+
+def _room(node: Node, each: int | None) -> int:
+    """How many workers a node has memory for, with `each` so many bytes; on one with GPUs, at most one for each."""
+    room = int(node.memory_bytes // each) if each and node.memory_bytes else 0
+    return min(room, len(node.gpus)) if node.gpus else room
 
 
 def settle(job: JobRecord) -> list[Action]:

@@ -116,6 +116,7 @@ class JobRecord:
         jobs: Where it is kept, which is told what becomes of it.
         number: How many were handed in before it.
         needs_bytes: Memory that a worker of it is known to need; None: unknown.
+        divides: Whether its script divides the model's memory among its workers.
         work: Core-seconds that such jobs took: likely, at the least, at the most; None: unknown.
         gpus: Of each node those that its environment allows, in its order; None: all.
         queued: It waits in a queue for room, and not for a time or for another job.
@@ -132,6 +133,7 @@ class JobRecord:
         met: A worker of this attempt has connected.
         worked: A worker has come to work, in this attempt or another by its plan.
         framework: What a task of it that connected trains or serves with: `torch`, `keras` or `jax`.
+        least_workers: Fewest workers among which its memory fits, as far as it has shown.
         faults: Tasks lost since the last checkpoint that cost more than themselves.
         starts: How often each task was started in this attempt.
         granted: What the policy grants it, as a whole.
@@ -147,6 +149,7 @@ class JobRecord:
     resume: Checkpoint | None
     nodes: tuple[str, ...]
     needs_bytes: int | None = None
+    divides: bool = False
     work: tuple[float, float, float] | None = None
     gpus: tuple[int, ...] | None = None
     queued: bool = False
@@ -169,6 +172,7 @@ class JobRecord:
     met: bool = False
     worked: bool = False
     framework: str = ""
+    least_workers: int = 1
     faults: int = 0
     starts: Counter[TaskName] = field(default_factory=Counter)
     granted: Share = NOTHING

@@ -24,6 +24,8 @@ def resize(job: JobRecord, workers: int, allocator: Allocator, pending: Pending)
     plan = job.plan
     if plan is None or plan.strategy == "single" or job.state != "running" or job.finished:
         return []
+    if workers < job.least_workers:
+        return []
     staying = [task for task in job.workers() if not task.leaving]
     # Those that only wait for the others' state go first, and then the last.
     kept = sorted(staying, key=lambda task: (task.joins, task.index))[:workers]

@@ -30,6 +30,11 @@ _OF_OTHERS = re.compile(
 _FIRST_PORT, _EPHEMERAL_PORT = 15_000, 32_768
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORT_TAKEN = re.compile(r"(?i)EADDRINUSE|address already in use|failed to add (?:a )?port to server")
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|\b[Oo]ut of memory\b|std::bad_alloc|\bMemoryError\b|RESOURCE_EXHAUSTED|ResourceExhaustedError"
+    r"|can'?(?:t|not) allocate memory"
+)
+"""PyTorch on GPUs and CPUs, C++, Python, JAX, TensorFlow, and the system."""
 _MEETING: Mapping[Contract, str] = {
     "torchrun": "RANK, WORLD_SIZE, MASTER_ADDR and the other variables of torchrun",
     "deepspeed": "RANK, WORLD_SIZE, MASTER_ADDR and the argument --local_rank, as deepspeed gives them",
@@ -84,7 +89,12 @@ class LaunchedGroup:
         starts = start.attempt - 1, start.spec.retries
         script = program(start.spec)
         # A program of the standard library alone needs no store of PyTorch's, and may listen at the port itself.
-        hosted = last > 1 and start.spec.contract in ("torchrun", "deepspeed") and script is not None and not (script.file is not None and is_plain(script.file))
+        hosted = (
+            last > 1
+            and start.spec.contract in ("torchrun", "deepspeed")
+            and script is not None
+            and not (script.file is not None and is_plain(script.file))
+        )
         return cls(start.job, plan.worker_nodes, addresses, ports[:last], *starts, servers, key, hosted)
 
     def local_rank(self, rank: int) -> int:
@@ -133,6 +143,11 @@ def in_words(contract: Contract) -> str:
 def is_port_taken(text: str) -> bool:
     """Whether the last words of a script say that another program listens at its port."""
     return _PORT_TAKEN.search(text) is not None
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Whether the last words of a script say that it ran out of memory."""
+    return _OUT_OF_MEMORY.search(text) is not None
 
 
 def free_ports(count: int, taken: Collection[int], *, here: bool) -> tuple[int, ...]:

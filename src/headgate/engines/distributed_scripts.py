@@ -4,6 +4,7 @@ run."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +31,7 @@ _GROUPS = (
 )
 _LIBRARIES = [["headgate", name] for name in sorted(LIBRARIES)]
 _OF_MPI = ("mpi4py", "horovod")
+_DIVIDES = re.compile(r"\.(fully_shard|\w*FullyShardedDataParallel\w*|FSDPStrategy|DeepSpeedStrategy)$|^deepspeed\.")
 _ASKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
 _LOCAL_RANK = frozenset({"--local_rank", "--local-rank"})
 
@@ -43,12 +45,14 @@ class Written:
         why: What in the script says so, to follow the words «its script».
         needs: Whether a single worker needs the contract too.
         serves: Whether some of its processes are parameter servers.
+        divides: Whether its workers divide the model's memory among them, instead of each holding a whole one.
     """
 
     contract: Contract | None
     why: str
     needs: bool = True
     serves: bool = False
+    divides: bool = False
 
 
 def written_for(script: Path) -> Written | None:
@@ -68,6 +72,7 @@ def _read(text: bytes) -> Written | None:
     if (package := next(filter(names.needed().__contains__, _OF_MPI), None)) is not None:
         return Written("mpi", f"imports {package}", needs=False)
     called = set(names.called())
+    divides = any(_DIVIDES.search(name) for name in called) or _says_so(tree)
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     for spawn in (*_SPAWNS, *(_PROCESSES if called.intersection(_GROUPS) else ())):
         if spawn in called:
@@ -75,7 +80,7 @@ def _read(text: bytes) -> Written | None:
     for group in _GROUPS:
         if group in called:
             contract: Contract = "deepspeed" if group.startswith("deepspeed") and texts & _LOCAL_RANK else "torchrun"
-            return Written(contract, f"calls {group}", needs=not names.asks())
+            return Written(contract, f"calls {group}", needs=not names.asks(), divides=divides)
     if "jax.distributed.initialize" in called:
         return Written("jax", "calls jax.distributed.initialize")
     for strategy, serves in (("MultiWorkerMirroredStrategy", False), ("ParameterServerStrategy", True)):
@@ -85,8 +90,19 @@ def _read(text: bytes) -> Written | None:
     for package, classes in _TRAINERS.items():
         for name in classes:
             if any(each.startswith(f"{package}.") and each.endswith(f".{name}") for each in called):
-                return Written("torchrun", f"uses {name} of {package}", needs=False)
+                return Written("torchrun", f"uses {name} of {package}", needs=False, divides=divides)
     return None
+
+
+def _says_so(tree: ast.AST) -> bool:
+    """Whether a script hands FSDP or DeepSpeed to a trainer: `strategy="fsdp"`, `deepspeed="zero.json"`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
+            if node.arg in ("fsdp", "deepspeed") and node.value.value:
+                return True
+            if node.arg == "strategy" and str(node.value.value).startswith(("fsdp", "deepspeed")):
+                return True
+    return False
 
 
 class _Names:

@@ -197,6 +197,14 @@ def has_launcher(job: Job) -> bool:
     return taken(job) is not None or _written(job) is not None
 
 
+def divides_memory(job: Job) -> bool:
+    """Whether the workers of a job divide the model's memory among them, as FSDP and DeepSpeed do, as far as its script
+    or its arguments plainly say."""
+    found = _written(job)
+    told = any(re.match(r"--?(fsdp|deepspeed)\b", word) for word in words_of(job))
+    return told or (found is not None and found.divides)
+
+
 def resolved(job: Job) -> tuple[Job, str]:
     """Settle the contract of a job and take the launcher out of its command. Return the job and a note for its user.
 

@@ -18,7 +18,7 @@ from headgate import events, isolation, runs
 from headgate.cluster import Cluster, Node
 from headgate.controller import Controller, Queue
 from headgate.controller.queue_orders import FifoOrder
-from headgate.engines import scripts
+from headgate.engines import launchers, scripts
 from headgate.engines.base import LOCAL, Engine
 from headgate.engines.launch import command, inject
 from headgate.engines.program import source, words_of
@@ -201,7 +201,8 @@ class LiveHub:
             environment = {**submission.environment, **live.spec.env}
             gpus = visible.indices(environment, self._node.gpus) if submission.engine == LOCAL else None
             job = JobId.of(run.id, name)
-            self._step(events.JobSubmitted(job, live.spec, live.checkpoint, names, needs, took, gpus))
+            divides = live.spec.contract is not None and launchers.divides_memory(live.spec)
+            self._step(events.JobSubmitted(job, live.spec, live.checkpoint, names, needs, took, gpus, divides))
         unused = () if self._controller.policy.limits_disk else (_DISK_RATE,)
         if missing := [line.split(":")[0] for line in engine.uncontrolled() if not line.startswith(unused)]:
             text = f"only approximate or missing here: {', '.join(missing)}; `headgate doctor` says why and what to do"
@@ -291,6 +292,10 @@ class LiveHub:
         if workers < fewest or (most is not None and workers > most):
             limits = f"{fewest}..{'' if most is None else most}"
             raise UsageError(f"found {workers} workers; the limits of job {job!r} say {limits}")
+        if workers < live.least_workers:
+            raise UsageError(
+                f"found {workers} workers; job {job!r} ran out of memory with fewer than {live.least_workers}"
+            )
         if workers > (at_most := tasks_on(self._nodes.cluster(self.runs[run].submission))):
             raise UsageError(
                 f"found {workers} workers; the nodes of job {job!r} take at most {at_most:,} tasks of one job"

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 _LOOK_SECONDS = 0.1
@@ -55,10 +56,11 @@ def _store(address: str, port: int, workers: int) -> object | None:
     """The store, which is there as long as the object is; None where this Python has no PyTorch, so that none is
     needed."""
     try:
-        from torch.distributed import TCPStore
+        distributed = import_module("torch.distributed")
     except ImportError:
         return None
-    return TCPStore(address, port, workers, is_master=True, wait_for_workers=False)
+    store: object = distributed.TCPStore(address, port, workers, is_master=True, wait_for_workers=False)
+    return store
 
 
 def _connections(port: int) -> int:

@@ -140,6 +140,7 @@ class Executor(Component):
     def _resize(self, action: events.Resize) -> None:
         run, live = self._live_runs.find(action.job)
         live.plan = json.dumps(asdict(action.plan))
+        live.least_workers = max(live.least_workers, action.least_workers)
         self._choosing.moved(action.job, action.plan)
         if live.current is not None and not action.restarts:
             live.current.plan = action.plan

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from headgate.engines.contracts import is_port_taken
+from headgate.engines.contracts import is_out_of_memory, is_port_taken
 from headgate.events import Exit, Progress
 from headgate.hub.state.gating import OPEN, PAUSED, strictest
 from headgate.hub.state.peers import AttemptMeetings, Peers
@@ -233,6 +233,8 @@ class Attempt:
         text = self.meetings.fault(name, exit.code) if self.plan.in_step else ""
         if text:
             return replace(exit, code=1, reason=text)
+        if not exit.ok and is_out_of_memory(exit.reason or ""):
+            return replace(exit, over_memory=True)
         if self.ports and not exit.ok and is_port_taken(exit.reason or ""):
             # What it listens at besides, later on, is its own affair.
             return replace(exit, port_taken=str(self.ports[0]) in (exit.reason or "") or not self._reports)

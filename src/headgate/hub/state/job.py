@@ -58,6 +58,7 @@ class LiveJob:
     losses_each: int = 1  # losses that one entry of `losses` is the mean of
     losses_open: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
+    least_workers: int = 1
     names: set[str] = field(default_factory=set)  # of its metrics
     names_left_out: bool = False
     not_a_number: bool = False
