@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.telemetry.allocation import Allocation, current, say_cpus
+from headgate.telemetry.allocation import Allocation, current, say_cpus, slurm_share
 
 
 class Machine:
@@ -100,6 +100,34 @@ def test_a_cgroup_with_a_limit_is_an_allocation_with_all_below_it(
             keys.append(machine.allocation().key)
     assert len(set(keys[:3])) == len(set(keys[3:])) == 1
     assert len({"", keys[0], keys[3]}) == 3  # two jobs, though of one size
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        (
+            {"SLURM_CPUS_ON_NODE": "2", "SLURM_MEM_PER_CPU": "300"},
+            "Slurm job 7: 2 CPUs, 600 MiB of memory on this node",
+        ),
+        (
+            {"SLURM_JOB_CPUS_PER_NODE": "2(x2),4", "SLURM_NODEID": "2", "SLURM_MEM_PER_NODE": "0"},
+            "Slurm job 7: 4 CPUs on this node",
+        ),
+        (
+            {"SLURM_GPUS_ON_NODE": "1", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "a[1-3]"},
+            "Slurm job 7: 1 GPU on this node; of its 3 nodes (a[1-3]) Headgate uses this one: to use all, start Ray on",
+        ),
+        (
+            {"SLURM_JOB_NODELIST": "far1", "SLURMD_NODENAME": None},
+            "Slurm job 7; this shell is not on its nodes (far1): run headgate there, by sbatch or srun --pty",
+        ),
+    ],
+)
+def test_what_slurm_allotted_of_a_node(variables: dict[str, str | None], says: str) -> None:
+    told = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "a3", **variables}
+    share = slurm_share({name: value for name, value in told.items() if value is not None})
+    assert str(share).startswith(says)
+    assert slurm_share({"SLURM_JOB_ID": "7", "HEADGATE_TASK": "r/a/worker-0"}) is slurm_share({}) is None
 
 
 def test_a_batch_job_is_an_allocation_where_nothing_enforces_it(machine: Machine) -> None:

@@ -19,6 +19,7 @@ from headgate.errors import HeadgateError, HubError
 from headgate.hub.client import clean, connect
 from headgate.task import mpi
 from headgate.telemetry import machine, readings
+from headgate.telemetry.allocation import slurm_share
 from headgate.telemetry.machine import Survey
 from headgate.telemetry.visible import VARIABLE
 from headgate.units import say_bytes
@@ -135,6 +136,8 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
         yield "core speed", f"{node.core_gflops:.1f} GFLOP/s (float32 matrix product, one thread)"
     memory = f"{say_bytes(node.memory_bytes)} of {say_bytes(survey.machine_memory_bytes)} may be used"
     yield "memory", memory
+    if (share := slurm_share()) is not None:
+        yield "allocation", str(share)
     yield "GPUs", _listed([f"{gpu.name}, {say_bytes(gpu.memory_bytes)}" for gpu in node.gpus])
     if (stated := os.environ.get(VARIABLE)) is not None and survey.machine_gpus:
         which = ", ".join(str(gpu.index) for gpu in node.gpus) or "none"

@@ -47,6 +47,7 @@ from headgate.policies import Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
 from headgate.telemetry import arguments, visible
+from headgate.telemetry.allocation import slurm_share
 from headgate.telemetry.arguments import TrainingLength
 
 _DISK_RATE = "disk rate"  # where the policy sets none its lack changes nothing
@@ -212,6 +213,8 @@ class LiveHub:
             text = f"these variables of your environment are not sent to nodes: {', '.join(kept)}"
             text += f"; name those that jobs need in {more(submission.engine.name)}"
             self._loop.call_soon(self._live_runs.event, run, "note", text)
+        if submission.engine == LOCAL and not submission.nodes and (share := slurm_share()) is not None:
+            self._loop.call_soon(self._live_runs.event, run, "note" if share.here else "warning", str(share))
         if missed := _out_of_reach(submission):
             self._loop.call_soon(self._live_runs.event, run, "warning", missed)
         for kind, told in (("warning", submission.warnings), ("note", submission.notes)):

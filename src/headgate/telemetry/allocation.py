@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from headgate.telemetry import limits
 from headgate.telemetry.files import content
+from headgate.units import say_bytes
 
 BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "OAR_JOB_ID", "FLUX_JOB_ID", "COBALT_JOBID")
 """Variables by which batch systems name a job."""
@@ -66,6 +68,75 @@ def current(root: Path = Path("/"), environment: Mapping[str, str] = os.environ)
     groups = [] if environment.get("HEADGATE_TASK") else limits.limiting(limits.cgroups(root))
     job = next((f"{name}={environment[name]}" for name in BATCH_JOBS if environment.get(name)), "")
     return Allocation(cpus, cpus >= first, tuple(groups), job)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmShare:
+    """What Slurm allotted to a job, as its variables say; None: they do not.
+
+    Args:
+        job: Its id.
+        cores: CPUs on this node.
+        memory_bytes: Memory on this node.
+        gpus: GPUs on this node.
+        nodes: Names of its nodes, as Slurm writes them.
+        count: How many nodes it has.
+        here: Whether this process is on one of them.
+    """
+
+    job: str
+    cores: int | None
+    memory_bytes: int | None
+    gpus: int | None
+    nodes: str
+    count: int
+    here: bool
+
+    def __str__(self) -> str:
+        parts = [f"{self.cores} {'CPU' if self.cores == 1 else 'CPUs'}"] if self.cores is not None else []
+        parts += [f"{say_bytes(self.memory_bytes)} of memory"] if self.memory_bytes is not None else []
+        parts += [f"{self.gpus} {'GPU' if self.gpus == 1 else 'GPUs'}"] if self.gpus is not None else []
+        text = f"Slurm job {self.job}" + (f": {', '.join(parts)} on this node" if parts else "")
+        if not self.here:
+            text += f"; this shell is not on its nodes ({self.nodes}): run headgate there, by sbatch or srun --pty"
+        elif self.count > 1:
+            text += (
+                f"; of its {self.count} nodes ({self.nodes}) Headgate uses this one: to use all, start Ray on each by "
+                "srun, and say --engine ray"
+            )
+        return text
+
+
+def slurm_share(environment: Mapping[str, str] = os.environ) -> SlurmShare | None:
+    """What Slurm allotted to the job that this process is in; None outside one, and in a task of Headgate's."""
+    job = environment.get("SLURM_JOB_ID")
+    if not job or environment.get("HEADGATE_TASK"):
+        return None
+    each = [
+        int(cpus)
+        for cpus, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        for _ in range(int(times or 1))
+    ]
+    node = _whole(environment.get("SLURM_NODEID")) or 0
+    cores = _whole(environment.get("SLURM_CPUS_ON_NODE")) or (each[node] if node < len(each) else None)
+    mebibytes = _whole(environment.get("SLURM_MEM_PER_NODE"))
+    if mebibytes is None and cores and (of_cpu := _whole(environment.get("SLURM_MEM_PER_CPU"))):
+        mebibytes = of_cpu * cores
+    names = environment.get("SLURM_JOB_NODELIST", "")
+    return SlurmShare(
+        job,
+        cores,
+        mebibytes << 20 if mebibytes else None,  # 0: all of the node's
+        _whole(environment.get("SLURM_GPUS_ON_NODE")),
+        names,
+        _whole(environment.get("SLURM_JOB_NUM_NODES")) or 1,
+        # Its own steps have the first; salloc starts a shell where it was typed.
+        "SLURMD_NODENAME" in environment or names in ("", socket.gethostname(), socket.gethostname().partition(".")[0]),
+    )
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def say_cpus(cpus: frozenset[int]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from headgate.cluster import Disk, GpuLink, Nic, Node
 from headgate.telemetry import limits
+from headgate.telemetry.allocation import slurm_share
 from headgate.telemetry.base import Target
 from headgate.telemetry.blocks import whole_disks
 from headgate.telemetry.columns import Column
@@ -101,9 +102,9 @@ def detect(cache: Path | None = None, environment: Mapping[str, str] = os.enviro
 
     Args:
         cache: A JSON file with the speed of a core; None to measure it.
-        environment: Variables that say which GPUs may be used.
+        environment: Variables that say which GPUs may be used, and what Slurm allotted.
     """
-    node = describe()
+    node = _allotted(describe(), environment)
     speed = core_gflops(cache, node.cpu_model, node.cores)
     measured = known(cache, node.cpu_model, node.cores)
     rates: Mapping[str, Any] = {
@@ -119,6 +120,15 @@ def detect(cache: Path | None = None, environment: Mapping[str, str] = os.enviro
         return node
     link = GpuLink(all_reduce, "measured") if isinstance(all_reduce, float) and all_reduce > 0 else gpu_link(nvml)
     return replace(node, gpu_link=link)
+
+
+def _allotted(node: Node, environment: Mapping[str, str]) -> Node:
+    """What Slurm allotted of this machine, which need not be enforced."""
+    share = slurm_share(environment)
+    if share is None or not share.here:
+        return node
+    cores, memory = share.cores or node.cores, share.memory_bytes or node.memory_bytes
+    return replace(node, cores=min(node.cores, float(cores)), memory_bytes=min(node.memory_bytes, memory))
 
 
 def survey(cache: Path | None = None) -> Survey:
