@@ -115,7 +115,7 @@ def test_a_cgroup_with_a_limit_is_an_allocation_with_all_below_it(
         ),
         (
             {"SLURM_GPUS_ON_NODE": "1", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "a[1-3]"},
-            "Slurm job 7: 1 GPU on this node; of its 3 nodes (a[1-3]) Headgate uses this one: to use all, start Ray on",
+            "Slurm job 7: 1 GPU on this node; of its 3 nodes (a[1-3]) Headgate uses this one: to use all, start a",
         ),
         (
             {"SLURM_JOB_NODELIST": "far1", "SLURMD_NODENAME": None},

@@ -1,7 +1,7 @@
-"""Starts the first worker of a script for torchrun, and hosts the store by which all its workers meet.
+"""Starts the first worker of a script for torchrun, beside the store by which all its workers meet.
 
-torchrun's agent does the same (`TORCHELASTIC_USE_AGENT_STORE`). If the first worker hosted the store itself, the store
-would be gone as soon as that worker has ended, and the others would fail or abort while they still need it.
+torchrun's agent hosts the store too (`TORCHELASTIC_USE_AGENT_STORE`). If the first worker hosted it, the store would be
+gone as soon as that worker has ended, and the others would fail or abort while they still need it.
 
     python -m headgate.task.rendezvous ADDRESS PORT WORKERS COMMAND...
 """
@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 _LOOK_SECONDS = 0.1
@@ -26,41 +26,41 @@ _OF_THIS_PROCESS = frozenset(
 )
 
 
-def main(address: str, port: int, workers: int, command: list[str]) -> int:
+def main(address: str, port: str, workers: str, command: list[str]) -> int:
     """Run a command beside the store. Once it has ended well, wait until the other workers have left the store.
 
     Returns:
-        The exit code of the command. If a signal ended it, the same signal ends this process.
+        The exit code of the command; of the store, if that ends first. If a signal ended the command, the same signal
+        ends this process.
     """
     child = subprocess.Popen(command)
     for each in signal.Signals:
         if each.name not in _OF_THIS_PROCESS:
             signal.signal(each, lambda number, _: child.send_signal(number))
-    try:
-        store = _store(address, port, workers)
-    except BaseException:
+    if find_spec("torch") is None:  # then nobody needs the store
+        return _as_it_ended(child.wait())
+    host = subprocess.Popen([sys.executable, "-m", "headgate.torch.rendezvous_store", address, port, workers])
+    ended, status = os.wait()
+    while ended not in (child.pid, host.pid):
+        ended, status = os.wait()
+    code = os.waitstatus_to_exitcode(status)
+    if ended == host.pid:
         child.kill()
-        raise
-    code = child.wait()
+        return code
+    while code == 0 and _connections(int(port)) > 1:  # one is the host's own
+        time.sleep(_LOOK_SECONDS)
+    host.kill()
+    return _as_it_ended(code)
+
+
+def _as_it_ended(code: int) -> int:
+    """The exit code of the command; if a signal ended it, this process ends by the same."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own
         with contextlib.suppress(OSError):  # of a signal that has no other handler
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-    while code == 0 and store is not None and _connections(port) > 1:  # one is this process's own
-        time.sleep(_LOOK_SECONDS)
     return code
-
-
-def _store(address: str, port: int, workers: int) -> object | None:
-    """The store, which is there as long as the object is; None where this Python has no PyTorch, so that none is
-    needed."""
-    try:
-        distributed = import_module("torch.distributed")
-    except ImportError:
-        return None
-    store: object = distributed.TCPStore(address, port, workers, is_master=True, wait_for_workers=False)
-    return store
 
 
 def _connections(port: int) -> int:
@@ -75,4 +75,4 @@ def _connections(port: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]))
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]))

@@ -101,8 +101,8 @@ class SlurmShare:
             text += f"; this shell is not on its nodes ({self.nodes}): run headgate there, by sbatch or srun --pty"
         elif self.count > 1:
             text += (
-                f"; of its {self.count} nodes ({self.nodes}) Headgate uses this one: to use all, start Ray on each by "
-                "srun, and say --engine ray"
+                f"; of its {self.count} nodes ({self.nodes}) Headgate uses this one: to use all, start a "
+                "cluster on them by srun, and name its engine by --engine"
             )
         return text
 
