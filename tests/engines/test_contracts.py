@@ -22,6 +22,7 @@ from headgate.engines.contracts import (
 from headgate.engines.distributed_scripts import written_for
 from headgate.engines.launch import command, launch
 from headgate.engines.launchers import divides_memory, has_launcher, resolved
+from headgate.engines.scripts import meets_at_our_port
 from headgate.errors import UsageError
 from headgate.identifiers import JobId, TaskName
 from headgate.jobs import Contract, Job
@@ -339,6 +340,27 @@ def test_scripts_that_divide_the_model_are_told_from_those_that_copy_it(
 ) -> None:
     (tmp_path / "a.py").write_text(text)
     assert divides_memory(Job(name="a", script=str(tmp_path / "a.py"), args=args)) is divides
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "hosted"),
+    [
+        ("import torch", (), True),
+        ("from package import train", (), True),
+        ("import os, socket", (), False),
+        (
+            "import torch.distributed as dist\ndist.init_process_group('gloo', init_method='tcp://localhost:23456')",
+            (),
+            False,
+        ),
+        ("import torch", ("--dist-url", "tcp://127.0.0.1:9999"), False),
+    ],
+)
+def test_the_store_is_hosted_for_scripts_that_meet_where_they_are_told(
+    text: str, args: tuple[str, ...], hosted: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text(text)
+    assert meets_at_our_port(Job(name="a", script=str(tmp_path / "a.py"), args=args)) is hosted
 
 
 SERVED = "import tensorflow as tf\ntf.distribute.ParameterServerStrategy()"

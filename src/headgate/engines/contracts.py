@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.engines.program import program
-from headgate.engines.scripts import is_plain
+from headgate.engines.scripts import meets_at_our_port
 from headgate.events import StartTask
 from headgate.identifiers import TaskName
 from headgate.jobs import Contract
@@ -87,14 +86,7 @@ class LaunchedGroup:
         servers = tuple(f"{address(name)}:{port}" for name, port in zip(plan.server_nodes, ports[last:]))
         addresses = tuple(map(address, plan.worker_nodes))
         starts = start.attempt - 1, start.spec.retries
-        script = program(start.spec)
-        # A program of the standard library alone needs no store of PyTorch's, and may listen at the port itself.
-        hosted = (
-            last > 1
-            and start.spec.contract in ("torchrun", "deepspeed")
-            and script is not None
-            and not (script.file is not None and is_plain(script.file))
-        )
+        hosted = last > 1 and start.spec.contract in ("torchrun", "deepspeed") and meets_at_our_port(start.spec)
         return cls(start.job, plan.worker_nodes, addresses, ports[:last], *starts, servers, key, hosted)
 
     def local_rank(self, rank: int) -> int:

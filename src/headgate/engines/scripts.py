@@ -37,12 +37,20 @@ def library(script: Path) -> str | None:
     return anywhere[0] if len(anywhere) == 1 and anywhere == always else None
 
 
-def is_plain(script: Path) -> bool:
-    """Whether a script imports nothing but Python's standard library; False where it cannot be read."""
-    try:
-        return set(_roots(ast.parse(script.read_bytes()))) <= sys.stdlib_module_names
-    except (OSError, SyntaxError, ValueError, RecursionError):
+def meets_at_our_port(job: Job) -> bool:
+    """Whether the workers of a job for torchrun may meet by a store of PyTorch's at the port that Headgate gives them.
+
+    A script that names another address (`tcp://localhost:23456`) lets its first worker listen there. One that imports
+    the standard library alone may listen at the port itself.
+    """
+    run = program(job)
+    if run is None or any("tcp://" in word for word in run.args):
         return False
+    try:
+        text = run.file.read_bytes() if run.file is not None else b""
+        return b"tcp://" not in text and not (text and set(_roots(ast.parse(text))) <= sys.stdlib_module_names)
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return True
 
 
 def shares_nothing(job: Job) -> bool:
