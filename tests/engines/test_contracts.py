@@ -353,6 +353,8 @@ def test_scripts_that_divide_the_model_are_told_from_those_that_copy_it(
             (),
             False,
         ),
+        ("import os, torch\nos.environ['MASTER_PORT'] = '12355'", (), False),
+        ("import os, torch\nprint(os.environ['MASTER_PORT'] == '1')", (), True),
         ("import torch", ("--dist-url", "tcp://127.0.0.1:9999"), False),
     ],
 )

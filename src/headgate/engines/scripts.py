@@ -4,6 +4,7 @@ library can do what the job's plan says."""
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -17,6 +18,7 @@ from headgate.jobs import Job
 from headgate.plans import Plan
 from headgate.task import cluster_variables, named_cluster
 
+_MEETS_ELSEWHERE = re.compile(rb"tcp://|[\"']MASTER_PORT[\"']\s*\]\s*=[^=]")
 LIBRARIES = frozenset({"torch", "keras", "jax"})
 _FIT = (
     "its script trains by `fit` of Keras 3 over TensorFlow, which fails over several workers (it takes their tensors "
@@ -40,15 +42,17 @@ def library(script: Path) -> str | None:
 def meets_at_our_port(job: Job) -> bool:
     """Whether the workers of a job for torchrun may meet by a store of PyTorch's at the port that Headgate gives them.
 
-    A script that names another address (`tcp://localhost:23456`) lets its first worker listen there. One that imports
-    the standard library alone may listen at the port itself.
+    A script that names another address (`tcp://localhost:23456`, a `MASTER_PORT` of its own) lets its first worker
+    listen there. One that imports the standard library alone may listen at the port itself.
     """
     run = program(job)
     if run is None or any("tcp://" in word for word in run.args):
         return False
     try:
         text = run.file.read_bytes() if run.file is not None else b""
-        return b"tcp://" not in text and not (text and set(_roots(ast.parse(text))) <= sys.stdlib_module_names)
+        return not _MEETS_ELSEWHERE.search(text) and not (
+            text and set(_roots(ast.parse(text))) <= sys.stdlib_module_names
+        )
     except (OSError, SyntaxError, ValueError, RecursionError):
         return True
 
