@@ -310,6 +310,26 @@ def test_a_script_that_starts_its_processes_itself_is_not_started_several_times(
 PS = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)
 
 
+@pytest.mark.parametrize(
+    ("text", "sets"),
+    [
+        ("os.environ['TF_CONFIG'] = json.dumps({})\ntf.distribute.MultiWorkerMirroredStrategy()", "TF_CONFIG"),
+        ("os.environ['RANK'] = '0'\ntf.distribute.MultiWorkerMirroredStrategy()", "RANK"),
+        ("if 'TF_CONFIG' not in os.environ:\n    os.environ['TF_CONFIG'] = '{}'\n", ""),
+        ("os.environ['RANK'] = os.environ['SLURM_PROCID']\n", ""),
+    ],
+)
+def test_a_script_that_gives_all_its_processes_one_place_is_refused(text: str, sets: str, tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_text(f"import os, json\nimport tensorflow as tf\n{text}\ntf.distribute.MultiWorkerMirroredStrategy()")
+    job = Job(name="a", script=str(script), plan=TWO)
+    if not sets:
+        assert resolved(job)[0].launch == "tensorflow"
+        return
+    with pytest.raises(UsageError, match=f"sets {sets} itself, so that each of its workers would take itself for"):
+        resolved(job)
+
+
 def test_words_of_each_framework_for_too_little_memory_are_known() -> None:
     for text in (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class Written:
         needs: Whether a single worker needs the contract too.
         serves: Whether some of its processes are parameter servers.
         divides: Whether its workers divide the model's memory among them, instead of each holding a whole one.
+        sets: The variable that it always sets to a place of its own, so that all its processes would be the same one;
+            empty: none.
     """
 
     contract: Contract | None
@@ -53,12 +55,15 @@ class Written:
     needs: bool = True
     serves: bool = False
     divides: bool = False
+    sets: str = ""
 
 
 def written_for(script: Path) -> Written | None:
     """The launcher that a script is written for; None if it does not plainly say, or uses a library of Headgate's."""
     try:
-        return _read(script.read_bytes())
+        text = script.read_bytes()
+        found = _read(text)
+        return replace(found, sets=_sets(ast.parse(text))) if found is not None else None
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
 
@@ -92,6 +97,21 @@ def _read(text: bytes) -> Written | None:
             if any(each.startswith(f"{package}.") and each.endswith(f".{name}") for each in called):
                 return Written("torchrun", f"uses {name} of {package}", needs=False, divides=divides)
     return None
+
+
+def _sets(tree: ast.AST) -> str:
+    """The first of `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `TF_CONFIG` that a script sets in its environment, whatever
+    it finds there."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Subscript) and ast.unparse(target.value) in ("os.environ", "environ"):
+                    name = target.slice.value if isinstance(target.slice, ast.Constant) else None
+                    if name == "TF_CONFIG" or (name in _ASKS and isinstance(node.value, ast.Constant)):
+                        return str(name)
+        if not isinstance(node, ast.If | ast.Try | ast.FunctionDef) and (name := _sets(node)):
+            return name
+    return ""
 
 
 def _says_so(tree: ast.AST) -> bool:

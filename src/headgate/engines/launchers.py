@@ -228,6 +228,12 @@ def resolved(job: Job) -> tuple[Job, str]:
         several = job.plan is not None and job.plan.tasks > 1
         if several and found.contract is None:
             raise UsageError(f"job {job.name!r}: its script {found.why}; run it in one task, or say --launch torchrun")
+        if several and found.sets:
+            raise UsageError(
+                f"job {job.name!r}: its script {found.why}, and sets {found.sets} itself, so that each of its workers "
+                f"would take itself for the same one; have it set {found.sets} only where that is not set, or run it "
+                "in one task"
+            )
         if several and found.serves and job.plan is not None and job.plan.strategy != "ps":
             raise UsageError(f"job {job.name!r}: its script {found.why}; expected {_SERVING}")
         if several or found.needs:
