@@ -25,6 +25,7 @@ from headgate.jobs import (
     SIGNALS,
     VARIABLES,
     Allowed,
+    BatchRule,
     Job,
     Launched,
     Limits,
@@ -129,6 +130,7 @@ Command = Annotated[
 ]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0), _schema(["number", "string"], "5s")]
 Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), _schema(["integer", "string"], "2GiB")]
+Count = Annotated[int, BeforeValidator(units.count), Field(gt=0), _schema(["integer", "string"], "124M")]
 Share = Annotated[str, BeforeValidator(_share), _schema("string", "1/3")]
 StopSignal = Annotated[str, BeforeValidator(_stop_signal), _schema(["string", "integer"], "SIGINT")]
 Workers = Annotated[tuple[int, int | None], BeforeValidator(_workers), _schema(["integer", "string"], "1..8")]
@@ -208,6 +210,10 @@ class JobEntry(Entry):
     other's."""
     resumes: bool = False
     """Whether the script goes on from a checkpoint of its own when it is started again."""
+    batch: BatchRule | None = None
+    """What another launcher's script does with its batch: `per-worker`, each worker has all of it; `global`, a part."""
+    parameters: Count | None = None
+    """How many parameters the script trains, such as `124M`; without it, as many as a profile of it saw."""
     plan: PlanEntry | None = None
     """How the job is laid out in tasks; without it, as one task."""
     encrypt: bool = True
@@ -251,6 +257,7 @@ TEXTS = {
     "workdir",
     "after",
     "launch",
+    "batch",
     "metric",
     "pattern",
     *planfile.TEXTS,
@@ -399,6 +406,8 @@ class JobDraft:
             moves=entry.moves,
             launch=entry.launch,
             resumes=entry.resumes,
+            batch=entry.batch,
+            parameters=entry.parameters,
             plan=entry.plan.plan() if entry.plan is not None else None,
             encrypt=entry.encrypt,
             isolation=entry.isolation,

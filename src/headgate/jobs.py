@@ -27,6 +27,8 @@ Contract = Literal["torchrun", "deepspeed", "tensorflow", "jax", "mpi"]
 """A contract by which the processes of a script find each other: the variables that a launcher gives each of them."""
 Launched = Literal["torchrun", "deepspeed", "tensorflow", "jax", "mpi", "none"]
 """What a job's `launch` may be: a contract, or none besides Headgate's own."""
+BatchRule = Literal["per-worker", "global"]
+"""What a script of another launcher does with its batch under several workers: each has the whole of it, or a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,10 @@ class Job:
         launch: The contract by which its workers find each other, where that is not Headgate's own; `none`: no other;
             None: what its command or its script says.
         resumes: Whether its script goes on from a checkpoint of its own when it is started again.
+        batch: What a script of another launcher does with its batch under several workers: `per-worker`, each has the
+            whole of it, so that the global batch grows; `global`, the script divides it among them. None: not said, and
+            Headgate chooses one worker.
+        parameters: How many parameters it trains, where its user says so; each counts as four bytes.
         plan: How it is laid out, where its user says so; None: Headgate decides.
         encrypt: Whether what its tasks send each other is encrypted, which costs about 2 CPU seconds a GB.
         isolation: What its tasks are boxed in: `process`, `container`, or a plug-in's; None: `process`.
@@ -202,6 +208,8 @@ class Job:
     moves: int = 2
     launch: Launched | None = None
     resumes: bool = False
+    batch: BatchRule | None = None
+    parameters: int | None = None
     plan: Plan | None = None
     encrypt: bool = True
     isolation: str | None = None
@@ -233,6 +241,7 @@ class Job:
             ("share", self.share, self.share is None or is_share(self.share), SHARES),
             ("retries", self.retries, self.retries >= 0, "0 or more"),
             ("moves", self.moves, self.moves >= 0, "0 or more"),
+            ("parameters", self.parameters, self.parameters is None or self.parameters >= 1, "1 or more, or None"),
             ("timeout", self.timeout, self.timeout is None or 0 < self.timeout < math.inf, "positive seconds, or None"),
         ):
             if not fits:
@@ -377,6 +386,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and _is_number(value)
+
+
 def _are_texts(values: object) -> bool:
     return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)
 
@@ -403,10 +416,7 @@ def _check_types(job: Any) -> None:
         ("mounts", _are_texts(job.mounts), "a list of texts, such as ['/data']"),
         ("env", _is_mapping_of_texts(job.env), "a mapping from text to text, such as {'SEED': '1'}"),
         *((name, _is_number(getattr(job, name)), "a number") for name in ("at", "priority")),
-        *(
-            (name, isinstance(getattr(job, name), int) and _is_number(getattr(job, name)), "a whole number")
-            for name in ("retries", "moves")
-        ),
+        *((name, _is_whole(getattr(job, name)), "a whole number") for name in ("retries", "moves")),
         ("stop_signal", isinstance(job.stop_signal, str | int), "a signal, such as 'SIGINT'"),
         ("timeout", job.timeout is None or _is_number(job.timeout), "a number of seconds, or None"),
         ("limits", isinstance(job.limits, Limits), "limits, such as headgate.Limits(cores=1)"),
@@ -418,6 +428,8 @@ def _check_types(job: Any) -> None:
         ("progress", isinstance(job.progress, ProgressRule), "a ProgressRule"),
         ("plan", isinstance(job.plan, Plan | None), "a headgate.Plan, or None"),
         ("launch", job.launch is None or job.launch in get_args(Launched), f"one of {', '.join(get_args(Launched))}"),
+        ("batch", job.batch is None or job.batch in get_args(BatchRule), f"one of {', '.join(get_args(BatchRule))}"),
+        ("parameters", job.parameters is None or _is_whole(job.parameters), "a whole number, or None"),
         *(
             (name, isinstance(getattr(job, name), bool), "True or False")
             for name in ("encrypt", "resumes", "prove", "pausable")

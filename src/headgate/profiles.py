@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
 
@@ -93,6 +93,8 @@ class Profile:
         alone: Why the script, as it was seen, can train in one task only; empty: several may share the work.
         arguments: Of the script, when it was measured.
         others: Part of the machine's cores that others used while it was taken, 0 to 1; None: not known.
+        observed: Whether its script calls none of Headgate's libraries, so that its steps were seen from outside.
+        sharded: Whether workers keep a part of the parameters each (FSDP, ZeRO-3), and gather them in every step.
     """
 
     framework: str
@@ -123,6 +125,14 @@ class Profile:
     alone: str = ""
     arguments: tuple[str, ...] = ()
     others: float | None = None
+    observed: bool = False
+    sharded: bool = False
+
+    def with_parameters(self, count: int | None) -> Profile:
+        """The same of a script that trains so many parameters of four bytes each; None: as many as were seen."""
+        if count is None:
+            return self
+        return replace(self, parameters_dense=count, parameters_sparse=0, dense_bytes=4 * count, sparse_bytes=0)
 
     @property
     def waited(self) -> float:

@@ -13,6 +13,7 @@ _BYTES = {"": 1, "b": 1}
 _BYTES |= {f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _PREFIXES = (
     {"": 1}
     | {p: 1000 ** (i + 1) for i, p in enumerate("kmgt")}
@@ -49,6 +50,18 @@ def size(text: object) -> int:
         ValueError: It is none of these.
     """
     return int(_parse(text, _BYTES, "a size such as 512MB or 2GiB"))
+
+
+def count(text: object) -> int:
+    """How many, from `1000`, `124M`, `1.3B` (10^9).
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    found = int(_parse(text, _COUNTS, "a number such as 124M or 1.3B"))
+    if found < 1:
+        raise ValueError("expected a number of 1 or more, such as 124M")
+    return found
 
 
 def rate(text: object) -> float:

@@ -221,7 +221,7 @@ def test_profiling_times_several_sizes_and_thread_counts_and_ends(
     attempt: Attempting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profiling_sweep, "_ENOUGH_SECONDS", 0.0)
-    monkeypatch.setattr(profiling_sweep, "_thread_counts", lambda: [2, 1])
+    monkeypatch.setattr(profiling_sweep, "thread_counts", lambda: [2, 1])
     sizes = []
 
     def training(at_step: Step) -> str:

@@ -143,6 +143,30 @@ def of_engines(name: str) -> Callable[[_F], _F]:
     return click.option(f"--{name.replace('_', '-')}", metavar=metavar or None, is_flag=not metavar, help=f"{said}.")
 
 
+def launched(command: _F) -> _F:
+    """Gives a command the options on scripts of other launchers, as keyword arguments: fields of `Job`."""
+    for option in reversed(
+        (
+            click.option(
+                "--launch",
+                type=click.Choice(["torchrun", "deepspeed", "tensorflow", "jax", "mpi", "none"]),
+                help="Tell workers of each other as this launcher does: torchrun. none: as no other. Default: as the "
+                "script says.",
+            ),
+            click.option(
+                "--batch",
+                type=click.Choice(["per-worker", "global"]),
+                help="What a script for another launcher does with its batch: each worker has all of it, or a part.",
+            ),
+            click.option(
+                "--parameters", metavar="N", help="How many parameters a script for another launcher trains: 124M."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def example(words: str) -> Callable[[_F], _F]:
     """Adds one example for each engine behind the others of a command's help.
 

@@ -15,9 +15,10 @@ import yaml
 
 from headgate import runs
 from headgate.cli import planned, profiled
-from headgate.cli.options import CommandLine, Finite, OfJobs, example, of_engines
+from headgate.cli.options import CommandLine, Finite, OfJobs, example, launched, of_engines
 from headgate.cli.placement import PlacementOptions
 from headgate.cli.planned import RankedPlans
+from headgate.cli.running import launches
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Allowed, Job
@@ -44,6 +45,7 @@ from headgate.telemetry import machine
 )
 @click.option("--engine", metavar="NAME", help="Plan for the nodes of this engine's cluster.")
 @of_engines("address")
+@launched
 @click.option(
     "--allow",
     multiple=True,
@@ -90,6 +92,9 @@ def command(
     cluster: str | None,
     engine: str | None,
     address: str | None,
+    launch: str | None,
+    batch: str | None,
+    parameters: str | None,
     allow: tuple[Allowed, ...],
     cores: float | None,
     memory: str | None,
@@ -112,11 +117,13 @@ def command(
              headgate plan train.py --cluster lab.yaml --what-if nic=10Gbit --what-if "+2 node of kind a"
              headgate plan train.py --cluster lab.yaml --history --probe 3 --save plan.yaml
              headgate plan a.py b.py --cluster lab.yaml
+             headgate plan ddp.py --cluster lab.yaml --launch torchrun --batch per-worker
              headgate plan --profile profile.json --cluster lab.yaml --top 3
     """
     here = machine.detect(runs.home() / "node.json")
     asked: CommandLine = ctx.meta["asked"]
-    jobs = profiled.jobs(scripts, asked, key, cores, memory, here)
+    said = partial(launches, launch=launch, batch=batch, parameters=parameters)
+    jobs = profiled.jobs(scripts, asked, key, cores, memory, here, said)
     jobs = [(replace(job, allow=job.allow | frozenset(allow)), profile) for job, profile in jobs]
     on = PlacementOptions(engine=engine, address=address).place().engine
     there = profiled.nodes(cluster, on, here)
@@ -146,7 +153,8 @@ def command(
     if explain is not None and explain > len(answer.shown):
         raise UsageError(f"found --explain {explain}; expected 1 to {len(answer.shown)}, or more candidates with --top")
     if save is not None:
-        _save(answer.found.best.plan, Path(save))
+        best = answer.found.best.plan
+        _save(best if job.contract is None else replace(best, batch_per_worker=None), Path(save))
     if as_json:
         click.echo(json.dumps(planned.as_data(answer, before, changes, explain), indent=2))
     else:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.jobs import Job
-from headgate.planning.choosing import in_words
+from headgate.planning.choosing import grown, in_words
 from headgate.planning.cost import CostModel
 from headgate.planning.jointly import JointPlans
 from headgate.planning.physics import RESOURCES
@@ -130,12 +130,13 @@ def _words(answer: RankedPlans) -> list[str]:
     waits += f", at most {plan.staleness} steps ahead" if plan.staleness is not None else ""
     waits += f", a step does without the gradients of {plan.backup_workers}" if plan.backup_workers else ""
     on = _on(plan.worker_nodes)
+    grows = grown(answer.job, answer.costs.profile, plan)
     serve = f"; servers on {_on(plan.server_nodes)}" if plan.servers else ""
     servers = "" if not plan.servers else f" and {plan.servers} server{'s' * (plan.servers > 1)}"
     largest = say_bytes(max(memory.values()))
     return [
         f"how many     {plan.workers} worker{'s' * (plan.workers > 1)}{servers}",
-        f"how large    {batch} of a step for each worker{cores}; at most {largest} of memory for a task",
+        f"how large    {batch} of a step for each worker{cores}{grows}; at most {largest} of memory for a task",
         f"which role   {plan.strategy}: {role}{waits}",
         f"which node   workers on {on}{serve}",
         f"expected     {_round(best.throughput)} samples/s ({_band(best)}), bound by {best.binds}",

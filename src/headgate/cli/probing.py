@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,10 @@ from headgate.planning.choosing import in_words, samples
 from headgate.planning.correcting import Corrected
 from headgate.profiles import Profile
 from headgate.profiling import history
+from headgate.profiling.printed import ShownSteps
 from headgate.task.measured import BUSY
 from headgate.telemetry.store import RunReader
 
-STEPS = 40
-"""Steps of a job that are enough, once it has made them for `SECONDS`."""
-SECONDS = 3.0
-MOST_SECONDS = 30.0
-"""Longest that a probe may train, and half of the longest that it may take to begin."""
 _TRIES = 3
 
 
@@ -73,39 +69,15 @@ def probe(
 def _run(job: Job, where: Mapping[str, Any]) -> Path:
     """Run a job until it has shown how fast it is; the run's store."""
     with api.submitted(api.submission([job], **where), None, kill=True) as (hub, answer):
-        shown = _Shown(time.monotonic())
+        shown = ShownSteps(time.monotonic())
         stopped = False
         for message in hub.follow(1.0):
             if message is not None and message.get("type") == "end":
                 break
-            if shown.enough(time.monotonic(), _step(message)) and not stopped:
+            if shown.enough(time.monotonic(), message) and not stopped:
                 hub.send("stop", run=answer["run"], kill=True)
                 stopped = True
     return Path(answer["path"]) / runs.STORE
-
-
-@dataclass(slots=True)
-class _Shown:
-    """What a probe has shown so far: when it began, and when it was first seen at which step."""
-
-    begun: float
-    first: tuple[float, int] | None = None
-
-    def enough(self, now: float, step: int | None) -> bool:
-        """Whether it has shown how fast it is, or never will; `step` is the one it is at, None where not known."""
-        if self.first is None:
-            if step:
-                self.first = (now, step)
-            return now - self.begun >= 2 * MOST_SECONDS
-        took = now - self.first[0]
-        return took >= MOST_SECONDS or (step is not None and step - self.first[1] >= STEPS and took >= SECONDS)
-
-
-def _step(message: Mapping[str, Any] | None) -> int | None:
-    if message is None or message.get("type") != "snapshot":
-        return None
-    step = message["jobs"][0]["step"]
-    return int(step) if step is not None else None
 
 
 def _reason(store: Path) -> str:
@@ -116,5 +88,5 @@ def _reason(store: Path) -> str:
     except HeadgateError as error:
         return str(error)
     if row["state"] == "killed":
-        return "it told of no steps in time; it has to use headgate.torch, .keras or .jax"
+        return "it told of no steps in time; it has to print them, or to use headgate.torch, .keras or .jax"
     return f"{row['state']}: {row['reason']}" if row["state"] != "done" else "it ended after too few steps to tell"

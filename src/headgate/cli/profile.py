@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from headgate.cli.options import OfJobs
-from headgate.cli.running import read
+from headgate.cli.options import OfJobs, launched
+from headgate.cli.running import launches, read
 from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.profiles import Profile, StepTime
@@ -24,25 +24,38 @@ from headgate.units import say_bytes, say_seconds
 @click.option(
     "--job", "names", multiple=True, metavar="NAME", help="Measure only this job of a job file: --job digits."
 )
+@launched
 @click.option("--again", is_flag=True, help="Measure again, even if a profile is stored.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.pass_context
-def command(ctx: click.Context, targets: tuple[str, ...], names: tuple[str, ...], again: bool, as_json: bool) -> None:
+def command(
+    ctx: click.Context,
+    targets: tuple[str, ...],
+    names: tuple[str, ...],
+    launch: str | None,
+    batch: str | None,
+    parameters: str | None,
+    again: bool,
+    as_json: bool,
+) -> None:
     """Measure what a script's model costs: parameters, FLOPs, data set, seconds a step.
 
-    The script runs for a short time, and has to use headgate.torch, .keras or .jax. Headgate times its step, under
-    PyTorch at several batch sizes and thread counts, and then ends it. The profile is stored. It is printed from there
-    until the script, its arguments or the machine change.
+    The script runs for a short time. Headgate times its step, and then ends it. Of a script that uses headgate.torch
+    it does so at several batch sizes and thread counts. A script for another launcher runs unchanged, as one worker: it
+    has to train by an optimizer of PyTorch, or to print the number of each step. The profile is stored. It is printed
+    from there until the script, its arguments or the machine change.
 
     \b
     Example: headgate profile train.py
              headgate profile train.py --again -- --width 512
              headgate profile -m package.train
              headgate profile jobs.yaml --job digits
+             headgate profile ddp.py --launch torchrun
+             headgate profile tf_train.py --launch tensorflow --parameters 124M
     """
     if len(targets) > 1:
         raise UsageError(f"found {len(targets)} files; expected one script, or one job file")
-    jobs = read(targets, ctx.meta["asked"], None, None, None)
+    jobs = launches(read(targets, ctx.meta["asked"], None, None, None), launch, batch, parameters)
     unknown = sorted(set(names) - {job.name for job in jobs})
     if unknown:
         raise UsageError(f"found --job {unknown[0]}; expected one of {', '.join(job.name for job in jobs)}")
@@ -99,6 +112,8 @@ def describe(profile: Profile) -> str:
         error = f"±{fit.relative_error:.1%}" if fit.relative_error is not None else "error not known"
         alpha, beta = say_seconds(fit.alpha_seconds), say_seconds(fit.beta_seconds_per_sample)
         lines.append(f"fit           {fit.device}, {fit.threads} threads: {alpha} + {beta} a sample, {error}")
+    if profile.sharded:
+        lines.append("sharded       its parameters, among its workers (FSDP, ZeRO-3)")
     if profile.alone:
         lines.append(f"tasks         one, because {profile.alone}")
     lines += [f"note          {note}" for note in profile.notes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,9 @@ def jobs(
     cores: float | None,
     memory: str | None,
     here: Node,
+    said: Callable[[list[Job]], list[Job]],
 ) -> list[tuple[Job, Profile]]:
-    """The jobs of a command line, each with what it costs.
+    """The jobs of a command line, as `said` besides, each with what it costs.
 
     Raises:
         UsageError: It makes no sense.
@@ -41,8 +42,9 @@ def jobs(
     """
     if not scripts and asked == CommandLine() and key is not None:
         # It is never started: a name for what the profile was measured of.
-        return [(_limited(Job(name="job", run="true"), cores, memory), stored(key))]
-    found = api.submission(read(scripts, asked, None, cores, memory)).jobs
+        [job] = said([_limited(Job(name="job", run="true"), cores, memory)])
+        return [(job, stored(key))]
+    found = api.submission(said(read(scripts, asked, None, cores, memory))).jobs
     if key is not None:
         if len(found) > 1:
             raise UsageError(f"found --profile with {len(found)} jobs; expected one, or the stored profile of each")

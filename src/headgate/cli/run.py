@@ -39,11 +39,7 @@ from headgate.errors import UsageError
     metavar="NAME",
     help="Signal that asks a script to end if it uses no library of Headgate's: SIGINT. Default: SIGTERM.",
 )
-@click.option(
-    "--launch",
-    type=click.Choice(["torchrun", "deepspeed", "tensorflow", "jax", "mpi", "none"]),
-    help="Tell workers of each other as this launcher does: torchrun. none: as no other. Default: as the script says.",
-)
+@options.launched
 @options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--dry-run", is_flag=True, help="Print exactly what would be started, and start nothing.")
@@ -63,6 +59,8 @@ def command(
     mounts: tuple[str, ...],
     stop_signal: str | None,
     launch: str | None,
+    batch: str | None,
+    parameters: str | None,
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -84,6 +82,7 @@ def command(
              headgate run jobs.yaml --detach
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
              headgate run --workers 4 -- torchrun train.py
+             headgate run ddp.py --cluster lab.yaml --batch per-worker
              headgate run train.py --isolation container --image pytorch/pytorch --mount ~/data --mount /out:rw
 
     \b
@@ -99,7 +98,7 @@ def command(
 
     said = placement.PlacementOptions(**where)
     jobs = running.read(targets, ctx.meta["asked"], name, cores, memory)
-    jobs = running.boxed(jobs, isolation, image, mounts, stop_signal, launch)
+    jobs = running.launches(running.boxed(jobs, isolation, image, mounts, stop_signal), launch, batch, parameters)
     if said.states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
         raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`, `allow:` and `moves:`")
     running.hint_at_misplaced(ctx, jobs)

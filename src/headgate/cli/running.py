@@ -34,14 +34,27 @@ def boxed(
     image: str | None,
     mounts: Sequence[str],
     stops: str | None,
-    launch: str | None,
 ) -> list[Job]:
-    """The jobs, boxed in, launched and asked to end as the command line says; where it says nothing, as they were."""
-    asked = (("isolation", isolation), ("image", image), ("stop_signal", stops), ("launch", launch))
-    given: dict[str, Any] = {name: value for name, value in asked if value is not None}
+    """The jobs, boxed in and asked to end as the command line says; where it says nothing, as they were."""
     added = tuple(str(Mount.of(mount, os.getcwd())) for mount in mounts)
+    jobs = [replace(job, mounts=(*job.mounts, *added)) for job in jobs] if added else jobs
+    return _with(jobs, isolation=isolation, image=image, stop_signal=stops)
+
+
+def launches(jobs: list[Job], launch: str | None, batch: str | None, parameters: str | None) -> list[Job]:
+    """The jobs, with what the command line says of scripts for other launchers; where it says nothing, as they were."""
     try:
-        return [replace(job, mounts=(*job.mounts, *added), **given) for job in jobs]
+        count = units.count(parameters) if parameters is not None else None
+    except ValueError as error:
+        raise UsageError(f"found --parameters {parameters!r}; {error}") from None
+    return _with(jobs, launch=launch, batch=batch, parameters=count)
+
+
+def _with(jobs: list[Job], **asked: object) -> list[Job]:
+    """The jobs with these fields, where they are not None."""
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    try:
+        return [replace(job, **given) for job in jobs]
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -138,7 +138,7 @@ class Controller:
         job = self._jobs.add(event.job, event.spec, now, event.resume, event.nodes)
         job.needs_bytes, job.work, job.gpus, job.divides = event.memory_bytes, event.work, event.gpus, event.divides
         job.revision = 1
-        return [job.mark("waiting", "being planned"), PlanJob(job.id, job.spec, job.revision)]
+        return [job.mark("waiting", "being planned"), PlanJob(job.id, job.wanted, job.revision)]
 
     def _planned(self, now: float, event: JobPlanned) -> list[Action]:
         job = self._jobs.all.get(event.job)
@@ -303,7 +303,7 @@ class Controller:
         """Have a job planned anew, as if its user had asked for one task."""
         job.spec, job.plan = replace(job.spec, plan=_ALONE), None
         job.revision += 1
-        return [job.mark("waiting", reason, code), PlanJob(job.id, job.spec, job.revision)]
+        return [job.mark("waiting", reason, code), PlanJob(job.id, job.wanted, job.revision)]
 
     def _stop(self, job: JobRecord, kill: bool) -> list[Action]:
         if job.state in ENDED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from headgate.cluster import Node
@@ -197,6 +197,15 @@ class JobRecord:
             raise ValueError(f"{self.id} has no plan")
         return self.plan
 
+    @property
+    def wanted(self) -> Job:
+        """The job as it is to be planned: with no fewer workers than its memory needs."""
+        fewest, most = self.spec.limits.workers
+        if self.least_workers <= fewest or self.spec.plan is not None:
+            return self.spec
+        least = min(self.least_workers, most) if most is not None else self.least_workers
+        return replace(self.spec, limits=replace(self.spec.limits, workers=(least, most)))
+
     def mark(self, state: JobState, reason: str, code: int | None = None) -> MarkJob:
         """Have it be in a state."""
         self.state, self.reason = state, reason
@@ -223,7 +232,7 @@ class JobRecord:
     @property
     def doubts_its_plan(self) -> bool:
         """Whether it may fail by a plan that Headgate chose: several tasks that never came to work."""
-        may_be_alone = self.spec.plan is None and self.spec.limits.workers[0] <= 1
+        may_be_alone = self.spec.plan is None and max(self.spec.limits.workers[0], self.least_workers) <= 1
         return may_be_alone and not (self.worked or self.finished) and self.planned().tasks > 1
 
     def came_to_work(self) -> None:

@@ -54,10 +54,10 @@ def resize(job: JobRecord, workers: int, allocator: Allocator, pending: Pending)
 
 def move(job: JobRecord, plan: Plan, reason: str, waits: bool = False) -> list[Action]:
     """Have a running job go on under another plan, from its last checkpoint. A job without one stays as it is, unless
-    none of its tasks has begun yet (`waits`)."""
+    none of its tasks has begun yet (`waits`), or its script saves one by itself as it ends."""
     if job.state != "running" or not job.undisturbed or job.finished or plan == job.plan:
         return []
-    if job.resume is None and not waits:
+    if plan.workers < job.least_workers or not (job.resume is not None or waits or job.spec.resumes):
         return []
     job.plan, job.restart, job.worked = plan, reason, False
     ends = [task.stop(reason) for task in job.workers()]  # servers when their workers have ended

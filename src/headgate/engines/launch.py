@@ -21,6 +21,7 @@ from headgate.identifiers import TaskId
 from headgate.isolation.attributes import Attributes
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.jobs import Job, Mount, signal_number
+from headgate.task.observing import VARIABLE as OBSERVE
 
 _THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
@@ -99,12 +100,19 @@ def inject(folder: Path) -> Path:
     package = Path(headgate.__file__).parent
     injected = folder / headgate.__version__
     _link(injected / "headgate", package)
+    _link(observation(injected) / "sitecustomize.py", package / "task" / "sitecustomize.py")
     if (found := find_spec("zmq")) is not None and found.origin is not None:
         zmq = Path(found.origin).parent
         _link(transport(injected) / "zmq", zmq)
         if (libraries := zmq.with_name("pyzmq.libs")).is_dir():  # a wheel's; one built here uses the machine's own
             _link(transport(injected) / libraries.name, libraries)
     return injected
+
+
+def observation(injected: Path) -> Path:
+    """The folder, beside that from `inject`, whose module has Python observe a script that calls none of Headgate's
+    libraries."""
+    return injected.with_name(f"{injected.name}-observe")
 
 
 def transport(injected: Path) -> Path:
@@ -114,7 +122,7 @@ def transport(injected: Path) -> Path:
 
 def files_of(injected: Path) -> list[str]:
     """What a task sees of the folder from `inject`, and of that beside it: themselves and what they lead to."""
-    folders = [folder for folder in (injected, transport(injected)) if folder.is_dir()]
+    folders = [each for each in (injected, observation(injected), transport(injected)) if each.is_dir()]
     return [*map(str, folders), *(str(link.resolve()) for folder in folders for link in folder.iterdir())]
 
 
@@ -150,6 +158,7 @@ def launch(
     turns: Path | None = None,
     attributes: Attributes | None = None,
     group: LaunchedGroup | None = None,
+    observe: bool = False,
 ) -> Launch:
     """What is started for a task. Its engine adds where the task finds the channel. A worker runs the job's command; a
     parameter server runs under the interpreter of the job's script.
@@ -167,6 +176,7 @@ def launch(
         attributes: Attributes of its process, from the terminal that submitted the job; None: those of the hub.
         turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: they do not.
         group: The workers of the attempt, where its job says by which contract they find each other.
+        observe: Have its steps seen from outside, as it calls none of Headgate's libraries.
 
     Raises:
         UsageError: There is no such interpreter.
@@ -180,6 +190,8 @@ def launch(
         wrapper = contracts.wrapper(contract, group, task.name)
     env = _with_defaults(job, environment, threads, task.name.is_server)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
+    if observe:
+        env |= {"PYTHONPATH": f"{observation(injected)}{os.pathsep}{env['PYTHONPATH']}", OBSERVE: "1"}
     env.pop("HEADGATE_RESUME", None)
     env |= _told(task, injected, checkpoints, resume, mode)
     if gpus is not None:

@@ -142,6 +142,10 @@ _BY_WORDS: Mapping[tuple[str, ...], Launcher] = {
     ("mpiexec",): _MPIRUN,
 }
 _LONGEST = 3
+_RULES = (
+    "--batch per-worker (each worker has the script's batch) or --batch global (the script divides it), and Headgate "
+    "chooses how many"
+)
 _SERVING = "--strategy ps --async --servers M --workers N, at least 2, as the first is the chief"
 
 
@@ -220,12 +224,15 @@ def resolved(job: Job) -> tuple[Job, str]:
     if (command := taken(job)) is not None:
         job = _without(job, command)
         many = job.plan.workers if job.plan is not None else 1
-        how = "1 worker" if many == 1 else f"{many} workers"
+        how = "starts 1 worker" if many == 1 else f"starts {many} workers"
         told = "" if command.workers is not None or many > 1 else "; --workers sets their number"
         unused = f"; it ignores {', '.join(command.ignored)}" if command.ignored else ""
-        notes.append(f"Headgate takes the place of {command.name}, and starts {how}{told}{unused}")
+        if job.plan is None and job.batch is not None:
+            how, told = "chooses how many workers it starts", ""
+        notes.append(f"Headgate takes the place of {command.name}, and {how}{told}{unused}")
     elif job.launch is None and (found := _written(job)) is not None:
         several = job.plan is not None and job.plan.tasks > 1
+        chosen = job.plan is None and job.batch is not None and job.limits.workers[1] != 1 and not found.serves
         if several and found.contract is None:
             raise UsageError(f"job {job.name!r}: its script {found.why}; run it in one task, or say --launch torchrun")
         if several and found.sets:
@@ -236,14 +243,16 @@ def resolved(job: Job) -> tuple[Job, str]:
             )
         if several and found.serves and job.plan is not None and job.plan.strategy != "ps":
             raise UsageError(f"job {job.name!r}: its script {found.why}; expected {_SERVING}")
-        if several or found.needs:
+        if several or found.needs or chosen:
             job = replace(job, launch=found.contract)
         if found.contract is not None:
-            how = _SERVING if found.serves else "--workers N; the script sets the batch of each"
-            cure = "" if several else f", and can train in several workers: {how}"
+            cure = "" if several or chosen else ", and can train in several workers: "
+            cure += (_SERVING if found.serves else f"--workers N, or {_RULES}") if cure else ""
             notes.append(f"its script {found.why}{cure}")
     if job.contract is None:
         return job, "; ".join(notes)
+    if job.plan is None and job.batch is None and not any(_RULES in note for note in notes):
+        notes.append(f"say {_RULES}")
     _check(job, job.contract)
     tells = f"each worker gets {contracts.in_words(job.contract)} (--launch none: no variables)"
     return job, "; ".join([*notes, tells])
@@ -285,7 +294,11 @@ def _check(job: Job, contract: Contract) -> None:
             "workers of MPI in containers, between which MPI cannot share memory",
             "isolation: process, or one worker",
         ),
-        (plan.batch_per_worker is not None, f"`batch_per_worker` for a job with launch {contract}", "none"),
+        (
+            plan.batch_per_worker is not None and job.batch != "per-worker",
+            f"`batch_per_worker` for a job with launch {contract}",
+            "none",
+        ),
     ):
         if found:
             raise UsageError(f"job {job.name!r}: found {what}; expected {cure}")

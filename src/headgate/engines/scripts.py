@@ -107,13 +107,14 @@ def check(job: Job, environment: Mapping[str, str]) -> None:
 def other_cluster(job: Job, environment: Mapping[str, str]) -> str:
     """The variables that tell the tasks of a job of another cluster, as `task.cluster_variables` lists them.
 
-    Headgate's libraries refuse them in several tasks. So Headgate chooses no plan of several tasks for such a job.
+    Headgate's libraries refuse them in several tasks. So Headgate chooses no plan of several tasks for such a job. A
+    job whose workers find each other by another launcher's contract is not handed them.
 
     Args:
         job: One with absolute paths.
         environment: As in `check`.
     """
-    return cluster_variables(_seen(job, environment))
+    return cluster_variables(_seen(job, environment)) if job.contract is None else ""
 
 
 def _seen(job: Job, environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -163,7 +164,7 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
     """Measure what a job's model costs, in a short run of its own; or read it from the last time.
 
     Args:
-        job: A script that uses `headgate.torch`, `.keras` or `.jax`.
+        job: A script that uses `headgate.torch`, `.keras` or `.jax`, trains by PyTorch, or prints its steps.
         again: Measure, though there is a stored profile; one that was taken on a busy machine is measured again anyway.
         watcher: Called with what the hub says of the run meanwhile.
 
@@ -174,14 +175,12 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
         UsageError: Bad input.
         HeadgateError: The script ended without a profile; the message says where its output is.
     """
-    from headgate.profiling import store  # what no other run needs
+    from headgate.profiling import printed, store  # what no other run needs
     from headgate.telemetry import machine
 
     _check_kind(job)
     if program(job) is None:
-        raise UsageError(
-            f"job {job.name!r} runs no Python program; a profile needs one that uses headgate.torch, .keras or .jax"
-        )
+        raise UsageError(f"job {job.name!r} runs no Python program, and only of one there are profiles")
     # A script that never prepares a model would run to its end.
     job = replace(job, timeout=job.timeout or PROFILE_SECONDS)
     handed_in = submission([job], mode="profile")
@@ -189,19 +188,29 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
     stored = store.load(runs.home() / "profiles", store.key(handed_in.jobs[0], node))
     if stored is not None and stored.source == "profile" and not stored.is_busy and not again:
         return stored
+    [handed] = handed_in.jobs
+    shown = printed.ShownSteps(time.monotonic()) if printed.tells_by_printing(handed) else None
     with submitted(handed_in, None, kill=True) as (hub, answer):
-        for message in hub.follow(60.0):
+        for message in hub.follow(1.0):
             watcher(message or {})
+            if shown is not None and shown.enough(time.monotonic(), message):
+                hub.send("stop", run=answer["run"], kill=True)
+                shown = None
     folder = Path(answer["path"])
     with RunReader(folder / runs.STORE) as reader:
         [row] = reader.rows("jobs")
-    found = store.parse(json.loads(row["profile"])) if row["profile"] else None
-    if found is None or found.source != "profile":
+        found = store.parse(json.loads(row["profile"])) if row["profile"] else None
+        if found is None or found.source != "profile":
+            found = printed.of_printed(reader, handed, node)
+    if found is None:
         why = "" if row["state"] == "done" else f" ({row['reason']})"
         raise HeadgateError(
-            f"the script ended without a profile{why}; it has to call `prepare` of headgate.torch, .keras or .jax, and "
-            f"to train. Its output: headgate logs {folder.name}/{row['name']}"
+            f"the script ended without a profile{why}; it has to train by an optimizer of PyTorch, to call `prepare` "
+            "of headgate.torch, .keras or .jax, or to print the number of each step. Its output: headgate logs "
+            f"{folder.name}/{row['name']}"
         )
+    found = found.with_parameters(handed.parameters)
+    store.save(runs.home() / "profiles", store.key(handed, node), found)
     if stored is None or stored.framework_version != found.framework_version or not store.is_better(stored, found):
         return found
     kept = "measured again, while others used the machine more: the calmer one of before was kept"

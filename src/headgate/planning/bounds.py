@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from headgate.planning import physics
@@ -26,8 +28,9 @@ class _Bound:
         self._space, self._mode = space, mode
         self._p = physics.by_name(space.costs.prior.mean)
         self._batch = float(space.costs.batch * mode.scale)
-        most = space.job.limits.workers[1]
-        self._most = min(int(self._batch), most) if most is not None else int(self._batch)
+        bounds = [] if space.costs.grows else [int(self._batch)]
+        bounds += [most] if (most := space.job.limits.workers[1]) is not None else []
+        self._most = min(bounds, default=sys.maxsize)
         self._fewest = max(space.job.limits.workers[0], mode.scale if mode.scale > 1 else 1, 1 + mode.backups)
         self._dense = space.costs.known.dense
 
@@ -82,7 +85,8 @@ class _Bound:
         self, workers: Floats, fixed: float, rates: Floats, contention: Floats, ring: Floats, crossing: Floats
     ) -> float:
         """The most samples a second among numbers of workers, by what both ways to add gradients up take at least."""
-        p, batch, speed = self._p, self._batch, rates[workers.astype(np.intp) - 1]
+        p, speed = self._p, rates[workers.astype(np.intp) - 1]
+        batch = self._batch * (workers if self._space.costs.grows else np.ones_like(workers))
         if not self._mode.synchronous:
             alone = workers / (fixed + contention + batch * workers / speed)
             return float(np.max(batch * np.minimum(alone, workers / np.maximum(crossing, 1e-12))))

@@ -13,6 +13,7 @@ from headgate.engines.program import program, source
 from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.planning.candidates import candidates, tells
+from headgate.planning.joining import alone
 from headgate.plans import Plan, Prediction
 from headgate.profiles import Profile
 
@@ -125,8 +126,8 @@ def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, int]) -
     found = program(job) if source(job) is not None else None
     if (found is None and asked.profile is None) or not has_choice(cluster, job) or job.limits.workers[1] == 1:
         return Choice(plan)
-    if has_launcher(job):  # which no profile is of; how many workers it may have was said when it was handed in
-        return Choice(plan)
+    if has_launcher(job) and (job.contract is None or job.batch is None):
+        return Choice(plan)  # how many workers it may have was said when it was handed in
     if asked.other_cluster:
         why = f"its environment names another cluster ({asked.other_cluster})"
         return Choice(plan, f"{in_words(plan)}, because {why}; unset that, and with a profile it takes the best plan")
@@ -162,7 +163,7 @@ def _best(asked: _Informed, cluster: Cluster, used: Collection[str], measured_on
 
     costs = CostModel(asked.job, cluster, asked.profile, measured_on=measured_on)
     found = search(costs, used=used, runners_up=1)
-    why = expected(found.best) + _caveats(asked.profile)
+    why = expected(found.best) + grown(asked.job, asked.profile, found.best.plan) + _caveats(asked.job, asked.profile)
     if found.runners_up:
         second = found.runners_up[0]
         why += f"; next best: {in_words(second.plan)}, {samples(second.throughput)}"
@@ -181,17 +182,32 @@ def _divided(
     division = jointly(requests, cluster, used=used, measured_on=measured_on)
     beside = f"of what it would have alone, beside {len(asked) - 1} more"
     return [
-        Choice(each.plan, f"{expected(each)}; {part:.0%} {beside}{_caveats(of.profile)}", each)
+        Choice(
+            each.plan,
+            f"{expected(each)}{grown(of.job, of.profile, each.plan)}; {part:.0%} {beside}"
+            f"{_caveats(of.job, of.profile)}",
+            each,
+        )
         for of, each, part in zip(asked, division.predictions, division.normalised)
     ]
 
 
-def _caveats(profile: Profile) -> str:
+def _caveats(job: Job, profile: Profile) -> str:
     busy = "; its profile was taken while others used the machine, measure it again" if profile.is_busy else ""
-    return (f"; one task, because {profile.alone}" if profile.alone else "") + busy
+    why = alone(job, profile) if profile.alone or profile.observed else ""
+    return (f"; one task, because {why}" if why else "") + busy
 
 
 # --- in words
+
+
+def grown(job: Job, profile: Profile, plan: Plan) -> str:
+    """How large the global batch of a plan becomes where that grows with its workers; empty: it does not."""
+    if job.contract is None or job.batch != "per-worker" or plan.workers == 1:
+        return ""
+    if profile.batch is None:
+        return f"; the global batch grows to that of {plan.workers} workers"
+    return f"; the global batch grows from {profile.batch:,} to {profile.batch * plan.workers:,} samples"
 
 
 def expected(each: Prediction) -> str:

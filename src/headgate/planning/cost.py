@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from headgate.identifiers import TaskName
 from headgate.jobs import Job
 from headgate.planning import devices, gpu_links, physics
 from headgate.planning.features import Device, Features, Floats, Known, features
+from headgate.planning.joining import alone
 from headgate.planning.kinds import NodeKind, kinds
 from headgate.planning.memory import memory
 from headgate.plans import Plan, Prediction
@@ -49,6 +50,11 @@ _CHUNK = (1e-4, 0.4e-4)  # a message of gradients, of a worker and of a server
 _OF_ROW = (4e-7, 4.5e-7)  # a row of a table, of a worker and of a server
 _BAND = 1.645  # standard deviations of a band that holds 90 %
 _LEFT_OVER = 0.12  # of the logarithm: what the formula leaves out
+
+_SHARDED = (
+    "its parameters are sharded (FSDP, ZeRO-3): a step gathers them twice and adds gradients up once, 3(w-1)/w of the "
+    "model through each NIC, where an all-reduce (DDP, ZeRO-1, ZeRO-2) has 2(w-1)/w"
+)
 
 _MEANING = {
     "alpha": "compute that does not depend on the batch, of the slowest worker",
@@ -100,6 +106,9 @@ class CostModel:
         profile: What it costs.
         measured_on: The node that the profile was measured on; None: not known, all cores count as equal.
 
+    Attributes:
+        grows: Whether each worker has the script's own batch, so that that of all grows with them.
+
     Raises:
         UsageError: The profile says nothing of the time of a step, or the cluster has no node.
     """
@@ -109,7 +118,8 @@ class CostModel:
             raise UsageError(f"job {job.name!r}: the cluster has no node to plan for")
         self.job = job
         self.cluster = cluster
-        self.profile = profile
+        self.profile = profile = profile.with_parameters(job.parameters)
+        self.grows = profile.observed and job.batch == "per-worker"
         self.kinds: tuple[NodeKind, ...] = kinds(cluster.nodes)
         gpus = job.limits.gpus != 0
         try:
@@ -155,7 +165,7 @@ class CostModel:
             sparse_most=self._sparse / self._bytes,
             rows=self._of_rows(),
             batch=self.batch,
-            plain=_AROUND / self._of_byte()[0],
+            plain=_AROUND / self._of_byte()[0] * (1.5 if self.profile.sharded else 1.0),
             late=(min(_BUCKET / max(self._dense, 1.0), 1.0), min(_PIECE / max(self._dense, 1.0), 1.0)),
         )
 
@@ -206,6 +216,8 @@ class CostModel:
         read = self.profile.dataset.read_seconds_per_sample if self.profile.dataset is not None else None
         grown, forward = devices.power(self.profile), self.profile.flops_per_sample_forward
         part = forward / whole if forward and (whole := self.profile.flops_per_sample) else 1 / 3
+        # An all-reduce gathers what it has added up. Sharded parameters are gathered twice, and gradients added up.
+        passes, gathers = (3, ", because parameters are sharded") if self.profile.sharded else (2, "")
         usual = "usual, not measured"
         rounds = f"from round trips of {say_seconds(max(trips))} between nodes" if trips else usual
         values: dict[str, tuple[float, float, str]] = {
@@ -221,10 +233,10 @@ class CostModel:
                 _UNLIKE,
                 "usual of GPUs in one node, not measured",
             ),
-            "ring": (wire, unsure, f"2(w-1)/w times {through}"),
+            "ring": (passes / 2 * wire, unsure, f"{passes}(w-1)/w times {through}{gathers}"),
             "ring_worker": (turn * buckets, unsure_turn, rounds),
             "ring_node": (turn / 4 * buckets, unsure_turn, rounds),
-            "inside": (size / fast.bytes_per_second, unsure_inside, fast.how),
+            "inside": (passes / 2 * size / fast.bytes_per_second, unsure_inside, fast.how + gathers),
             "inside_worker": (0.05 * size / fast.bytes_per_second, 1.0, usual),
             "to_servers": (wire, unsure, f"copies that cross the NIC, times {through}"),
             "to_workers": (wire, unsure, f"copies that cross the NIC, times {through}"),
@@ -266,14 +278,18 @@ class CostModel:
         if self.profile.dense_bytes is None:
             notes.append("the profile has no size of the model: what is sent counts as nothing")
         if self.profile.batch is None:
-            notes.append(f"the profile has no batch: {self.batch} samples a step are assumed")
+            each = " of a worker" if self.grows else ""
+            notes.append(f"the profile has no batch: {self.batch} samples a step{each} are assumed")
         if self.profile.is_busy:
             used = "" if self.profile.others is None else f" {self.profile.others:.0%} of"
             waited = f"its steps waited {self.profile.waited:.0%} of the time for a core, and may take much less"
             found = f"the profile was taken while others used{used} the machine: {waited}"
             notes.append(f"{found}; the bands are wider for it; measure it again: headgate profile")
-        if self.profile.alone:
-            notes.append(f"one task, because {self.profile.alone}")
+        if self.profile.sharded:
+            notes.append(_SHARDED)
+        if self.profile.alone or self.profile.observed:
+            why = alone(self.job, self.profile)
+            notes += [f"one task, because {why}"] if why else []
         return tuple(dict.fromkeys(notes))
 
     # --- predictions -------------------------------------------------------------------------------------------------
@@ -287,6 +303,8 @@ class CostModel:
         for plan in plans:
             for name in {*plan.worker_nodes, *plan.server_nodes} - self.known.devices.keys():
                 raise UsageError(f"the plan names node {name!r}; expected nodes of the cluster")
+        if self.grows:
+            plans = [replace(plan, batch_per_worker=plan.batch_per_worker or self.batch) for plan in plans]
         return features(plans, self.cluster, 1.0, self.known)
 
     def many(self, plans: Sequence[Plan]) -> tuple[Floats, Floats]:
@@ -331,9 +349,10 @@ class CostModel:
 
     def memory(self, plan: Plan) -> dict[TaskName, int]:
         """Bytes of each task."""
-        usual = self.batch / (plan.workers if plan.synchronous else 1)
+        usual = self.batch / (plan.workers if plan.synchronous and not self.grows else 1)
         size, served = plan.batch_per_worker, plan.strategy == "ps"
         sizes = size if isinstance(size, tuple) else [usual if size is None else size] * plan.workers
-        found = {TaskName.of("worker", i): int(self.memory_of.of_worker(each, served)) for i, each in enumerate(sizes)}
+        held = [self.memory_of.of_worker(each, served, plan.workers) for each in sizes]
+        found = {TaskName.of("worker", i): int(each) for i, each in enumerate(held)}
         of_server = int(self.memory_of.of_server(plan.servers))
         return found | {TaskName.of("server", i): of_server for i in range(plan.servers)}

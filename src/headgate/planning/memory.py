@@ -23,6 +23,8 @@ class Memory:
         served: Parameters, gradients and optimizer state, divided among servers.
         gpu: A worker on its GPU, whatever its batch; None: not measured.
         gpu_sample: Each sample there.
+        sharded: Parameters, gradients and optimizer state, divided among workers that keep a part of them each.
+        gpu_sharded: The same on their GPUs.
     """
 
     worker: float
@@ -32,10 +34,12 @@ class Memory:
     served: float
     gpu: float | None
     gpu_sample: float
+    sharded: float = 0.0
+    gpu_sharded: float = 0.0
 
-    def of_worker(self, batch: float, served: bool) -> float:
-        """Bytes of a worker; `served`: under parameter servers."""
-        return self.worker + self.sample * batch + (0.0 if served else self.sparse)
+    def of_worker(self, batch: float, served: bool, workers: int = 1) -> float:
+        """Bytes of each of so many workers; `served`: under parameter servers."""
+        return self.worker + self.sample * batch + (0.0 if served else self.sparse) + self.sharded / workers
 
     def of_server(self, servers: int) -> float:
         """Bytes of each of so many servers."""
@@ -54,14 +58,18 @@ def memory(profile: Profile) -> Memory:
     fixed = min(_PROCESS + model, max(measured - sparse, 0.0))
     on_gpu = profile.gpu_memory_peak_bytes
     gpu = min(model + sparse, float(on_gpu)) if on_gpu is not None else None
+    sharded = min(model, fixed) if profile.sharded else 0.0
+    gpu_sharded = min(model, gpu or 0.0) if profile.sharded else 0.0
     return Memory(
-        worker=fixed,
+        worker=fixed - sharded,
         sparse=min(sparse, measured),
         sample=max(measured - fixed - sparse, 0.0) / batch,
         server=float(_SERVER),
         served=model + sparse,
-        gpu=gpu,
+        gpu=gpu - gpu_sharded if gpu is not None else None,
         gpu_sample=(float(on_gpu) - gpu) / batch if on_gpu is not None and gpu is not None else 0.0,
+        sharded=sharded,
+        gpu_sharded=gpu_sharded,
     )
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from headgate.jobs import Job
 from headgate.planning.cost import CostModel
 from headgate.planning.features import Indices
 
-SERVES = {"torch"}
-"""Frameworks that train under parameter servers, synchronously as well."""
-JOINS = {"torch", "keras", "jax"}
-"""Frameworks that train with several workers."""
 _ON_ONE = (2, 3)  # servers that a node may have besides one: it then carries a greater part of the model
 
 
@@ -44,7 +41,9 @@ def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> t
         joins: Whether there may be several workers.
     """
     limits = costs.job.limits
-    most = 1 if not joins else min(limits.workers[1] or costs.batch, costs.batch)
+    most = float(limits.workers[1] or math.inf) if joins else 1.0
+    if not costs.grows:
+        most = min(most, costs.batch)
     found = []
     fewest, there = limits.workers[0], max(int(free.sum()), 1)
     equal = {fewest // there, -(-fewest // there)}  # where all nodes have as many: so many are asked for
@@ -72,7 +71,7 @@ def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> t
 def modes(job: Job, *, serves: bool, joins: bool) -> tuple[Mode, ...]:
     """How workers may go together: the user's mathematics first, then what they allow besides."""
     allow, found = job.allow, [Mode()]
-    if "weak" in allow and joins:
+    if "weak" in allow and joins and job.contract is None:
         found += [Mode(scale=scale) for scale in (2, 4, 8, 16)]
     if allow and serves:
         found += [Mode(backups=backups) for backups in (1, 2)]

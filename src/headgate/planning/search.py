@@ -13,6 +13,7 @@ from headgate.planning import initial_layouts
 from headgate.planning.bounds import bound
 from headgate.planning.cost import CostModel
 from headgate.planning.features import Floats, Indices
+from headgate.planning.joining import alone
 from headgate.planning.patterns import Mode
 from headgate.planning.spaces import Space
 from headgate.plans import Plan, Prediction
@@ -236,7 +237,7 @@ def _steps(most: int) -> list[int]:
 def _nowhere(space: Space) -> str:
     """Why no layout can be, for each kind of node."""
     job, costs, memory = space.job, space.costs, space.costs.memory_of
-    least = memory.of_worker(1, served=False)
+    least = memory.of_worker(1, served=False, workers=max(int(space.free.sum()), 1))
     if space.serves:
         least = min(least, memory.of_worker(1, served=True))
     reasons = []
@@ -253,11 +254,10 @@ def _nowhere(space: Space) -> str:
         elif least > most:
             reasons.append(f"{name} allows {say_bytes(most)} of memory, a worker needs {say_bytes(least)}")
     fewest = job.limits.workers[0]
-    if fewest > costs.batch:
+    if fewest > costs.batch and not costs.grows:
         reasons.append(f"{fewest} workers are asked for, a step has {costs.batch} samples to divide")
     if fewest > 1 and not space.joins:
-        why = costs.profile.alone or f"Headgate joins no workers of {costs.profile.framework or 'an unknown framework'}"
-        reasons.append(f"{fewest} workers are asked for, it trains in one task: {why}")
+        reasons.append(f"{fewest} workers are asked for, it trains in one task: {alone(job, costs.profile)}")
     if not reasons:
         workers = "a worker" if fewest == 1 else f"{fewest} workers"
         reasons.append(f"there is no room for {workers} and a step of {costs.batch} samples")

@@ -16,9 +16,10 @@ import numpy as np
 from headgate.planning import physics
 from headgate.planning.cost import CostModel
 from headgate.planning.features import Device, Features, Flags, Floats, Indices, server_cores
+from headgate.planning.joining import alone, serves
 from headgate.planning.kinds import name_of
 from headgate.planning.memory import most_gpu_bytes
-from headgate.planning.patterns import JOINS, SERVES, Mode, modes, patterns
+from headgate.planning.patterns import Mode, modes, patterns
 from headgate.plans import Plan, Strategy
 
 _BISECTIONS = 26
@@ -55,9 +56,8 @@ class Space:
         self.job = costs.job
         self.names = tuple(tuple(name for name in kind.names if name not in used) for kind in costs.kinds)
         self.free = np.array([len(names) for names in self.names], np.intp)
-        framework = costs.profile.framework
-        together = not costs.profile.alone
-        self.serves, self.joins = together and framework in SERVES, together and framework in JOINS
+        self.joins = not alone(costs.job, costs.profile)
+        self.serves = serves(costs.job, costs.profile)
         self.patterns = patterns(costs, self.free, serves=self.serves, joins=self.joins)
         self.modes = modes(self.job, serves=self.serves, joins=self.joins)
         kinds = [costs.kinds[pattern.kind] for pattern in self.patterns]
@@ -102,13 +102,18 @@ class Space:
         nodes, tasks = rows.sum(1), total + servers
         cores = self._cores(tasks)
         batch = self.costs.batch * mode.scale
-        runs = self._allowed(rows, total, servers, mode) & (total <= batch)
-        batches = self._batches(counts, cores, batch) if mode.synchronous else np.full(rows.shape, float(batch))
+        runs = self._allowed(rows, total, servers, mode)
+        if self.costs.grows:
+            batches = np.full(rows.shape, float(batch))
+        else:
+            runs &= total <= batch
+            batches = self._divided(counts, cores, batch, mode)
         runs &= self._fits(rows, batches, servers)
         throughput = np.zeros(len(rows))
         if runs.any():
             at = np.flatnonzero(runs)
-            of = self._features(rows[at], batches[at], cores[at], float(batch), mode)
+            whole = np.full(at.size, float(batch)) * (total[at] if self.costs.grows else 1)
+            of = self._features(rows[at], batches[at], cores[at], whole, mode)
             throughput[at] = physics.seconds(self.costs.prior.mean, of).throughput
         return Costed(throughput, nodes, tasks, batches)
 
@@ -142,6 +147,14 @@ class Space:
         fixed, sample, read = physics.compute(self._p, self.overhead, self.work, self.reads, cores, self.speeds)
         return fixed, sample + read
 
+    def _divided(self, counts: Indices, cores: Floats, batch: int, mode: Mode) -> Floats:
+        """Most samples of each worker: a script of another launcher has equal parts."""
+        if not mode.synchronous:
+            return np.full(counts.shape, float(batch))
+        if self.costs.profile.observed:
+            return np.repeat(np.ceil(batch / np.maximum(counts.sum(1), 1))[:, None], counts.shape[1], 1)
+        return self._batches(counts, cores, batch)
+
     def _batches(self, counts: Indices, cores: Floats, batch: int) -> Floats:
         """Most samples of each worker, such that the slowest is done as soon as can be: whole numbers, at least 1."""
         fixed, sample = self._compute(cores)
@@ -160,17 +173,19 @@ class Space:
     def _fits(self, rows: Indices, batches: Floats, servers: Indices) -> Flags:
         """Whether all tasks find the memory that they need."""
         memory, served = self.costs.memory_of, servers[:, None] > 0
-        worker = memory.worker + memory.sample * batches + np.where(served, 0.0, memory.sparse)
+        among = np.maximum((rows * self.workers).sum(1), 1)[:, None]
+        worker = memory.worker + memory.sample * batches + np.where(served, 0.0, memory.sparse) + memory.sharded / among
         server = memory.server + memory.served / np.maximum(servers[:, None], 1)
         misses = self.workers * worker + self.servers * server > self._memory
         most = self.job.limits.memory_bytes
         if most is not None:
             misses |= (worker > most) & (self.workers > 0) | (server > most) & (self.servers > 0)
         if memory.gpu is not None:
-            misses |= self.on_gpu & (self.workers > 0) & (memory.gpu + memory.gpu_sample * batches > self._gpu_memory)
+            held = memory.gpu + memory.gpu_sample * batches + memory.gpu_sharded / among
+            misses |= self.on_gpu & (self.workers > 0) & (held > self._gpu_memory)
         return np.asarray(~(misses & (rows > 0)).any(1))
 
-    def _features(self, rows: Indices, batches: Floats, cores: Floats, batch: float, mode: Mode) -> Features:
+    def _features(self, rows: Indices, batches: Floats, cores: Floats, batch: Floats, mode: Mode) -> Features:
         counts = (rows * self.workers).astype(np.float64)
         workers, servers = counts.sum(1), (rows * self.servers).sum(1).astype(np.float64)
         works, serves, there = self.workers > 0, self.servers > 0, rows > 0
@@ -272,7 +287,9 @@ class Space:
     def _sizes(self, row: Indices, mode: Mode, of_worker: list[int]) -> int | tuple[int, ...] | None:
         """Samples of each worker; None where that is the script's own matter."""
         batch = self.costs.batch * mode.scale
-        if self.costs.profile.batch is None:
+        if self.costs.grows:
+            return batch
+        if self.costs.profile.batch is None or self.costs.profile.observed:
             return None
         if not mode.synchronous:
             return batch

@@ -74,7 +74,7 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
             if names & beside or not _as_they_were(names, there, cluster):
                 continue
             seconds = _step_seconds(reader, row["name"])
-            samples = samples_of(plan, profile)
+            samples = samples_of(plan, profile, grows=json.loads(row["spec"]).get("batch") == "per-worker")
             if seconds is not None and samples is not None:
                 cores = {node: float(there[node]["cores"]) for node in names}
                 # Of a job whose steps were not looked at nobody knows whether it wanted more cores than it had.
@@ -121,15 +121,15 @@ def _step_seconds(reader: RunReader, job: str) -> float | None:
     return median(found) if found else None
 
 
-def samples_of(plan: Plan, profile: Profile) -> int | None:
-    """Samples of a step of all workers, backups left out."""
+def samples_of(plan: Plan, profile: Profile, grows: bool = False) -> int | None:
+    """Samples of a step of all workers, backups left out; `grows`: each worker has the script's own batch."""
     size = plan.batch_per_worker
     if isinstance(size, tuple):
         whole = sum(size)
     elif size is not None:
         whole = size * plan.workers
     elif profile.batch is not None:
-        whole = profile.batch * (1 if plan.synchronous else plan.workers)
+        whole = profile.batch * (1 if plan.synchronous and not grows else plan.workers)
     else:
         return None
     return whole * (plan.workers - plan.backup_workers) // plan.workers

@@ -78,7 +78,14 @@ class Channel:
         threading.Thread(target=self._listen, name="headgate-channel", daemon=True).start()
 
     @classmethod
-    def open(cls, environment: TaskEnvironment, framework: str, framework_version: str, seed: int | None) -> Channel:
+    def open(
+        cls,
+        environment: TaskEnvironment,
+        framework: str,
+        framework_version: str,
+        seed: int | None,
+        observes: bool = False,
+    ) -> Channel:
         """Connect and say hello. An engine that cannot be reached gives a channel that swallows everything.
 
         Args:
@@ -86,6 +93,7 @@ class Channel:
             framework: Name of the framework in use.
             framework_version: Its version.
             seed: What its random generator was last seeded with, by the script or at random; None where it has none.
+            observes: It only tells what it sees of a script that calls none of Headgate's libraries, and obeys nothing.
         """
         if environment.channel is None:
             return cls(None)
@@ -107,6 +115,7 @@ class Channel:
                 "framework": framework,
                 "framework_version": framework_version,
                 "seed": seed,
+                "observes": observes,
                 "library": __version__,
                 "python": sys.version.split()[0],
             }

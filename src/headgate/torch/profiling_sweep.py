@@ -103,7 +103,7 @@ class ProfilingSweep:
         started = time.perf_counter()
         counts: list[int] = []
         warm_up = 0.0
-        for threads in _thread_counts():
+        for threads in thread_counts():
             begun = time.perf_counter()
             for samples in reversed(sizes):
                 yield threads, samples, False
@@ -131,7 +131,7 @@ class ProfilingSweep:
                 return
 
 
-def _thread_counts() -> list[int]:
+def thread_counts() -> list[int]:
     """All cores that this process may use, and the powers of two below, largest first."""
     if cuda_in_use():
         return [torch.get_num_threads()]

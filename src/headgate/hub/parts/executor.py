@@ -15,6 +15,7 @@ from headgate.engines import contracts, scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch
+from headgate.engines.program import source
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited
 from headgate.hub.parts.engines import Engines
@@ -23,6 +24,7 @@ from headgate.hub.parts.nodes import Nodes
 from headgate.hub.parts.planning import Choosing
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.gating import gate, turns_at, turns_in
+from headgate.hub.state.job import LiveJob
 from headgate.hub.state.live_runs import Component, LiveRuns
 from headgate.hub.state.run import LiveRun
 from headgate.identifiers import TaskId
@@ -156,7 +158,7 @@ class Executor(Component):
             if action.plan.workers > 1 and not ports and scripts.shares_nothing(live.spec):
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
-            if empty := _without_samples(action.plan, live.profile):
+            if not ports and (empty := _without_samples(action.plan, live.profile)):
                 self._live_runs.event(run, "warning", f"job {live.spec.name}: {empty}", live.spec.name)
         else:
             attempt = live.current
@@ -193,6 +195,7 @@ class Executor(Component):
                 turns=turns_in(self._home) if spec == LOCAL else None,
                 attributes=run.submission.attributes if spec == LOCAL else None,
                 group=group,
+                observe=_is_observed(run, live, action),
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
             failure = Exit(code=None, reason=f"could not be started: {error}", lost=node is None)
@@ -256,6 +259,17 @@ class Executor(Component):
         self._live_runs.event(run, action.state, action.reason, job=live.spec.name)
         if run.ended:
             self._loop.call_soon(self._finish, run)
+
+
+def _is_observed(run: LiveRun, live: LiveJob, action: events.StartTask) -> bool:
+    """Whether the steps of a task are seen from outside: of a single worker, for a profile of its own, or in a run
+    where its job has none yet and Headgate may choose its plan."""
+    spec = action.spec
+    if action.plan.workers > 1 or run.submission.engine != LOCAL or (file := source(spec)) is None:
+        return False
+    if run.submission.mode == "profile":
+        return not scripts.libraries(file)
+    return spec.contract is not None and spec.batch is not None and spec.plan is None and live.profile is None
 
 
 def _remove_copies(checkpoints: Path) -> None:

@@ -187,7 +187,7 @@ class HubListener(Listener):
         run, live, attempt, name = self._find(task)
         job = live.spec.name
         match message["type"]:
-            case "hello":
+            case "hello" if not message.get("observes"):
                 run.note_seed(job, message.get("seed"))
                 framework = messages.text(message.get("framework") or "")
                 attempt.connect(name, framework)

@@ -1,0 +1,126 @@
+"""Sees the steps of a PyTorch script that calls none of Headgate's libraries, without a change to it.
+
+Each step of an optimizer ends a step of the script: PyTorch calls a hook after it. A batch that a `DataLoader` hands
+out tells how many samples there are, and how long it was waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any, Callable
+
+from headgate.task.environment import TaskEnvironment
+
+VARIABLE = "HEADGATE_OBSERVE"
+"""Set in the environment of a task whose steps are to be seen."""
+
+
+class Loads:
+    """What the loaders of a process handed out since it was last looked at.
+
+    Attributes:
+        open: Whether that is kept; else nothing is held up or held.
+        seconds: Time that was spent waiting for batches.
+        batches: The batches.
+        dataset: What the latest was read from; None: not known.
+        here: Whether the training process reads them itself, and not processes beside it.
+    """
+
+    def __init__(self) -> None:
+        self.open = True
+        self.here = True
+        self.seconds = 0.0
+        self.batches: list[Any] = []
+        self.dataset: Any = None
+
+    def add(self, loader: Any, batch: Any, seconds: float) -> None:
+        self.seconds += seconds
+        self.batches.append(batch)
+        self.here = not getattr(loader, "_num_workers", 0)
+        self.dataset = getattr(loader, "_dataset", None)
+
+    def take(self) -> tuple[float, list[Any]]:
+        """Seconds and batches, which are forgotten."""
+        taken = self.seconds, self.batches
+        self.seconds, self.batches = 0.0, []
+        return taken
+
+
+def install() -> None:
+    """Have this process observed where its task is to be; programs that it starts are not."""
+    if os.environ.pop(VARIABLE, None) is None:
+        return
+    environment, loads = TaskEnvironment.read(), Loads()
+    sys.meta_path.insert(
+        0,
+        _AfterImport(
+            {
+                "torch.optim.optimizer": lambda module: _watch_steps(module, environment, loads),
+                "torch.utils.data.dataloader": lambda module: _watch_loaders(module, loads),
+            }
+        ),
+    )
+
+
+class _AfterImport:
+    """Does something once a module has been imported."""
+
+    def __init__(self, after: dict[str, Callable[[Any], None]]) -> None:
+        self._after = after
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        if name not in self._after:
+            return None
+        spec, after = PathFinder.find_spec(name, path), self._after.pop(name)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            after(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _watch_steps(module: Any, environment: TaskEnvironment, loads: Loads) -> None:
+    register = getattr(module, "register_optimizer_step_post_hook", None)
+    if register is None:  # an older PyTorch
+        return
+    observer: Any = None
+
+    def stepped(optimizer: Any, *_: object) -> None:
+        nonlocal observer
+        if observer is None and "headgate.torch" in sys.modules:  # it tells all by itself
+            loads.open = False
+            handle.remove()
+            return
+        if observer is None:
+            from headgate.torch.observer import Observer  # PyTorch is imported by now
+
+            observer = Observer(environment, loads, handle.remove)
+        observer.stepped(optimizer)
+
+    handle = register(stepped)
+
+
+def _watch_loaders(module: Any, loads: Loads) -> None:
+    kind = getattr(module, "_BaseDataLoaderIter", None)
+    original = getattr(kind, "__next__", None)
+    if original is None:
+        return
+
+    def following(self: Any) -> Any:
+        if not loads.open:
+            return original(self)
+        begun = time.perf_counter()
+        batch = original(self)
+        loads.add(self, batch, time.perf_counter() - begun)
+        return batch
+
+    kind.__next__ = following

@@ -1,0 +1,234 @@
+"""What a script costs that calls none of Headgate's libraries, by its steps as `task.observing` sees them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from headgate.task import Channel, TaskEnvironment, measured
+from headgate.task.core_wait import CoreWait
+from headgate.task.observing import Loads
+from headgate.torch import batches, costs
+from headgate.torch.profiling_sweep import BUDGET_SECONDS, thread_counts
+from headgate.torch.rng import cuda_in_use
+
+_IN_A_TURN = 4
+_ENOUGH_SECONDS = 5.0
+_MODEL_STEP = 2
+_FLUSH_SECONDS = 5.0
+_SHARDS = ("_fsdp_flattened", "ds_id")
+"""Attributes that FSDP and DeepSpeed's ZeRO-3 give to parameters."""
+
+
+class Observer:
+    """Times the first steps, tells a profile, and observes no more. Under `headgate profile` the steps run on several
+    numbers of threads, and the script ends then.
+
+    Args:
+        environment: The task.
+        loads: What its loaders hand out.
+        remove: Has no further step seen.
+    """
+
+    def __init__(self, environment: TaskEnvironment, loads: Loads, remove: Callable[[], None]) -> None:
+        self._environment = environment
+        self._loads = loads
+        self._remove = remove
+        self._profiling = environment.mode == "profile"
+        self._optimizers: dict[int, Any] = {}
+        self._first = 0
+        self._inputs = _Inputs()
+        self._number = 0
+        self._timings: list[measured.Timing] = []
+        self._reads: list[measured.Read] = []
+        self._core_wait = CoreWait()
+        self._turns = self._sweep() if self._profiling else self._first_steps()
+        self._threads, self._timed = torch.get_num_threads(), False
+        self._since = time.perf_counter()
+        self._sees_batch = False
+        self._dataset: dict[str, Any] | None = None
+        atexit.register(self._end)
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has taken its step. Where there are several, a step ends with that of the first."""
+        begins = not self._optimizers
+        self._optimizers[id(optimizer)] = optimizer
+        if begins:
+            self._first, self._number = id(optimizer), 1
+            self._begin()
+        if begins or id(optimizer) != self._first:
+            return
+        if cuda_in_use():
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - self._since
+        waited, held = self._loads.take()
+        self._number += 1
+        if self._number == _MODEL_STEP:
+            self._inputs.close()
+        samples = sum(batches.size(batch) or 0 for batch in held) or self._inputs.samples
+        if self._timed:
+            self._sees_batch = self._sees_batch or samples is not None
+            lap = self._core_wait.lap()
+            self._timings.append(measured.Timing(self._threads, samples or 1, max(seconds - waited, 1e-9), lap))
+            if held and samples:
+                self._reads.append(measured.Read(waited / samples, lap))
+                size = sum(t.numel() * t.element_size() for t in batches.tensors(held)) / samples
+                self._dataset = {"samples": costs.samples_in(self._loads), "bytes_per_sample": size}
+        turn = next(self._turns, None)
+        if turn is None:
+            self._tell()
+            return
+        threads, self._timed = turn
+        if threads != self._threads:
+            torch.set_num_threads(threads)
+            self._threads = threads
+        self._begin()
+
+    def _begin(self) -> None:
+        """A step begins."""
+        if self._number == _MODEL_STEP - 1:
+            self._inputs.open()
+        self._loads.take()
+        self._core_wait.lap()
+        self._since = time.perf_counter()
+
+    def _first_steps(self) -> Iterator[tuple[int, bool]]:
+        """Threads of each next step, and whether it counts."""
+        for number in range(1, measured.FIRST_STEPS + 1):
+            yield self._threads, measured.is_warm(number)
+
+    def _sweep(self) -> Iterator[tuple[int, bool]]:
+        yield from ((self._threads, False) for _ in range(_MODEL_STEP))
+        counts, begun, rounds = thread_counts(), time.perf_counter(), 0
+        while True:
+            for threads in counts:
+                yield threads, False  # the first step after a change wakes the threads up
+                for _ in range(_IN_A_TURN):
+                    yield threads, True
+                if time.perf_counter() - begun > BUDGET_SECONDS:
+                    return
+            rounds += 1
+            took = time.perf_counter() - begun
+            if rounds >= 2 and took > _ENOUGH_SECONDS and measured.are_calm(self._timings):
+                return
+
+    def _end(self) -> None:
+        """The script ends: what was timed is told, where it is enough."""
+        if self._loads.open and len(self._timings) >= measured.FEWEST:
+            self._profiling = False
+            self._tell()
+
+    def _tell(self) -> None:
+        self._remove()
+        self._loads.open = False
+        profile = self._profile()
+        channel = Channel.open(self._environment, "torch", torch.__version__, None, observes=True)
+        channel.send({"type": "profile", "profile": profile})
+        channel.flush(_FLUSH_SECONDS)
+        if self._profiling:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)  # the rest of the script is no part of a profile
+        channel.close()
+
+    def _profile(self) -> dict[str, Any]:
+        """The fields of `headgate.Profile`."""
+        usual, _ = Counter(timing.samples for timing in self._timings).most_common(1)[0]
+        # A step in whose time something was evaluated, or the last of an epoch, has another number of samples.
+        timings = [timing for timing in self._timings if timing.samples == usual]
+        trained = self._trained()
+        sparse = [p for p in trained if p.grad is not None and p.grad.is_sparse]
+        dense = [p for p in trained if p.grad is None or not p.grad.is_sparse]
+        model = self._inputs.model
+        device = "cpu"
+        if trained and trained[0].device.type == "cuda":
+            device = torch.cuda.get_device_name(trained[0].device)
+        step_times, others = measured.step_times(device, timings), self._core_wait.others()
+        if self._dataset is not None:
+            self._dataset["read_seconds_per_sample"] = measured.read_seconds(self._reads) if self._loads.here else None
+        notes = ["its steps were seen from outside, at one batch size"]
+        notes += [] if self._sees_batch else ["its batch was not seen: no DataLoader and no model told of it"]
+        return {
+            "framework": "torch",
+            "framework_version": torch.__version__,
+            "source": self._environment.mode,
+            "parameters_dense": sum(p.numel() for p in dense),
+            "parameters_sparse": sum(p.numel() for p in sparse),
+            "dense_bytes": sum(p.numel() * p.element_size() for p in dense),
+            "sparse_bytes": sum(p.numel() * p.element_size() for p in sparse),
+            "layers": costs.layers([model]) if model is not None else {},
+            "dataset": self._dataset,
+            "optimizer": type(self._optimizers[self._first]).__name__,
+            "optimizer_state_bytes": costs.state_bytes(self._optimizers.values()),
+            "memory_peak_bytes": measured.memory_peak_bytes(),
+            "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated() if cuda_in_use() else None,
+            "batch": usual if self._sees_batch else None,
+            "step_times": step_times,
+            "others": others,
+            "notes": [*notes, *measured.busy_notes(step_times, others)],
+            "observed": True,
+            "sharded": any(_is_sharded(p) for p in trained),
+        }
+
+    def _trained(self) -> list[Any]:
+        groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
+        return list({id(p): p for group in groups for p in group["params"] if p.requires_grad}.values())
+
+
+class _Inputs:
+    """What models that train are given in a step.
+
+    Attributes:
+        model: The one of most parameters.
+        samples: Those of a step that it was given, by the first dimension of its first tensor; None: not seen.
+    """
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        self._depth = 0
+        self._seen: dict[int, tuple[nn.Module, int]] = {}
+        self.model: nn.Module | None = None
+        self.samples: int | None = None
+
+    def open(self) -> None:
+        """Look at every model that is called."""
+        register = nn.modules.module.register_module_forward_pre_hook
+        self._handles = [
+            register(self._enter),
+            nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def close(self) -> None:
+        """Look no more."""
+        for handle in self._handles:
+            handle.remove()
+        if self._seen:
+            self.model, samples = max(
+                self._seen.values(), key=lambda seen: sum(p.numel() for p in seen[0].parameters())
+            )
+            self.samples = samples or None
+
+    def _enter(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling():
+            return
+        self._depth += 1
+        trains = module.training and torch.is_grad_enabled()
+        if self._depth == 1 and trains and next(module.parameters(), None) is not None:
+            _, before = self._seen.get(id(module), (module, 0))
+            self._seen[id(module)] = module, before + (batches.size(given) or 0)
+
+    def _leave(self, module: nn.Module, given: object, output: object) -> None:
+        if not torch.compiler.is_compiling():
+            self._depth -= 1
+
+
+def _is_sharded(parameter: Any) -> bool:
+    return type(parameter).__name__ == "DTensor" or any(hasattr(parameter, name) for name in _SHARDS)
