@@ -203,6 +203,8 @@ class JobEntry(Entry):
     """The longest that one attempt may run, in seconds or with a unit such as `2h`."""
     stop_signal: StopSignal = "SIGTERM"
     """The signal that asks a script to end if it uses none of Headgate's libraries: a name or a number."""
+    grace: Annotated[Seconds, Field(gt=0, le=3600)] = 60.0
+    """How long the job's tasks have to save once they are asked to end, in seconds or with a unit such as `5m`."""
     moves: Annotated[Whole, Field(ge=0, le=1000)] = 2
     """How often Headgate may restart the job under a better plan, where it chose the plan itself."""
     launch: Launched | None = None
@@ -403,6 +405,7 @@ class JobDraft:
             retries=entry.retries,
             timeout=entry.timeout,
             stop_signal=entry.stop_signal,
+            grace=entry.grace,
             moves=entry.moves,
             launch=entry.launch,
             resumes=entry.resumes,

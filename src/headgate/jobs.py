@@ -165,6 +165,7 @@ class Job:
         retries: How often a failed attempt is started again, from its last checkpoint.
         timeout: Most seconds that an attempt may run.
         stop_signal: What asks it to end where it uses no library of Headgate's: name or number of a signal.
+        grace: Seconds that its tasks have to save once they are asked to end, where they can.
         moves: How often it may be moved to a better plan while it runs, where Headgate chose the one it has.
         launch: The contract by which its workers find each other, where that is not Headgate's own; `none`: no other;
             None: what its command or its script says.
@@ -205,6 +206,7 @@ class Job:
     retries: int = 0
     timeout: float | None = None
     stop_signal: str | int = "SIGTERM"
+    grace: float = 60.0
     moves: int = 2
     launch: Launched | None = None
     resumes: bool = False
@@ -242,6 +244,7 @@ class Job:
             ("retries", self.retries, self.retries >= 0, "0 or more"),
             ("moves", self.moves, self.moves >= 0, "0 or more"),
             ("parameters", self.parameters, self.parameters is None or self.parameters >= 1, "1 or more, or None"),
+            ("grace", self.grace, 0 < self.grace < math.inf, "positive seconds"),
             ("timeout", self.timeout, self.timeout is None or 0 < self.timeout < math.inf, "positive seconds, or None"),
         ):
             if not fits:
@@ -415,7 +418,7 @@ def _check_types(job: Any) -> None:
         ("args", _are_texts(job.args), "a list of texts, such as ['--epochs', '5']"),
         ("mounts", _are_texts(job.mounts), "a list of texts, such as ['/data']"),
         ("env", _is_mapping_of_texts(job.env), "a mapping from text to text, such as {'SEED': '1'}"),
-        *((name, _is_number(getattr(job, name)), "a number") for name in ("at", "priority")),
+        *((name, _is_number(getattr(job, name)), "a number") for name in ("at", "priority", "grace")),
         *((name, _is_whole(getattr(job, name)), "a whole number") for name in ("retries", "moves")),
         ("stop_signal", isinstance(job.stop_signal, str | int), "a signal, such as 'SIGINT'"),
         ("timeout", job.timeout is None or _is_number(job.timeout), "a number of seconds, or None"),

@@ -276,6 +276,10 @@ def test_a_script_that_plainly_says_so_is_known(text: str, contract: Contract, n
     alone, note = resolved(Job(name="a", script=str(tmp_path / "a.py")))
     assert alone.contract == (contract if needs else None)
     assert "--workers N" in note
+    assert "or --batch per-worker" in note
+    chosen, note = resolved(Job(name="a", script=str(tmp_path / "a.py"), batch="global"))
+    assert chosen.contract == contract
+    assert "--batch" not in note
     several, _ = resolved(Job(name="a", script=str(tmp_path / "a.py"), plan=TWO))
     assert several.contract == contract
 

@@ -56,7 +56,7 @@ def test_more_workers_than_a_batch_has_samples_are_for_a_batch_that_grows() -> N
     ("job", "of", "why"),
     [
         (launched(), SEEN, "nobody said what its script does with its batch"),
-        (launched(launch=None, batch="global"), SEEN, "nothing says by which launcher"),
+        (launched(launch=None, batch="global"), SEEN, "nothing says how workers of its script would meet"),
         (launched(batch="global"), replace(SEEN, batch=None), "does not tell the batch"),
     ],
 )

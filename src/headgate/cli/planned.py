@@ -117,7 +117,7 @@ def _words(answer: RankedPlans) -> list[str]:
         whole = [size for size in sizes if size is not None]
         least, most = min(whole), max(whole)
     batch = (
-        "the script's own batch, divided"
+        ("the script's own batch" + ", divided" * (plan.workers > 1))
         if most is None
         else f"{least} samples"
         if least == most

@@ -48,6 +48,7 @@ class TaskRecord:
         stopping: It was asked to end.
         again: It was started again in this attempt.
         saves: Its script may save a checkpoint of its own when it is asked to end.
+        grace: Seconds that it has to save when it is asked to end, where it can.
         most_bytes: The most memory that it used.
         idle: It has used hardly any of what it is entitled to for a while.
     """
@@ -58,6 +59,7 @@ class TaskRecord:
     joins: bool = False
     again: bool = False
     saves: bool = False
+    grace: float = CONNECTED_GRACE_SECONDS
     leaving: bool = False
     stopping: bool = False
     connected: bool = False
@@ -104,7 +106,7 @@ class TaskRecord:
         gone (`broken`) and its script can save nothing."""
         self.stopping = True
         saves = self.connected or (self.saves and not broken)
-        grace = 0.0 if kill else CONNECTED_GRACE_SECONDS if saves else GRACE_SECONDS
+        grace = 0.0 if kill else self.grace if saves else GRACE_SECONDS
         return StopTask(self.id, grace, reason, self.leaving)
 
 
@@ -280,7 +282,9 @@ class JobRecord:
         id = self.id.task(name)
         self.starts[name] += 1
         again = self.starts[name] > 1
-        task = self.tasks[id] = TaskRecord(id, node, gpus, joins, again=again, saves=self.spec.resumes)
+        task = self.tasks[id] = TaskRecord(
+            id, node, gpus, joins, again=again, saves=self.spec.resumes, grace=self.spec.grace
+        )
         self.jobs.on.setdefault(node, {})[id] = (self, task)
         return task
 

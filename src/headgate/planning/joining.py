@@ -25,7 +25,7 @@ def alone(job: Job, profile: Profile) -> str:
         named = profile.framework or "an unknown framework"
         return profile.alone or ("" if known else f"Headgate joins no workers of {named}")
     if job.contract is None:
-        return "its script calls no library of Headgate's, and nothing says by which launcher its workers would meet"
+        return "nothing says how workers of its script would meet: --launch, with --batch, for one of another launcher"
     if job.batch is None:
         return (
             "nobody said what its script does with its batch in several workers: --batch per-worker, or --batch global"
