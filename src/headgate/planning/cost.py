@@ -278,8 +278,8 @@ class CostModel:
         if self.profile.dense_bytes is None:
             notes.append("the profile has no size of the model: what is sent counts as nothing")
         if self.profile.batch is None:
-            each = " of a worker" if self.grows else ""
-            notes.append(f"the profile has no batch: {self.batch} samples a step{each} are assumed")
+            of_each = " of a worker" if self.grows else ""
+            notes.append(f"the profile has no batch: {self.batch} samples a step{of_each} are assumed")
         if self.profile.is_busy:
             used = "" if self.profile.others is None else f" {self.profile.others:.0%} of"
             waited = f"its steps waited {self.profile.waited:.0%} of the time for a core, and may take much less"

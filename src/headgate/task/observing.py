@@ -110,7 +110,7 @@ def _watch_steps(module: Any, environment: TaskEnvironment, loads: Loads) -> Non
 
 
 def _watch_loaders(module: Any, loads: Loads) -> None:
-    kind = getattr(module, "_BaseDataLoaderIter", None)
+    kind: Any = getattr(module, "_BaseDataLoaderIter", None)
     original = getattr(kind, "__next__", None)
     if original is None:
         return

@@ -1,0 +1,424 @@
+"""Plans for jobs whose users state none, worked out beside the hub's loop.
+
+`Choosing` finds a plan before a job starts. `Replanning` moves a running job to a better one, where what is left of the
+job is worth a restart. A script for another launcher saves by itself when it is asked to end: it is not asked for a
+checkpoint before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from headgate.cluster import Cluster, Node
+from headgate.engines import scripts
+from headgate.errors import HeadgateError, UsageError
+from headgate.events import (
+    ENDED,
+    Action,
+    CheckpointDone,
+    Event,
+    Fitted,
+    JobPlanned,
+    MoveRequested,
+    PlanJob,
+    Progress,
+    StopRequested,
+    TaskExited,
+    TaskStarted,
+)
+from headgate.hub.parts.engines import Engines
+from headgate.hub.parts.forecasting import Forecasting
+from headgate.hub.parts.nodes import Nodes
+from headgate.hub.state.job import LiveJob
+from headgate.hub.state.live_runs import Component, LiveRuns
+from headgate.identifiers import JobId
+from headgate.jobs import Job
+from headgate.planning.candidates import tells
+from headgate.planning.choosing import Choice, JobToPlan, choose, grown, has_choice, starts_at_once
+from headgate.planning.joining import alone
+from headgate.planning.moving import Move, Standing, better
+from headgate.plans import Plan
+from headgate.profiles import Profile
+from headgate.profiling import store
+from headgate.profiling.calibration import calibrated
+from headgate.profiling.history import FEWEST_STEPS, samples_of
+
+_MOST_AT_ONCE = 500
+"""Jobs times nodes for which plans without a profile are made on the hub's loop: that takes up to some 50 ms."""
+
+
+class Choosing(Component):
+    """Answers `PlanJob`. The jobs of a run are planned together.
+
+    Args:
+        home: Headgate's folder.
+        live_runs: Where the runs are.
+        nodes: Where their tasks can go.
+        machine: The node that stored profiles were measured on.
+        step: Tells the controller.
+    """
+
+    def __init__(
+        self, home: Path, live_runs: LiveRuns, nodes: Nodes, machine: Node, step: Callable[[Event], None]
+    ) -> None:
+        self._home = home
+        self._live_runs = live_runs
+        self._nodes = nodes
+        self._machine = machine
+        self._step = step
+        self._loop = asyncio.get_running_loop()
+        self._asked: list[PlanJob] = []
+        self._plans: dict[JobId, Plan] = {}
+        self._work: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()  # whoever is planned later knows what went before
+
+    def plan(self, action: PlanJob) -> None:
+        """Take in a question."""
+        if not self._asked:
+            self._loop.call_soon(self._begin)
+        self._asked.append(action)
+
+    def moved(self, job: JobId, plan: Plan) -> None:
+        """A job has another plan now."""
+        self._plans[job] = plan
+
+    def forget(self, run: str) -> None:
+        self._plans = {job: plan for job, plan in self._plans.items() if job.run != run}
+
+    def close(self) -> None:
+        for task in self._work:
+            task.cancel()
+
+    def used(self, cluster: Cluster, besides: JobId | None = None) -> Counter[str]:
+        """How many tasks jobs other than `besides` have on each node of these: those that run, or are about to."""
+        names = {node.name for node in cluster.nodes}
+        found: Counter[str] = Counter()
+        for job, plan in self._plans.items():
+            _, live = self._live_runs.find(job)
+            soon = live.state == "waiting" and (live.attempt > 0 or starts_at_once(live.spec))
+            if job != besides and (soon or live.state in ("running", "stopping")):
+                found.update(name for name in (*plan.worker_nodes, *plan.server_nodes) if name in names)
+        return found
+
+    # --- answering --------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        by_run: dict[str, list[PlanJob]] = {}
+        for action in self._asked:
+            self._plans.pop(action.job, None)  # of one that is planned anew
+            by_run.setdefault(action.job.run, []).append(action)
+        self._asked = []
+        for run, actions in by_run.items():
+            if run not in self._live_runs.runs:
+                continue
+            try:
+                self._plan(actions, self._nodes.cluster(self._live_runs.runs[run].submission))
+            except UsageError as error:  # a node has gone since it was handed in
+                self._refuse(actions, error)
+            except Exception as error:  # noqa: BLE001  # these jobs cannot be planned, and others can
+                self._give_up(actions, error)
+
+    def _plan(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
+        is_long = len(actions) * len(cluster.nodes) > _MOST_AT_ONCE
+        if is_long or any(self._profiled(action, cluster) for action in actions):
+            task = self._loop.create_task(self._try_to_answer(actions, cluster))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+        else:  # at once, for there is nothing to search
+            asked = [self._ask(action, None) for action in actions]
+            self._told(actions, choose(asked, cluster, used=self.used(cluster)))
+
+    def _profiled(self, action: PlanJob, cluster: Cluster) -> bool:
+        run, live = self._live_runs.find(action.job)
+        return run.submission.mode == "run" and live.profile is not None and has_choice(cluster, action.spec)
+
+    def _ask(self, action: PlanJob, profile: Profile | None) -> JobToPlan:
+        run, _ = self._live_runs.find(action.job)
+        environment = {**run.submission.environment, **action.spec.env}
+        return JobToPlan(action.spec, profile, scripts.other_cluster(action.spec, environment))
+
+    async def _try_to_answer(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
+        try:
+            await self._answer(actions, cluster)
+        except Exception as error:  # noqa: BLE001  # as above
+            self._give_up(actions, error)
+
+    async def _answer(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
+        async with self._turn:
+            asked = []
+            for action in actions:
+                if action.job.run not in self._live_runs.runs:
+                    return  # it has ended while others were planned
+                _, live = self._live_runs.find(action.job)
+                known = live.profile if self._profiled(action, cluster) else None
+                asked.append(self._ask(action, store.parse(json.loads(known)) if known is not None else None))
+            run, _ = self._live_runs.find(actions[0].job)
+            used = self.used(cluster)
+            if run.submission.cluster:
+                cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
+            search = partial(choose, used=used, measured_on=self._machine)
+            try:
+                found = await asyncio.to_thread(search, asked, cluster)
+            except Exception as error:  # noqa: BLE001  # a profile is odd: its job runs all the same
+                self._live_runs.failed("no plan was searched for", error, run.id)
+                plain = [replace(each, profile=None) for each in asked]
+                found = await asyncio.to_thread(partial(choose, used=used), plain, cluster)
+            self._told(actions, found)
+
+    def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:
+        for action, each in zip(actions, found):
+            if action.job.run not in self._live_runs.runs:
+                continue
+            if isinstance(each, UsageError):
+                self._refuse([action], each)
+                continue
+            run, live = self._live_runs.find(action.job)
+            if live.state in ENDED:
+                continue
+            self._plans[action.job] = each.plan
+            live.spec, live.plan = action.spec, json.dumps(asdict(each.plan))
+            if each.why and run.submission.mode == "run":
+                self._live_runs.event(run, "plan", each.why, live.spec.name)
+            self._step(JobPlanned(action.job, action.revision, each.plan))
+
+    def _give_up(self, actions: Sequence[PlanJob], error: Exception) -> None:
+        left = [action for action in actions if action.job.run in self._live_runs.runs]
+        if left:
+            self._live_runs.failed("no plan could be made", error, left[0].job.run)
+            self._refuse(left, UsageError("no plan could be made"))
+
+    def _refuse(self, actions: Sequence[PlanJob], error: UsageError) -> None:
+        for action in actions:
+            run, live = self._live_runs.find(action.job)
+            self._live_runs.event(run, "warning", str(error), live.spec.name)
+            self._step(StopRequested(action.job))
+
+
+_EFFORT = 30.0  # seconds between two looks for each CPU second that the last one took
+
+
+@dataclass(slots=True)
+class _Starts:
+    """What starts of a job cost.
+
+    Args:
+        attempt: Which began last.
+        began: When it did, before that what the end of the former one took; None: it has reported since.
+        seen: When the job reported last.
+        ending: Seconds from that to the end of the attempt.
+        cost: Seconds of the latest start.
+    """
+
+    attempt: int = 0
+    began: float | None = None
+    seen: float | None = None
+    ending: float = 0.0
+    cost: float | None = None
+
+
+@dataclass(slots=True)
+class _ReplannedJob:
+    """What is known of a job that may be moved.
+
+    Args:
+        profile: Of the job as a whole.
+        measured: Samples a second of the plans that it ran by.
+        moves: How often it was moved.
+        move: What is to be done once it has saved a checkpoint.
+        not_before: When it may be looked at again.
+    """
+
+    profile: Profile
+    measured: dict[Plan, float] = field(default_factory=dict)
+    moves: int = 0
+    move: Move | None = None
+    looking: bool = False
+    not_before: float = 0.0
+
+
+class Replanning(Component):
+    """Hears what is left of jobs. Where another plan saves more than it costs, it has the job save a checkpoint and,
+    once that is there, go on from it by the other plan.
+
+    Args:
+        home: Headgate's folder.
+        live_runs: Where the runs are.
+        nodes: Where tasks can go.
+        engines: What brings an order to a task.
+        forecasting: Knows how fast jobs are.
+        choosing: Knows which nodes are taken.
+        machine: The node that stored profiles were measured on.
+        step: Tells the controller.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        live_runs: LiveRuns,
+        nodes: Nodes,
+        engines: Engines,
+        forecasting: Forecasting,
+        choosing: Choosing,
+        machine: Node,
+        step: Callable[[Event], None],
+    ) -> None:
+        self._home = home
+        self._live_runs = live_runs
+        self._nodes = nodes
+        self._engines = engines
+        self._forecasting = forecasting
+        self._choosing = choosing
+        self._machine = machine
+        self._step = step
+        self._watched: dict[JobId, _ReplannedJob | None] = {}  # None: it is never moved
+        self._starts: dict[JobId, _Starts] = {}
+        self._work: set[asyncio.Task[None]] = set()
+
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        match event:
+            case TaskStarted(task):
+                self._begins(task.job)
+            case Progress(task, step) if step is not None:
+                self._reported(task.job)
+            case Fitted(job, seconds=float(left)) if (watched := self._watched.get(job)) and self.considers(job):
+                watched.looking = True
+                looking = asyncio.get_running_loop().create_task(self._look(job, watched, left))
+                self._work.add(looking)
+                looking.add_done_callback(self._work.discard)
+            case CheckpointDone(task):
+                self._saved(task.job)
+            case TaskExited(task):
+                self._ends(task.job)
+
+    def considers(self, job: JobId) -> bool:
+        """Whether it would move a job now, if enough is left of it."""
+        watched = self._watched.get(job)
+        if watched is None or watched.looking or watched.move is not None or time.monotonic() < watched.not_before:
+            return False
+        live = self._live_runs.find(job)[1]
+        return live.state == "running" and watched.moves < live.spec.moves
+
+    def forget(self, run: str) -> None:
+        for kept in (self._watched, self._starts):
+            for job in [job for job in kept if job.run == run]:
+                del kept[job]
+
+    def close(self) -> None:
+        for task in self._work:
+            task.cancel()
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def _begins(self, job: JobId) -> None:
+        """A task of a job has started: the first of an attempt tells when that began. What it waited for room before is
+        no cost of a start."""
+        starts, attempt = self._starts.setdefault(job, _Starts()), self._live_runs.find(job)[1].attempt
+        if starts.attempt != attempt:
+            starts.attempt, starts.began = attempt, time.monotonic() - starts.ending
+
+    def _reported(self, job: JobId) -> None:
+        now, starts = time.monotonic(), self._starts.setdefault(job, _Starts())
+        if starts.began is not None:
+            starts.cost, starts.began = now - starts.began, None
+        starts.seen = now
+        self._watch(job)
+
+    def _ends(self, job: JobId) -> None:
+        if (starts := self._starts.get(job)) is not None and starts.seen is not None:
+            starts.ending = time.monotonic() - starts.seen
+        if (watched := self._watched.get(job)) is not None:
+            watched.move = None  # the attempt is ending: what it saves now is no answer
+
+    def _watch(self, job: JobId) -> None:
+        """Begin to watch a job, where it may ever be moved."""
+        run, live = self._live_runs.find(job)
+        if live.profile is None or live.current is None or job in self._watched:
+            return
+        spec, profile = live.spec, store.parse(json.loads(live.profile))
+        self._watched[job] = None
+        if spec.plan is not None or spec.moves == 0 or run.submission.mode != "run" or not tells(profile):
+            return
+        if profile.observed and (not spec.resumes or alone(spec, profile)):
+            return
+        if scripts.other_cluster(spec, {**run.submission.environment, **spec.env}):  # said when it was planned
+            return
+        with suppress(HeadgateError):  # a node has just gone
+            if has_choice(self._nodes.cluster(run.submission), spec):
+                self._watched[job] = _ReplannedJob(profile)
+
+    async def _look(self, job: JobId, watched: _ReplannedJob, seconds_left: float) -> None:
+        """See whether another plan is worth it."""
+        run, live = self._live_runs.find(job)
+        attempt, effort = live.attempt, 0.0
+        try:
+            if live.current is None or (lowest := live.current.lowest) is None:
+                return
+            if live.spec.contract is None and not live.current.is_connected(lowest):
+                return
+            standing = self._standing(job, watched, live, live.current.plan, seconds_left)
+            if standing is None or not standing.could_pay:
+                return
+            cluster = self._nodes.cluster(run.submission)
+            if run.submission.cluster:
+                cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
+            used = self._choosing.used(cluster, job)
+            move, effort = await asyncio.to_thread(self._better, live.spec, watched, standing, cluster, used)
+            if move is None or live.attempt != attempt or live.state != "running":
+                return
+            watched.move = move
+            if live.spec.contract is not None:
+                self._saved(job)
+            else:
+                self._engines.of(job.run).send(job.task(lowest), {"type": "checkpoint"})
+        except (HeadgateError, ValueError, ArithmeticError, KeyError):
+            return  # a node has gone, the run has ended, or nothing can be said: the job goes on as it is
+        finally:
+            watched.looking = False
+            watched.not_before = time.monotonic() + _EFFORT * effort
+
+    def _standing(
+        self, job: JobId, watched: _ReplannedJob, live: LiveJob, plan: Plan, seconds_left: float
+    ) -> Standing | None:
+        """How a job stands; None: nobody knows yet."""
+        seconds, samples = self._forecasting.step_seconds(job, FEWEST_STEPS), samples_of(plan, watched.profile)
+        restart = self._starts[job].cost
+        if seconds is None or samples is None or restart is None:
+            return None
+        rate = watched.measured[plan] = samples / seconds
+        return Standing(plan, rate, seconds_left, restart, live.spec.moves - watched.moves)
+
+    def _better(
+        self, spec: Job, watched: _ReplannedJob, standing: Standing, cluster: Cluster, used: Collection[str]
+    ) -> tuple[Move | None, float]:
+        """The move that is worth it, and the CPU seconds that it took to know; in a thread of its own."""
+        from headgate.planning.correcting import Corrected  # its numerics take half a second to import
+
+        began = time.thread_time()
+        corrected = Corrected(
+            spec, cluster, watched.profile, list(watched.measured.items()), used=used, measured_on=self._machine
+        )
+        [best] = corrected.ranked(1)
+        move = better(standing, best) if best.plan != corrected.like(standing.plan) else None
+        return move, time.thread_time() - began
+
+    def _saved(self, job: JobId) -> None:
+        """A job may be started again: it has saved a checkpoint, or will as it ends."""
+        watched = self._watched.get(job)
+        if watched is None or watched.move is None:
+            return
+        move, watched.move = watched.move, None
+        run, live = self._live_runs.find(job)
+        if live.state in ENDED:
+            return
+        watched.moves += 1
+        why = move.why + grown(live.spec, watched.profile, move.plan)
+        self._live_runs.event(run, "plan", why, live.spec.name)
+        self._step(MoveRequested(job, move.plan, "moved to a better plan"))
