@@ -191,7 +191,10 @@ def launch(
     env = _with_defaults(job, environment, threads, task.name.is_server)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
     if observe:
-        env |= {"PYTHONPATH": f"{observation(injected)}{os.pathsep}{env['PYTHONPATH']}", OBSERVE: "1"}
+        env |= {
+            "PYTHONPATH": f"{observation(injected)}{os.pathsep}{env['PYTHONPATH']}",
+            OBSERVE: "headgate.torch.observer",
+        }
     env.pop("HEADGATE_RESUME", None)
     env |= _told(task, injected, checkpoints, resume, mode)
     if gpus is not None:

@@ -27,6 +27,7 @@ _FRAMEWORK: Mapping[Contract, str] = {
     "deepspeed": "torch",
     "tensorflow": "tensorflow",
     "jax": "jax",
+    "mpi": "mpi",
 }
 
 
@@ -52,7 +53,7 @@ class ShownSteps:
 
 def tells_by_printing(job: Job) -> bool:
     """Whether nothing but what a script prints tells of its steps: its framework has no hook for them."""
-    return job.contract in ("tensorflow", "jax")
+    return job.contract in ("tensorflow", "jax", "mpi")
 
 
 def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:

@@ -10,13 +10,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, Callable
 
 from headgate.task.environment import TaskEnvironment
 
 VARIABLE = "HEADGATE_OBSERVE"
-"""Set in the environment of a task whose steps are to be seen."""
+"""In the environment of a task whose steps are to be seen: the module whose `StepObserver` is told of them."""
 
 
 class Loads:
@@ -52,14 +53,15 @@ class Loads:
 
 def install() -> None:
     """Have this process observed where its task is to be; programs that it starts are not."""
-    if os.environ.pop(VARIABLE, None) is None:
+    observer = os.environ.pop(VARIABLE, "")
+    if not observer:
         return
     environment, loads = TaskEnvironment.read(), Loads()
     sys.meta_path.insert(
         0,
         _AfterImport(
             {
-                "torch.optim.optimizer": lambda module: _watch_steps(module, environment, loads),
+                "torch.optim.optimizer": lambda module: _watch_steps(module, observer, environment, loads),
                 "torch.utils.data.dataloader": lambda module: _watch_loaders(module, loads),
             }
         ),
@@ -88,7 +90,7 @@ class _AfterImport:
         return spec
 
 
-def _watch_steps(module: Any, environment: TaskEnvironment, loads: Loads) -> None:
+def _watch_steps(module: Any, name: str, environment: TaskEnvironment, loads: Loads) -> None:
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is None:  # an older PyTorch
         return
@@ -101,9 +103,8 @@ def _watch_steps(module: Any, environment: TaskEnvironment, loads: Loads) -> Non
             handle.remove()
             return
         if observer is None:
-            from headgate.torch.observer import Observer  # PyTorch is imported by now
-
-            observer = Observer(environment, loads, handle.remove)
+            # It needs PyTorch, which is there by now.
+            observer = import_module(name).StepObserver(environment, loads, handle.remove)
         observer.stepped(optimizer)
 
     handle = register(stepped)

@@ -28,7 +28,7 @@ _SHARDS = ("_fsdp_flattened", "ds_id")
 """Attributes that FSDP and DeepSpeed's ZeRO-3 give to parameters."""
 
 
-class Observer:
+class StepObserver:
     """Times the first steps, tells a profile, and observes no more. Under `headgate profile` the steps run on several
     numbers of threads, and the script ends then.
 
