@@ -45,7 +45,7 @@ class WorkloadEntry(JobEntry):
     """The size of `workload`: `small`, or `full` as in its paper."""
     steps: Annotated[Whole, Field(gt=0)] | None = None
     """How many steps `workload` makes after its warm-up; without it, as many as it makes by itself."""
-    batch: Annotated[Whole, Field(gt=0)] | None = None
+    batch: Annotated[Whole, Field(gt=0)] | None = None  # type: ignore[assignment]  # a study states every plan
     """How many samples a step of `workload` has; without it, as many as it has by itself."""
     takes: Annotated[Seconds, Field(gt=0)] | None = None
     """About how long one run takes, for the planned time: seconds, or with a unit: `40s`."""
@@ -238,7 +238,8 @@ def _drafts(
             key = "after" if entry.after is not None else "plan"
             file.problem((*place, key), f"found `{key}`", "a study decides that: remove it")
             continue
-        found.append((JobDraft(file, wrong, listed, index, entry), entry))
+        # What a job says of its batch is for plans that Headgate chooses.
+        found.append((JobDraft(file, wrong, listed, index, entry.model_copy(update={"batch": None})), entry))
     return found
 
 
