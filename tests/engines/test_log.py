@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate.engines import log as module
-from headgate.engines.log import BYTES_A_SECOND, LINES_A_SECOND, TaskLog
+from headgate.engines.log import BYTES_A_SECOND, GATHER_SECONDS, LINES_A_SECOND, TaskLog
 
 
 @pytest.fixture
@@ -123,6 +123,16 @@ def test_who_writes_too_fast_waits_for_the_next_second(path: Path) -> None:
     log.write(half, 7.25)
     assert log.resumes_in(7.25) == 0.75
     assert log.resumes_in(8.0) == 0.0
+    log.close()
+
+
+def test_one_that_prints_all_the_time_is_read_fifty_times_a_second(path: Path) -> None:
+    log = TaskLog(str(path))
+    waits = []
+    for data, now in ((b"step\n", 1.0), (b"step\n", 1.001), (b"step\n", 1.03), (b"step\n", 5.0), (b"x" * 20_000, 5.02)):
+        log.write(data, now)
+        waits.append(log.resumes_in(now))
+    assert waits == [0.0, GATHER_SECONDS, GATHER_SECONDS, 0.0, 0.0]
     log.close()
 
 

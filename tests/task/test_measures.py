@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.task import ProgressReporter, Saver, StepSpans, Stop, fit_line
-from headgate.task.measured import is_sampled, is_told, is_warm
+from headgate.task.measured import StepSampling, is_told, is_warm
 
 
 def ticking(times: list[float]) -> Callable[[], float]:
@@ -163,10 +163,15 @@ def test_the_training_side_keeps_to_the_syntax_of_python_3_9() -> None:
 
 
 def test_the_spans_of_few_of_the_first_steps_are_told_and_of_all_that_are_measured_later() -> None:
-    assert [number for number in range(1, 102) if is_sampled(number) and is_told(number)] == [
-        *(3, 4, 5, 6, 7),
-        *(50, 51, 100, 101),
-    ]
+    now = [0.0]
+    sampling = StepSampling(clock=lambda: now[0])
+    told = []
+    for number in range(1, 1302):
+        # Steps of 10 ms; from the hundredth on of 1 ms; then of 20 ms.
+        now[0] += 0.010 if number <= 100 else 0.001 if number <= 900 else 0.020
+        if sampling.takes(number) and is_told(number):
+            told.append(number)
+    assert told == [3, 4, 5, 6, 7, 50, 51, 100, 101, 150, 400, 401, 800, 801, 1200, 1201, 1250, 1251, 1300, 1301]
     assert [number for number in range(1, 5) if is_warm(number)] == [3, 4]
 
 

@@ -13,6 +13,12 @@ LOG_BYTES = 32 * 2**20
 BYTES_A_SECOND = 32 * 2**20
 """Most that is read of a task's output in a second; a task that writes faster waits, and the others do not."""
 
+GATHER_SECONDS = 0.02
+"""How long output of a task that prints all the time is left in its pipe. Each line that is waited for wakes this
+process, and that costs the task more than writing it."""
+_LITTLE_BYTES = 1 << 14
+"""A quarter of a pipe: a task that prints more meanwhile is read on at once, so that it does not wait for room."""
+
 LINES_A_SECOND = 1000
 _LAST_LINES = 100
 """Of a flood so many are handed on at its end: there stands why a script failed."""
@@ -29,6 +35,8 @@ class TaskLog:
         self._size = 0
         self._partial = b""
         self._second = -1
+        self._read_at = float("-inf")
+        self._gathers = False
         self._lines = 0
         self._bytes = 0
         self._skipped: deque[bytes] = deque(maxlen=_LAST_LINES)
@@ -38,6 +46,8 @@ class TaskLog:
         """Append `data`; its complete lines, at most `LINES_A_SECOND` of them. A file that cannot be written sets
         `trouble`."""
         self._append(data)
+        self._gathers = now - self._read_at < 2 * GATHER_SECONDS and len(data) <= _LITTLE_BYTES
+        self._read_at = now
         if int(now) != self._second:
             self._second, self._lines, self._bytes = int(now), 0, 0
         self._bytes += len(data)
@@ -55,7 +65,7 @@ class TaskLog:
     def resumes_in(self, now: float) -> float:
         """Seconds until more may be read; 0 when at once."""
         if self._bytes < BYTES_A_SECOND or int(now) != self._second:
-            return 0.0
+            return GATHER_SECONDS if self._gathers else 0.0
         return int(now) + 1 - now
 
     def rest(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log
@@ -16,8 +17,10 @@ FIRST_STEPS = 20
 """Steps at the start that are all sampled."""
 _WARM = 2
 _TOLD = 5
-_EVERY = 50
+_EVERY, _MOST = 50, 50 * 2**10
 _IN_A_ROW = 2
+_LEAST_SECONDS = 0.25
+"""Between two rows of steps that are measured: each costs about as much as a short step of a small model."""
 
 BUSY = 0.1
 """Part of the time that threads wait on a machine whose times are not to be taken for true."""
@@ -85,9 +88,38 @@ class Step:
         return {"spans": [{"name": n, "seconds": self.spans[n], "begin": self.begins[n]} for n in names]}
 
 
-def is_sampled(number: int) -> bool:
-    """Whether the step of that number, counted from 1, is measured: the first twenty, then two in every fifty."""
-    return number <= FIRST_STEPS or number % _EVERY < _IN_A_ROW
+class StepSampling:
+    """Which steps are measured: the first twenty, then two in every fifty. Where fifty steps take less than a quarter
+    of a second, it is two in every 100, 200, and so on: each of these rows is one of the fifties too, so that workers
+    that step together measure the same steps, however their clocks differ.
+
+    Args:
+        every_step: Measure all steps.
+        clock: Seconds, never going back.
+    """
+
+    def __init__(self, every_step: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._every = 1 if every_step else _EVERY
+        self._row, self._row_began = 0, 0.0
+
+    def takes(self, number: int) -> bool:
+        """Whether the step of that number, counted from 1, is measured."""
+        place = number % self._every
+        if place >= _IN_A_ROW:
+            return number <= FIRST_STEPS
+        if place == 0 and self._every > 1 and number != self._row:  # one that was dropped is asked for again
+            self._adapt(number)
+        return True
+
+    def _adapt(self, number: int) -> None:
+        now = self._clock()
+        if self._row:
+            of_a_step = (now - self._row_began) / (number - self._row)
+            self._every = _EVERY
+            while self._every * of_a_step < _LEAST_SECONDS and self._every < _MOST:
+                self._every *= 2
+        self._row, self._row_began = number, now
 
 
 def is_warm(number: int) -> bool:
@@ -107,8 +139,8 @@ def read_seconds(reads: Iterable[Read]) -> float | None:
 
 
 class StepMeter:
-    """Times the steps of a framework that does not part forward from backward: the first twenty, and two in every fifty
-    after. Other steps cost a comparison a mark, and are not waited for.
+    """Times the steps of a framework that does not part forward from backward, as of `StepSampling`. Other steps cost a
+    comparison a mark, and are not waited for.
 
     Args:
         deliver: Takes each measured step.
@@ -126,7 +158,7 @@ class StepMeter:
     ) -> None:
         self._deliver = deliver
         self._wait = wait
-        self._every_step = every_step
+        self._sampling = StepSampling(every_step)
         self._spans = StepSpans()
         self._open = self._waited = False
         self.steps = 0
@@ -140,7 +172,7 @@ class StepMeter:
             done: What the step before computed; waited for if this one is sampled.
         """
         self._open, self.samples = True, None
-        self.sampled = self._every_step or is_sampled(self.steps + 1)
+        self.sampled = self._sampling.takes(self.steps + 1)
         if self.sampled:
             if not self._waited:
                 self._wait(done)

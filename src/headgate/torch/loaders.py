@@ -104,8 +104,12 @@ class Loaders:
 
     def anchor(self, feeding: Set[int]) -> Iteration | None:
         """The outermost of the iterations numbered in `feeding`: the first that was created and is still going."""
-        running = [i for i in (state.current() for state in self.states) if i is not None and i.number in feeding]
-        return min(running, key=lambda iteration: iteration.number, default=None)
+        first: Iteration | None = None
+        for state in self.states:  # in every step
+            each = state.current()
+            if each is not None and each.number in feeding and (first is None or each.number < first.number):
+                first = each
+        return first
 
     def enter_epoch(self) -> None:
         self.epoch += 1

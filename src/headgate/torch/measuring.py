@@ -74,7 +74,9 @@ class Measuring:
 def fetched(values: Sequence[Any]) -> Sequence[Any]:
     """The values, numbers in place of those on a GPU, which come together."""
     on_device = [v.detach().double().reshape(()) for v in values if _single_on_gpu(v)]
-    numbers = iter(torch.stack(on_device).tolist() if on_device else [])
+    if not on_device:
+        return values
+    numbers = iter(torch.stack(on_device).tolist())
     return [next(numbers) if _single_on_gpu(value) else value for value in values]
 
 

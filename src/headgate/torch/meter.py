@@ -1,7 +1,7 @@
 """Times sampled steps: where their seconds went, and on one of them how many FLOPs they took.
 
-A step is sampled when it is one of the first twenty, or one of two in every fifty after. Only then is the model hooked
-and a GPU waited for; other steps cost a comparison a mark.
+Only for a step that is sampled (`headgate.task.measured.StepSampling`) is the model hooked and a GPU waited for; other
+steps cost a comparison a mark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from headgate.task import StepSpans
-from headgate.task.measured import is_sampled
+from headgate.task.measured import StepSampling
 from headgate.torch.backend import Movement, Passage, RoundResult
 from headgate.torch.rng import cuda_in_use
 
@@ -96,7 +96,7 @@ class Meter:
     def __init__(self, models: Sequence[nn.Module], deliver: Callable[[Step], None], every_step: bool = False) -> None:
         self._models = models
         self._deliver = deliver
-        self._every_step = every_step
+        self._sampling = StepSampling(every_step)
         self._spans = StepSpans(_clock)
         self._sampled = False
         self._transfers: list[dict[str, Any]] = []
@@ -115,7 +115,7 @@ class Meter:
         self.completed = False
         self.samples = None
         number = self.steps + 1
-        self._sampled = self._every_step or is_sampled(number)
+        self._sampled = self._sampling.takes(number)
         if self._sampled:
             self._depth = 0
             self._transfers = []

@@ -140,7 +140,7 @@ class Session(TaskSession):
             self._step()
         self._progress.step, self._progress.said = self.steps, step
         if isinstance(loss, torch.Tensor):
-            loss = loss.detach() if loss.is_cuda else loss.detach().clone()  # the script may change it in place
+            loss = _kept(loss)
         part: Any = 1.0  # of the job's loss
         if self._worker is not None:
             metrics = {**self._worker.metrics, **metrics}
@@ -446,3 +446,10 @@ def steps_on_mean(scheduler: Any, mean: Callable[[Any], Any]) -> None:
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     scheduler.__class__ = type(kind.__name__, (kind,), {**names, "step": step})
+
+
+def _kept(loss: torch.Tensor) -> Any:
+    """A loss as it is now, since the script may change it in place: of a CPU at once, of a GPU without waiting for it."""
+    if loss.is_cpu and loss.numel() == 1 and not loss.is_complex():
+        return loss.item()
+    return loss.detach() if loss.is_cuda else loss.detach().clone()
