@@ -33,15 +33,16 @@ demo: $(VENV)/demo.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" headgate run examples/jobs.yaml
 	@echo "Open the report in a browser; \`$(BIN)/headgate metrics\` shows the figures here."
 
-# Tests run in two processes side by side, see tests/conftest.py; those that are named run one after another.
+# Tests run in three processes, see tests/conftest.py: they wait half of their time, for hubs, clusters and containers to
+# start and to end. Those that are named run one after another.
 test: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(or $(TESTS),--numprocesses 2 -m "not long and not slow")
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(or $(TESTS),--numprocesses 3 -m "not long and not slow")
 
 test-all:
-	@$(MAKE) --no-print-directory test TESTS='--numprocesses 2 -m "not long"'
+	@$(MAKE) --no-print-directory test TESTS='--numprocesses 3 -m "not long"'
 
 test-long: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 2 -m long
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 3 -m long
 	@tests/v2/run $(CURDIR)/$(BIN)/python containers
 
 test-v2: $(VENV)/pytest.stamp

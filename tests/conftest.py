@@ -21,27 +21,12 @@ if TYPE_CHECKING:
 CONTRACTS = "/headgate/testing/"
 """A skip that a contract suite raises itself says what its subject does not claim; no installation would cure that."""
 
-OF_THE_MACHINE = {
-    "cli",
-    "distributed",
-    "engines",
-    "faults",
-    "hub",
-    "isolation",
-    "lab",
-    "studies",
-    "test_docs.py",
-    "test_readme.py",
-    "v2",
-}
+OF_THE_MACHINE = {"distributed", "engines", "faults", "hub", "isolation", "lab", "studies", "v2"}
 """Tests of hubs, boxes and labs, which look at the machine as a whole and at how its cores are shared: where tests run
 in several processes, one of these runs after another, and what runs beside them has to stand back."""
 
-BESIDE = "test_python_blocks_run"
-"""Of these, a test whose cases only train something, and go with the others."""
-
-LONG = {"torch", "keras", "jax"}
-"""Folders to begin with beside them."""
+LONG = {"torch", "keras", "jax", "test_docs.py", "test_readme.py"}
+"""What to begin with beside them."""
 
 LAST = "ray"
 """Those that start Ray, where one serves most of them: for whoever is free first."""
@@ -106,7 +91,7 @@ def _part(nodeid: str) -> str:
 
 
 def _is_of_the_machine(nodeid: str) -> bool:
-    return _part(nodeid) in OF_THE_MACHINE and BESIDE not in nodeid
+    return _part(nodeid) in OF_THE_MACHINE
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -114,12 +99,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     """All tests of the machine in one process, in their order; the others one by one to whoever is free."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class TwoHalves(LoadScopeScheduling):  # type: ignore[misc]  # has no types
+    class MachineAndOthers(LoadScopeScheduling):  # type: ignore[misc]  # has no types
         def _split_scope(self, nodeid: str) -> str:
             return _part(nodeid) if _part(nodeid) == LAST else "machine" if _is_of_the_machine(nodeid) else nodeid
 
     config.option.loadscopereorder = False
-    return TwoHalves(config, log)
+    return MachineAndOthers(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

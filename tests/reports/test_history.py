@@ -12,7 +12,7 @@ from tests.analysis.made_up import MadeUp, recording
 
 from headgate import runs
 from headgate.analysis.fairness import AloneRate
-from headgate.reports.history import alone_before
+from headgate.reports.history import EarlierRuns
 from headgate.reports.recording import Recording, read
 
 SCRIPT = {"script": "/home/me/train.py", "args": ["--epochs", "5"], "workdir": "/home/me"}
@@ -33,7 +33,7 @@ def record(
 
 
 def before(run: Recording, cores: float | None = None) -> AloneRate | None:
-    return alone_before(run, run.jobs[0], cores)
+    return EarlierRuns(run).alone(run.jobs[0], cores)
 
 
 def test_earlier_runs_alone_tell_how_fast_it_was(home: Path) -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.analysis.made_up import MadeUp, recording
 
 from headgate import runs
 from headgate.analysis.jobs import figures
+from headgate.reports.explained import explained
 from headgate.reports.recording import read
 from headgate.telemetry.store import Recorder, RunReader
 
@@ -159,3 +161,28 @@ def test_earlier_attempts_are_told_from_their_readings(
         recorder.add("usage", t=float(t), target="a/worker-0", cpu_cores=None if t in (1, 21) else 1.0)
     recorder.close()
     assert figures(read(tmp_path / "run.sqlite").jobs[0]).cpu_seconds == pytest.approx(expected)
+
+
+def test_a_part_of_a_long_run_tells_where_the_time_went_as_all_of_it_does(tmp_path: Path) -> None:
+    spans = {"input": lambda t: 0.01 + 0.01 * (t % 3), "forward": 0.05, "backward": 0.02}
+    jobs = {
+        "long": MadeUp(
+            ran=lambda t: 1.0 + 0.5 * (t % 2), waited=lambda t: 0.5 * (300 < t < 900), end=1200, spans=spans
+        ),
+        "other": MadeUp(ran=lambda t: 0.5 + 0.1 * (t % 5), start=300, end=900, spans=spans),
+        "short": MadeUp(ran=0.2, start=500, end=520, spans=spans),
+    }
+    whole = recording(tmp_path / "run.sqlite", jobs)
+    part = read(tmp_path / "run.sqlite", most=250)
+    for job, of_it in zip(whole.jobs, part.jobs, strict=True):
+        assert len(of_it.signal("cpu_cores")) <= 250
+        assert of_it.progress.t[0] == job.progress.t[0]
+        assert of_it.progress.t[-1] == job.progress.t[-1]
+        assert of_it.signal("cpu_cores").integral == pytest.approx(job.signal("cpu_cores").integral, rel=0.02)
+        assert job.division is not None
+        assert of_it.division is not None
+        assert of_it.division.seconds == pytest.approx(job.division.seconds, rel=0.05)
+    assert part.jobs[2].division == whole.jobs[2].division, "few steps are all read"
+    for found, known in zip(explained(part), explained(whole), strict=True):
+        for name, estimate in known.parts.items():
+            assert found.parts[name].seconds == pytest.approx(estimate.seconds, abs=0.02 * known.elapsed), name

@@ -75,7 +75,7 @@ PARTS: Mapping[Part, str] = {
 }
 """What each part means, in the order in which they are shown."""
 
-_MOST_BUCKETS, _LEAST_BUCKETS = 2_000_000, 500
+_MOST_BUCKETS, _LEAST_BUCKETS = 500_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
 MOST_UNEXPLAINED = 0.3
 """Where more than this part of the time is unexplained, nothing else can be called the cause."""

@@ -13,6 +13,9 @@ from headgate.cli.choosing import running_jobs
 from headgate.cli.following import wide_console
 from headgate.errors import HeadgateError, NotFoundError, UsageError
 
+_MOST = 3000
+"""Readings of each task that tell as much of a day as all of them."""
+
 
 def _part(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
     """A part of time: `10%` or `0.1`."""
@@ -68,7 +71,7 @@ def command(
 
     folder, job = _meant(run, job)
     store = folder / runs.STORE
-    recording = read(store)
+    recording = read(store, most=_MOST)
     if job is not None and recording.job(job) is None:
         names = ", ".join(each.name for each in recording.jobs)
         raise NotFoundError(f"run {folder.name} has no job {job!r}; it has {names}")

@@ -35,63 +35,79 @@ _SPREAD = 1.645
 
 
 class _EarlierRun(NamedTuple):
+    """A run that is over: when it was, in seconds since the epoch, the cores of its nodes, and rows of its jobs."""
+
     folder: Path
     began: float
     ended: float
+    nodes: Mapping[str, Any]
+    jobs: Sequence[Mapping[str, Any]]
 
 
-def alone_before(run: Recording, job: RecordedJob, cores: float | None = None) -> AloneRate | None:
-    """How fast a job was in earlier runs alone on the same nodes; None if there are none.
+class EarlierRuns:
+    """The earlier runs in the same folder as a run; each is looked at once, however many jobs are asked for."""
 
-    The runs are those in the same folder as this one. A run counts if its job had the same script or command,
-    arguments, environment and working folder, and if nothing else ran meanwhile: no other job, no other run, and no
-    programs outside on more than a tenth of the cores.
+    def __init__(self, run: Recording) -> None:
+        self._nodes = {node.name: node.cores for node in run.nodes}
+        every = list(_earlier(run))
+        # Nothing else ran meanwhile, and it ran on the same nodes.
+        alone = [each for each in every if not any(_overlap(each, other) for other in every if other is not each)]
+        self._alone = [each for each in reversed(alone) if each.nodes == self._nodes]
 
-    Args:
-        cores: Its limit of cores in these runs, to 5 %; None: the limit that it has now.
-    """
-    earlier = list(_earlier(run))
-    wanted = job.limit("cores") if cores is None else cores
-    found: list[tuple[float, float, int]] = []
-    for each in reversed(earlier):
-        if len(found) >= _ENOUGH:
-            break
-        if not any(_overlap(each, other) for other in earlier if other is not each):
+    def alone(self, job: RecordedJob, cores: float | None = None) -> AloneRate | None:
+        """How fast a job was in earlier runs alone on the same nodes; None if there are none.
+
+        A run counts if its job had the same script or command, arguments, environment and working folder, and if
+        nothing else ran meanwhile: no other job, no other run, and no programs outside on more than a tenth of the
+        cores.
+
+        Args:
+            cores: Its limit of cores in these runs, to 5 %; None: the limit that it has now.
+        """
+        wanted = job.limit("cores") if cores is None else cores
+        found: list[tuple[float, float, int]] = []
+        for each in self._alone:
+            if len(found) >= _ENOUGH:
+                break
             try:
-                found += _rates(each, run, job, wanted)
+                found += _rates(each, job, wanted)
             except HeadgateError:
                 continue  # a damaged run tells nothing of this one
-    return _together(found)
+        return _together(found)
 
 
 def _earlier(run: Recording) -> Iterator[_EarlierRun]:
-    """The earlier runs in the same folder, in the order in which they began."""
+    """In the order in which they began."""
     beside = sorted(run.folder.parent.iterdir()) if run.folder.parent.is_dir() else []
     before = [each for each in beside if each.name < run.folder.name and (each / runs.STORE).exists()]
     for folder in before[-_LOOKED_AT:]:
         try:
-            meta = runs.meta(folder)
-            yield _EarlierRun(folder, float(meta["began"]), float(meta["began"]) + float(meta["ended"]))
+            with RunReader(folder / runs.STORE) as reader:
+                meta = reader.meta()
+                described = loads(meta.get("node"))
+                began, ended = float(meta["began"]), float(meta["ended"])
+                nodes = (
+                    {node.get("name"): node.get("cores") for node in described} if isinstance(described, list) else {}
+                )
+                rows = [row for row in reader.rows("jobs") if row["started"] is not None and row["ended"] is not None]
         except (HeadgateError, KeyError, ValueError):
             continue  # one without an end was interrupted
+        yield _EarlierRun(folder, began, began + ended, nodes, rows)
 
 
 def _overlap(one: _EarlierRun, other: _EarlierRun) -> bool:
     return one.began < other.ended and other.began < one.ended
 
 
-def _rates(each: _EarlierRun, run: Recording, job: RecordedJob, cores: float | None) -> list[tuple[float, float, int]]:
+def _rates(each: _EarlierRun, job: RecordedJob, cores: float | None) -> list[tuple[float, float, int]]:
     """Rate, its standard error and number of nodes, for each job of a run that is the same and ran alone."""
+    same = [row for row in each.jobs if _is_same(as_object(row["spec"]), job.spec, cores)]
+    alone = [row for row in same if not any(_beside(row, other) for other in each.jobs if other is not row)]
+    if not alone:
+        return []
     with RunReader(each.folder / runs.STORE) as reader:
-        described = loads(reader.meta().get("node"))
-        nodes = {node.get("name"): node.get("cores") for node in described} if isinstance(described, list) else {}
-        if nodes != {node.name: node.cores for node in run.nodes}:
-            return []
-        rows = [row for row in reader.rows("jobs") if row["started"] is not None and row["ended"] is not None]
-        same = [row for row in rows if _is_same(as_object(row["spec"]), job.spec, cores)]
-        alone = [row for row in same if not any(_beside(row, other) for other in rows if other is not row)]
-        found = (_rate(reader, row, nodes) for row in alone)
-        return [rate for rate in found if rate is not None]
+        found = [_rate(reader, row, each.nodes) for row in alone]
+    return [rate for rate in found if rate is not None]
 
 
 def _is_same(spec: Mapping[str, Any], wanted: Mapping[str, Any], cores: float | None) -> bool:

@@ -53,6 +53,7 @@ def job(
     run_state: str,
     until: float,
     after: float,
+    most: int | None,
 ) -> RecordedJob:
     """A job from its row.
 
@@ -62,6 +63,7 @@ def job(
         usage: By task.
         until: Seconds of the run.
         after: Second of the run from which on it is told.
+        most: As of `recording.read`.
     """
     name = row["name"]
     mine = {TaskOfRun(task["id"]): task for task in every_task if task["job"] == name}
@@ -83,7 +85,9 @@ def job(
     course = tuple(replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after)
     plan = as_object(row["plan"])
     synchronous = plan.get("synchronous") is not False
-    progress = together(_progress(reader, list(tasks), after, attempt), synchronous=synchronous)
+    begins = [start for start, _ in running(course)]
+    reported = _progress(reader, list(tasks), after, attempt, begins, most)
+    progress = together(reported, synchronous=synchronous)
     records = tuple(_task(reader, task, usage, steps, course, until) for task in tasks.values())
     entitled, decisions = share_rows.granted(reader, tasks, course, until)
     return RecordedJob(
@@ -188,14 +192,19 @@ def _of(reader: RunReader, table: str, tasks: Sequence[str]) -> list[dict[str, A
     return list(reader.rows(table, f"task IN ({_marks(tasks)})", tasks, "t")) if tasks else []
 
 
-def _progress(reader: RunReader, tasks: Sequence[str], after: float, attempt: float) -> ProgressSeries:
+def _progress(
+    reader: RunReader, tasks: Sequence[str], after: float, attempt: float, begins: Sequence[float], most: int | None
+) -> ProgressSeries:
     """What was reported after a time; and the last report before it of the attempt that was under way then, from which
     its steps are counted."""
-    columns = "SELECT t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics"
-    rows = f"{columns} FROM progress WHERE task IN ({_marks(tasks)}) AND t >= ? ORDER BY t, rowid"
-    before = f"{columns} FROM progress WHERE task = ? AND t >= ? AND t < ? ORDER BY t DESC, rowid DESC LIMIT 1"
+    columns = "t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics"
+    before = f"SELECT {columns} FROM progress WHERE task = ? AND t >= ? AND t < ?"
+    before += " ORDER BY t DESC, rowid DESC LIMIT 1"
     found = [row for task in tasks for row in reader.tuples(before, [task, attempt, after])]
-    found += reader.tuples(rows, [*tasks, after])
+    for task in tasks:
+        # The first two reports of an attempt tell when its first step began.
+        found += reader.thinned("progress", task, columns, after=after, most=most, at=begins, in_a_row=2)
+    found.sort(key=lambda row: row[0])
     table: Array = np.array([row[:8] for row in found], dtype=float).reshape(-1, 8)
     metrics: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in found:

@@ -19,6 +19,8 @@ from headgate.telemetry.columns import COLUMNS, Column
 from headgate.telemetry.store import RunReader
 
 NODE = "node:"
+_READINGS_A_STEP = 4
+"""Of a long run: a step has several rows, and a few hundred tell how one divides."""
 _LAST_ROWS = 1000
 """Rows among which the latest is, though rows come a moment late."""
 
@@ -53,11 +55,13 @@ class Recording:
         return next((job for job in self.jobs if job.name == name), None)
 
 
-def read(store: Path, since: float | None = None) -> Recording:
+def read(store: Path, since: float | None = None, most: int | None = None) -> Recording:
     """Read a run's store, also one that is still written.
 
     Args:
         since: Read only the last so many seconds: that takes as long however long the run is. None: all of it.
+        most: Read about so many readings and reports of each task, and a quarter as many sampled steps, from all of its
+            time, where there are more. Means stay what they are; the least and the greatest may be missed. None: all.
 
     Raises:
         NotFoundError: There is no such file.
@@ -78,9 +82,9 @@ def read(store: Path, since: float | None = None) -> Recording:
         if state == "running" and not alive:
             state = "interrupted"
         after = max(seconds - since, 0.0) if since is not None else 0.0
-        usage = _usage(reader, after)
+        usage = _usage(reader, after, most)
         _complete(usage, [task for task in tasks if (task["started"] or 0.0) >= after])
-        steps = stepping.read(reader, after)
+        steps = stepping.read(reader, after, most if most is None else most // _READINGS_A_STEP)
         return Recording(
             id=meta.get("id", store.parent.name),
             folder=store.absolute().parent,
@@ -88,7 +92,7 @@ def read(store: Path, since: float | None = None) -> Recording:
             meta=meta,
             began=began,
             seconds=seconds,
-            jobs=tuple(job(reader, row, tasks, events, usage, steps, state, seconds, after) for row in rows),
+            jobs=tuple(job(reader, row, tasks, events, usage, steps, state, seconds, after, most) for row in rows),
             nodes=_nodes(meta, usage),
             tasks={TaskOfRun(target): signals for target, signals in usage.items() if not target.startswith(NODE)},
             events=events,
@@ -109,18 +113,20 @@ def _latest(reader: RunReader, table: str) -> float | None:
     return float(found) if found is not None else None
 
 
-def _usage(reader: RunReader, after: float) -> dict[str, dict[Column, Signal]]:
-    """Usage by target after a time; only columns that hold anything are read."""
-    present = [column for column in COLUMNS if column in reader.columns("usage")]
-    rows, first = "FROM usage WHERE rowid >= ?", (reader.first_row("usage", after),)
-    counts = reader.tuples(f"SELECT {', '.join(f'count({column})' for column in present)} {rows}", first)[0]
-    columns = [column for column, count in zip(present, counts) if count]
+def _usage(reader: RunReader, after: float, most: int | None) -> dict[str, dict[Column, Signal]]:
+    """Usage by target after a time; of columns that hold anything."""
+    columns = [column for column in COLUMNS if column in reader.columns("usage")]
+    if most is None:  # a day of numbers: no column is read for nothing
+        counts = ", ".join(f"count({column})" for column in columns)
+        held = reader.tuples(f"SELECT {counts} FROM usage WHERE rowid >= ?", (reader.first_row("usage", after),))[0]
+        columns = [column for column, count in zip(columns, held) if count]
     result: dict[str, dict[Column, Signal]] = {}
-    for (target,) in reader.tuples(f"SELECT DISTINCT target {rows}", first):
-        sql = f"SELECT {', '.join(['t', *columns])} FROM usage WHERE target = ? AND t >= ? ORDER BY t"
-        table = np.array(reader.tuples(sql, (target, after)), dtype=float).reshape(-1, 1 + len(columns))
+    for target in reader.keys("usage"):
+        rows = reader.thinned("usage", target, ", ".join(["t", *columns]), after=after, most=most)
+        table = np.array(rows, dtype=float).reshape(-1, 1 + len(columns))
         signals = {column: readings(table[:, 0], table[:, index + 1]) for index, column in enumerate(columns)}
-        result[target] = {column: signal for column, signal in signals.items() if len(signal)}
+        if len(table):
+            result[target] = {column: signal for column, signal in signals.items() if len(signal)}
     return result
 
 

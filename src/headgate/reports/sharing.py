@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headgate.analysis.fairness import Dominance, JobSharing, RunSharing, share_of
 from headgate.analysis.fairness import sharing as found_of
-from headgate.reports.history import alone_before
+from headgate.reports.history import EarlierRuns
 from headgate.reports.recording import Recording
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import MISSING, counted
@@ -25,12 +25,13 @@ def shared(run: Recording) -> RunSharing | None:
     first = found_of(run.jobs, run.nodes, run.seconds, {}, {})
     if first is None:
         return None
-    alone = {job.name: rate for job in run.jobs if (rate := alone_before(run, job)) is not None}
+    earlier = EarlierRuns(run)
+    alone = {job.name: rate for job in run.jobs if (rate := earlier.alone(job)) is not None}
     slices = {}
     cores = sum(node.cores or 0.0 for node in run.nodes) / max(len(run.nodes), 1)
     for job in run.jobs:
         machines = share_of(job, run.jobs, first.machines, run.seconds)
-        if cores and machines <= _SLICE_MOST and (rate := alone_before(run, job, machines * cores)) is not None:
+        if cores and machines <= _SLICE_MOST and (rate := earlier.alone(job, machines * cores)) is not None:
             slices[job.name] = rate
     return found_of(run.jobs, run.nodes, run.seconds, alone, slices)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,15 @@ _MOST_ROWS = 30
 """Of steps of a task that were sampled one after the other."""
 _MOST_PARAMETERS = 500
 """Of one query."""
+_BLOCK_ROWS, _SPANS = 500, 6
+"""Rows of spans that are read one after another of a long run; about how many a step has."""
+_LEAST_STEPS = 100
+"""Of a task: where a part of a long run has fewer, all are read."""
 _PLACE = {name: index for index, name in enumerate(ORDER)}
+
+
+_Rows = tuple[str, Sequence[object]]
+"""A condition on rows, and its parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,41 +48,80 @@ class Stepping:
     traced: dict[TaskOfRun, list[TracedStep]]
 
 
-def read(reader: RunReader, after: float) -> Stepping:
+def read(reader: RunReader, after: float, most: int | None = None) -> Stepping:
     """The steps that were told of after a time, in seconds of the run.
 
     SQLite does the adding: a day of a job of ten tasks has some million spans.
+
+    Args:
+        most: About so many steps of each task are read, evenly from all of its time, where there are more. None: all.
     """
-    known = "FROM spans WHERE rowid >= ? AND t >= ? AND seconds IS NOT NULL AND task IS NOT NULL"
-    within = [reader.first_row("spans", after), after]
     told: dict[TaskOfRun, list[ReportedStep]] = defaultdict(list)
     waited: dict[str, list[float | None]] = defaultdict(list)
-    sql = f"SELECT t, task, step, total(seconds), sum(CASE name WHEN 'input' THEN seconds END) {known}"
-    for t, task, step, seconds, input_seconds in reader.tuples(f"{sql} GROUP BY task, t, step", within):
-        told[TaskOfRun(task)].append(ReportedStep(t, TaskOfRun(task), step or 0, seconds))
-        waited[task].append(input_seconds)
     spans: dict[str, dict[str, Sums]] = defaultdict(dict)
-    sql = f"SELECT task, name, total(seconds), sum(bytes_in), sum(bytes_out) {known} GROUP BY task, name"
-    for task, name, *sums in reader.tuples(sql, within):
-        spans[task][name] = (sums[0], sums[1], sums[2])
+    parts = list(_parts(reader, after, most))
+    for rows, parameters in parts:
+        known = f"FROM spans WHERE {rows} AND seconds IS NOT NULL AND task IS NOT NULL"
+        sql = f"SELECT t, task, step, total(seconds), sum(CASE name WHEN 'input' THEN seconds END) {known}"
+        for t, task, step, seconds, input_seconds in reader.tuples(f"{sql} GROUP BY task, t, step", parameters):
+            told[TaskOfRun(task)].append(ReportedStep(t, TaskOfRun(task), step or 0, seconds))
+            waited[task].append(input_seconds)
+        sql = f"SELECT task, name, total(seconds), sum(bytes_in), sum(bytes_out) {known} GROUP BY task, name"
+        for task, name, *sums in reader.tuples(sql, parameters):
+            before = spans[task].get(name, (0.0, None, None))
+            spans[task][name] = (before[0] + sums[0], _added(before[1], sums[1]), _added(before[2], sums[2]))
     return Stepping(
         sums={
             task: StepSums(np.array([each.seconds for each in told[task]]), np.array(waited[task], float), spans[task])
             for task in told
         },
         told=dict(told),
-        traced=_traced(reader, told),
+        traced=_traced(reader, told, parts),
     )
 
 
-def _traced(reader: RunReader, told: Mapping[TaskOfRun, Sequence[ReportedStep]]) -> dict[TaskOfRun, list[TracedStep]]:
+def _added(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _parts(reader: RunReader, after: float, most: int | None) -> Iterator[_Rows]:
+    """Conditions on the rows of spans that are read, and their parameters. Where there are too many: of blocks of rows,
+    evenly from all of them, and of tasks that these tell little of, all rows."""
+    first = reader.first_row("spans", after)
+    tasks = [id for (id,) in reader.tuples("SELECT id FROM tasks")]
+    rows = reader.tuples("SELECT max(rowid) FROM spans")[0][0] or 0 if most is not None else 0
+    if most is None or rows - first <= 2 * most * len(tasks) * _SPANS:
+        yield "rowid >= ? AND t >= ?", [first, after]
+        return
+    blocks = max(most * len(tasks) * _SPANS // _BLOCK_ROWS, 1)
+    starts = np.linspace(first, rows - _BLOCK_ROWS, blocks).astype(int)
+    chosen = [row for start in starts for row in _whole_messages(reader, int(start))]
+    among, sampled = "rowid IN (SELECT value FROM json_each(?)) AND t >= ?", [json.dumps(chosen), after]
+    told = dict(reader.tuples(f"SELECT task, count(DISTINCT t) FROM spans WHERE {among} GROUP BY task", sampled))
+    rare = json.dumps([task for task in tasks if told.get(task, 0) < _LEAST_STEPS])
+    yield f"{among} AND task NOT IN (SELECT value FROM json_each(?))", [*sampled, rare]
+    if rare != "[]":
+        yield "rowid >= ? AND t >= ? AND task IN (SELECT value FROM json_each(?))", [first, after, rare]
+
+
+def _whole_messages(reader: RunReader, start: int) -> list[int]:
+    """Rows of a block, without those of the messages that lie across its ends."""
+    rows = reader.tuples(
+        "SELECT rowid, t, task FROM spans WHERE rowid BETWEEN ? AND ?", (start, start + _BLOCK_ROWS - 1)
+    )
+    return [row for row, *message in rows if message not in (list(rows[0][1:]), list(rows[-1][1:]))]
+
+
+def _traced(
+    reader: RunReader, told: Mapping[TaskOfRun, Sequence[ReportedStep]], parts: Sequence[_Rows]
+) -> dict[TaskOfRun, list[TracedStep]]:
     """Some steps of each task with their spans: rows of steps one after the other, evenly from all that were told."""
     chosen = {(each.t, each.task, each.step): each for steps in told.values() for each in _some(steps)}
     workers = "workers" if _has(reader, "spans", "workers") else "NULL"
     spans: dict[ReportedStep, dict[str, float]] = defaultdict(dict)
     readers: dict[ReportedStep, int] = {}
     sql = f"SELECT t, task, coalesce(step, 0), name, seconds, {workers} FROM spans WHERE seconds IS NOT NULL"
-    for t, task, step, name, seconds, beside in _told_at(reader, "spans", sql, list(chosen.values())):
+    for t, task, step, name, seconds, beside in _told_at(reader, "spans", sql, list(chosen.values()), parts):
         if (each := chosen.get((t, task, step))) is not None:
             spans[each][name] = spans[each].get(name, 0.0) + seconds
             if beside is not None:
@@ -150,14 +198,18 @@ def _transfers(reader: RunReader, told: Sequence[ReportedStep]) -> dict[Reported
     return result
 
 
-def _told_at(reader: RunReader, table: str, sql: str, told: Sequence[ReportedStep]) -> Iterator[tuple[Any, ...]]:
-    """Rows of a table, of the times at which these steps were told."""
+def _told_at(
+    reader: RunReader, table: str, sql: str, told: Sequence[ReportedStep], parts: Sequence[_Rows] = ()
+) -> Iterator[tuple[Any, ...]]:
+    """Rows of a table, of the times at which these steps were told; only those of `parts`, where there are any."""
     times = sorted({each.t for each in told})
-    from_row = reader.first_row(table, times[0] if times else 0.0)
+    if times and not parts:
+        parts = [("rowid BETWEEN ? AND ?", [reader.first_row(table, times[0]), reader.last_row(table, times[-1])])]
     for first in range(0, len(times), _MOST_PARAMETERS):
         some = times[first : first + _MOST_PARAMETERS]
         marks = ", ".join("?" * len(some))
-        yield from reader.tuples(f"{sql} AND rowid >= ? AND t IN ({marks})", [from_row, *some])
+        for rows, parameters in parts:
+            yield from reader.tuples(f"{sql} AND {rows} AND t IN ({marks})", [*parameters, *some])
 
 
 def _has(reader: RunReader, table: str, column: str) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log
 from statistics import fmean, median, quantiles
+from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from headgate.task.core_wait import CALM
@@ -98,7 +98,7 @@ class StepSampling:
         clock: Seconds, never going back.
     """
 
-    def __init__(self, every_step: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, every_step: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._every = 1 if every_step else _EVERY
         self._row, self._row_began = 0, 0.0

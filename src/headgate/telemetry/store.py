@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import sqlite3
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -145,6 +147,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "outcome TEXT",  # seen, none or open
     ),
 }
+_KEYS = {"usage": "target", "progress": "task"}
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS usage_target ON usage (target, t)",
     "CREATE INDEX IF NOT EXISTS progress_task ON progress (task, t)",
@@ -411,6 +414,57 @@ class RunReader:
             else:
                 high = middle
         return low
+
+    def thinned(
+        self,
+        table: str,
+        key: str,
+        columns: str,
+        *,
+        after: float,
+        most: int | None,
+        at: Sequence[float] = (),
+        in_a_row: int = 1,
+    ) -> list[tuple[Any, ...]]:
+        """Rows of one target or task after a time, in the order of time; of more than `most`, about so many, evenly
+        from all that time. It takes as long however many there are.
+
+        Args:
+            table: `usage` or `progress`, which have an index.
+            key: The target or task.
+            columns: What to read of each row, in SQL.
+            at: Times from which rows are read in any case.
+            in_a_row: Rows that are read one after another; `most` counts them all.
+        """
+        rows = f"FROM {table} WHERE {_KEYS[table]} = ? AND t >= ?"
+        read = f"SELECT {columns}"
+        if most is not None:
+            more = self.tuples(f"SELECT count(*) FROM (SELECT 1 {rows} LIMIT ?)", (key, after, most + 1))[0][0]
+            if more > most:
+                first, last = (self.tuples(f"SELECT {end}(t) {rows}", (key, after))[0][0] for end in ("min", "max"))
+                points = max(most // in_a_row, 2)
+                # One in each stretch, at random: evenly spaced ones would see one side of a cycle.
+                draw = random.Random(0)
+                drawn = [first + (last - first) * (index + draw.random()) / points for index in range(points - 2)]
+                times = [first, *drawn, last, *at]
+                nth = f"SELECT (SELECT rowid {rows.replace('t >= ?', 't >= value')} ORDER BY t LIMIT 1 OFFSET ?)"
+                chosen = " UNION ".join([f"{nth} FROM json_each(?)"] * in_a_row)
+                grid = json.dumps([max(time, after) for time in times])
+                parameters = [each for index in range(in_a_row) for each in (key, index, grid)]
+                return self.tuples(f"{read} FROM {table} WHERE rowid IN ({chosen}) ORDER BY t, rowid", parameters)
+        return self.tuples(f"{read} {rows} ORDER BY t, rowid", (key, after))
+
+    def keys(self, table: str) -> list[str]:
+        """The targets or tasks that a table has rows of, by its index: however many rows there are."""
+        column, found = _KEYS[table], list[str]()
+        sql = f"SELECT min({column}) FROM {table} WHERE {column} > ?"
+        while (last := self.tuples(sql, (found[-1] if found else "",))[0][0]) is not None:
+            found.append(last)
+        return found
+
+    def last_row(self, table: str, until: float) -> int:
+        """The rowid up to which a table has the rows until a time, and a few later ones."""
+        return self.first_row(table, until + 2 * _LATE_SECONDS + 1.0) or sys.maxsize
 
     def columns(self, table: str) -> frozenset[str]:
         """Names of the columns that a table has; an older version's lacks those that came later."""

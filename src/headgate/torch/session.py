@@ -449,7 +449,7 @@ def steps_on_mean(scheduler: Any, mean: Callable[[Any], Any]) -> None:
 
 
 def _kept(loss: torch.Tensor) -> Any:
-    """A loss as it is now, since the script may change it in place: of a CPU at once, of a GPU without waiting for it."""
+    """A loss as it is now, since the script may change it in place; one on a GPU is not waited for."""
     if loss.is_cpu and loss.numel() == 1 and not loss.is_complex():
         return loss.item()
     return loss.detach() if loss.is_cuda else loss.detach().clone()
