@@ -19,8 +19,8 @@ from headgate.telemetry.columns import COLUMNS, Column
 from headgate.telemetry.store import RunReader
 
 NODE = "node:"
-_READINGS_A_STEP = 4
-"""Of a long run: a step has several rows, and a few hundred tell how one divides."""
+_MOST_STEPS, _READINGS_A_STEP = 2000, 4
+"""Sampled steps of each task, which tell how a step divides; each has several rows, and a day of them takes minutes."""
 _LAST_ROWS = 1000
 """Rows among which the latest is, though rows come a moment late."""
 
@@ -56,7 +56,7 @@ class Recording:
 
 
 def read(store: Path, since: float | None = None, most: int | None = None) -> Recording:
-    """Read a run's store, also one that is still written.
+    """Read a run's store, also one that is still written. Of a long run a part of the sampled steps is read.
 
     Args:
         since: Read only the last so many seconds: that takes as long however long the run is. None: all of it.
@@ -84,7 +84,7 @@ def read(store: Path, since: float | None = None, most: int | None = None) -> Re
         after = max(seconds - since, 0.0) if since is not None else 0.0
         usage = _usage(reader, after, most)
         _complete(usage, [task for task in tasks if (task["started"] or 0.0) >= after])
-        steps = stepping.read(reader, after, most if most is None else most // _READINGS_A_STEP)
+        steps = stepping.read(reader, after, _MOST_STEPS if most is None else most // _READINGS_A_STEP)
         return Recording(
             id=meta.get("id", store.parent.name),
             folder=store.absolute().parent,

@@ -48,13 +48,14 @@ class Stepping:
     traced: dict[TaskOfRun, list[TracedStep]]
 
 
-def read(reader: RunReader, after: float, most: int | None = None) -> Stepping:
+def read(reader: RunReader, after: float, most: int) -> Stepping:
     """The steps that were told of after a time, in seconds of the run.
 
     SQLite does the adding: a day of a job of ten tasks has some million spans.
 
     Args:
-        most: About so many steps of each task are read, evenly from all of its time, where there are more. None: all.
+        most: About so many steps of each task are read, evenly from all of its time, where there are more than twice
+            as many.
     """
     told: dict[TaskOfRun, list[ReportedStep]] = defaultdict(list)
     waited: dict[str, list[float | None]] = defaultdict(list)
@@ -84,13 +85,13 @@ def _added(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else one + other
 
 
-def _parts(reader: RunReader, after: float, most: int | None) -> Iterator[_Rows]:
+def _parts(reader: RunReader, after: float, most: int) -> Iterator[_Rows]:
     """Conditions on the rows of spans that are read, and their parameters. Where there are too many: of blocks of rows,
     evenly from all of them, and of tasks that these tell little of, all rows."""
     first = reader.first_row("spans", after)
     tasks = [id for (id,) in reader.tuples("SELECT id FROM tasks")]
-    rows = reader.tuples("SELECT max(rowid) FROM spans")[0][0] or 0 if most is not None else 0
-    if most is None or rows - first <= 2 * most * len(tasks) * _SPANS:
+    rows = reader.tuples("SELECT max(rowid) FROM spans")[0][0] or 0
+    if rows - first <= 2 * most * len(tasks) * _SPANS:
         yield "rowid >= ? AND t >= ?", [first, after]
         return
     blocks = max(most * len(tasks) * _SPANS // _BLOCK_ROWS, 1)
