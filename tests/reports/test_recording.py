@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.analysis.made_up import MadeUp, recording
+from tests.analysis.made_up import Course, MadeUp, recording
 
 from headgate import runs
 from headgate.analysis.jobs import figures
@@ -164,7 +164,7 @@ def test_earlier_attempts_are_told_from_their_readings(
 
 
 def test_a_part_of_a_long_run_tells_where_the_time_went_as_all_of_it_does(tmp_path: Path) -> None:
-    spans = {"input": lambda t: 0.01 + 0.01 * (t % 3), "forward": 0.05, "backward": 0.02}
+    spans: dict[str, Course] = {"input": lambda t: 0.01 + 0.01 * (t % 3), "forward": 0.05, "backward": 0.02}
     jobs = {
         "long": MadeUp(
             ran=lambda t: 1.0 + 0.5 * (t % 2), waited=lambda t: 0.5 * (300 < t < 900), end=1200, spans=spans
