@@ -79,7 +79,7 @@ def test_sharded_parameters_cross_the_network_three_times_where_an_all_reduce_ha
 
 
 def test_a_sharded_job_has_at_least_the_workers_among_which_its_memory_fits() -> None:
-    model = {"dense_bytes": 2 * GIB, "optimizer_state_bytes": 4 * GIB, "memory_peak_bytes": 9 * GIB}
+    model: dict[str, Any] = {"dense_bytes": 2 * GIB, "optimizer_state_bytes": 4 * GIB, "memory_peak_bytes": 9 * GIB}
     small = cluster(nodes("a", 4, memory_bytes=4 * GIB))
     job = launched(batch="per-worker")
     assert min(found(job, replace(SEEN, sharded=True, **model), small)) == 3

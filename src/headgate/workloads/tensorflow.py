@@ -86,9 +86,9 @@ def _over_servers(strategy: Any, step: Any, options: script.Options, printer: sc
             results = [coordinator.schedule(whole, args=(each,)) for _ in range(handed)]
             coordinator.join()
             losses.append(sum(float(result.fetch()) for result in results) / handed)
-            hg.report(loss=losses[-1])
             for _ in range(handed):
                 printer.step(losses[-1])
+            hg.report(loss=losses[-1], step=printer.steps)
     printer.end()
     return losses
 
