@@ -208,8 +208,7 @@ class JobEntry(Entry):
     moves: Annotated[Whole, Field(ge=0, le=1000)] = 2
     """How often Headgate may restart the job under a better plan, where it chose the plan itself."""
     launch: Launched | None = None
-    """The launcher whose variables workers get: `torchrun`, `deepspeed`, `tensorflow`, `jax`, `mpi`; `none`: no
-    other's."""
+    """The launcher whose variables workers get: `torchrun`, `deepspeed`, `tensorflow`, `jax`, `mpi`; or `none`."""
     resumes: bool = False
     """Whether the script goes on from a checkpoint of its own when it is started again."""
     batch: BatchRule | None = None

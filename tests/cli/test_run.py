@@ -228,7 +228,7 @@ def test_the_same_script_twice_is_two_jobs(user: User) -> None:
 def test_a_profile_needs_a_script_that_reports(user: User) -> None:
     user.write("plain.py", "print('loss 0.5')")
     said = user.types("profile", "plain.py", "--json", code=1).message
-    assert said.startswith("the script ended without a profile; it has to call `prepare` of headgate.torch")
+    assert said.startswith("the script ended without a profile; it has to train by an optimizer of PyTorch, to call")
     assert user.log("plain") == "loss 0.5\n"
     assert "expected a script" in user.types("profile", "missing.py", code=2).message
     assert "found nothing to run" in user.types("profile", code=2).message

@@ -37,8 +37,7 @@ def boxed(
 ) -> list[Job]:
     """The jobs, boxed in and asked to end as the command line says; where it says nothing, as they were."""
     added = tuple(str(Mount.of(mount, os.getcwd())) for mount in mounts)
-    jobs = [replace(job, mounts=(*job.mounts, *added)) for job in jobs] if added else jobs
-    return _with(jobs, isolation=isolation, image=image, stop_signal=stops)
+    return _with(jobs, added, isolation=isolation, image=image, stop_signal=stops)
 
 
 def launches(jobs: list[Job], launch: str | None, batch: str | None, parameters: str | None) -> list[Job]:
@@ -50,11 +49,11 @@ def launches(jobs: list[Job], launch: str | None, batch: str | None, parameters:
     return _with(jobs, launch=launch, batch=batch, parameters=count)
 
 
-def _with(jobs: list[Job], **asked: object) -> list[Job]:
-    """The jobs with these fields, where they are not None."""
+def _with(jobs: list[Job], mounts: Sequence[str] = (), **asked: object) -> list[Job]:
+    """The jobs with more mounts and with these fields, where they are not None."""
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     try:
-        return [replace(job, **given) for job in jobs]
+        return [replace(job, mounts=(*job.mounts, *mounts), **given) for job in jobs]
     except ValueError as error:
         raise UsageError(str(error)) from None
 

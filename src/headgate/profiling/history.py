@@ -74,7 +74,7 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
             if names & beside or not _as_they_were(names, there, cluster):
                 continue
             seconds = _step_seconds(reader, row["name"])
-            samples = samples_of(plan, profile, grows=json.loads(row["spec"]).get("batch") == "per-worker")
+            samples = samples_of(plan, profile, grows=json.loads(row["spec"] or "{}").get("batch") == "per-worker")
             if seconds is not None and samples is not None:
                 cores = {node: float(there[node]["cores"]) for node in names}
                 # Of a job whose steps were not looked at nobody knows whether it wanted more cores than it had.
