@@ -45,7 +45,7 @@ def adds_up(found: Account) -> bool:
     [
         ("loader", MadeUp(ran=1.1, ready=0.9, spans=INPUT), {}),
         ("decoding", MadeUp(ran=1.95, ready=0.9, spans=INPUT), {}),
-        ("decoding", MadeUp(ran=1.5, waited=0.4, ready=0.9, spans=INPUT), {}),
+        ("loader", MadeUp(ran=1.48, waited=0.6, ready=0.9, spans=INPUT), {}),
         ("decoding", MadeUp(ran=lambda t: 1.95 if t % 4 else 0.6, ready=0.9, spans=INPUT), {}),
         ("decoding", MadeUp(ran=2.0, waited=1.0, spans={"input": 0.0, **STEP}, loader_workers=2), {}),
         ("own-threads", MadeUp(ran=2.0, waited=6.0, spans={"input": 0.0, **STEP}, loader_workers=2), {}),

@@ -256,12 +256,13 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
     task = job.tasks[0]
     node, limit = nodes.get(task.node), job.limit("cores")
     cores = min((each for each in (node.cores if node else None, limit) if each), default=0.0)
-    # Threads that wait for a core want it as well. Between two epochs there are no workers: the median leaves that out.
-    ours = _usual(task, "cpu_cores", time) + _usual(task, "cpu_waiting", time)
+    # Between two epochs there are no workers: medians leave that out. Threads that wait for a core want it as well, but
+    # bursts of them wait while cores are idle most of the time.
+    ours, waiting = _usual(task, "cpu_cores", time), _usual(task, "cpu_waiting", time)
     if (
         not cores
         or _mean(task, "cpu_ready", time) < _BUSY_WORKER
-        or ours < _BUSY_WORKER * min(time.readers or 1, cores)
+        or ours + waiting < _BUSY_WORKER * min(time.readers or 1, cores)
     ):
         return  # its workers wait for a disk, for each other, or for something that is not read
     used = min(max(ours, _usual(node, "cpu_cores", time) if node is not None and not limit else 0.0), cores)
