@@ -25,6 +25,9 @@ OF_THE_MACHINE = {"distributed", "engines", "faults", "hub", "isolation", "lab",
 """Tests of hubs, boxes and labs, which look at the machine as a whole and at how its cores are shared: where tests run
 in several processes, one of these runs after another, and what runs beside them has to stand back."""
 
+BESIDE = tuple(f"tests/hub/test_{name}.py" for name in ("launched", "mpi", "odd_bytes", "resuming", "visible_gpus"))
+"""Of these, tests of what a hub does, not of how fast: they go with the others."""
+
 LONG = {"torch", "keras", "jax", "test_docs.py", "test_readme.py"}
 """What to begin with beside them."""
 
@@ -91,7 +94,7 @@ def _part(nodeid: str) -> str:
 
 
 def _is_of_the_machine(nodeid: str) -> bool:
-    return _part(nodeid) in OF_THE_MACHINE
+    return _part(nodeid) in OF_THE_MACHINE and not nodeid.startswith(BESIDE)
 
 
 @pytest.hookimpl(optionalhook=True)

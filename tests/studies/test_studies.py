@@ -37,7 +37,7 @@ def kept(user: User) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("}")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_that_is_a_quarter_longer_is_found_and_the_interval_holds_it(user: User) -> None:
     study = """
         workloads: [{name: paced, script: paced.py, args: ["{batch}", "30"]}]
