@@ -174,14 +174,13 @@ for epoch in hg.epochs(3):
 
 
 def test_a_worker_that_loses_another_ends_at_once_and_says_why(tmp_path: Path) -> None:
-    started = time.monotonic()
     with gang(tmp_path / "job", DYING, 3) as running:
         for name in running.names:
             running.wait_for(name, "waiting")
         begun = time.monotonic()
         running.kill("worker-1")
         assert [running.left(name) for name in ("worker-0", "worker-2")] == [75, 75]
-        assert time.monotonic() - begun < 4 * (begun - started)  # and not minutes, after which Gloo gives up
+        assert time.monotonic() - begun < 60  # and not minutes, after which Gloo gives up
         assert "worker-1 is gone in the middle of a step" in running.output("worker-0")
         assert "worker-1 is gone" in running.of("worker-2", "note")[-1]["text"]
 
