@@ -102,7 +102,7 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_json: bool) -> i
             running.StudyRun(study, kept, planned, not quick, lambda line: click.echo(line, err=True)).run()
         except KeyboardInterrupt:
             count = len(kept.measurements())
-            click.echo(f"{count} measurements are kept; go on with: headgate study {file} --resume", err=True)
+            click.echo(f"measurements kept: {count}; go on with: headgate study {file} --resume", err=True)
             return 130
         found = _conclude(kept, as_json)
     return int(any(cell.state == "failed" for cell in found.cells))
@@ -193,7 +193,7 @@ def _say_machine(kept: Journal) -> None:
     changed = [f"{what} {was.get(what)} → {value}" for what, value in here.items() if was.get(what) != value]
     if changed:
         apart = sum(each.machine != here for each in kept.measurements())
-        click.echo(f"this machine has changed: {'; '.join(changed)}; {apart} measurements are kept apart", err=True)
+        click.echo(f"this machine has changed: {'; '.join(changed)}; measurements kept apart: {apart}", err=True)
 
 
 def _findings(kept: Journal) -> Findings:

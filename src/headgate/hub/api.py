@@ -206,8 +206,8 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
         why = "" if row["state"] == "done" else f" ({row['reason']})"
         raise HeadgateError(
             f"the script ended without a profile{why}; it has to train by an optimizer of PyTorch, to call `prepare` "
-            "of headgate.torch, .keras or .jax, or to print the number of each step. Its output: headgate logs "
-            f"{folder.name}/{row['name']}"
+            "of headgate.torch, .keras or .jax, or, with `--launch tensorflow`, `jax` or `mpi`, to print the number of "
+            f"each step. Its output: headgate logs {folder.name}/{row['name']}"
         )
     found = found.with_parameters(handed.parameters)
     store.save(runs.home() / "profiles", store.key(handed, node), found)
