@@ -21,7 +21,7 @@ from headgate.engines.contracts import (
 )
 from headgate.engines.distributed_scripts import written_for
 from headgate.engines.launch import command, launch
-from headgate.engines.launchers import divides_memory, has_launcher, resolved
+from headgate.engines.launchers import divides_memory, doubt, has_launcher, resolved
 from headgate.engines.scripts import meets_at_our_port
 from headgate.errors import UsageError
 from headgate.identifiers import JobId, TaskName
@@ -241,6 +241,26 @@ def test_deepspeed_s_argument_goes_before_the_script_s_own(tmp_path: Path) -> No
     words = ("python", "-m", "train", "--epochs", "5")
     module = Job(name="a", run=words, workdir=str(tmp_path))
     assert command(module, None, ("--local_rank=1",)) == (*words[:3], "--local_rank=1", *words[3:])
+
+
+@pytest.mark.parametrize(
+    ("text", "launch", "doubted"),
+    [
+        ("import numpy", "mpi", True),
+        ("import torch", "tensorflow", True),
+        ("import torch", "mpi", False),
+        ("import os\nprint(os.environ['RANK'])", "torchrun", False),
+        ("from package import train", "torchrun", False),
+        ("import runpy", "jax", False),
+    ],
+)
+def test_a_launcher_that_a_script_plainly_has_no_use_for_is_doubted(
+    text: str, launch: Contract, doubted: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "package.py").touch()
+    (tmp_path / "a.py").write_text(text)
+    job = Job(name="a", script=str(tmp_path / "a.py"), launch=launch)
+    assert (f"launch is {launch}, but its script imports none of" in doubt(job)) == doubted
 
 
 # --- scripts --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from tests.hub.team import Team
 from tests.hub.test_launched import MEETS
 from tests.hub.user import User
 
+from headgate import lab
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
@@ -113,15 +114,23 @@ def test_workers_of_another_launcher_meet_across_nodes_and_start_again_on_those_
         MEETS
         + """
     peers = meet()
-    Path(f"met-{restarts}-{rank}").write_text(" ".join(os.environ[name] for name in ("LOCAL_RANK", "GROUP_RANK")))
+    where = [os.environ[name] for name in ("LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR")]
+    Path(f"met-{restarts}-{rank}").write_text(" ".join(where))
     while not os.path.exists("go"):
         time.sleep(0.02)
     """,
     )
-    user.write("jobs.yaml", "jobs: [{script: meets.py, launch: torchrun, plan: {strategy: allreduce, workers: 4}}]")
-    run = user.detaches("jobs.yaml", "--cluster", "team", "--nodes", "b,c")
-    assert [user.sees(f"met-0-{rank}") for rank in range(4)] == ["0 0", "1 0", "0 1", "1 1"]
+    user.write("jobs.yaml", "jobs: [{script: meets.py, launch: torchrun, plan: {strategy: allreduce, workers: 3}}]")
+    run = user.detaches("jobs.yaml", "--cluster", "team", "--nodes", "b,c,a")
+    at = {node.name: node.address for node in lab.nodes("team").nodes}
+
+    def met(restarts: int) -> list[str]:
+        return [user.sees(f"met-{restarts}-{rank}") for rank in range(3)]
+
+    assert met(0) == [f"0 {rank} {at['b']}" for rank in range(3)]
     up(team, "ab")
-    assert [user.sees(f"met-1-{rank}") for rank in range(4)] == [f"{rank} 0" for rank in range(4)]
+    assert met(1) == [f"{place} {at['b']}" for place in ("0 0", "1 0", "0 1")]
+    up(team, "a")  # the node of rank 0, where all meet, is gone
+    assert met(2) == [f"{rank} 0 127.0.0.1" for rank in range(3)]
     user.touch("go")
     user.sees_state("meets", "done", run=run)

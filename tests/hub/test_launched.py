@@ -246,6 +246,25 @@ def test_the_first_rank_that_prints_speaks_for_the_job(user: User) -> None:
     assert (job["step"], job["loss"]) == (7, 1.25)
 
 
+def test_ranks_that_print_in_pieces_at_the_same_time_are_read_apart(user: User) -> None:
+    user.write(
+        "pieces.py",
+        MEETS
+        + """
+    [peer] = meet()
+    for step in range(4):
+        for piece in (f"step {step + 50 * rank} ", "loss ", f"{step}.{rank}5", "\\n"):
+            print(piece, end="", flush=True)
+            peer.sendall(b".")  # the other has printed a piece of its own line
+            peer.recv(1)
+    """,
+    )
+    ended = user.json("run", "--launch", "torchrun", "--workers", "2", "pieces.py")
+    assert ended["jobs"][0]["state"] == "done"
+    job = user.jobs()["pieces"]
+    assert (job["step"], job["loss"]) == (3, pytest.approx((3.05 + 3.15) / 2))
+
+
 def test_a_script_that_goes_on_from_its_own_checkpoint_can_be_resized_and_no_other(user: User) -> None:
     user.write(
         "grows.py",
@@ -286,6 +305,11 @@ def test_what_is_told_of_a_launcher_that_headgate_takes_the_place_of(user: User)
     planned = {entry["task"]: entry["env"] for entry in user.types("run", "--dry-run", "--json", *words).json}
     assert [planned[f"tells/worker-{rank}"]["RANK"] for rank in range(2)] == ["0", "1"]
     assert len({env["MASTER_PORT"] for env in planned.values()}) == 1
+    user.write("plain.py", "print('loss 1.0')")
+    plain = user.types("run", "--dry-run", "--launch", "mpi", "plain.py").stdout
+    assert "plain: launch is mpi, but its script imports none of mpi4py" in plain
+    ended = user.json("run", "--launch", "mpi", "plain.py")
+    assert any("launch is mpi, but" in text for text in events(user, ended["id"], "warning"))
 
 
 @pytest.mark.parametrize(

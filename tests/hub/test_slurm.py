@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -16,6 +17,7 @@ from tests.hub.test_launched import events
 from tests.hub.user import User
 
 from headgate.engines.contracts import free_ports
+from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
 CONF = """
@@ -88,6 +90,11 @@ def test_a_job_of_slurm_s_is_the_machine_that_may_be_used(user: User, slurm: dic
     shown = user.types("doctor").stdout
     assert "1 of " in shown and "500 MiB of " in shown
     assert f"Slurm job {told['SLURM_JOB_ID']}: 1 CPU, 500 MiB of memory on this node" in shown
+    [planned] = user.json("run", "--dry-run", "one.py")
+    assert planned["entitled_cores"] <= 1.0
     ended = user.json("run", "one.py")
+    with RunReader(user.home / "runs" / ended["id"] / "run.sqlite") as reader:
+        [node] = json.loads(reader.meta()["node"])
+    assert (node["cores"], node["memory_bytes"]) == (1.0, 500 << 20)
     assert ended["jobs"][0]["state"] == "done"
     assert any("500 MiB of memory on this node" in text for text in events(user, ended["id"], "note"))

@@ -103,7 +103,7 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(entries, indent=2))
         return
-    for job, text in submission.notes.items():
+    for job, text in (*submission.notes.items(), *submission.warnings.items()):
         click.echo(f"{job}: {text}")
     for entry in entries:
         first = entry["after"]

@@ -127,6 +127,11 @@ def without_others(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not _OF_OTHERS.fullmatch(name)}
 
 
+def names_one(text: str) -> bool:
+    """Whether a script's text names a variable of a launcher, or the argument that deepspeed gives."""
+    return re.search(rf"\b({_OF_OTHERS.pattern}|local[-_]rank)\b", text) is not None
+
+
 def in_words(contract: Contract) -> str:
     """Names what workers find each other by."""
     return _MEETING[contract]

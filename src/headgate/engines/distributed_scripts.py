@@ -13,7 +13,7 @@ from pathlib import Path
 from headgate.engines.scripts import LIBRARIES
 from headgate.jobs import Contract
 
-_TRAINERS = {
+TRAINERS = {
     "accelerate": ("Accelerator",),
     "transformers": ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments"),
     "trl": ("SFTTrainer", "DPOTrainer", "GRPOTrainer"),
@@ -92,7 +92,7 @@ def _read(text: bytes) -> Written | None:
         for place in ("", "experimental."):
             if f"tensorflow.distribute.{place}{strategy}" in called:
                 return Written("tensorflow", f"uses tf.distribute.{place}{strategy}", False, serves)
-    for package, classes in _TRAINERS.items():
+    for package, classes in TRAINERS.items():
         for name in classes:
             if any(each.startswith(f"{package}.") and each.endswith(f".{name}") for each in called):
                 return Written("torchrun", f"uses {name} of {package}", needs=False, divides=divides)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headgate.engines import contracts
-from headgate.engines.distributed_scripts import Written, written_for
+from headgate.engines.distributed_scripts import TRAINERS, Written, written_for
 from headgate.engines.program import source, words_of
-from headgate.engines.scripts import libraries
+from headgate.engines.scripts import libraries, plain_imports
 from headgate.errors import UsageError
 from headgate.jobs import Contract, Job
 from headgate.plans import Plan
@@ -142,6 +142,15 @@ _BY_WORDS: Mapping[tuple[str, ...], Launcher] = {
     ("mpiexec",): _MPIRUN,
 }
 _LONGEST = 3
+_OF_TORCHRUN = ("torch", *TRAINERS, "deepspeed")
+_READERS: Mapping[Contract, tuple[str, ...]] = {
+    "torchrun": _OF_TORCHRUN,
+    "deepspeed": _OF_TORCHRUN,
+    "tensorflow": ("tensorflow", "keras", "tf_keras"),
+    "jax": ("jax", "flax", "keras"),
+    "mpi": ("mpi4py", "horovod", *_OF_TORCHRUN),
+}
+"""Packages that read what a contract tells."""
 _RULES = (
     "--batch per-worker (each worker has the script's batch) or --batch global (the script divides it), and Headgate "
     "chooses how many"
@@ -256,6 +265,24 @@ def resolved(job: Job) -> tuple[Job, str]:
     _check(job, job.contract)
     tells = f"each worker gets {contracts.in_words(job.contract)} (--launch none: no variables)"
     return job, "; ".join([*notes, tells])
+
+
+def doubt(job: Job) -> str:
+    """What its script has against the contract of a job, to warn its user; empty: nothing that is plain to see.
+
+    Args:
+        job: One that is `resolved`.
+    """
+    file, names = source(job), plain_imports(job)
+    if job.contract is None or file is None or names is None or not names.isdisjoint(_READERS[job.contract]):
+        return ""
+    if contracts.names_one(file.read_text(errors="replace")):
+        return ""
+    return (
+        f"launch is {job.contract}, but its script imports none of {', '.join(_READERS[job.contract])}, and names no "
+        "variable of a launcher: several workers would each run the whole of it alone, unless what it imports or "
+        "starts joins them; leave launch out where it trains in one process"
+    )
 
 
 def _written(job: Job) -> Written | None:

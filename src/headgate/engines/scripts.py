@@ -57,9 +57,9 @@ def meets_at_our_port(job: Job) -> bool:
         return True
 
 
-def shares_nothing(job: Job) -> bool:
-    """Whether the workers of a job share nothing, as the imports of its script tell: it imports none of Headgate's
-    libraries, and nothing that lies beside it and may import one.
+def plain_imports(job: Job) -> frozenset[str] | None:
+    """The packages that a job's script imports; None where that does not tell all of it: it imports what lies beside it
+    and may import more, runs other code, or cannot be read.
 
     Args:
         job: One with absolute paths.
@@ -67,13 +67,21 @@ def shares_nothing(job: Job) -> bool:
     script = source(job)
     try:
         text = b"" if script is None else script.read_bytes()
-        names = set(_roots(ast.parse(text)))
+        names = frozenset(_roots(ast.parse(text)))
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return False
-    if script is None or names & {"", "headgate", "importlib", "runpy"} or b"__import__" in text or b"exec(" in text:
-        return False
+        return None
+    if script is None or names & {"", "importlib", "runpy"} or b"__import__" in text or b"exec(" in text:
+        return None
     folders = (script.parent, Path(job.workdir))
-    return not any((folder / each).exists() for folder in folders for name in names for each in (name, f"{name}.py"))
+    beside = any((folder / each).exists() for folder in folders for name in names for each in (name, f"{name}.py"))
+    return None if beside else names
+
+
+def shares_nothing(job: Job) -> bool:
+    """Whether the workers of a job share nothing, as the imports of its script tell: it imports none of Headgate's
+    libraries, and nothing that lies beside it and may import one."""
+    names = plain_imports(job)
+    return names is not None and "headgate" not in names
 
 
 def check(job: Job, environment: Mapping[str, str]) -> None:

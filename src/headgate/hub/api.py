@@ -58,7 +58,13 @@ def launched(submission: Submission) -> Submission:
     """
     found = [launchers.resolved(job) for job in submission.jobs]
     told = {job.name: text for job, text in found if text}
-    return replace(submission, jobs=tuple(job for job, _ in found), notes={**submission.notes, **told})
+    warned = {job.name: text for job, _ in found if (text := launchers.doubt(job))}
+    return replace(
+        submission,
+        jobs=tuple(job for job, _ in found),
+        notes={**submission.notes, **told},
+        warnings={**warned, **submission.warnings},
+    )
 
 
 def _check_kind(job: object) -> None:

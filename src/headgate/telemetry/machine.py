@@ -102,9 +102,9 @@ def detect(cache: Path | None = None, environment: Mapping[str, str] = os.enviro
 
     Args:
         cache: A JSON file with the speed of a core; None to measure it.
-        environment: Variables that say which GPUs may be used, and what Slurm allotted.
+        environment: Variables that say which GPUs may be used.
     """
-    node = _allotted(describe(), environment)
+    node = describe()
     speed = core_gflops(cache, node.cpu_model, node.cores)
     measured = known(cache, node.cpu_model, node.cores)
     rates: Mapping[str, Any] = {
@@ -120,15 +120,6 @@ def detect(cache: Path | None = None, environment: Mapping[str, str] = os.enviro
         return node
     link = GpuLink(all_reduce, "measured") if isinstance(all_reduce, float) and all_reduce > 0 else gpu_link(nvml)
     return replace(node, gpu_link=link)
-
-
-def _allotted(node: Node, environment: Mapping[str, str]) -> Node:
-    """What Slurm allotted of this machine, which need not be enforced."""
-    share = slurm_share(environment)
-    if share is None or not share.here:
-        return node
-    cores, memory = share.cores or node.cores, share.memory_bytes or node.memory_bytes
-    return replace(node, cores=min(node.cores, float(cores)), memory_bytes=min(node.memory_bytes, memory))
 
 
 def survey(cache: Path | None = None) -> Survey:
@@ -158,7 +149,8 @@ def survey(cache: Path | None = None) -> Survey:
 
 
 def describe(root: Path = Path("/")) -> Node:
-    """What files say of a machine: all of its Node but GPUs, address and measured speed.
+    """What files say of a machine, or of the part that Slurm allotted to this process, which need not be enforced: all
+    of its Node but GPUs, address and measured speed.
 
     Args:
         root: Where /proc and /sys are found.
@@ -168,10 +160,12 @@ def describe(root: Path = Path("/")) -> Node:
     memory = machine_memory(root)
     quota, limit = limits.quota_cores(tree), limits.memory_limit(tree)
     outer = outward(root)
+    share = slurm_share()
+    allotted = (share.cores, share.memory_bytes) if share is not None and share.here else (None, None)
     return Node(
         name=socket.gethostname(),
-        cores=float(cpus.allowed) if quota is None else min(float(cpus.allowed), quota),
-        memory_bytes=memory if limit is None else min(memory, limit),
+        cores=float(min(filter(None, (cpus.allowed, quota, allotted[0])))),
+        memory_bytes=min(filter(None, (memory, limit, allotted[1]))),
         nic_bytes_per_second=outer.bytes_per_second if outer is not None else None,
         nics=tuple(Nic(nic.name, nic.bytes_per_second, virtual=not nic.physical) for nic in counted(root)),
         disks=tuple(Disk(disk.name, disk.bytes, disk.rotational) for disk in whole_disks(root)),
