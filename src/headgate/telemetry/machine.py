@@ -164,8 +164,8 @@ def describe(root: Path = Path("/")) -> Node:
     allotted = (share.cores, share.memory_bytes) if share is not None and share.here else (None, None)
     return Node(
         name=socket.gethostname(),
-        cores=float(min(filter(None, (cpus.allowed, quota, allotted[0])))),
-        memory_bytes=min(filter(None, (memory, limit, allotted[1]))),
+        cores=min([float(cpus.allowed), *(float(cores) for cores in (quota, allotted[0]) if cores)]),
+        memory_bytes=min([memory, *(size for size in (limit, allotted[1]) if size)]),
         nic_bytes_per_second=outer.bytes_per_second if outer is not None else None,
         nics=tuple(Nic(nic.name, nic.bytes_per_second, virtual=not nic.physical) for nic in counted(root)),
         disks=tuple(Disk(disk.name, disk.bytes, disk.rotational) for disk in whole_disks(root)),
