@@ -120,6 +120,25 @@ def test_a_neighbour_that_makes_steps_dearer_costs_memory(tmp_path: Path) -> Non
     assert [loss.evidence for loss in found.losses] == ["compared"]
 
 
+def test_what_one_thread_lost_while_it_had_a_core_went_through_memory_however_rough_its_cpu_time_was_read(
+    tmp_path: Path,
+) -> None:
+    """Beside `b` it waits a tenth of the time, and a step takes a fifth more besides."""
+    jobs = {
+        "a": MadeUp(
+            ran=lambda t: (0.9 if t <= 9 else 1.0) + (0.3 if t % 3 else -0.6),
+            waited=lambda t: 0.1 if t <= 9 else 0.0,
+            ready=1.0,
+            end=16,
+            steps=lambda t: 10.0 * 0.9 / 1.2 if t <= 9 else 10.0,
+        ),
+        "b": MadeUp(ran=1.0, end=9),
+    }
+    found = lost(account(recording(tmp_path / "run.sqlite", jobs), "a"))
+    assert found["b", "memory"] > found["b", "cores"] > 0.0
+    assert found["b", "memory"] + found["b", "cores"] == pytest.approx(9 / 4, abs=0.6)
+
+
 def test_programs_that_are_never_all_away_are_compared_by_what_more_of_them_costs(tmp_path: Path) -> None:
     """Ten of twelve seconds are steps: half of these take half as long again, beside a program of one core."""
     steps = MadeUp(ran=1.0, steps=lambda t: 0.0 if t < 2 else 10.0 / (1.5 if t > 7 else 1.0), end=12)

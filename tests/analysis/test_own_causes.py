@@ -47,8 +47,9 @@ def adds_up(found: Account) -> bool:
         ("decoding", MadeUp(ran=1.95, ready=0.9, spans=INPUT), {}),
         ("loader", MadeUp(ran=1.48, waited=0.6, ready=0.9, spans=INPUT), {}),
         ("decoding", MadeUp(ran=lambda t: 1.95 if t % 4 else 0.6, ready=0.9, spans=INPUT), {}),
-        ("decoding", MadeUp(ran=2.0, waited=1.0, spans={"input": 0.0, **STEP}, loader_workers=2), {}),
-        ("own-threads", MadeUp(ran=2.0, waited=6.0, spans={"input": 0.0, **STEP}, loader_workers=2), {}),
+        ("decoding", MadeUp(ran=2.0, waited=2.2, readings={"main_ready": 0.9, "helper_cores": 1.9}), {}),
+        ("own-threads", MadeUp(ran=2.0, waited=6.0, readings={"main_ready": 1.0, "helper_cores": 1.9}), {}),
+        ("own-threads", MadeUp(ran=2.0, waited=2.2, readings={"main_ready": 0.0, "helper_cores": 4.2}), {}),  # launched
         ("input", MadeUp(ran=0.4, ready=0.4, spans=INPUT), {}),
         ("input", MadeUp(ran=1.15, ready=0.9, spans=INPUT, loader_workers=4), {}),  # of which one holds a lock
         ("evaluation", MadeUp(ran=1.0, spans=STEP), {"asides": {"evaluation": 12.0}}),

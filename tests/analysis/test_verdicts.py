@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ ALONE = MadeUp(ran=1.0)
 
 def told(path: Path, job: MadeUp, others: Mapping[str, MadeUp] = {}, **node: Any) -> Verdict:
     """The verdict of a job beside others on two cores."""
+    path.mkdir(exist_ok=True)
     run = recording(path / "run.sqlite", {"a": job, **others}, **node)
     return verdict(accounts(run.jobs, run.nodes, run.seconds)[0])
 
@@ -26,7 +28,7 @@ def test_a_neighbour_is_named_with_what_it_cost_and_what_to_do(tmp_path: Path) -
     found = told(tmp_path, SAME, {"b": MadeUp(ran=1.5)})
     assert found.name == "neighbour-cores"
     assert found.why == "b slowed a by 50% through the cores they share: that cost 20 s."
-    assert "after: b" in found.next
+    assert "Run b afterwards: `after: a`" in found.next
     assert found.low < 20.0 < found.high
 
 
@@ -60,6 +62,12 @@ def test_the_cause_that_cost_most_is_named(tmp_path: Path, name: str, job: MadeU
     found = told(tmp_path, job, {}, **node)
     assert found.name == name, found.why
     assert found.low <= found.high
+
+
+def test_what_holds_steps_back_comes_before_a_start_in_a_run_of_seconds_too(tmp_path: Path) -> None:
+    late = MadeUp(ran=0.92, waited=0.08, throttled=0.08, cap=0.92, end=9, steps=lambda t: 10.0 if t > 3 else 0.0)
+    assert told(tmp_path / "free", replace(late, ran=1.0, waited=0.0, throttled=0.0)).name == "starting"
+    assert told(tmp_path / "capped", replace(late, limits={"cores": 0.92})).name == "own-cap"
 
 
 def test_two_jobs_that_do_not_touch_each_other_are_both_healthy(tmp_path: Path) -> None:

@@ -394,10 +394,11 @@ def test_waiting_is_summed_over_threads_and_a_new_one_counts_from_its_birth(tmp_
     schedstat(tmp_path, {1: (100.0, 50.0), 2: (7.0, 7.0)})
     sampler.read(0.0, [target])
     schedstat(tmp_path, {1: (101.0, 50.5), 2: (7.0, 7.0), 3: (1.0, 0.5)})
-    ready = {"cpu_ready": pytest.approx(0.75), "main_ready": pytest.approx(0.75)}
+    ready = {"cpu_ready": pytest.approx(0.75), "main_ready": pytest.approx(0.75), "helper_cores": 0.0}
     assert sampler.read(2.0, [target])["a"] == {"cpu_waiting": pytest.approx(0.5), **ready}
     schedstat(tmp_path, {1: (101.0, 50.5), 2: (1.0, 3.0), 3: (1.0, 0.5)})  # another thread was given the number 2
-    assert sampler.read(4.0, [target])["a"] == {"cpu_waiting": pytest.approx(1.5), "cpu_ready": 1.0, "main_ready": 1.0}
+    busy = {"cpu_ready": 1.0, "main_ready": 1.0, "helper_cores": 0.0}
+    assert sampler.read(4.0, [target])["a"] == {"cpu_waiting": pytest.approx(1.5), **busy}
 
 
 def test_time_blocked_on_disks_is_told_where_the_kernel_accounts_for_delays(tmp_path: Path) -> None:
@@ -499,6 +500,16 @@ def test_two_tasks_on_one_core_each_wait_half_of_the_time(task: Task) -> None:
         assert sum(one["cpu_waiting"] for one in values.values()) * took >= 0.25  # one or the other always did
     finally:
         other.close()
+
+
+def test_what_the_processes_want_that_a_working_one_started_is_told_apart_from_its_own_threads(task: Task) -> None:
+    sampler, target = WaitingSampler(), Target("a", task)
+    task.do("burn(1.1)")
+    sampler.read(0.0, [target])
+    task.do("burn_in_helper(0.3)")
+    values = sampler.read(1.0, [target])["a"]
+    assert 0.25 <= values["helper_cores"] <= 0.35 + values["cpu_waiting"]
+    assert values["main_ready"] < values["cpu_ready"]
 
 
 @pytest.mark.parametrize("task", ["cgroups"], indirect=True)

@@ -35,7 +35,7 @@ from headgate.analysis.losing import (
 )
 from headgate.analysis.more import More, what_more_buys
 from headgate.analysis.outside import Devices, Outside
-from headgate.analysis.own_causes import OwnCause, OwnTime, evaluated, own_causes, waited_for_others
+from headgate.analysis.own_causes import OwnCause, OwnTime, evaluated, helped_by, own_causes, waited_for_others
 from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array
 
@@ -90,6 +90,7 @@ class Account:
         parts: Each part of it; they add up to `elapsed`.
         losses: To whom, and through what; the largest first.
         excess_threads: Threads that waited on average beyond those that the cores could have run.
+        helper_cores: Cores that its loader's workers ran on or waited for.
         own: Causes within the job, whatever each cost.
         converged: Where its loss has converged; None if it has not.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of another job.
@@ -108,6 +109,7 @@ class Account:
     parts: Mapping[Part, TimeEstimate]
     losses: Sequence[Loss] = ()
     excess_threads: float = 0.0
+    helper_cores: float = 0.0
     own: Sequence[OwnCause] = ()
     converged: Converged | None = None
     asked_to_wait: float = 0.0
@@ -205,6 +207,7 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         parts={part: parts[part] for part in PARTS},
         losses=tuple(loss for loss in told if loss.lost.seconds > LEAST_SECONDS),
         excess_threads=_mean(lost.excess, stepping),
+        helper_cores=helped_by(job, time.stretches),
         own=own_found,
         converged=converged(job),
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),

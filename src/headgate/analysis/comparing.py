@@ -9,9 +9,11 @@ j, the job's own time c, which is what was not counted as lost, is fitted as
     c = s (c0 + sum_j b_j x_j)
 
 by least squares, with a bootstrap over the windows for the band. The same fit of its CPU time tells which part of that
-are dearer steps. Where the machine counts cycles and instructions, the fit is of cycles over instructions instead: a
-neighbour changes how many cycles an instruction takes, and no phase of the job changes that as much as it changes the
-CPU time of a step (CPI², EuroSys 2013). A neighbour that was always there, or never, cannot be compared.
+are dearer steps. CPU time is read once a second only. A job of one thread that always computes tells it by c, more
+exactly: when it did not wait, it ran. Where the machine counts cycles and instructions, the fit is of cycles over
+instructions instead: a neighbour changes how many cycles an instruction takes, and no phase of the job changes that as
+much as it changes the CPU time of a step (CPI², EuroSys 2013). A neighbour that was always there, or never, cannot be
+compared.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ _LEAST_WINDOWS = 3
 _MOST_COMPARED = 6
 """Neighbours: more than these cannot be told apart within one run."""
 _DRAWS = 200
+_ONE_THREAD = 1.1
+"""Threads that ran or waited, up to which they are one that was always there."""
 _SEEN_SECONDS, _SEEN_STEPS = 3.0, 5.0
 """Of one number of threads, for its speed to be known."""
 _COMPARED_ERROR = 0.25
@@ -83,8 +87,9 @@ def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal) -> d
         return {}
     least = [float(np.min(cores)) for cores in told.values()]
     cores = np.array(list(told.values()))[:, kept] - np.array(least)[:, None]
-    work, taken = _work(job, windows, steps)
-    ours = _ratios(steps[kept], cores, np.diff(own.cumulative(windows))[kept])
+    seconds = np.diff(own.cumulative(windows))
+    work, taken = _work(job, windows, steps, seconds)
+    ours = _ratios(steps[kept], cores, seconds[kept])
     spent = _ratios(work[kept], cores, taken[kept])
     dearer = np.where(np.percentile(spent, _LOW, axis=0) > 0.0, spent[0], 0.0)
     lows, highs = np.percentile(ours[1:], [_LOW, _HIGH], axis=0)
@@ -185,13 +190,21 @@ def _varies(cores: Array) -> bool:
     return bool(there >= _LEAST_WINDOWS and away >= _LEAST_WINDOWS)
 
 
-def _work(job: RecordedJob, windows: Array, steps: Array) -> tuple[Array, Array]:
+def _work(job: RecordedJob, windows: Array, steps: Array, own: Array) -> tuple[Array, Array]:
     """What it did in each window, and what that took of the CPU: cycles of its instructions, or CPU seconds of its
-    steps where the machine does not count these."""
+    steps where the machine does not count these.
+
+    Args:
+        own: Seconds of each window in which it did not wait for a core.
+    """
     columns: tuple[Column, ...] = ("cpu_instructions", "cpu_cycles", "cpu_cores")
     instructions, cycles, seconds = (np.diff(job.signal(column).cumulative(windows)) for column in columns)
-    counted = np.all(instructions[steps > 0] > 0.0) and np.all(cycles[steps > 0] > 0.0)
-    return (instructions, cycles) if counted else (steps, seconds)
+    if np.all(instructions[steps > 0] > 0.0) and np.all(cycles[steps > 0] > 0.0):
+        return instructions, cycles
+    waited, ready = (job.signal(column).within(windows[0], windows[-1]) for column in ("cpu_waiting", "cpu_ready"))
+    threads = float(np.sum(seconds)) / (windows[-1] - windows[0]) + (waited.mean or 0.0)
+    always = threads <= _ONE_THREAD and (ready.mean or 0.0) >= 1.0 / _ONE_THREAD
+    return steps, own if always else seconds
 
 
 def _ratios(work: Array, cores: Array, spent: Array) -> Array:

@@ -234,12 +234,23 @@ def _usual(target: RecordedTask | RecordedNode, column: Column, time: OwnTime) -
 def waited_for_others(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> float:
     """Seconds in which the training process was not ready to run and processes that it started were. In a job without
     sampled steps, that is its waiting for the loader's workers."""
-    if job.division is not None or len(job.tasks) != 1 or job.signal("gpu_busy").mean:
+    if job.division is not None or len(job.tasks) != 1 or job.signal("gpu_busy").mean or not _trains(job, stretches):
         return 0.0
     main, any_of_it = (job.signal(column).during(stretches) for column in ("main_ready", "cpu_ready"))
-    if not len(main) or not len(any_of_it) or (main.mean or 0.0) < _TRAINS:
+    return max(any_of_it.integral - main.integral, 0.0) if len(any_of_it) else 0.0
+
+
+def helped_by(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> float:
+    """Cores that the processes which a training process started ran on or waited for: of a loader's workers. 0 if their
+    parent only starts them and waits, as a launcher does."""
+    if not _trains(job, stretches):
         return 0.0
-    return max(any_of_it.integral - main.integral, 0.0)
+    return max((task.signal("helper_cores").during(stretches).mean or 0.0 for task in job.tasks), default=0.0)
+
+
+def _trains(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> bool:
+    """Whether the process that started others trains."""
+    return (job.signal("main_ready").during(stretches).mean or 0.0) >= _TRAINS
 
 
 def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> Iterator[OwnCause]:

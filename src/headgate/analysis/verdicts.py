@@ -120,9 +120,13 @@ def verdict(account: Account) -> Verdict:
         worst = max(_causes(account), key=lambda cause: cause.cost.low, default=None)
         if worst is None or worst.cost.low < max(_LEAST_SECONDS, unexplained.seconds, _LEAST_PART * elapsed):
             return Verdict("not-known", _unknown(account), "", unexplained.low, elapsed)
-    told = [cause for cause in _causes(account) if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
-    # A start is paid for once, and what holds steps back as long as it runs.
+    causes = list(_causes(account))
+    told = [cause for cause in causes if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
+    # A start is paid for once, and what holds steps back as long as it runs: in a short run it may be less than a
+    # second.
     held = [cause for cause in told if cause.name != "starting"]
+    if told and not held:
+        held = [cause for cause in causes if cause.name != "starting" and cause.cost.low >= _LEAST_PART * elapsed]
     worst = max(held, key=lambda cause: cause.cost.seconds, default=None)
     learned = _learned(account, account.converged) if account.converged is not None else None
     if worst is not None and (learned is None or worst.cost.seconds >= learned.low):
@@ -320,21 +324,25 @@ def _neighbours(account: Account) -> Iterator[_Cause]:
         why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(worst.lost.seconds)}"
         if len(losses) > 1:
             why += f", and {_part(cost.seconds, account.elapsed)} together with {len(losses) - 1} more"
-        yield _Cause(name, cost, f"{why}.", _instead(worst.to))
+        yield _Cause(name, cost, f"{why}.", _instead(worst.to, account.job, resource))
 
 
-def _instead(culprit: str) -> str:
+def _instead(culprit: str, victim: str, resource: Resource) -> str:
+    """The culprit goes second: the victim is then done sooner, and the culprit hardly later, since both shared what
+    there is."""
     if culprit == OTHERS:
-        return "`top` shows what else runs; end it, or lower its priority: `renice 19 -p PID`."
-    return f"Run it afterwards: `after: {culprit}` in its job. Or let it go first: `priority: 2`."
+        ends = "`top` shows what else runs; end it"
+        return f"{ends}, or lower its priority: `renice 19 -p PID`." if resource == "cores" else f"{ends}."
+    later = f"Run {culprit} afterwards: `after: {victim}` in its job."
+    return f"{later} Or give {victim} more of the cores: `priority: 2` in its job." if resource == "cores" else later
 
 
 def _too_many_threads(account: Account) -> Verdict:
     """The cost of too many threads cannot be counted, so this verdict comes only if nothing else is found."""
     high = account.parts["compute"].seconds / 2
     waiting = f"{account.excess_threads:.1f} threads of {account.job} waited"
-    if (account.more.loader_workers or 0) >= account.excess_threads:
-        why = f"{waiting}: its {account.more.loader_workers} loader workers and its training want the same cores."
+    if account.excess_threads - account.helper_cores < _MANY_THREADS:  # without the loader, its threads would fit
+        why = f"{waiting}: its loader's workers want {account.helper_cores:.1f} of the cores that its training wants."
         return Verdict("decoding", why, "Decode the data once and store it, or give the job more cores.", 0.0, high)
     waiting = f"{waiting}: it has more threads than cores"
     return Verdict("own-threads", f"{waiting}.", 'Fewer threads: `env: {OMP_NUM_THREADS: "1"}`.', 0.0, high)

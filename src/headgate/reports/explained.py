@@ -12,7 +12,7 @@ from rich.text import Text
 from headgate.analysis.accounts import Account, accounts
 from headgate.analysis.losing import ITSELF, LEAST_SECONDS, NODE, OTHERS, Loss, Resource, TimeEstimate
 from headgate.analysis.more import More, Speedup
-from headgate.analysis.verdicts import verdict
+from headgate.analysis.verdicts import Verdict, verdict
 from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, counted, listed, say_moment
 from headgate.units import say_seconds
@@ -81,9 +81,10 @@ def tell(found: list[Account], console: Console) -> None:
 
 
 def headline(account: Account) -> list[Text]:
-    """Verdict, reason and next step, in two or three lines."""
+    """What held a job back, with the error of what it cost, and the next step: a line or two."""
     told = verdict(account)
-    lines = [Text.assemble((account.job, "bold"), ": ", (told.name, "bold")), Text(f"  {told.why}")]
+    error = f" 90 % band: {_band(told)}." if told.name not in ("healthy", "not-known") and _band(told) else ""
+    lines = [Text.assemble((told.why, "bold"), error, (f" ({told.name})", "dim"))]
     if told.next:
         lines.append(Text(f"  Next: {told.next}"))
     return lines
@@ -94,7 +95,7 @@ def headlines(found: Sequence[Account]) -> list[str]:
     only the first are listed. Then come the healthy jobs and those not known. Very short jobs are left out."""
     told = [(account.job, verdict(account)) for account in found if account.elapsed >= _SHORT_SECONDS]
     held = sorted((why for _, why in told if why.name not in ("healthy", "not-known")), key=lambda why: -why.high)
-    lines = [f"{why.name}: {why.why}" + (f" Next: {why.next}" if why.next else "") for why in held[:_MOST_LINES]]
+    lines = [why.why + (f" Next: {why.next}" if why.next else "") + f" ({why.name})" for why in held[:_MOST_LINES]]
     if len(held) > _MOST_LINES:
         lines.append(f"{counted(len(held) - _MOST_LINES, 'job')} more were held back: see `headgate explain`.")
     for name, more in (("healthy", ""), ("not-known", " `headgate explain` says what is missing.")):
@@ -144,7 +145,7 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _band(estimate: TimeEstimate) -> str:
+def _band(estimate: TimeEstimate | Verdict) -> str:
     if estimate.low == estimate.high:
         return ""
     return f"{say_seconds(round(estimate.low, 1))} to {say_seconds(round(estimate.high, 1))}"

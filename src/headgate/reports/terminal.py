@@ -39,6 +39,7 @@ _NAMES: dict[Column, tuple[str, str]] = {
     "cpu_waiting": ("waiting for a core", "threads"),
     "cpu_ready": ("ready to run", "%"),
     "main_ready": ("main process ready", "%"),
+    "helper_cores": ("wanted by its helpers", "cores"),
     "cpu_throttled": ("throttled", "cores"),
     "cpu_stolen": ("stolen", "cores"),
     "disk_waiting": ("blocked on disk", "threads"),

@@ -21,8 +21,8 @@ _BLOCKED = 39
 
 
 class WaitingSampler(SourcedSampler):
-    """`cpu_waiting`, `cpu_ready` and `main_ready` of a task, from schedstat of its threads; `disk_waiting` where the
-    kernel accounts for delays (`kernel.task_delayacct=1`).
+    """`cpu_waiting`, `cpu_ready`, `main_ready` and `helper_cores` of a task, from schedstat of its threads;
+    `disk_waiting` where the kernel accounts for delays (`kernel.task_delayacct=1`).
 
     A thread takes what it waited since the last reading along when it ends. Nothing of nodes: it is their tasks that
     wait.
@@ -73,7 +73,7 @@ class _Threads(Source):
         self._at, self._last = now, dict(self._totals())
         if before is None or now < before or not self._last:
             return {}
-        busiest = waiting = blocked = main_busiest = 0.0
+        busiest = waiting = blocked = main_busiest = helpers = 0.0
         main = self._main()
         for thread, total in self._last.items():
             ran, waited, stood = (new - old for new, old in zip(total, _before(last.get(thread), total), strict=True))
@@ -82,11 +82,14 @@ class _Threads(Source):
             busiest = max(busiest, ran + waited)
             if not main or self._processes[thread] in main:
                 main_busiest = max(main_busiest, ran + waited)
+            else:
+                helpers += ran + waited
         seconds = now - before
         columns: dict[Column, float] = {
             "cpu_waiting": waiting / seconds,
             "cpu_ready": min(busiest / seconds, 1.0),
             "main_ready": min(main_busiest / seconds, 1.0),
+            "helper_cores": helpers / seconds,
         }
         if self._delays:
             columns["disk_waiting"] = blocked / seconds
