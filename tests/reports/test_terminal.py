@@ -21,7 +21,7 @@ def printed(store: Path) -> str:
 def test_the_summary_has_verdicts_a_line_a_job_what_happened_and_the_report(store: Path, tmp_path: Path) -> None:
     page = html.write(store, tmp_path / "report.html")
     lines = printed(store).splitlines()
-    assert lines[0].startswith("input: b waited for its input for")
+    assert lines[0].startswith("b waited for its input for") and lines[0].endswith("(input)")
     assert "Next: More loader workers" in lines[0]
     lines = lines[next(index for index, line in enumerate(lines) if line.split()[:2] == ["Job", "as"]) :]
     assert lines[1].split() == [
