@@ -55,9 +55,11 @@ def test_a_neighbour_on_a_nic_that_did_not_keep_it_is_not_blamed(nic: OnNic) -> 
     assert means(dict(exposed_to_nics(0.9 * ONE, [nic]).by)) == {}
 
 
-def test_a_neighbour_is_never_blamed_for_more_than_its_own_bytes_took() -> None:
-    found = exposed_to_nics(0.9 * ONE, [on(traffic(70, 70), b=traffic(0, 8))])
-    assert means(dict(found.by)) == {"b": pytest.approx(0.08)}
+@pytest.mark.parametrize(("own", "theirs", "lost"), [(70, 8, 8 / 78), (30, 55, 0.6)])
+def test_a_neighbour_is_never_blamed_for_more_than_its_part_of_a_full_nic(own: int, theirs: int, lost: float) -> None:
+    """Headers take the rest of a full NIC, and they are somebody's as well."""
+    found = exposed_to_nics(0.9 * ONE, [on(traffic(own, own), b=traffic(0, theirs))])
+    assert means(dict(found.by)) == {"b": pytest.approx(lost)}
 
 
 def test_of_several_nodes_the_one_where_most_was_lost_counts() -> None:

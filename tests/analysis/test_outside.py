@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,19 @@ def test_what_the_same_bytes_took_longer_beside_a_neighbour_is_lost_to_it(tmp_pa
     found = account(recording(tmp_path / "run.sqlite", jobs))
     assert lost(found)["b", "disk"] == pytest.approx(20 * (0.75 - 20 * 0.25 / 60), rel=0.05)
     assert verdict(found).name == "neighbour-disk"
+
+
+def test_how_long_a_job_was_blocked_before_its_steps_tells_nothing_of_what_its_steps_read(tmp_path: Path) -> None:
+    """It makes its data for ten seconds, and is blocked all the time; its steps are as above."""
+
+    def of(start: float, alone: float, beside: float) -> Callable[[int], float]:
+        return lambda t: start if t <= 10 else alone if t <= 25 else beside
+
+    course = {"psi_io": of(0.9, 0.25, 0.75), "disk_read": of(20e6, 60e6, 20e6)}
+    job = MadeUp(ran=of(0.1, 0.75, 0.25), steps=of(0.0, 10.0, 4.0), readings=course)
+    jobs = {"a": job, "b": MadeUp(ran=0.01, start=25, readings=HOG.readings)}
+    found = account(recording(tmp_path / "run.sqlite", jobs))
+    assert lost(found)["b", "disk"] == pytest.approx(15 * (0.75 - 20 * 0.25 / 60), rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,16 @@ class Blocked:
     rest: Array
 
 
-def blocked_on_disk(job: OnDisk, neighbours: Mapping[str, Array], rate: float | None, own: Array) -> Blocked:
+def blocked_on_disk(
+    job: OnDisk, neighbours: Mapping[str, Array], rate: float | None, own: Array, stepping: Array
+) -> Blocked:
     """What being blocked cost a job in each bucket.
 
     Args:
         neighbours: Bytes a second that each moved on the same disk.
         rate: Bytes a second of the disk; None where not known.
         own: Part of each bucket that it lost to nobody so far.
+        stepping: Part of each bucket that belongs to its steps.
     """
     blocked, moved = np.nan_to_num(job.blocked), np.nan_to_num(job.moved)
     full = np.nan_to_num(job.memory_bytes) >= _MEMORY_FULL * job.memory_limit
@@ -89,17 +92,18 @@ def blocked_on_disk(job: OnDisk, neighbours: Mapping[str, Array], rate: float | 
     rest = np.minimum(np.where(full, blocked * (1.0 - again), blocked), np.maximum(own - by_memory, 0.0))
     used = {name: np.nan_to_num(each) for name, each in neighbours.items()}
     taken = sum(used.values(), np.zeros_like(moved))
-    lost = _lost(rest, moved, taken, rate)
+    lost = _lost(rest, moved, taken, rate, stepping)
     by = {name: lost * ratio(each, taken) for name, each in used.items()}
     return Blocked(by=by, by_memory=by_memory, rest=rest - lost)
 
 
-def _lost(blocked: Array, moved: Array, taken: Array, rate: float | None) -> Array:
-    """The part of `blocked` that is due to neighbours, which moved `taken` bytes a second."""
+def _lost(blocked: Array, moved: Array, taken: Array, rate: float | None, stepping: Array) -> Array:
+    """The part of `blocked` that is due to neighbours, which moved `taken` bytes a second. What it cost the job without
+    them is told by its steps: before these it reads and writes other things."""
     whole = moved + taken
     most = max(float(np.max(whole, initial=0.0)), rate or 0.0)
     reads = moved >= _LEAST_BYTES
-    alone = reads & (taken <= np.maximum(_AWAY * moved, _LEAST_BYTES / 10))
+    alone = (stepping > 0.5) & reads & (taken <= np.maximum(_AWAY * moved, _LEAST_BYTES / 10))
     if np.count_nonzero(alone) >= _LEAST_BUCKETS:
         without = moved * float(np.sum(blocked[alone]) / np.sum(moved[alone]))
         there = taken >= _THERE * most

@@ -1,8 +1,10 @@
 """Divides a job's exposed communication: what its NIC caused, and what neighbours on the same NIC did.
 
 Sampled steps tell which part of its time a job waited for communication that backward did not hide. At the rate of the
-NIC, its own bytes need a known part of each second. While the NIC is full, any longer wait is lost to the neighbours
-whose bytes went through it, and never more than their bytes took. If its own bytes need most of the time that it
+NIC, its own bytes need a known part of each second: that is what it would wait without anybody else. While the NIC is
+full, any longer wait is lost to the neighbours whose bytes went through it, and never more than their part of all its
+bytes. A full NIC is never idle, so that part is one of its time too: headers and what is sent again are in nobody's
+bytes. If its own bytes need most of the time that it
 waited, the NIC is the bottleneck. Anything else stays communication: the peers, their cores, the latency.
 """
 
@@ -14,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headgate.analysis.usage import Array
+from headgate.analysis.usage import Array, ratio
 
 _FULL = 0.75
 """Part of a NIC's rate, from which on it is full: headers count, and no second is full from end to end."""
@@ -92,8 +94,9 @@ def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:
         for way in range(2):
             used = {name: np.nan_to_num(traffic[way]) / nic.rate for name, traffic in nic.neighbours.items()}
             whole = sum(used.values(), np.zeros_like(waited))
-            worse = (own[way] + whole >= _FULL) & (own[way] > 0.0) & (whole > taken)
-            taken = np.where(worse, whole, taken)
+            theirs = ratio(whole, own[way] + whole)
+            worse = (own[way] + whole >= _FULL) & (own[way] > 0.0) & (theirs > taken)
+            taken = np.where(worse, theirs, taken)
             shares = {
                 name: np.where(worse, used.get(name, 0.0) / np.maximum(whole, 1e-12), share)
                 for name, share in shares.items()

@@ -114,7 +114,8 @@ class Devices:
         """
         busy = np.nan_to_num(self._mean(job, "gpu_busy"))
         idle = np.clip(1.0 - np.maximum(np.max(list(ready.values()), axis=0), busy), 0.0, own)
-        disk = self._disk(job, own, {id: np.maximum(each, busy) for id, each in ready.items()}, saving)
+        inside = stepping / (self._edges[1] - self._edges[0])
+        disk = self._disk(job, own, {id: np.maximum(each, busy) for id, each in ready.items()}, saving, inside)
         by: dict[tuple[Resource, str], Array] = {("disk", name): part for name, part in disk.by.items()}
         taken = sum(disk.by.values(), disk.rest) + disk.by_memory
         of_idle = np.minimum(taken, idle)
@@ -152,10 +153,12 @@ class Devices:
 
     # --- disk -------------------------------------------------------------------------------------------------------
 
-    def _disk(self, job: RecordedJob, own: Array, working: Mapping[TaskOfRun, Array], saving: Array) -> Blocked:
+    def _disk(
+        self, job: RecordedJob, own: Array, working: Mapping[TaskOfRun, Array], saving: Array, inside: Array
+    ) -> Blocked:
         """What being blocked cost it: as much as the worker that lost most, since the others wait for it."""
         tasks = [task for task in job.tasks if task.id in working]
-        each = [self._disk_of(job, task, own, working[task.id], saving) for task in tasks]
+        each = [self._disk_of(job, task, own, working[task.id], saving, inside) for task in tasks]
         if len(each) == 1:
             return each[0]
         slowest = np.argmax([sum(one.by.values(), one.rest) + one.by_memory for one in each], axis=0)
@@ -171,7 +174,9 @@ class Devices:
             rest=chosen(one.rest for one in each),
         )
 
-    def _disk_of(self, job: RecordedJob, task: RecordedTask, own: Array, working: Array, saving: Array) -> Blocked:
+    def _disk_of(
+        self, job: RecordedJob, task: RecordedTask, own: Array, working: Array, saving: Array, inside: Array
+    ) -> Blocked:
         neighbours, mine = self._moved(job, task.node)
         node = self._nodes.get(task.node)
         return blocked_on_disk(
@@ -188,6 +193,7 @@ class Devices:
             neighbours,
             node.disk_bytes_per_second if node is not None else None,
             own,
+            inside,
         )
 
     def _blocked(self, task: RecordedTask, mine: Array, neighbours: Mapping[str, Array]) -> Array:

@@ -323,7 +323,9 @@ def _neighbours(account: Account) -> Iterator[_Cause]:
         slowed = f"{worst.lost.seconds / ran:.0%}" if ran > 0.0 else ""
         why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(worst.lost.seconds)}"
         if len(losses) > 1:
-            why += f", and {_part(cost.seconds, account.elapsed)} together with {len(losses) - 1} more"
+            also = [loss.to for loss in losses if loss is not worst]
+            others = f"{len(also)} others" if len(also) > 1 else "programs outside it" if also == [OTHERS] else also[0]
+            why += f", and together with {others} {_part(cost.seconds, account.elapsed)}"
         yield _Cause(name, cost, f"{why}.", _instead(worst.to, account.job, resource))
 
 
