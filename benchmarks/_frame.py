@@ -320,6 +320,19 @@ class Bench:
         words = ("run", "--detach", "--json", script, *plan, "--", str(count))
         self.run = json.loads(self.headgate(*words))["run"]
 
+    def runs(self, *plan: str, count: int, script: str) -> None:
+        """Run the job to its end, after `count` steps.
+
+        Raises:
+            RuntimeError: It failed, with what it printed.
+        """
+        for path in self.folder.glob("steps-*"):
+            path.unlink()
+        try:
+            self.headgate("run", "--json", script, *plan, "--", str(count))
+        except subprocess.CalledProcessError:
+            raise RuntimeError(self.headgate("logs", Path(script).stem, "--all")) from None
+
     def job(self) -> dict[str, Any]:
         """How it stands, as `headgate status` tells, without a process for each look."""
         with RunReader(self.home / "runs" / self.run / "run.sqlite") as reader:

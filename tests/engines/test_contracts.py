@@ -15,7 +15,7 @@ from headgate.engines.contracts import (
     LaunchedGroup,
     free_ports,
     is_out_of_memory,
-    is_port_taken,
+    port_taken,
     variables,
     without_others,
 )
@@ -128,16 +128,20 @@ def test_ports_are_free_and_nobody_else_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "taken"),
+    ("line", "says"),
     [
-        ("DistNetworkError: ... port: 20001, useIpv6: false, code: -98, name: EADDRINUSE, message: address ...", True),
-        ("OSError: [Errno 98] Address already in use", True),
-        ("RuntimeError: Failed to add port to server: Address already in use", True),
-        ("ConnectionRefusedError: [Errno 111] Connection refused", False),
+        ("DistNetworkError: ... port: 20001, useIpv6: false, code: -98, name: EADDRINUSE, message: ...", "its port"),
+        (
+            "DistNetworkError: ... port: 29500, useIpv6: false, code: -98, name: EADDRINUSE",
+            "port 29500, which its script",
+        ),
+        ("OSError: [Errno 98] Address already in use", "its port"),
+        ("RuntimeError: Failed to add port to server: Address already in use", "its port"),
     ],
 )
-def test_a_port_that_is_taken_is_known_by_what_frameworks_say(line: str, taken: bool) -> None:
-    assert is_port_taken(line) == taken
+def test_a_port_that_is_taken_is_known_by_what_frameworks_say(line: str, says: str) -> None:
+    assert f"another program listens at {says}" in port_taken(line, 20_001)
+    assert not port_taken("ConnectionRefusedError: [Errno 111] Connection refused", 20_001)
 
 
 # --- commands -------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def happened(task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> str:
     if exit.code == PeerLost.STATUS and task.node in nodes:
         return f"{task.name} could not go on: it lost touch with another task"
     if exit.port_taken:
-        return f"{task.name} found that another program listens at its port"
+        return f"{task.name} found that {exit.reason}"
     how = exit.in_words() if task.node in nodes else f"its node {task.node} is gone"
     return f"{task.name} was lost: {how}"
 

@@ -137,9 +137,22 @@ def in_words(contract: Contract) -> str:
     return _MEETING[contract]
 
 
-def is_port_taken(text: str) -> bool:
-    """Whether the last words of a script say that another program listens at its port."""
-    return _PORT_TAKEN.search(text) is not None
+def port_taken(text: str, port: int) -> str:
+    """What the last words of a script say of another program that listens at a port; empty: nothing.
+
+    Args:
+        text: The words.
+        port: The port that the script was told of.
+    """
+    if not _PORT_TAKEN.search(text):
+        return ""
+    named = re.search(r"\bport:? (\d+)", text)
+    if named is None or int(named[1]) == port:
+        return "another program listens at its port"
+    return (
+        f"another program listens at port {named[1]}, which its script names itself; have it read MASTER_ADDR and "
+        "MASTER_PORT instead"
+    )
 
 
 def is_out_of_memory(text: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from headgate.engines.contracts import is_out_of_memory, is_port_taken
+from headgate.engines.contracts import is_out_of_memory, port_taken
 from headgate.events import Exit, Progress
 from headgate.hub.state.gating import OPEN, PAUSED, strictest
 from headgate.hub.state.peers import AttemptMeetings, Peers
@@ -235,9 +235,12 @@ class Attempt:
             return replace(exit, code=1, reason=text)
         if not exit.ok and is_out_of_memory(exit.reason or ""):
             return replace(exit, over_memory=True)
-        if self.ports and not exit.ok and is_port_taken(exit.reason or ""):
+        said = exit.reason or ""
+        if self.ports and not exit.ok and (taken := port_taken(said, self.ports[0])):
             # What it listens at besides, later on, is its own affair.
-            return replace(exit, port_taken=str(self.ports[0]) in (exit.reason or "") or not self._reports)
+            if str(self.ports[0]) in said or not self._reports:
+                return replace(exit, port_taken=True, reason=taken)
+            return exit
         if exit.ok or self.plan.workers < 2 or not _of_one_file(exit.reason or "", self.tasks[name].reports_itself):
             return exit
         told = f"all {self.plan.workers} workers run the whole script: let one write files, under `if hg.is_main():`"
