@@ -25,14 +25,24 @@ OF_THE_MACHINE = {"distributed", "engines", "faults", "hub", "isolation", "lab",
 """Tests of hubs, boxes and labs, which look at the machine as a whole and at how its cores are shared: where tests run
 in several processes, one of these runs after another, and what runs beside them has to stand back."""
 
-BESIDE = tuple(f"tests/hub/test_{name}.py" for name in ("launched", "mpi", "odd_bytes", "resuming", "visible_gpus"))
+BESIDE = (
+    *(f"tests/hub/test_{name}.py" for name in ("engines", "launched", "mpi", "odd_bytes", "resuming", "stopping")),
+    *(f"tests/hub/test_{name}.py" for name in ("tasks", "visible_gpus")),
+)
 """Of these, tests of what a hub does, not of how fast: they go with the others."""
 
 LONG = {"torch", "keras", "jax", "test_docs.py", "test_readme.py"}
 """What to begin with beside them."""
 
-LAST = "ray"
-"""Those that start Ray, where one serves most of them: for whoever is free first."""
+RAY = "ray"
+"""Those that start Ray, where one serves most of them."""
+
+WHOLE = {RAY, "keras", "jax"}
+"""Of these one process has all: an interpreter that has imported the framework serves them."""
+
+APART = "tests/test_docs.py"
+"""Whose tests share nothing that takes time to make: one by one to whoever is free. Of any other file one process has
+all, so that what a module shares is made once."""
 
 SLOW = (
     *("tests/ray/", "tests/engines/ray/", "tests/isolation/containers/", "tests/lab/", "tests/faults/"),
@@ -90,7 +100,7 @@ def end_hub() -> None:
 
 def _part(nodeid: str) -> str:
     """The folder or file of `tests/` that a test belongs to."""
-    return LAST if nodeid.startswith(("tests/engines/ray/", "tests/ray/")) else re.split("[/:]", nodeid)[1]
+    return RAY if nodeid.startswith(("tests/engines/ray/", "tests/ray/")) else re.split("[/:]", nodeid)[1]
 
 
 def _is_of_the_machine(nodeid: str) -> bool:
@@ -99,12 +109,16 @@ def _is_of_the_machine(nodeid: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
-    """All tests of the machine in one process, in their order; the others one by one to whoever is free."""
+    """All tests of the machine in one process, in their order; the others file by file to whoever is free."""
     from xdist.scheduler import LoadScopeScheduling
 
     class MachineAndOthers(LoadScopeScheduling):  # type: ignore[misc]  # has no types
         def _split_scope(self, nodeid: str) -> str:
-            return _part(nodeid) if _part(nodeid) == LAST else "machine" if _is_of_the_machine(nodeid) else nodeid
+            if _is_of_the_machine(nodeid):
+                return "machine"
+            if _part(nodeid) in WHOLE:
+                return _part(nodeid)
+            return nodeid if nodeid.startswith(APART) else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False
     return MachineAndOthers(config, log)
@@ -123,7 +137,7 @@ def _order(nodeid: str) -> int:
     """Who has begun with others has none of the machine's to come."""
     if _is_of_the_machine(nodeid):
         return 0
-    return 3 if _part(nodeid) == LAST else 1 if _part(nodeid) in LONG else 2
+    return 2 if _part(nodeid) == RAY else 1 if _part(nodeid) in LONG else 3
 
 
 @pytest.hookimpl(tryfirst=True)

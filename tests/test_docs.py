@@ -22,8 +22,9 @@ from headgate.studies import studyfile
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-SLOW_PAGES = {"several_machines.md"}
-"""Whose command lines take half a minute; what they do is tested in `tests/lab` and `tests/hub/test_lab.py`."""
+FIRST = ("README.md", "start.md", "plans.md", "cli.md", "one_machine.md")
+"""Pages whose command lines always run; those of a page on which all are of kinds that stand there too run in
+`make test-long` and `make docs`."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # How many words a sentence of a page has on average, and how many the longest one has.
@@ -119,6 +120,23 @@ def commands(page: Path) -> list[tuple[str, int]]:
     return found
 
 
+def kinds(page: Path) -> set[tuple[str, ...]]:
+    """Verb, options and exit code of each of a page's command lines; `--json` of every verb has a test of its own."""
+    found = set()
+    for line, code in commands(page):
+        words = shlex.split(line, comments=True)
+        own = words[: words.index("--")] if "--" in words else words
+        options = sorted(word.partition("=")[0] for word in own if word.startswith("--") and word != "--json")
+        found.add((*own[: 3 if own[1] == "lab" else 2], *options, str(code)))
+    return found
+
+
+def repeats(page: Path) -> bool:
+    """Whether all that a page's command lines show stands on the first pages."""
+    shown = set().union(*(kinds(ROOT / name if name == "README.md" else ROOT / "docs" / name) for name in FIRST))
+    return page.name not in FIRST and kinds(page) <= shown
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a reader of the pages stands: the scripts that they speak of, and `headgate` on the PATH."""
@@ -161,11 +179,7 @@ def test_blocks_are_of_a_language_that_is_checked(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=pytest.mark.long) if page.name in SLOW_PAGES else page
-        for page in PAGES
-        if commands(page)
-    ],
+    [pytest.param(page, marks=pytest.mark.long) if repeats(page) else page for page in PAGES if commands(page)],
     ids=lambda page: page.name,
 )
 @pytest.mark.usefixtures("no_labs_left")

@@ -6,11 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 from tests.conftest import end_hub
-from tests.distributed.training import LAB, Training
+from tests.distributed.training import LAB, Training, save_digits
 from tests.hub.user import User, speed, user
 
 from headgate import lab
@@ -24,8 +22,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("a lab needs root")
     folder = tmp_path_factory.mktemp("distributed")
-    images, labels = load_digits(return_X_y=True)
-    np.save(folder / "digits.npy", np.column_stack([images, labels]).astype(np.uint8))
+    save_digits(folder / "digits.npy")
     (folder / "home").mkdir(mode=0o700)
     (folder / "faults.yaml").write_text(LAB)
     with pytest.MonkeyPatch.context() as patch:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tests.hub.traces import variables
 from tests.hub.user import User
 
@@ -198,6 +199,14 @@ class Training:
         logs = [f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(folder.glob("*.log"))]
         events = [f"{row['t']:.2f} {row['kind']} {row['task'] or ''}: {row['text']}" for row in self.rows("events")]
         return "\n".join([*events, *logs])
+
+
+def save_digits(path: Path) -> None:
+    """Write what it trains on."""
+    from sklearn.datasets import load_digits  # takes seconds of CPU to import, in every process that collects tests
+
+    images, labels = load_digits(return_X_y=True)
+    np.save(path, np.column_stack([images, labels]).astype(np.uint8))
 
 
 def uneven(steps: Iterable[Step]) -> dict[int, Counter[int]]:

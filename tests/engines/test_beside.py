@@ -182,7 +182,7 @@ def test_a_kill_that_takes_its_time_holds_up_no_other_task_and_waits_for_no_chan
 def test_closing_tells_how_a_task_ended_whose_box_is_not_removed_in_time(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr(local, "CLOSE_SECONDS", 1.5)
     task = setting.start("stays", engine_programs.argv("rest"))
     until(lambda: task in setting.engine.boxes(), what="its box")
     box, held, closed = setting.isolation.boxes[task], threading.Event(), threading.Event()

@@ -96,7 +96,7 @@ def test_libraries_that_know_no_openmp_have_as_many_threads_as_that_unless_the_u
 @pytest.mark.parametrize(
     ("module", "code"),
     [
-        ("tensorflow", "m.ones(3) + 1"),
+        pytest.param("tensorflow", "m.ones(3) + 1", marks=pytest.mark.long),  # its variables are those above
         ("jax", "m.numpy.ones(3).block_until_ready()"),
     ],
 )

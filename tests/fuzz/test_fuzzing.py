@@ -8,7 +8,7 @@ from tests.fuzz.fuzzing import fuzz
 SEED = 20260314
 
 
-@pytest.mark.parametrize("inputs", [1_000, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("inputs", [500, pytest.param(20_000, marks=pytest.mark.long)])
 @pytest.mark.filterwarnings("default::RuntimeWarning")  # what numpy says of numbers at the edge
 def test_whatever_is_read_is_answered_with_a_value_or_an_error_of_ours_within_a_second(inputs: int) -> None:
     outcome = fuzz(inputs, SEED)

@@ -43,7 +43,7 @@ def test_two_jobs_on_one_gpu_alternate_by_their_priorities_and_one_alone_has_all
 
     wait.until(lambda: (user.home / "turns" / "gpu-0").exists() and steps("a") and steps("b"), SECONDS, "both step")
     before = steps("a"), steps("b")
-    wait.until(lambda: steps("a") + steps("b") > sum(before) + 700, SECONDS, "steps are done")
+    wait.until(lambda: steps("a") + steps("b") > sum(before) + 400, SECONDS, "steps are done")
     a, b = steps("a") - before[0], steps("b") - before[1]
     assert a / (a + b) == pytest.approx(0.75, abs=0.05)
     user.types("stop", "a")

@@ -94,8 +94,9 @@ def kept(stopped: tuple[User, str, Path, Path], tmp_path: Path) -> Iterator[tupl
     ("harm", "said"),
     [
         (truncate, "is cut short, or is no checkpoint"),
-        (lambda path: path.write_bytes(b""), "is empty"),
-        (Path.unlink, "is gone"),
+        # What is wrong with a file is told by `headgate.task.saving`, whose tests have all of it.
+        pytest.param(lambda path: path.write_bytes(b""), "is empty", marks=pytest.mark.long),
+        pytest.param(Path.unlink, "is gone", marks=pytest.mark.long),
         (spoil, "is damaged"),
     ],
     ids=["truncated", "empty", "removed", "wrong byte"],

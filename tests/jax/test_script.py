@@ -39,7 +39,19 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-@pytest.mark.parametrize("training", [trainings.plain, trainings.train_state, trainings.in_place])
+@pytest.mark.parametrize(
+    ("training", "kind"),
+    [
+        (trainings.plain, "orbax"),
+        (trainings.train_state, "orbax"),
+        (trainings.in_place, "orbax"),
+        (trainings.plain, "numpy"),
+        # What is written is the leaves of a tree, whatever made it.
+        pytest.param(trainings.train_state, "numpy", marks=pytest.mark.long),
+        pytest.param(trainings.in_place, "numpy", marks=pytest.mark.long),
+    ],
+    indirect=["kind"],
+)
 def test_what_was_stopped_in_an_epoch_goes_on_as_if_it_had_not_been(
     training: Callable[..., Any], attempt: Attempting, kind: str
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_worker_that_is_killed_ends_the_others_for_another_try(tmp_path: Path)
         assert "Traceback" not in running.output("worker-0")
 
 
+@pytest.mark.long  # one that draws other batches fails in one worker, too
 def test_a_script_that_fails_in_one_worker_ends_there_at_once(tmp_path: Path) -> None:
     with gang(tmp_path, 2, FAILS="1") as running:
         running.start()

@@ -81,7 +81,7 @@ def gang(folder: Path, parts: dict[str, str]) -> Gang:
     return Gang(folder, plan, [sys.executable, str(script)], warm=("jax", "jax.numpy"))
 
 
-LONG = {"an epoch that one leaves", "a last batch that one skips"}
+LONG = {"an epoch that one leaves", "a last batch that one skips", "stopping early"}
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.long] * (c in LONG)) for c in DIFFERENT])

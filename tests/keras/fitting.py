@@ -92,7 +92,14 @@ def main() -> None:
             pipeline = pipeline.filter(lambda features, labels: True)
         if "endless" in sys.argv:
             pipeline, steps = pipeline.repeat(), -(-SAMPLES // BATCH)
-        history = model.fit(pipeline, epochs=int(epochs), steps_per_epoch=steps, verbose=0, callbacks=callbacks)
+        history = model.fit(
+            pipeline,
+            epochs=int(epochs),
+            initial_epoch=first,
+            steps_per_epoch=steps,
+            verbose=0,
+            callbacks=callbacks,
+        )
     else:
         history = model.fit(
             *data, batch_size=BATCH, epochs=int(epochs), initial_epoch=first, verbose=0, callbacks=callbacks

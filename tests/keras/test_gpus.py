@@ -10,8 +10,13 @@ import pytest
 from headgate.keras import backends
 from headgate.keras.trained import Trained
 
-tensorflow = pytest.importorskip("tensorflow")
 jax = pytest.importorskip("jax")
+
+
+@pytest.fixture(scope="module")
+def tensorflow() -> Any:
+    """Takes seconds of CPU to import, in every process that collects tests."""
+    return pytest.importorskip("tensorflow")
 
 
 def on(device: str) -> SimpleNamespace:
@@ -54,7 +59,9 @@ def gpus_of(variables: list[Any], computed: Any = 2.5) -> set[int]:
         ([], set()),
     ],
 )
-def test_those_that_its_variables_are_on(variables: list[Any], gpus: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_that_its_variables_are_on(
+    variables: list[Any], gpus: set[int], tensorflow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tensorflow.config, "list_logical_devices", lambda kind: [kind] * 3)
     assert gpus_of(variables) == gpus
 
@@ -79,5 +86,5 @@ def test_those_that_a_step_of_jax_was_computed_on(
     assert gpus_of([], computed) == gpus
 
 
-def test_none_where_there_is_none() -> None:
+def test_none_where_there_is_none(tensorflow: Any) -> None:
     assert gpus_of([tensorflow.Variable(1.0), tensorflow.Variable([2.0])]) == set()

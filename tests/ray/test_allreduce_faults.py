@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from sklearn.datasets import load_digits
-from tests.distributed.training import SCRIPT, Training, uneven
+from tests.distributed.training import SCRIPT, Training, save_digits, uneven
 from tests.ray.hill import RAY, Hill, Somebody
 
 from headgate import lab
@@ -31,8 +29,7 @@ class OnRay(Training):
 
     def __init__(self, user: Somebody) -> None:
         data = user.folder.parent / "digits.npy"
-        images, labels = load_digits(return_X_y=True)
-        np.save(data, np.column_stack([images, labels]).astype(np.uint8))
+        save_digits(data)
         user.write("there.py", THERE)
         user.write("digits.py", SCRIPT.read_text())
         user.variables["STEPS"] = str(user.folder)

@@ -270,7 +270,7 @@ def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path)
                 listener.send({"type": "gate", "fraction": fraction, "turns": [str(tmp_path / "turn")]})
             wait.until(partial(are_done, 50, done()), 60, "they have heard of it")
             before = done()
-            wait.until(partial(are_done, 500, before), 60, "steps are done")
+            wait.until(partial(are_done, 300, before), 60, "steps are done")
             first, second = (after - before for after, before in zip(done(), before, strict=True))
             assert first / (first + second) == pytest.approx(part, abs=0.05)
         listeners[1].send({"type": "stop"})  # whoever waits for its turn too

@@ -51,7 +51,7 @@ def test_a_worker_of_several_refuses_them_and_one_that_is_alone_does_not(
     assert (f"ClusterError: found {variable}=8 in the environment" in said) == (plan is TOGETHER)
 
 
-@pytest.mark.parametrize("torchrun", [False, True])
+@pytest.mark.parametrize("torchrun", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_second_process_of_a_task_is_told_at_once_what_is_wrong(user: User, torchrun: bool) -> None:
     user.write("train.py", TWICE + SCRIPT + UNTIL_BOTH_ARE_THERE)
     variables = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4"} if torchrun else {}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 LOSSES = Path(__file__).with_name("losses.py")
+STEPS = 10
 SHORT = ("mlp", "sparse", "alexnet", "resnet50-short")
 LONG = ("resnet50", "inception3")
 TRAINED = {"keras": SHORT, "tensorflow": ("mlp", "sparse", "trace"), "torch": (*SHORT, "trace")}
@@ -32,9 +33,9 @@ def trained(framework: str, steps: int, workloads: tuple[str, ...]) -> dict[str,
 @pytest.mark.parametrize("framework", [name for name in TRAINED if name != "torch"])
 @pytest.mark.slow
 def test_a_workload_loses_alike_in_every_framework(framework: str) -> None:
-    here, torch = (trained(name, 20, TRAINED[name]) for name in (framework, "torch"))
+    here, torch = (trained(name, STEPS, TRAINED[name]) for name in (framework, "torch"))
     for workload, losses in here.items():
-        assert len(losses) == 20
+        assert len(losses) == STEPS
         np.testing.assert_allclose(losses, torch[workload], rtol=0, atol=1e-3, err_msg=workload)
     assert all(losses[-1] < losses[0] for workload, losses in here.items() if workload in ("mlp", "sparse"))
 

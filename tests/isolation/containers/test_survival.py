@@ -102,6 +102,7 @@ def test_a_job_whose_container_somebody_removes_goes_on_from_its_checkpoint(user
     goes_on(user, run, "its container was removed by somebody else")
 
 
+@pytest.mark.long  # the grace takes ten seconds
 def test_a_task_that_does_not_end_when_asked_to_is_ended_within_its_grace(user: User, daemon: str) -> None:
     user.variables["DOCKER_HOST"] = daemon
     user.write("a.py", STUBBORN)
