@@ -11,7 +11,6 @@ Built-in ones need no entry point.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from importlib import metadata
 from typing import Any, NamedTuple, TypeVar
 
 from headgate.errors import UsageError
@@ -35,6 +34,8 @@ def load(group: str) -> Loaded:
     A broken one is never fatal: whatever its import raises becomes a warning that names it, the package that brought it
     and the cause. Of two with one name the first is kept.
     """
+    from importlib import metadata  # and with it what reads e-mail
+
     found: dict[str, object] = {}
     warnings: list[str] = []
     for entry in metadata.entry_points(group=group):

@@ -144,5 +144,5 @@ def test_jobs_of_a_file_are_profiled_by_name(place: User, tmp_path: Path) -> Non
     )
     assert "job 'shell' runs no Python program" in place.types("profile", "jobs.yaml", "--job", "shell", code=2).message
     # It is taken, and run: that this one trains with none of the libraries shows once it has ended.
-    for words in (("jobs.yaml", "--job", "train"), ("-m", "pkg.train"), ("python", "-m", "pkg")):
+    for words in (("jobs.yaml", "--job", "train"), ("python", "-m", "pkg")):
         assert "the script ended without a profile" in place.types("profile", *words, code=1).message

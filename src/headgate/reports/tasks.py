@@ -23,17 +23,12 @@ _COLUMNS = (
 )
 
 
-def plan_of(job: RecordedJob) -> str:
-    """Its plan in words."""
-    return planned(job.plan or {}, len(job.nodes) or 1)
-
-
 def section(job: RecordedJob, throughput: Plot | None) -> Markup:
     """All of a job."""
     return render(
         "tasks.html",
         job=job,
-        plan=plan_of(job),
+        plan=planned(job.plan or {}, len(job.nodes) or 1),
         columns=_COLUMNS,
         throughput=frames([throughput], "plots throughput") if throughput is not None else None,
         drawings=[drawing(step) for step in job.sampled],

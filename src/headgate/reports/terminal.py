@@ -16,8 +16,7 @@ from headgate.reports.figures import nic_uses
 from headgate.reports.measured import Learned, MeasuredTarget
 from headgate.reports.recording import NODE, Recording, read
 from headgate.reports.sparkline import sparkline
-from headgate.reports.tasks import plan_of
-from headgate.reports.words import MISSING, say, say_loss, say_step_time, what_happened
+from headgate.reports.words import MISSING, planned, say, say_loss, say_step_time, what_happened
 from headgate.telemetry.columns import Column
 from headgate.telemetry.store import told_as_damage
 from headgate.units import say_bits, say_seconds
@@ -96,7 +95,9 @@ def _together(run: Recording, console: Console) -> None:
     for job in run.jobs:
         if not job.distributed:
             continue
-        console.print(Text(f"{job.name}: {plan_of(job)}"), soft_wrap=not console.is_terminal)
+        console.print(
+            Text(f"{job.name}: {planned(job.plan or {}, len(job.nodes) or 1)}"), soft_wrap=not console.is_terminal
+        )
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("Task")
         table.add_column("Node", overflow="fold")
