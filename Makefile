@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # Tests start thousands of Python processes: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-all test-v2 lint docs docs-site images bench clean
+.PHONY: help demo test test-long test-all test-v2 lint docs docs-site images bench studies clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -27,6 +27,7 @@ help:
 	@echo "make docs-site the documentation as a site, under build/site"
 	@echo "make images    the README's pictures, from a new run of the demo"
 	@echo "make bench     the benchmarks: tables here, JSON under build/bench/"
+	@echo "make studies   the studies that come with Headgate, half an hour; their pages under docs/studies/"
 	@echo "make clean     remove everything that make made"
 
 demo: $(VENV)/demo.stamp
@@ -68,6 +69,13 @@ bench: $(VENV)/dev.stamp
 	@set -e; for script in benchmarks/[!_]*.py; do \
 	  echo "== $$script"; \
 	  PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $$script --json build/bench/$$(basename $$script .py).json; \
+	done
+
+# On a machine that nothing else uses: a study says where others disturbed it, and does these blocks again.
+studies: $(VENV)/dev.stamp
+	@set -e; for name in simultaneous isolation sparse spark; do \
+	  PATH="$(CURDIR)/$(BIN):$$PATH" headgate study $$name; \
+	  PATH="$(CURDIR)/$(BIN):$$PATH" headgate study show $$name --markdown > docs/studies/$$name.md; \
 	done
 
 clean:

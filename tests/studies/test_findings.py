@@ -35,6 +35,8 @@ def figures(rates: Mapping[str, float], disturbed: bool = False, to: str = "") -
             "startup": 1.0,
             "cpu_seconds_per_step": 0.1,
             "memory_peak_bytes": 1e6,
+            "loss": 0.5,
+            "workers": {"worker-0": {"step_seconds": 1 / rate, "received": 1e6, "sent": 1e5}},
             "verdict": "neighbour-cores" if to else "healthy",
             "why": "",
             "lost": [{"to": to, "resource": "cores", "seconds": 5.0}] if to else [],
@@ -43,7 +45,7 @@ def figures(rates: Mapping[str, float], disturbed: bool = False, to: str = "") -
         for job, rate in rates.items()
     }
     node: dict[str, Any] = {
-        name: [1.0, 2.0] for name in ("idle", "cpu_fullest_core", "memory_bytes", "net_in", "net_out")
+        name: [1.0, 2.0] for name in ("idle", "cpu_cores", "cpu_fullest_core", "memory_bytes", "net_in", "net_out")
     }
     node |= {name: [None, None] for name in ("disk_read", "disk_write")}
     run = {"run": "r", "seconds": 10.0, "disturbed": disturbed, "foreign_cores": 0.0, "stolen_cores": 0.0}
@@ -120,6 +122,35 @@ def test_three_times_the_priority_is_three_times_the_share() -> None:
     assert (sharing.most, sharing.least) == ("a", "b")
     assert sharing.dominance.value == pytest.approx(3.0, rel=0.05)
     assert sharing.phi["a"].value == pytest.approx(1.5, rel=0.05)
+
+
+def test_a_mitigation_is_told_with_what_it_gave() -> None:
+    told, kept = of_twins(3.0, "b")
+    _, even = of_twins(1.0, "")
+    ways = {way: [("mitigation", way)] for way in ("none", "cores 1")}
+    cells = {way: cell("simultaneous", "a", "b", values=values) for way, values in ways.items()}
+
+    def at_once(made: Sequence[Measurement], way: str) -> list[Measurement]:
+        return [replace(each, cell=cells[way]) for each in made if each.cell["name"] == "a + b simultaneous"]
+
+    alone = [each for each in kept if each.cell["scenario"] != "simultaneous"]
+    cells_of = [*(each for each in told["cells"] if each["scenario"] != "simultaneous"), *cells.values()]
+    study = findings(
+        "made", about(cells_of, mitigation=list(ways)), [*alone, *at_once(kept, "none"), *at_once(even, "cores 1")]
+    )
+    plain, mitigated = study.sharing
+    assert plain.phi["b"].value == pytest.approx(0.5, rel=0.05)
+    assert mitigated.phi["b"].value == pytest.approx(1.0, rel=0.05)
+    assert study.sentences()[-1].startswith(f"With cores 1 each, b got {mitigated.phi['b'].value:.2f} (")
+    assert f"of its due instead of {plain.phi['b'].value:.2f} (" in study.sentences()[-1]
+    assert any("b simultaneous, mitigation cores 1 against none: faster by" in line for line in study.sentences())
+
+
+def test_a_page_in_markdown_has_findings_first_and_then_every_table() -> None:
+    study = found(of_batches(1.25))
+    page = report.as_markdown(study)
+    at = [page.index(f"## {table.title}") for table in report.tables(study)]
+    assert page.index(study.sentences()[0]) < at[0] and at == sorted(at)
 
 
 def test_of_a_block_that_was_done_again_the_calm_attempt_counts() -> None:

@@ -156,6 +156,12 @@ BAD = {
     "scenarios: [simultaneous]": "found `simultaneous` with one workload",
     "background: [{workload: alexnot}]": "unknown workload 'alexnot'; expected one of alexnet, resnet50",
     "background: [{name: b}]": "or one of these as `workload`: alexnet, resnet50",
+    "background: [{workload: alexnet, framework: spark}]": "not written in spark; expected torch, keras",
+    "vary: {isolation: [procces]}": "did you mean 'process'",
+    "vary: {isolation: [container+overlay]}": "found no `cluster`",
+    "skip: [{nic: [1Gbit]}]": "nothing varies nic",
+    "skip: [{workload: [other]}]": "expected one of paced",
+    "mitigate: true": "found no scenario `simultaneous`",
     "repetitions: 0": "greater than or equal to 1",
 }
 
@@ -163,7 +169,7 @@ BAD = {
 @pytest.mark.parametrize("line", BAD)
 def test_bad_input_is_told_with_what_to_write(line: str, tmp_path: Path) -> None:
     (tmp_path / "paced.py").write_text("")
-    (tmp_path / "bad.yaml").write_text(f"workloads: [{{script: paced.py}}]\n{line}\n")
+    (tmp_path / "bad.yaml").write_text(f"workloads: [{{name: paced, script: paced.py}}]\n{line}\n")
     with pytest.raises(InvalidFileError) as error:
         studyfile.load(str(tmp_path / "bad.yaml"))
     assert BAD[line] in str(error.value)
@@ -235,6 +241,71 @@ vary: {batch: ["8", "16"], strategy: [allreduce, async], nic: [none, 200Mbit]}
     assert own.lab is not None and "nic: 200Mbit" in own.lab
     first = grid.cell_run(made, grid.cells(made)[0])
     assert first.lab is not None and "nic" not in first.lab
+
+
+@pytest.mark.parametrize("name", studyfile.bundled())
+def test_a_study_that_comes_with_headgate_is_planned_to_take_at_most_ten_minutes(name: str) -> None:
+    made = studyfile.load(studyfile.path_of(name))
+    planned = grid.planned_time(made, made.repetitions, {})
+    assert planned.repetitions == 5 and not planned.guessed
+    assert planned.total <= 600
+
+
+def test_a_study_that_there_is_not_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean 'isolation'"):
+        studyfile.path_of("isolaton")
+    assert studyfile.path_of("there/isolation.yaml") == "there/isolation.yaml"
+
+
+def test_what_is_to_be_skipped_is_no_cell(tmp_path: Path) -> None:
+    text = """
+workloads: [{name: a, script: paced.py}, {name: b, script: paced.py}]
+scenarios: [solo, distributed]
+vary: {cores: ["1", "2"], args: ["x", "y"]}
+skip: [{cores: ["2"], args: ["y"]}, {scenario: [distributed], workload: [b]}]
+"""
+    made = study(tmp_path, text)
+    found = {cell.name for cell in grid.cells(made) if not cell.is_repeat}
+    assert len(found) == 2 * 3 + 3
+    assert "a solo, cores 2, args y" not in found
+    assert not any(name.startswith("b distributed") for name in found)
+
+
+def test_a_mitigation_is_tried_with_jobs_at_once_alone(tmp_path: Path) -> None:
+    text = """
+workloads: [{name: a, script: paced.py}, {name: b, script: paced.py, limits: {cores: 0.5}}]
+scenarios: [simultaneous]
+policy: none
+mitigate: true
+"""
+    made = study(tmp_path, text)
+    part = grid._cores(made) / 2
+    at_once = [cell for cell in grid.cells(made) if cell.scenario == "simultaneous" and not cell.is_repeat]
+    none, cores, threads, policy = (grid.cell_run(made, cell) for cell in at_once)
+    assert [job.limits.cores for job in none.measured] == [None, 0.5]
+    assert [job.limits.cores for job in cores.measured] == [part, 0.5]
+    assert threads.measured[0].env["OMP_NUM_THREADS"] == str(int(part))
+    assert [each.policy for each in (none, cores, threads, policy)] == ["none", "none", "none", "equal"]
+    assert not any(cell.values for cell in grid.cells(made) if cell.scenario != "simultaneous")
+
+
+def test_an_overlay_is_part_of_an_isolation_and_a_virtual_machine_is_not_measured(tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text("lab: true\nnodes: [{name: a, cores: 1, memory: 1GiB}]\n")
+    text = """
+workloads: [{name: paced, script: paced.py, takes: 10s}]
+cluster: lab.yaml
+vary: {isolation: [process, container+overlay, vm]}
+repetitions: 1
+"""
+    made = study(tmp_path, text)
+    plain, overlaid, virtual, _ = grid.cells(made)
+    run = grid.cell_run(made, overlaid)
+    assert run.measured[0].isolation == "container"
+    assert run.lab is not None and "overlay: vxlan" in run.lab
+    assert "overlay" not in (grid.cell_run(made, plain).lab or "")
+    with pytest.raises(UsageError, match="no task into a virtual machine; run the study in one"):
+        grid.cell_run(made, virtual)
+    assert grid.planned_time(made, 1, {}).total == 3 * 10
 
 
 def test_the_schema_says_what_every_key_means() -> None:

@@ -349,15 +349,16 @@ def _pausing(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
 
 def evaluated(job: RecordedJob) -> float:
     """Seconds that it evaluated: by its own process, or by the pauses of its steps before reports of evaluations."""
-    return max(job.asides.get("evaluation", 0.0), _paused_for_evaluations(job))
+    return max(job.asides.get("evaluation", 0.0), sum(end - begin for begin, end in evaluations(job)))
 
 
-def _paused_for_evaluations(job: RecordedJob) -> float:
+def evaluations(job: RecordedJob) -> list[tuple[float, float]]:
+    """When it evaluated, by the pauses of its steps before reports of evaluations; in order, seconds of the run."""
     progress = job.progress
     reports = [times for name, (times, _) in progress.metrics.items() if describe(name).part not in (None, "train")]
     known = np.isfinite(progress.step)
     if not reports or np.count_nonzero(known) < _LEAST_STEPS:
-        return 0.0
+        return []
     t, steps = progress.t[known], np.maximum.accumulate(progress.step[known])
     reported = np.unique(np.concatenate(reports))
     if reported[-1] > t[-1]:  # it ends with an evaluation
@@ -371,9 +372,10 @@ def _paused_for_evaluations(job: RecordedJob) -> float:
     elif job.division is not None:
         usual = job.division.step_seconds
     else:
-        return 0.0
+        return []
     at = np.flatnonzero(last > first)
     ends = reported[last[at] - 1]
     before = np.where(ends >= t[at + 1] - 1e-6, made[at], 0.0)  # steps that came first, if they are told with it
-    pauses = ends - t[at] - before * usual
-    return float(np.sum(pauses[pauses > max(_GAP_TIMES * usual, _GAP_SECONDS)]))
+    begins = t[at] + before * usual
+    counts = ends - begins > max(_GAP_TIMES * usual, _GAP_SECONDS)
+    return list(zip(begins[counts].tolist(), ends[counts].tolist(), strict=True))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headgate.cli.following import wide_console
-from headgate.errors import NotFoundError
+from headgate.errors import HeadgateError, NotFoundError
 
 if TYPE_CHECKING:
     from headgate.studies.findings import Findings
-    from headgate.studies.grid import PlannedTime
+    from headgate.studies.grid import Cell, PlannedTime
     from headgate.studies.journal import Journal
     from headgate.studies.studyfile import Study
 
@@ -33,11 +33,14 @@ class _OfFile(click.Group):
 def command() -> None:
     """Measure a study: what a grid of experiments costs, repeated, with intervals and a noise floor.
 
-    FILE says which workloads run, in which scenarios, and what is varied. `headgate study FILE` takes the options of
+    FILE says which workloads run, in which scenarios, and what is varied. It may also be the name of a study that comes
+    with Headgate: `simultaneous`, `isolation`, `sparse` or `spark`. `headgate study FILE` takes the options of
     `headgate study run`. Every command takes --json.
 
     \b
-    Example: headgate study shared.yaml
+    Example: headgate study simultaneous
+             headgate study simultaneous --print > mine.yaml
+             headgate study shared.yaml
              headgate study shared.yaml --dry-run
              headgate study shared.yaml --resume
              headgate study show shared
@@ -50,9 +53,12 @@ def command() -> None:
 @click.option("--dry-run", is_flag=True, help="Print the cells and the planned time, and run nothing.")
 @click.option("--quick", is_flag=True, help="Repeat each cell twice, and no block again: no intervals, no findings.")
 @click.option("--resume", is_flag=True, help="Go on with the latest study of that name; what failed is run again.")
+@click.option("--print", "as_text", is_flag=True, help="Print the file itself, to begin one of your own.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def run(file: str, dry_run: bool, quick: bool, resume: bool, as_json: bool) -> int:
+def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_json: bool) -> int:
     """Run a study, and say what came of it.
+
+    FILE is a file, or the name of a study that comes with Headgate.
 
     Each cell is an ordinary run, once in each block. Ctrl-C ends the run under way and keeps what was measured.
     --resume goes on, also after a kill -9. If others disturb a block, it is done again, and both are kept.
@@ -71,7 +77,11 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_json: bool) -> i
     """
     from headgate.studies import grid, journal, running, studyfile
 
-    study = studyfile.load(file)
+    path = studyfile.path_of(file)
+    study = studyfile.load(path)
+    if as_text:
+        click.echo(Path(path).read_text(encoding="utf-8"), nl=False)
+        return 0
     before = journal.of_name(study.name)
     repetitions = min(study.repetitions, grid.QUICK_REPETITIONS) if quick else study.repetitions
     planned = grid.planned_time(study, repetitions, _known(before))
@@ -83,7 +93,7 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_json: bool) -> i
     about: dict[str, Any] = {
         "seed": study.seed,
         "repetitions": repetitions,
-        "axes": {axis: list(values) for axis, values in study.vary.items()},
+        "axes": {axis: list(values) for axis, values in grid.axes(study).items()},
         "priorities": {each.job.name: each.job.priority for each in study.workloads},
         "cells": [{**asdict(cell), "name": cell.name} for cell in planned.cells],
     }
@@ -92,7 +102,7 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_json: bool) -> i
             raise NotFoundError(f"there is no study {study.name!r} to go on with; leave out --resume")
         kept = before[-1]
     else:
-        kept = journal.create(study.name, file, about)
+        kept = journal.create(study.name, path, about)
     with kept:
         if resume:
             kept.describe({**kept.about, **about})
@@ -110,8 +120,9 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_json: bool) -> i
 
 @command.command()
 @click.argument("study", required=False)
+@click.option("--markdown", is_flag=True, help="Print as a page in Markdown.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def show(study: str | None, as_json: bool) -> None:
+def show(study: str | None, markdown: bool, as_json: bool) -> None:
     """Show what a study has come to, and write its page again.
 
     STUDY is a study's name or part of it; by default the latest. You can look at one that still runs.
@@ -120,10 +131,15 @@ def show(study: str | None, as_json: bool) -> None:
     Example: headgate study show
              headgate study show shared-20260314
              headgate study show --json
+             headgate study show shared --markdown > shared.md
     """
-    from headgate.studies import journal
+    from headgate.studies import journal, report
 
-    _conclude(journal.find(study), as_json)
+    kept = journal.find(study)
+    if markdown:
+        click.echo(report.as_markdown(_findings(kept)), nl=False)
+    else:
+        _conclude(kept, as_json)
 
 
 @command.command()
@@ -173,16 +189,23 @@ def _known(before: list[Journal]) -> dict[str, float]:
 
 
 def _show_plan(study: Study, planned: PlannedTime, as_json: bool) -> None:
-    from headgate.studies.grid import cell_run
-
     if as_json:
-        cells = [{**asdict(cell), "name": cell.name, "key": cell_run(study, cell).key} for cell in planned.cells]
+        cells = [{**asdict(cell), "name": cell.name, **_key(study, cell)} for cell in planned.cells]
         told = {"study": study.name, "seconds": planned.total, "repetitions": planned.repetitions, "cells": cells}
         click.echo(json.dumps(told, indent=2))
         return
     for cell in planned.cells:
         click.echo(cell.name)
     click.echo(f"planned: {planned}")
+
+
+def _key(study: Study, cell: Cell) -> dict[str, str]:
+    from headgate.studies.grid import cell_run
+
+    try:
+        return {"key": cell_run(study, cell).key}
+    except HeadgateError as error:
+        return {"lacks": str(error)}
 
 
 def _say_machine(kept: Journal) -> None:

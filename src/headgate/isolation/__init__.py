@@ -30,4 +30,9 @@ def make(name: str, group: str) -> Isolation:
     return registry.make("headgate.isolations", Isolation, name, (DEFAULT, CONTAINER), lambda factory: factory(group))
 
 
-__all__ = ["CONTAINER", "DEFAULT", "Box", "Isolation", "Launch", "make"]
+def names() -> tuple[str, ...]:
+    """Names of all isolations, those of plug-ins last."""
+    return DEFAULT, CONTAINER, *registry.load("headgate.isolations").found
+
+
+__all__ = ["CONTAINER", "DEFAULT", "Box", "Isolation", "Launch", "make", "names"]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from headgate.reports.words import counted
+from headgate.studies.grid import MITIGATION
 from headgate.studies.journal import Measurement
 from headgate.studies.statistics import (
     LEAST_REPETITIONS,
@@ -22,6 +23,7 @@ from headgate.studies.statistics import (
     say_ratio,
     unpaired,
 )
+from headgate.studies.studyfile import UNLIMITED
 
 Metric = Literal["step", "elapsed", "cpu"]
 """Seconds of a sample or step in the warm window, from the start to the end, and CPU seconds of a step."""
@@ -70,7 +72,7 @@ class StudyCell:
 
     def mean(self, job: str, name: str) -> float | None:
         """The mean of a figure of a job over blocks."""
-        values = [each["jobs"][job][name] for each in self.figures.values()]
+        values = [each["jobs"][job].get(name) for each in self.figures.values()]
         known = [float(value) for value in values if value is not None]
         return sum(known) / len(known) if known else None
 
@@ -141,6 +143,16 @@ class CellSharing:
     verdicts: Mapping[str, str]
 
     @property
+    def mitigation(self) -> str | None:
+        """What was done so that they share better; None: nothing."""
+        return next((value for axis, value in self.values if axis == MITIGATION and value != UNLIMITED), None)
+
+    @property
+    def without(self) -> tuple[tuple[str, str], ...]:
+        """The values of the other axes."""
+        return tuple(each for each in self.values if each[0] != MITIGATION)
+
+    @property
     def dominates(self) -> bool:
         """Whether one job dominates, beyond the noise."""
         return change(self.dominance, self.floor) == "slower"
@@ -173,7 +185,11 @@ class Findings:
             for each in self.effects
             if each.metric != "step" and each.change in ("slower", "faster")
         ]
-        return [*lines, *(line for each in self.sharing for line in _shared(each))]
+        plain = {each.without: each for each in self.sharing if each.mitigation is None}
+        for each in self.sharing:
+            mitigated = each.mitigation is not None and each.without in plain
+            lines += _gained(each, plain[each.without]) if mitigated else _shared(each)
+        return lines
 
 
 def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -> Findings:
@@ -290,8 +306,11 @@ def _sharing(
     if cell.scenario != "simultaneous" or cell.is_repeat:
         return None
     rates: dict[str, dict[str, dict[int, float]]] = {"together": {}, "alone": {}, "slice": {}}
+    without = tuple(each for each in cell.values if each[0] != MITIGATION)
     for job in cell.workloads:
-        alone, sliced = (cells[scenario, (job,), cell.values, False] for scenario in ("solo", "slice"))
+        alone, sliced = (cells.get((scenario, (job,), without, False)) for scenario in ("solo", "slice"))
+        if alone is None or sliced is None:
+            return None
         for kind, each in (("together", cell), ("alone", alone), ("slice", sliced)):
             rates[kind][job] = {block: 1.0 / seconds for block, seconds in each.seconds(job, "step").items()}
     blocks = sorted(set.intersection(*(set(each) for kind in rates.values() for each in kind.values())))
@@ -347,8 +366,20 @@ def _verdict(cell: StudyCell, job: str) -> str:
     return told.most_common(1)[0][0] if told else ""
 
 
+def _gained(sharing: CellSharing, plain: CellSharing) -> Iterator[str]:
+    """What a mitigation did for the job that got least without it."""
+    job, way = plain.least, sharing.mitigation or ""
+    each = "" if way.startswith("policy") else " each"
+    values = "".join(f", {axis} {value}" for axis, value in sharing.without)
+    yield (
+        f"With {way}{each}{values}, {job} got {say_ratio(sharing.phi[job])} of its due instead of "
+        f"{say_ratio(plain.phi[job])}; S = {say_ratio(sharing.total)} instead of {say_ratio(plain.total)}, "
+        f"D = {say_ratio(sharing.dominance)} instead of {say_ratio(plain.dominance)}."
+    )
+
+
 def _shared(sharing: CellSharing) -> Iterator[str]:
-    values = "".join(f", {axis} {value}" for axis, value in sharing.values)
+    values = "".join(f", {axis} {value}" for axis, value in sharing.without)
     at_once = f"{' + '.join(sharing.phi)} at once{values}"
     total, dominance = (say_ratio(each) for each in (sharing.total, sharing.dominance))
     if not sharing.total.has_interval:

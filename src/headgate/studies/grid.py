@@ -14,23 +14,37 @@ from typing import Any, Literal
 
 import yaml
 
-from headgate import clusterfile, runs
+from headgate import clusterfile, policies, runs, workloads
 from headgate.errors import UsageError
 from headgate.jobs import Allowed, Job
 from headgate.plans import Plan
 from headgate.studies.statistics import LEAST_REPETITIONS
-from headgate.studies.studyfile import ARGUMENTS, OF_LAB, UNLIMITED, Study, Workload, bundled_command, filled
+from headgate.studies.studyfile import (
+    ARGUMENTS,
+    OF_LAB,
+    OVERLAY,
+    UNLIMITED,
+    VM,
+    Study,
+    Workload,
+    bundled_command,
+    filled,
+)
 from headgate.units import say_seconds
 from headgate.workloads import WorkloadError
 
 CellScenario = Literal["solo", "distributed", "shared", "simultaneous", "slice"]
 """A `slice` is a workload alone on the cores that its part of all of them has."""
 QUICK_REPETITIONS = 2
+_NO_VM = "Headgate puts no task into a virtual machine; run the study in one, and compare: `headgate study compare A B`"
 _BACKGROUND_SECONDS = 3600.0
 """A background that nobody ends, for the study was killed, ends after so long."""
 _GUESSED_SECONDS = 30.0
-_OF_SEVERAL = frozenset({"strategy"})
-"""Axes that matter only to the scenario `distributed`."""
+MITIGATION = "mitigation"
+"""An axis: what is done so that jobs which run at once share better."""
+_ONLY_IN: Mapping[str, CellScenario] = {"strategy": "distributed", MITIGATION: "simultaneous"}
+"""Axes that matter to one scenario alone."""
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")
 _DIGITS = 12
 
 
@@ -88,7 +102,18 @@ def cells(study: Study) -> list[Cell]:
 
 def is_baseline(study: Study, cell: Cell) -> bool:
     """Whether each axis has its first value: what others are compared with."""
-    return cell.scenario != "slice" and all(study.vary[axis][0] == value for axis, value in cell.values)
+    first = axes(study)
+    return cell.scenario != "slice" and all(first[axis][0] == value for axis, value in cell.values)
+
+
+def axes(study: Study) -> dict[str, tuple[str, ...]]:
+    """All that is varied, with the values of each; the first is what the others are compared with."""
+    if not study.mitigate:
+        return dict(study.vary)
+    part = _cores(study) / len(study.workloads)
+    other = "equal" if study.policy != "equal" else policies.DEFAULT
+    ways = (f"cores {part:g}", f"threads {max(int(part), 1)}", f"policy {other}")
+    return {**study.vary, MITIGATION: (UNLIMITED, *ways)}
 
 
 def _cells(study: Study) -> Iterator[Cell]:
@@ -96,11 +121,21 @@ def _cells(study: Study) -> Iterator[Cell]:
     scenarios: tuple[CellScenario, ...] = study.scenarios
     if "simultaneous" in scenarios:  # which is compared with each job alone, on all cores and on its part of them
         scenarios = tuple(dict.fromkeys(("solo", "slice", *scenarios)))
+    every = axes(study)
     for scenario in scenarios:
-        axes = [axis for axis in study.vary if scenario == "distributed" or axis not in _OF_SEVERAL]
-        for values in itertools.product(*(study.vary[axis] for axis in axes)):
+        here = [axis for axis in every if _ONLY_IN.get(axis, scenario) == scenario]
+        for values in itertools.product(*(every[axis] for axis in here)):
             for each in [names] if scenario == "simultaneous" else [(name,) for name in names]:
-                yield Cell(scenario, each, tuple(zip(axes, values, strict=True)))
+                cell = Cell(scenario, each, tuple(zip(here, values, strict=True)))
+                if not any(_matches(cell, left_out) for left_out in study.skip):
+                    yield cell
+
+
+def _matches(cell: Cell, left_out: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a cell has one of the values at each key."""
+    has = {"scenario": (cell.scenario,), "workload": cell.workloads}
+    has |= {axis: (value.partition(" ")[0] if axis == MITIGATION else value,) for axis, value in cell.values}
+    return all(not set(values).isdisjoint(has.get(key, ())) for key, values in left_out.items())
 
 
 def cell_run(study: Study, cell: Cell) -> CellRun:
@@ -110,6 +145,10 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
         UsageError: It cannot be: a workload is not written in a framework, or the lab's file makes no sense.
     """
     values = dict(cell.values)
+    if (box := values.get("isolation", "")).startswith(VM):
+        raise UsageError(_NO_VM)
+    if box.endswith(OVERLAY):
+        values |= {"isolation": box.removesuffix(OVERLAY), "overlay": "vxlan"}
     lab = _lab(study, values) if study.cluster is not None else None
     measured = [_job(study.workload(name), values, ("measured", name)) for name in cell.workloads]
     if "cores" in values:
@@ -120,12 +159,18 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
         plan = _plan(values.get("strategy", "allreduce"), study.workers)
         allow: frozenset[Allowed] = frozenset({"async"} if not plan.synchronous else ())
         measured = [replace(job, plan=plan, allow=job.allow | allow) for job in measured]
+    way, _, value = values.get(MITIGATION, UNLIMITED).partition(" ")
+    if way == "cores":
+        measured = [_at_most(job, float(value)) for job in measured]
+    if way == "threads":
+        measured = [replace(job, env={**dict.fromkeys(_THREADS, value), **job.env}) for job in measured]
+    policy = value if way == "policy" else values.get("policy", study.policy)
     background = study.background if cell.scenario == "shared" else ()
     beside = tuple(
         replace(job, name=f"background-{job.name}"[:64], timeout=job.timeout or _BACKGROUND_SECONDS)
         for job in (_job(each, values, ("background", each.job.name)) for each in background)
     )
-    return CellRun(cell, tuple(measured), beside, values.get("policy", study.policy), lab)
+    return CellRun(cell, tuple(measured), beside, policy, lab)
 
 
 def _job(workload: Workload, values: Mapping[str, str], copy: tuple[str, str]) -> Job:
@@ -141,6 +186,8 @@ def _job(workload: Workload, values: Mapping[str, str], copy: tuple[str, str]) -
         if "data" in given:
             folder = runs.home() / "studies" / "data" / "-".join(copy)
             given["data"] = None if given["data"] == "synthetic" else str(folder)
+        if (lack := workloads.lack(given.get("framework") or workload.bundled["framework"])) and job.python is None:
+            raise UsageError(lack)
         more = (*workload.bundled["more"], *added)
         try:
             job = replace(job, run=bundled_command({**workload.bundled, **given, "more": more}, job), args=())
@@ -209,12 +256,14 @@ class PlannedTime:
     Args:
         seconds: By workload, of one run.
         guessed: Workloads for which nobody said, and none has been measured.
+        lacking: Cells that cannot run here, as far as that is known before: they take no time.
     """
 
     cells: Sequence[Cell]
     repetitions: int
     seconds: Mapping[str, float]
     guessed: tuple[str, ...]
+    lacking: frozenset[Cell] = frozenset()
 
     @property
     def total(self) -> float:
@@ -226,10 +275,12 @@ class PlannedTime:
 
     def cell(self, cell: Cell) -> float:
         """Jobs that share the cores take as long as one after the other."""
-        return sum(self.seconds[name] for name in cell.workloads)
+        return 0.0 if cell in self.lacking else sum(self.seconds[name] for name in cell.workloads)
 
     def __str__(self) -> str:
         told = f"{len(self.cells)} cells × {self.repetitions}, about {say_seconds(round(self.total))}"
+        if self.lacking:
+            told += f" ({len(self.lacking)} cannot be measured here)"
         if self.guessed:
             told += f" (guessed for {', '.join(self.guessed)}: `takes:` would say)"
         return told
@@ -244,7 +295,16 @@ def planned_time(study: Study, repetitions: int, known: Mapping[str, float]) -> 
     takes = {each.job.name: each.takes for each in study.workloads}
     seconds = {name: known.get(name, said or _GUESSED_SECONDS) for name, said in takes.items()}
     guessed = tuple(name for name, said in takes.items() if name not in known and said is None)
-    return PlannedTime(cells(study), repetitions, seconds, guessed)
+    every = cells(study)
+    return PlannedTime(every, repetitions, seconds, guessed, frozenset(cell for cell in every if _lacks(study, cell)))
+
+
+def _lacks(study: Study, cell: Cell) -> bool:
+    try:
+        cell_run(study, cell)
+    except UsageError:
+        return True
+    return False
 
 
 def check_budget(study: Study, planned: PlannedTime) -> None:

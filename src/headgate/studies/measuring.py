@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from headgate import runs
-from headgate.analysis.jobs import RecordedJob, RecordedNode
+from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.analysis.own_causes import evaluations
 from headgate.analysis.usage import Array
 from headgate.errors import HeadgateError, StorageError
 from headgate.reports import explained
@@ -21,6 +22,7 @@ from headgate.telemetry.store import told_as_damage
 FOREIGN = 0.1
 """Part of the cores: if others used more, or the hypervisor kept more, a cell counts as disturbed."""
 _LEAST_REPORTS = 3
+_CONNECTIONS: tuple[Column, ...] = ("tcp_in", "tcp_out")
 _CPU: tuple[Column, ...] = ("cpu_cores", "cpu_stolen")
 _GAUGES: tuple[Column, ...] = ("cpu_fullest_core", "memory_bytes", "net_in", "net_out", "disk_read", "disk_write")
 
@@ -72,7 +74,7 @@ def _measured(run: Recording, jobs: Sequence[str], warm: int) -> dict[str, Any]:
         "stolen_cores": stolen,
         "disturbed": disturbed,
         "jobs": {job.name: _job(job, start, end, told[job.name]) for job in run.jobs if job.name in jobs},
-        "nodes": {node.name: _node(node, start, end) for node in run.nodes},
+        **_nodes(run, jobs, start, end),
     }
 
 
@@ -126,6 +128,7 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
     made = float(np.diff(np.interp([start, end], times, samples))[0]) if has_samples else done
     used = job.signal("cpu_cores").within(start, end)
     began = job.started or 0.0
+    known = job.progress.loss[np.isfinite(job.progress.loss)]
     return {
         "unit": "samples" if has_samples else "steps" if np.isfinite(job.progress.step).any() else "epochs",
         "rate": made / (end - start),
@@ -134,11 +137,39 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
         "startup": float(times[0]) - began,
         "cpu_seconds_per_step": used.mean * (end - start) / done if used.mean is not None else None,
         "memory_peak_bytes": job.memory_peak_bytes,
+        "loss": float(known[-1]) if len(known) else None,
+        "workers": {task.name: _worker(task, start, end) for task in job.tasks if task.is_worker},
+        **_model(job.profile or {}),
         "verdict": told["verdict"]["name"],
         "why": told["verdict"]["why"],
         "lost": [{key: each[key] for key in ("to", "resource", "seconds")} for each in told["lost"]],
         "more": told["more"],
     }
+
+
+def _worker(task: RecordedTask, start: float, end: float) -> dict[str, float | None]:
+    """Of its sampled steps: seconds, and bytes that came and went; where these were not counted, by the kernel's count
+    of its connections."""
+    told = task.division
+    if told is None:
+        return {"step_seconds": None, "received": None, "sent": None}
+    come, gone = (task.signal(column).within(start, end).mean for column in _CONNECTIONS)
+    return {
+        "step_seconds": told.step_seconds,
+        "received": told.received if told.received is not None else come and come * told.step_seconds,
+        "sent": told.sent if told.sent is not None else gone and gone * told.step_seconds,
+    }
+
+
+def _model(profile: Mapping[str, Any]) -> dict[str, float | None]:
+    """Bytes of its parameters, and of those that a batch of a worker uses: rows of tables that it does not touch are
+    left out."""
+    dense, tables, sparse = (float(profile.get(f"{each}_bytes") or 0.0) for each in ("dense", "dense_table", "sparse"))
+    rows, part = profile.get("sparse_bytes_per_sample"), profile.get("dense_table_touched")
+    touched = dense - tables
+    touched += tables * (part if part is not None else 1.0)
+    touched += rows * (profile.get("batch") or 0) if rows is not None else sparse
+    return {"model_bytes": dense + sparse or None, "touched_bytes": touched or None}
 
 
 def _others(run: Recording, start: float, end: float) -> tuple[float, float, bool]:
@@ -154,13 +185,34 @@ def _others(run: Recording, start: float, end: float) -> tuple[float, float, boo
     return foreign, stolen, bool(cores and max(foreign, stolen) > FOREIGN * cores and not spare)
 
 
-def _node(node: RecordedNode, start: float, end: float) -> dict[str, Any]:
-    """Mean and maximum of what a node did in the window."""
+def _nodes(run: Recording, jobs: Sequence[str], start: float, end: float) -> dict[str, Any]:
+    """What nodes did in the window while jobs trained, and from the first report on while one evaluated."""
+    mine = [job for job in run.jobs if job.name in jobs]
+    last = max(job.ended or end for job in mine)
+    training, testing, at = [], [], start
+    for begin, done in sorted(window for job in mine for window in evaluations(job)):
+        if at < begin and at < end:
+            training.append((at, min(begin, end)))
+        if max(at, begin) < min(done, last):
+            testing.append((max(at, begin), min(done, last)))
+        at = max(at, done)
+    if at < end:
+        training.append((at, end))
+    return {
+        "nodes": {node.name: _node(node, training) for node in run.nodes},
+        "nodes_testing": {node.name: _node(node, testing) for node in run.nodes} if testing else {},
+    }
+
+
+def _node(node: RecordedNode, stretches: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Mean and maximum of what a node did meanwhile."""
     found: dict[str, Any] = {"cores": node.cores, "memory": node.memory_bytes}
+    found |= {"nic": node.nic_bytes_per_second, "disk": node.disk_bytes_per_second}
     for column in _GAUGES:
-        signal = node.signal(column).within(start, end)
+        signal = node.signal(column).during(stretches)
         found[column] = [signal.mean, signal.maximum]
-    cpu = node.signal("cpu_cores").within(start, end)
+    cpu = node.signal("cpu_cores").during(stretches)
+    found["cpu_cores"] = [cpu.mean, cpu.maximum]
     busy = [cpu.mean, cpu.maximum] if node.cores else [None, None]
     found["idle"] = [max(1.0 - each / node.cores, 0.0) if each is not None and node.cores else None for each in busy]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from headgate import jobfile, policies, units, workloads
+from headgate import isolation, jobfile, policies, units, workloads
 from headgate.errors import UsageError
 from headgate.jobfile import JobDraft, JobEntry, Name, Plain, ProgressEntry, Seconds, Text
 from headgate.jobs import NAME_PATTERN, Job
@@ -27,6 +28,10 @@ OF_LAB = frozenset({"nic", "disk", "overlay"})
 """Axes that are properties of a lab."""
 ARGUMENTS = ("framework", "batch", "data")
 """Axes that go into a workload's arguments."""
+VM = "vm"
+"""An isolation that Headgate has not: its cells are told as not measured, so that a table shows the place."""
+OVERLAY = "+overlay"
+"""After an isolation: an overlay lies between the nodes of the lab."""
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(ARGUMENTS) + r")\}")
 _METRICS = {"trace": "trace"}
 """What workloads that train nothing print instead of a loss."""
@@ -40,7 +45,7 @@ class WorkloadEntry(JobEntry):
     workload: Text | None = None
     """A workload that comes with Headgate, such as `alexnet`; give either this, `script` or `run`."""
     framework: Text = "torch"
-    """The framework of `workload`: `torch`, `keras`, `tensorflow`, `jax` or `numpy`."""
+    """The framework of `workload`: `torch`, `keras`, `tensorflow`, `jax`, `numpy` or `spark`."""
     size: Text = "small"
     """The size of `workload`: `small`, or `full` as in its paper."""
     steps: Annotated[Whole, Field(gt=0)] | None = None
@@ -55,7 +60,8 @@ class VaryEntry(Entry):
     """What is varied: for each axis its values. The first value of each is what the others are compared with."""
 
     isolation: _Values = []
-    """What tasks are boxed in: `process`, `container`, or the name of a plug-in."""
+    """What tasks are boxed in: `process`, `container`, or the name of a plug-in. With `+overlay` a VXLAN lies between
+    the nodes, as in `container+overlay`. A `vm` is told as not measured."""
     overlay: _Values = []
     """What is put between the nodes of the lab: `none` or `vxlan`."""
     data: _Values = []
@@ -79,6 +85,17 @@ class VaryEntry(Entry):
     """The most cores of each workload."""
 
 
+class SkipEntry(VaryEntry):
+    """Cells that are left out: those that have one of the values at each key. Axes that are not named do not matter."""
+
+    scenario: list[Scenario] = []
+    """Scenarios."""
+    workload: list[Text] = []
+    """Names of workloads."""
+    mitigation: list[Literal["cores", "threads", "policy"]] = []
+    """Ways to share better, of those that `mitigate` tries."""
+
+
 class StudyFile(Entry):
     """A study file."""
 
@@ -94,6 +111,10 @@ class StudyFile(Entry):
     ended."""
     vary: VaryEntry = VaryEntry()
     """What is varied, and its values."""
+    skip: list[SkipEntry] = []
+    """Combinations that are left out: `{scenario: [solo], overlay: [vxlan]}`."""
+    mitigate: bool = False
+    """Whether the scenario `simultaneous` is also tried with a limit of cores, fewer threads, and another policy."""
     repetitions: Annotated[Whole, Field(ge=1, le=1000)] = 5
     """How often each cell is measured. With fewer than 5 there are no intervals and no findings."""
     seed: Whole = 0
@@ -135,6 +156,8 @@ class Study:
     scenarios: tuple[Scenario, ...]
     background: tuple[Workload, ...]
     vary: Mapping[str, tuple[str, ...]]
+    skip: tuple[Mapping[str, tuple[str, ...]], ...]
+    mitigate: bool
     repetitions: int
     seed: int
     warm: int
@@ -154,8 +177,9 @@ _MODELS: Mapping[str, type[Entry]] = {
     "workloads": WorkloadEntry,
     "background": WorkloadEntry,
     "vary": VaryEntry,
+    "skip": SkipEntry,
 }
-_TEXTS = {*jobfile.TEXTS, "workload", "framework", "size", "vary", "policy", "cluster", "scenarios"}
+_TEXTS = {*jobfile.TEXTS, "workload", "framework", "size", "vary", "skip", "policy", "cluster", "scenarios"}
 
 
 def _is_text(place: Place) -> bool:
@@ -169,6 +193,29 @@ def schema() -> dict[str, Any]:
         **StudyFile.model_json_schema(),
         "title": "Headgate study file",
     }
+
+
+def bundled() -> dict[str, Path]:
+    """The files of the studies that come with Headgate, by name."""
+    folder = Path(str(importlib.resources.files("headgate.studies"))) / "bundled"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def path_of(named: str) -> str:
+    """The path of a study's file.
+
+    Args:
+        named: A path, or the name of a study that comes with Headgate, unless a file is so called.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    there = bundled()
+    if os.path.exists(named) or (named not in there and ("/" in named or "." in named)):
+        return named
+    if named not in there:
+        raise UsageError(f"no file {named!r}, and no study of that name; {suggestion(named, list(there))}")
+    return str(there[named])
 
 
 def load(path: str) -> Study:
@@ -200,6 +247,8 @@ def load(path: str) -> Study:
         scenarios=tuple(dict.fromkeys(told.scenarios)),
         background=tuple(_workload(draft, entry) for draft, entry in background),
         vary=vary,
+        skip=tuple({key: tuple(some) for key, some in each.model_dump().items() if some} for each in told.skip),
+        mitigate=told.mitigate,
         repetitions=told.repetitions,
         seed=told.seed,
         warm=told.warm,
@@ -275,7 +324,12 @@ def _check(
         file.problem(("scenarios",), "found `shared` without a `background`", "say what runs beside each workload")
     if "simultaneous" in told.scenarios and len(entries) == 1:
         file.problem(("scenarios",), "found `simultaneous` with one workload", "give at least two")
-    for axis in sorted(OF_LAB & vary.keys()):
+    if told.mitigate and "simultaneous" not in told.scenarios:
+        file.problem(("mitigate",), "found no scenario `simultaneous`", "add it to `scenarios`: no other is mitigated")
+    _check_skip(file, told, vary, entries)
+    is_bundled = all(entry.workload is not None for entry in entries)
+    overlaid = any(value.endswith(OVERLAY) for value in vary.get("isolation", ()))
+    for axis in sorted(OF_LAB & vary.keys()) + ["isolation"] * overlaid:
         if cluster is None:
             file.problem(("vary", axis), "found no `cluster`", "name the file of a lab: `cluster: lab.yaml`")
     if cluster is not None and not os.path.isfile(cluster):
@@ -284,7 +338,7 @@ def _check(
         if len(set(values)) < len(values):
             file.problem(("vary", axis), "a value is given twice", "keep one")
         for index, value in enumerate(values):
-            wrong = _wrong(axis, value)
+            wrong = _wrong(axis, value, is_bundled)
             if wrong is not None:
                 file.problem(("vary", axis, index), f"found {value!r}", wrong)
     for entry in entries:
@@ -297,13 +351,40 @@ def _check(
                     file.problem(("vary", axis), f"nothing says how {name} is told its {axis}", cure)
 
 
+def _check_skip(
+    file: UserFile, told: StudyFile, vary: Mapping[str, Sequence[str]], entries: Sequence[WorkloadEntry]
+) -> None:
+    """Note what is to be left out and is nowhere."""
+    there: dict[str, Sequence[str]] = {**vary, "scenario": told.scenarios}
+    there["mitigation"] = ("cores", "threads", "policy") if told.mitigate else ()
+    there["workload"] = [name for entry in entries if (name := entry.name or entry.workload) is not None]
+    for index, each in enumerate(told.skip):
+        for key, values in each.model_dump().items():
+            for value in values:
+                if value not in there.get(key, ()):
+                    known = ", ".join(there.get(key, ())) or f"an axis below `vary`: nothing varies {key}"
+                    file.problem(("skip", index, key), f"found {value!r}", f"expected one of {known}")
+
+
 def _one_of(*names: str) -> Callable[[str], str | None]:
     return lambda value: None if value in names else suggestion(value, names)
 
 
-def _wrong(axis: str, value: str) -> str | None:
-    """What is to be written in the place of a value; None where it is well."""
+def _wrong(axis: str, value: str, is_bundled: bool) -> str | None:
+    """What is to be written in the place of a value; None where it is well.
+
+    Args:
+        is_bundled: Whether all workloads come with Headgate: then it is known what their arguments may be.
+    """
     match axis:
+        case "isolation":
+            return _one_of(*isolation.names(), VM)(value.removesuffix(OVERLAY))
+        case "framework" if is_bundled:
+            return _one_of(*workloads.FRAMEWORKS)(value)
+        case "data" if is_bundled:
+            return _one_of("synthetic", "real")(value)
+        case "batch" if is_bundled:
+            return None if value.isdecimal() and int(value) else "expected a whole number of samples from 1"
         case "overlay":
             return _one_of(UNLIMITED, "vxlan")(value)
         case "strategy":

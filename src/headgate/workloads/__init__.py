@@ -6,9 +6,12 @@ Standard library only: whoever plans a study needs no framework for it.
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
 from collections.abc import Mapping
 
-__all__ = ["FRAMEWORKS", "SIZES", "WORKLOADS", "WorkloadError", "command", "frameworks_of"]
+__all__ = ["FRAMEWORKS", "SIZES", "WORKLOADS", "WorkloadError", "command", "frameworks_of", "lack"]
 
 WORKLOADS: Mapping[str, str] = {
     "alexnet": "AlexNet (Krizhevsky 2014, one tower): few convolutions, 61 million parameters",
@@ -26,8 +29,16 @@ FRAMEWORKS: Mapping[str, str] = {
     "tensorflow": "TensorFlow, with a loop of its own: the one for its all-reduce and its parameter servers",
     "jax": "JAX",
     "numpy": "NumPy, for `trace` alone",
+    "spark": "PySpark, for `sparse` and `trace`",
 }
 """What each is. Each but NumPy has a script of that name below `headgate.workloads`; `trace` has one for all."""
+_FEW: Mapping[str, tuple[str, ...]] = {
+    "numpy": ("trace",),
+    "spark": ("sparse", "trace"),
+    "keras": tuple(name for name in WORKLOADS if name != "trace"),
+}
+"""Frameworks in which not every workload is written, and those that are."""
+_MODULES = {"spark": "pyspark"}
 
 SIZES = ("small", "full")
 
@@ -43,8 +54,17 @@ def frameworks_of(workload: str) -> tuple[str, ...]:
         WorkloadError: There is no such workload.
     """
     _check("workload", workload, WORKLOADS)
-    without = {"trace": "keras"}.get(workload, "numpy")
-    return tuple(name for name in FRAMEWORKS if name != without)
+    return tuple(name for name in FRAMEWORKS if workload in _FEW.get(name, (workload,)))
+
+
+def lack(framework: str) -> str:
+    """What this machine lacks to run workloads of a framework, and what to do; empty if it lacks nothing."""
+    module = _MODULES.get(framework, framework)
+    if importlib.util.find_spec(module) is None:
+        return f"{module} is not installed; `pip install {module}`"
+    if framework == "spark" and not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+        return "Spark needs Java 17, and there is no `java`; `apt-get install openjdk-17-jre-headless`"
+    return ""
 
 
 def command(

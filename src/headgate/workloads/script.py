@@ -93,7 +93,7 @@ def parser(module: str, about: str, *examples: str) -> argparse.ArgumentParser:
 
 
 def _parsed(framework: str) -> Options:
-    names = [name for name in workloads.WORKLOADS if name != "trace"]
+    names = [name for name in workloads.WORKLOADS if name != "trace" and framework in workloads.frameworks_of(name)]
     module = f"headgate.workloads.{framework}"
     reader = parser(
         module,

@@ -69,7 +69,20 @@ def _traced(framework: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Ca
             return lambda: step(*kept)
 
         return in_jax
-    return lambda left, right, factors: lambda: np.trace(left @ right, axis1=1, axis2=2) @ factors
+    if framework == "spark":
+        from headgate.workloads.spark import context
+
+        def in_spark(*arrays: np.ndarray) -> Callable[[], Any]:
+            spark, parts = context("headgate trace")
+            kept = spark.parallelize(list(zip(*(np.array_split(array, parts) for array in arrays))), parts).cache()
+            return lambda: kept.map(lambda part: float(_sum(*part))).sum()
+
+        return in_spark
+    return lambda left, right, factors: lambda: _sum(left, right, factors)
+
+
+def _sum(left: np.ndarray, right: np.ndarray, factors: np.ndarray) -> Any:
+    return np.trace(left @ right, axis1=1, axis2=2) @ factors
 
 
 def train(options: script.Options) -> list[float]:

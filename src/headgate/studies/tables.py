@@ -1,0 +1,254 @@
+"""The tables of a study, in the forms of published ones: cells, axes, sharing, workers, bottlenecks, and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.reports.explained import SPEED_COLUMNS
+from headgate.reports.words import MISSING, say, say_loss, say_step_time
+from headgate.studies.findings import Effect, Findings, StudyCell
+from headgate.studies.statistics import say_ratio
+
+_MORE_FIGURES = ("Moved a step", "Peak memory", "Loss")
+_USES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "cores": (("cpu_cores",), "cores"),
+    "network": (("net_in", "net_out"), "nic"),
+    "disk": (("disk_read", "disk_write"), "disk"),
+}
+"""What of a node uses a resource, and how much the node has."""
+_GIVES = {"cores": "cores", "nic": "network", "disk": "disk"}
+"""Axes, and the resource that they give more or less of."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyTable:
+    """A table as text: names of columns, and rows."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(study: Findings) -> list[StudyTable]:
+    """All tables that a study has rows for."""
+    found = [_cells(study), *_axes(study), _sharing(study), _workers(study), _bottlenecks(study), _cluster(study)]
+    return [each for each in found if each.rows]
+
+
+def _cells(study: Findings) -> StudyTable:
+    rows = []
+    for cell in study.cells:
+        for job in cell.workloads:
+            name = cell.name if len(cell.workloads) == 1 else f"{cell.name}: {job}"
+            rows.append((name, *_figures(cell, job)))
+    columns = ("Cell", "Measured", "Throughput", "Step", "CPU a step", *_MORE_FIGURES, "Start-up", "Elapsed")
+    return StudyTable("Cells, means", columns, tuple(rows))
+
+
+def _figures(cell: StudyCell, job: str) -> tuple[str, ...]:
+    if not cell.figures:
+        return (cell.state, *(MISSING,) * (5 + len(_MORE_FIGURES)))
+    step, cpu = (cell.mean(job, name) for name in ("step_seconds", "cpu_seconds_per_step"))
+    return (
+        str(len(cell.figures)),
+        f"{say(cell.mean(job, 'rate'))} {' or '.join(sorted(cell.units(job)))}/s",
+        *(say_step_time(each) if each is not None else MISSING for each in (step, cpu)),
+        say(_over_workers(cell, job, "sent"), "B"),
+        say(cell.mean(job, "memory_peak_bytes"), "B"),
+        say_loss(cell.mean(job, "loss")),
+        say(cell.mean(job, "startup"), "s"),
+        say(cell.mean(job, "elapsed"), "s"),
+    )
+
+
+def _over_workers(cell: StudyCell, job: str, what: str) -> float | None:
+    """The mean over blocks of a figure of all workers of a job together; None where it is not known of one."""
+    totals = []
+    for figures in cell.figures.values():
+        values = [each[what] for each in figures["jobs"][job].get("workers", {}).values()]
+        if values and None not in values:
+            totals.append(sum(values))
+    return sum(totals) / len(totals) if totals else None
+
+
+def _workers(study: Findings) -> StudyTable:
+    """Of jobs of several workers, what a step of each took and moved, against the model and what a batch uses of it."""
+    rows = []
+    for cell, job, named in _measured(study):
+        told = [figures["jobs"][job] for figures in cell.figures.values()]
+        names = list(told[0].get("workers", {}))
+        for name in names if len(names) > 1 else ():
+            each = [figures["workers"][name] for figures in told if name in figures["workers"]]
+            seconds, come, gone = (_known([one[what] for one in each]) for what in ("step_seconds", "received", "sent"))
+            first = name == names[0]
+            model, used = (cell.mean(job, what) if first else None for what in ("model_bytes", "touched_bytes"))
+            rate = cell.mean(job, "step_seconds") if first else None
+            rows.append(
+                (
+                    f"{named}: {name}",
+                    say_step_time(seconds) if seconds is not None else MISSING,
+                    say(come, "B"),
+                    say(gone, "B"),
+                    say(model, "B") if first else "",
+                    say(used, "B") if first else "",
+                    say(1.0 / rate) if rate else "",
+                )
+            )
+    columns = ("Worker", "Its step", "Received", "Sent", "Model", "Used by a batch", "Steps/s in all")
+    return StudyTable("Workers: a step of each, and bytes of a step", columns, tuple(rows))
+
+
+def _known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _measured(study: Findings) -> Iterator[tuple[StudyCell, str, str]]:
+    """Cells with figures, but no repeats; each of their jobs, and how it is called."""
+    for cell in study.cells:
+        if not cell.is_repeat and cell.figures:
+            for job in cell.workloads:
+                yield cell, job, f"{cell.name}: {job}" if len(cell.workloads) > 1 else cell.name
+
+
+def _axes(study: Findings) -> Iterator[StudyTable]:
+    """For each axis and scenario: its values down, workloads across; throughput, and time against the first value."""
+    axes: Mapping[str, Sequence[str]] = study.about["axes"]
+    for axis, values in axes.items():
+        if len(values) < 2:
+            continue
+        cells = [c for c in study.cells if not c.is_repeat and c.scenario != "slice" and axis in dict(c.values)]
+        for scenario in dict.fromkeys(cell.scenario for cell in cells):
+            here = [cell for cell in cells if cell.scenario == scenario]
+            heads = dict.fromkeys((job, _rest(cell, axis)) for cell in here for job in cell.workloads)
+            rows = []
+            for value in values:
+                row = [value]
+                for job, rest in heads:
+                    mine = [c for c in here if job in c.workloads and _rest(c, axis) == rest]
+                    cell = next((c for c in mine if (axis, value) in c.values), None)
+                    known = (*_throughput(cell, job), *_relative(study.effects, cell, job, axis)) if cell else ()
+                    row += known or [MISSING] * 4
+                rows.append(tuple(row))
+            columns = [axis]
+            for job, rest in heads:
+                named = ", ".join([job, *(f"{name} {value}" for name, value in rest)])
+                columns += [f"{named}: rate", "elapsed", "time", "elapsed time"]
+            yield StudyTable(f"{axis}, {scenario}; times against {values[0]}", tuple(columns), tuple(rows))
+
+
+def _rest(cell: StudyCell, axis: str) -> tuple[tuple[str, str], ...]:
+    return tuple(each for each in cell.values if each[0] != axis)
+
+
+def _throughput(cell: StudyCell, job: str) -> tuple[str, str]:
+    if not cell.figures:
+        return cell.state, MISSING
+    return f"{say(cell.mean(job, 'rate'))}/s", say(cell.mean(job, "elapsed"), "s")
+
+
+def _relative(effects: Iterable[Effect], cell: StudyCell, job: str, axis: str) -> tuple[str, str]:
+    mine = [e for e in effects if (e.job, e.scenario, e.what, e.rest) == (job, cell.scenario, axis, _rest(cell, axis))]
+    found = {each.metric: say_ratio(each.ratio) for each in mine if (axis, each.value) in cell.values}
+    return found.get("step", MISSING), found.get("elapsed", MISSING)
+
+
+def _sharing(study: Findings) -> StudyTable:
+    rows: list[tuple[str, ...]] = []
+    for each in study.sharing:
+        named = ", ".join(f"{axis} {value}" for axis, value in each.values) or "all jobs"
+        for job, phi in each.phi.items():
+            first = not rows or rows[-1][0] != named
+            both = (say_ratio(each.total), say_ratio(each.dominance)) if first else ("", "")
+            rows.append((named, job, say_ratio(phi), *both, each.verdicts[job], each.cause or MISSING))
+    columns = ("At once", "Job", "φ", "S", "D", "Verdict", "By")
+    return StudyTable(
+        "Sharing: φ together over its part alone, S together over alone, D largest φ over smallest",
+        columns,
+        tuple(rows),
+    )
+
+
+def _bottlenecks(study: Findings) -> StudyTable:
+    """How busy the busiest node kept each resource, what more of it would buy by the account of the last run, and what
+    it did buy where the study gave more."""
+    rows = []
+    for cell, job, named in _measured(study):
+        verdicts = sorted({each["jobs"][job]["verdict"] for each in cell.figures.values()})
+        more = cell.figures[max(cell.figures)]["jobs"][job]["more"]
+        for resource, bought in (more or {"": {}}).items():
+            speeds = [f"{each['speedup']:.2f}" if each is not None else MISSING for each in bought.values()]
+            busy = [say(each, "%") for each in _busy(cell, resource)]
+            changed = [each for each in study.effects if _changes(each, cell, job, resource)]
+            really = "; ".join(f"{each.what} {each.value}: {1 / each.ratio.value:.2f}" for each in changed)
+            cells = speeds or [MISSING] * len(SPEED_COLUMNS)
+            rows.append((named, " or ".join(verdicts), resource.replace("+", " + "), *busy, *cells, really or MISSING))
+    columns = ("Cell", "Verdict", "Resource", "Busy, mean", "Most", *SPEED_COLUMNS, "Really")
+    return StudyTable("Bottleneck: speed with more of a resource, as predicted and as measured", columns, tuple(rows))
+
+
+def _changes(effect: Effect, cell: StudyCell, job: str, resource: str) -> bool:
+    """Whether an effect is that of another amount of a resource than a cell's."""
+    if (
+        effect.metric != "step"
+        or _GIVES.get(effect.what) != resource
+        or (effect.job, effect.scenario)
+        != (
+            job,
+            cell.scenario,
+        )
+    ):
+        return False
+    return (effect.what, effect.base) in cell.values and _rest(cell, effect.what) == effect.rest
+
+
+def _busy(cell: StudyCell, resource: str) -> tuple[float | None, float | None]:
+    """Of the node that used most of a resource, the part that it used: mean, and the most."""
+    used, whole = _USES.get(resource, ((), ""))
+    found = []
+    for figures in cell.figures.values():
+        for node in figures["nodes"].values():
+            found += [
+                tuple(each / node[whole] for each in node[column])
+                for column in used
+                if node.get(whole) and None not in node.get(column, [None])
+            ]
+    return max(found, default=(None, None))
+
+
+def _cluster(study: Findings) -> StudyTable:
+    """Use of each node in the warm windows of each cell: means, and the most; while jobs evaluated, apart."""
+    rows = []
+    for cell in study.cells:
+        if cell.is_repeat or not cell.figures:
+            continue
+        for window, when in (("nodes", ""), ("nodes_testing", ", testing")):
+            told = [figures[window] for figures in cell.figures.values() if figures.get(window)]
+            rows += [
+                (f"{cell.name} on {node}{when}", *_node([each[node] for each in told if node in each]))
+                for node in (told[0] if told else ())
+            ]
+    columns = ("Node", "CPU idle", "Fullest core", "Memory", "Network in", "Network out", "Disk read", "Disk written")
+    return StudyTable("Use of nodes while all were warm: mean, most", columns, tuple(rows))
+
+
+def _node(told: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    idle, fullest, memory, received, sent, read, written = (
+        _both([each[name] for each in told])
+        for name in ("idle", "cpu_fullest_core", "memory_bytes", "net_in", "net_out", "disk_read", "disk_write")
+    )
+    free = told[0]["memory"] - memory[1] if told[0]["memory"] and memory[1] is not None else None
+    return (
+        say(idle[0], "%"),
+        say(fullest[1], "%"),
+        f"{say(memory[1], 'B')}, {say(free, 'B')} free",
+        *(f"{say(mean, 'B/s')}, {say(most, 'B/s')}" for mean, most in (received, sent, read, written)),
+    )
+
+
+def _both(told: Sequence[Sequence[float | None]]) -> tuple[float | None, float | None]:
+    means = [float(each[0]) for each in told if each[0] is not None]
+    most = [float(each[1]) for each in told if each[1] is not None]
+    return (sum(means) / len(means) if means else None), max(most, default=None)

@@ -1,0 +1,91 @@
+"""Sparse logistic regression in Spark, step by step as in the other frameworks: a batch's rows lie in partitions, each
+task adds up the gradient of its own, and the driver adds these and moves the weights.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pyspark import SparkConf, SparkContext
+
+from headgate.workloads import WorkloadError, samples, script
+
+__all__ = ["context", "train"]
+
+Part = tuple[np.ndarray, ...]
+
+
+def context(name: str) -> tuple[Any, int]:
+    """Where Spark runs, and into how many parts data is divided. Without a master of its user's, on the cores here."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = SparkConf().setAppName(name)
+    for what in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):  # bars would cut lines of steps
+        settings.setIfMissing(what, "false")
+    cores = os.environ.get("OMP_NUM_THREADS", "")
+    settings.setIfMissing("spark.master", f"local[{cores if cores.isdecimal() else len(os.sched_getaffinity(0))}]")
+    made = SparkContext.getOrCreate(settings)
+    made.setLogLevel("ERROR")
+    return made, made.defaultParallelism
+
+
+def _sloped(part: Part, told: Any, bias: float, whole: bool) -> tuple[float, float, Any, Any]:
+    """Sums over the rows of a part: of losses, of slopes of the bias, and of slopes of the weights that it uses.
+
+    Args:
+        told: Weights: all of them, or with their numbers those that the batch uses.
+        whole: Whether slopes of all weights are sent back.
+    """
+    ids, values, clicked = part
+    sparse = isinstance(told, tuple)
+    there = np.searchsorted(told[0], ids) if sparse else ids
+    weights = told[1] if sparse else told
+    logits = (weights[there] * values).sum(1) + bias
+    loss = float((np.logaddexp(0, logits) - logits * clicked).sum())
+    slope = 1 / (1 + np.exp(-logits)) - clicked
+    sums = np.bincount(there.ravel(), (slope[:, None] * values).ravel(), len(weights)).astype(np.float32)
+    if whole:
+        return loss, float(slope.sum()), None, sums
+    used = np.flatnonzero(sums)
+    return loss, float(slope.sum()), told[0][used] if sparse else used, sums[used]
+
+
+def _mapped(part: Part, told: Any, bias: float, whole: bool) -> tuple[float, float, Any, Any]:
+    return _sloped(part, told.value, bias, whole)
+
+
+def train(options: script.Options) -> list[float]:
+    """Train it; returns the loss of each step."""
+    if options.data is not None:
+        raise WorkloadError("Spark gets its rows from the driver here; leave --data out")
+    spark, parts = context("headgate sparse")
+    weights, bias = np.zeros(samples.FEATURES[options.size], np.float32), 0.0
+    rate, whole = script.rate(options.workload), options.pull == "dense"
+    found = options.samples()
+    batches = found.batches(options.batch)
+    kept: dict[int, tuple[Any, np.ndarray]] = {}
+    printer, losses = script.StepPrinter(options), []
+    for step in range(options.total):
+        number = step % (len(found.arrays[0]) // options.batch)
+        if number not in kept:
+            chunks = list(zip(*(np.array_split(each, parts) for each in batches[number])))
+            kept[number] = spark.parallelize(chunks, parts).cache(), np.unique(batches[number][0])
+        rows, used = kept[number]
+        sent = spark.broadcast(weights if whole else (used, weights[used]))
+        sums = rows.map(partial(_mapped, told=sent, bias=bias, whole=whole)).collect()
+        sent.destroy()
+        for _, slope, at, slopes in sums:
+            weights[slice(None) if at is None else at] -= np.float32(rate / options.batch) * slopes
+            bias -= rate / options.batch * slope
+        losses.append(sum(each[0] for each in sums) / options.batch)
+        printer.step(losses[-1])
+    printer.end()
+    spark.stop()
+    return losses
+
+
+if __name__ == "__main__":
+    script.run("spark", train)
