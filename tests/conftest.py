@@ -37,7 +37,7 @@ LONG = {"torch", "keras", "jax", "test_docs.py", "test_readme.py"}
 RAY = "ray"
 """Those that start Ray, where one serves most of them."""
 
-WHOLE = {RAY, "keras", "jax"}
+WHOLE = {RAY, "keras", "jax", "torch"}
 """Of these one process has all: an interpreter that has imported the framework serves them."""
 
 APART = "tests/test_docs.py"

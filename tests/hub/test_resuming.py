@@ -156,7 +156,11 @@ def test_it_falls_back_on_the_runs_before(kept: tuple[User, str, Path, Path], le
     text = f"goes on from {last.name} of run {run}, an earlier checkpoint than its last, because {both[1].name} of run"
     assert f"{text} {second}" in " ".join(done.stdout.split())
     assert user.log("learns") == learned
-    # What a run was to start over from is not gone back on.
+
+
+@pytest.mark.long
+def test_what_a_run_was_to_start_over_from_is_not_gone_back_on(kept: tuple[User, str, Path, Path]) -> None:
+    user, run, *_ = kept
     (user.folder / "go").unlink()
     anew = user.json("resume", run, "--from-scratch", "--detach")["run"]
     both = stops(user, anew)

@@ -83,11 +83,18 @@ def main() -> None:
     if (GUEST / "runs").read_text() == "containers":
         failed = [run_tests("root, in containers", CONTAINERS, must="v2")]
     else:
-        # Emulated, each test takes its time: root, who may do more than a user, is spared the contract.
+        # Emulated, each test takes its time: root, who may do more than a user, is spared the contract, and a user
+        # without cgroups what whole cores stand in for, which is the same for root.
         failed = [
             run_tests("root", ["tests/v2"], must="v2"),
             run_tests("a user in a delegated scope", [f"{CONTRACT}Cgroups"], user=USER, cgroup=SCOPE, must="v2"),
-            run_tests("a user without cgroups", [f"{CONTRACT}outCgroups"], user=USER, cgroup=bystander, must="none"),
+            run_tests(
+                "a user without cgroups",
+                [f"{CONTRACT}outCgroups", "-k", "not test_03 and not test_04 and not test_05"],
+                user=USER,
+                cgroup=bystander,
+                must="none",
+            ),
         ]
     print(f"\nguest: {sum(failed)} of {len(failed)} runs failed", flush=True)
 
