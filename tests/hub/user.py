@@ -23,6 +23,7 @@ from tests.hub.traces import Traces
 
 from headgate.cli.status import latest
 from headgate.errors import HeadgateError
+from headgate.hub.packages import packages
 from headgate.telemetry import machine
 from headgate.telemetry.allocation import BATCH_JOBS
 from headgate.telemetry.store import RunReader
@@ -59,7 +60,8 @@ class User:
     def __init__(self, folder: Path, home: Path, speed: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.copy(speed, home / "node.json")
+        for name in (speed.name, "packages.json"):
+            shutil.copy(speed.with_name(name), home)
         self.folder = folder
         self.home = home
         self.traces = Traces(home)
@@ -268,9 +270,12 @@ class Terminal:
 
 @pytest.fixture(scope="session")
 def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The measured speed of a core, so that not every hub measures it again."""
+    """The measured speed of a core, so that not every hub measures it again; beside it what is installed here."""
     path = tmp_path_factory.mktemp("speed") / "node.json"
     machine.detect(path)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(SOURCE))
+        packages(str(Path(sys.executable).with_name("python")), path.with_name("packages.json"))
     return path
 
 

@@ -26,6 +26,7 @@ from headgate.engines.program import program
 from headgate.errors import StorageError
 from headgate.events import ENDED, Checkpoint, Progress
 from headgate.hub import messages
+from headgate.hub.packages import packages
 from headgate.hub.state.job import LiveJob
 from headgate.hub.submission import Submission
 from headgate.identifiers import FIRST_WORKER, TaskId, TaskOfRun
@@ -310,19 +311,12 @@ class LiveRun:
 
     def note_origin(self) -> None:
         """Record the git commit that the run was started at, and what is installed for each interpreter that its
-        scripts use. Takes a second, in processes of its own."""
+        scripts use. Takes a moment, in processes of its own."""
         self.recorder.add("meta", key="git_commit", value=_commit(self.submission.cwd))
-        code = (
-            "import os, importlib.metadata as m\n"
-            "os.nice(19)\n"
-            "print('\\n'.join(sorted({d.name + '==' + d.version for d in m.distributions()})))"
-        )
-        listed: dict[str, list[str]] = {}
-        for python in _interpreters(self.submission):
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # one that hangs is left out
-                answer = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-                listed[python] = answer.stdout.split()
-        self.recorder.add("meta", key="packages", value=json.dumps(listed))
+        cache = runs.home() / "packages.json"
+        listed = {python: packages(python, cache) for python in _interpreters(self.submission)}
+        answered = {python: found for python, found in listed.items() if found is not None}
+        self.recorder.add("meta", key="packages", value=json.dumps(answered))
 
     def close(self) -> None:
         """Mark the run as done, write what is left, once there is room for it, and let go of it."""
