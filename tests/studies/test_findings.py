@@ -15,6 +15,7 @@ from headgate.errors import StorageError
 from headgate.studies import journal, report
 from headgate.studies.findings import Findings, between, findings
 from headgate.studies.journal import Journal, Measurement
+from headgate.studies.tables import tables
 
 HERE = {"host": "one", "CPU": "fast", "CPUs": "2"}
 Values = Sequence[tuple[str, str]]
@@ -149,7 +150,7 @@ def test_a_mitigation_is_told_with_what_it_gave() -> None:
 def test_a_page_in_markdown_has_findings_first_and_then_every_table() -> None:
     study = found(of_batches(1.25))
     page = report.as_markdown(study)
-    at = [page.index(f"## {table.title}") for table in report.tables(study)]
+    at = [page.index(f"## {table.title}") for table in tables(study)]
     assert page.index(study.sentences()[0]) < at[0] and at == sorted(at)
 
 
@@ -198,7 +199,7 @@ def test_the_page_holds_every_table_and_escapes_names(tmp_path: Path) -> None:
     study = findings("<b>made", told, kept)
     page = report.write(study, tmp_path, kept).read_text()
     assert "<b>made" not in page and "<i>a" not in page
-    for table in report.tables(study):
+    for table in tables(study):
         assert f"<h2>{table.title}" in page
     assert len((tmp_path / "cells.csv").read_text().splitlines()) == 1 + 6 * (4 + 2 * 2)
     assert json.loads(json.dumps(report.as_json(study)))["sharing"][0]["dominates"] is True

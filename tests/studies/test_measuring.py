@@ -20,7 +20,7 @@ def test_rates_come_from_the_window_in_which_all_are_warm_and_none_has_ended(tmp
     assert found["window"] == [8.0, 20.0]  # 5 steps after second 6, and 10 more for the warm-up
     assert [found["jobs"][job]["rate"] for job in jobs] == pytest.approx([10.0, 5.0])
     assert found["jobs"]["late"]["cpu_seconds_per_step"] == pytest.approx(0.1)
-    assert [found["jobs"]["late"][part] for part in ("startup", "elapsed")] == [1.0, 15.0]
+    assert [found["jobs"]["late"][part] for part in ("startup", "elapsed")] == [6.0, 20.0]  # it was handed in at 0
     assert not found["disturbed"]
     assert found["nodes"]["nimbus"]["idle"][0] == pytest.approx(0.25)
 

@@ -412,9 +412,13 @@ def _notes(
     if disturbed:
         count = sum(len(cell.figures) for cell in cells)
         yield f"Others used more than a tenth of the cores during {disturbed} of {count} measurements that count."
+    lacking: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         if not cell.figures:
-            yield f"{cell.name}: {cell.state}: {cell.reason}."
+            lacking.setdefault((cell.state, cell.reason), []).append(cell.name)
+    for (state, reason), names in lacking.items():
+        more = f" and {counted(len(names) - 1, 'other cell')}" if len(names) > 1 else ""
+        yield f"{names[0]}{more}: {state}: {reason}."
 
 
 def between(first: Findings, second: Findings) -> tuple[list[tuple[str, Ratio, float]], list[str]]:

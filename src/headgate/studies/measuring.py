@@ -12,7 +12,7 @@ import numpy as np
 from headgate import runs
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.analysis.own_causes import evaluations
-from headgate.analysis.usage import Array
+from headgate.analysis.usage import Array, Signal
 from headgate.errors import HeadgateError, StorageError
 from headgate.reports import explained
 from headgate.reports.recording import Recording, read
@@ -22,6 +22,8 @@ from headgate.telemetry.store import told_as_damage
 FOREIGN = 0.1
 """Part of the cores: if others used more, or the hypervisor kept more, a cell counts as disturbed."""
 _LEAST_REPORTS = 3
+_CLOCKS = 0.1
+"""Seconds by which a reading may reach beyond a window."""
 _CONNECTIONS: tuple[Column, ...] = ("tcp_in", "tcp_out")
 _CPU: tuple[Column, ...] = ("cpu_cores", "cpu_stolen")
 _GAUGES: tuple[Column, ...] = ("cpu_fullest_core", "memory_bytes", "net_in", "net_out", "disk_read", "disk_write")
@@ -126,10 +128,11 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
     done = float(np.diff(np.interp([start, end], times, steps))[0])
     has_samples = bool(np.isfinite(samples).all())
     made = float(np.diff(np.interp([start, end], times, samples))[0]) if has_samples else done
-    used = job.signal("cpu_cores").within(start, end)
-    began = job.started or 0.0
+    used = _inside(job.signal("cpu_cores"), [(start, end)])
+    began = float(job.spec.get("at") or 0.0)  # not when its tasks began: a container is made before
     known = job.progress.loss[np.isfinite(job.progress.loss)]
     return {
+        "nodes": sorted(job.nodes),
         "unit": "samples" if has_samples else "steps" if np.isfinite(job.progress.step).any() else "epochs",
         "rate": made / (end - start),
         "step_seconds": (end - start) / done,
@@ -153,7 +156,7 @@ def _worker(task: RecordedTask, start: float, end: float) -> dict[str, float | N
     told = task.division
     if told is None:
         return {"step_seconds": None, "received": None, "sent": None}
-    come, gone = (task.signal(column).within(start, end).mean for column in _CONNECTIONS)
+    come, gone = (_inside(task.signal(column), [(start, end)]).mean for column in _CONNECTIONS)
     return {
         "step_seconds": told.step_seconds,
         "received": told.received if told.received is not None else come and come * told.step_seconds,
@@ -170,6 +173,15 @@ def _model(profile: Mapping[str, Any]) -> dict[str, float | None]:
     touched += tables * (part if part is not None else 1.0)
     touched += rows * (profile.get("batch") or 0) if rows is not None else sparse
     return {"model_bytes": dense + sparse or None, "touched_bytes": touched or None}
+
+
+def _inside(signal: Signal, stretches: Sequence[tuple[float, float]]) -> Signal:
+    """Readings that lie wholly within one of the stretches: one that reaches beyond tells too much of what came before
+    or after, and in a short window that would be all that there is."""
+    kept = np.zeros(len(signal), bool)
+    for start, end in stretches:
+        kept |= (signal.start >= start - _CLOCKS) & (signal.end <= end + _CLOCKS)
+    return Signal(signal.start[kept], signal.end[kept], signal.value[kept])
 
 
 def _others(run: Recording, start: float, end: float) -> tuple[float, float, bool]:
@@ -209,9 +221,9 @@ def _node(node: RecordedNode, stretches: Sequence[tuple[float, float]]) -> dict[
     found: dict[str, Any] = {"cores": node.cores, "memory": node.memory_bytes}
     found |= {"nic": node.nic_bytes_per_second, "disk": node.disk_bytes_per_second}
     for column in _GAUGES:
-        signal = node.signal(column).during(stretches)
+        signal = _inside(node.signal(column), stretches)
         found[column] = [signal.mean, signal.maximum]
-    cpu = node.signal("cpu_cores").during(stretches)
+    cpu = _inside(node.signal("cpu_cores"), stretches)
     found["cpu_cores"] = [cpu.mean, cpu.maximum]
     busy = [cpu.mean, cpu.maximum] if node.cores else [None, None]
     found["idle"] = [max(1.0 - each / node.cores, 0.0) if each is not None and node.cores else None for each in busy]

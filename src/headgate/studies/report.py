@@ -26,6 +26,7 @@ from headgate.studies.tables import tables
 _WIDTH, _ROW = 640, 26  # pixels
 _LEAST_SPAN = 0.05
 """Of the plot, to each side of 1."""
+_TICKS = (1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 _SHOWN = 60
 """Effects that are drawn; the tables have all."""
 
@@ -129,13 +130,14 @@ def _plot(effects: Sequence[Effect]) -> dict[str, Any]:
         }
         for index, each in enumerate(effects)
     ]
+    unit = max(each for each in _TICKS if math.log(each) <= span)
     return {
+        "ticks": [(x(ratio), f"{ratio:.3g}") for ratio in (1.0 / unit, 1.0, unit)],
         "rows": rows,
         "width": _WIDTH,
         "height": _ROW * len(rows),
         "row": _ROW,
         "middle": x(1.0),
-        "most": math.exp(span),
     }
 
 

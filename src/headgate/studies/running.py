@@ -234,6 +234,7 @@ def _lab_of(run: CellRun, folder: Path) -> Iterator[Mapping[str, Any]]:
     made = lab.up(str(file))
     try:
         name, nodes = reach(made.lab)
-        yield {"cluster": name, "nodes": nodes}
+        # A background on another node would slow nobody; what it slows is compared with a job on that node too.
+        yield {"cluster": name, "nodes": nodes[:1] if run.cell.scenario in ("solo", "shared") else nodes}
     finally:
         lab.down(made.lab)

@@ -133,7 +133,9 @@ def say(ratio: Ratio, floor: float) -> str:
 
 
 def say_ratio(ratio: Ratio) -> str:
-    """`1.02 (0.97 to 1.08)`."""
+    """`1.02 (0.97 to 1.08)`; of a single repetition `1.02`."""
+    if len(ratio.values) == 1:
+        return f"{ratio.value:.2f}"
     return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 

@@ -43,7 +43,7 @@ def _cells(study: Findings) -> StudyTable:
         for job in cell.workloads:
             name = cell.name if len(cell.workloads) == 1 else f"{cell.name}: {job}"
             rows.append((name, *_figures(cell, job)))
-    columns = ("Cell", "Measured", "Throughput", "Step", "CPU a step", *_MORE_FIGURES, "Start-up", "Elapsed")
+    columns = ("Cell", "Runs", "Throughput", "Step", "CPU a step", *_MORE_FIGURES, "Start-up", "Elapsed")
     return StudyTable("Cells, means", columns, tuple(rows))
 
 
@@ -123,8 +123,9 @@ def _axes(study: Findings) -> Iterator[StudyTable]:
         for scenario in dict.fromkeys(cell.scenario for cell in cells):
             here = [cell for cell in cells if cell.scenario == scenario]
             heads = dict.fromkeys((job, _rest(cell, axis)) for cell in here for job in cell.workloads)
+            there = [value for value in values if any((axis, value) in cell.values for cell in here)]
             rows = []
-            for value in values:
+            for value in there if len(there) > 1 else ():
                 row = [value]
                 for job, rest in heads:
                     mine = [c for c in here if job in c.workloads and _rest(c, axis) == rest]
@@ -135,7 +136,7 @@ def _axes(study: Findings) -> Iterator[StudyTable]:
             columns = [axis]
             for job, rest in heads:
                 named = ", ".join([job, *(f"{name} {value}" for name, value in rest)])
-                columns += [f"{named}: rate", "elapsed", "time", "elapsed time"]
+                columns += [f"{named}: rate", "elapsed", "step, ratio", "elapsed, ratio"]
             yield StudyTable(f"{axis}, {scenario}; times against {values[0]}", tuple(columns), tuple(rows))
 
 
@@ -180,12 +181,12 @@ def _bottlenecks(study: Findings) -> StudyTable:
         more = cell.figures[max(cell.figures)]["jobs"][job]["more"]
         for resource, bought in (more or {"": {}}).items():
             speeds = [f"{each['speedup']:.2f}" if each is not None else MISSING for each in bought.values()]
-            busy = [say(each, "%") for each in _busy(cell, resource)]
+            busy = [say(each, "%") for each in _busy(cell, job, resource)]
             changed = [each for each in study.effects if _changes(each, cell, job, resource)]
             really = "; ".join(f"{each.what} {each.value}: {1 / each.ratio.value:.2f}" for each in changed)
             cells = speeds or [MISSING] * len(SPEED_COLUMNS)
             rows.append((named, " or ".join(verdicts), resource.replace("+", " + "), *busy, *cells, really or MISSING))
-    columns = ("Cell", "Verdict", "Resource", "Busy, mean", "Most", *SPEED_COLUMNS, "Really")
+    columns = ("Cell", "Verdict", "Resource", "Busy, mean", "Most", *SPEED_COLUMNS, "As measured")
     return StudyTable("Bottleneck: speed with more of a resource, as predicted and as measured", columns, tuple(rows))
 
 
@@ -204,12 +205,13 @@ def _changes(effect: Effect, cell: StudyCell, job: str, resource: str) -> bool:
     return (effect.what, effect.base) in cell.values and _rest(cell, effect.what) == effect.rest
 
 
-def _busy(cell: StudyCell, resource: str) -> tuple[float | None, float | None]:
+def _busy(cell: StudyCell, job: str, resource: str) -> tuple[float | None, float | None]:
     """Of the node that used most of a resource, the part that it used: mean, and the most."""
     used, whole = _USES.get(resource, ((), ""))
     found = []
     for figures in cell.figures.values():
-        for node in figures["nodes"].values():
+        there = figures["jobs"][job].get("nodes") or figures["nodes"]
+        for node in (told for name, told in figures["nodes"].items() if name in there):
             found += [
                 tuple(each / node[whole] for each in node[column])
                 for column in used
@@ -229,6 +231,7 @@ def _cluster(study: Findings) -> StudyTable:
             rows += [
                 (f"{cell.name} on {node}{when}", *_node([each[node] for each in told if node in each]))
                 for node in (told[0] if told else ())
+                if any(each[node]["idle"][0] is not None for each in told if node in each)
             ]
     columns = ("Node", "CPU idle", "Fullest core", "Memory", "Network in", "Network out", "Disk read", "Disk written")
     return StudyTable("Use of nodes while all were warm: mean, most", columns, tuple(rows))
