@@ -154,6 +154,22 @@ def test_a_page_in_markdown_has_findings_first_and_then_every_table() -> None:
     assert page.index(study.sentences()[0]) < at[0] and at == sorted(at)
 
 
+def test_workers_are_told_with_what_they_move_against_the_model_and_what_a_batch_uses() -> None:
+    job: dict[str, Any] = {"model_bytes": 4e5, "touched_bytes": 2e4}
+    job["workers"] = {f"worker-{rank}": {"step_seconds": 0.1 + rank, "received": 1e6, "sent": None} for rank in (0, 1)}
+    one = cell("distributed", "a")
+    made = figures({"a": 10.0})
+    made["jobs"]["a"] |= job
+    made["nodes_testing"] = made["nodes"]
+    study = findings("made", about([one]), [measurement(one, 0, made)])
+    found_tables = {table.title: table.rows for table in tables(study)}
+    [workers] = [rows for title, rows in found_tables.items() if title.startswith("Workers")]
+    assert workers[0] == ("a distributed: worker-0", "100 ms", "976.56 KiB", "–", "390.62 KiB", "19.53 KiB", "10")
+    assert workers[1] == ("a distributed: worker-1", "1.1 s", "976.56 KiB", "–", "", "", "")
+    [nodes] = [rows for title, rows in found_tables.items() if title.startswith("Use of nodes")]
+    assert [row[0] for row in nodes] == ["a distributed on vm", "a distributed on vm, testing"]
+
+
 def test_of_a_block_that_was_done_again_the_calm_attempt_counts() -> None:
     told, kept = of_batches(1.0)
     disturbed = [replace(each, figures={**each.figures, "disturbed": True}) for each in kept if each.block == 0]

@@ -12,12 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headgate.workloads import lack
+
 LOSSES = Path(__file__).with_name("losses.py")
 STEPS = 10
 SHORT = ("mlp", "sparse", "alexnet", "resnet50-short")
 LONG = ("resnet50", "inception3")
 TRAINED = {"keras": SHORT, "tensorflow": ("mlp", "sparse", "trace"), "torch": (*SHORT, "trace")}
 TRAINED |= {"jax": (*SHORT, "trace"), "numpy": ("trace",)}
+if not lack("spark"):  # half a gigabyte, and Java: no part of any installation
+    TRAINED["spark"] = ("sparse", "trace")
 
 
 @cache

@@ -362,8 +362,9 @@ def _check_skip(
         for key, values in each.model_dump().items():
             for value in values:
                 if value not in there.get(key, ()):
-                    known = ", ".join(there.get(key, ())) or f"an axis below `vary`: nothing varies {key}"
-                    file.problem(("skip", index, key), f"found {value!r}", f"expected one of {known}")
+                    known = ", ".join(there.get(key, ()))
+                    cure = f"expected one of {known}" if known else f"nothing varies {key}: remove it"
+                    file.problem(("skip", index, key), f"found {value!r}", cure)
 
 
 def _one_of(*names: str) -> Callable[[str], str | None]:
