@@ -270,7 +270,7 @@ def test_a_command_has_no_nul(problems: Problems, line: str) -> None:
         ("jobs:\n- train.py\n", 2, "found 'train.py'"),
         ("jobs:\n- script: train.py\njob: 1\n", 3, "unknown key 'job'"),
         ("jobs:\n- script: nowhere.py\n", 2, "found 'nowhere.py', which is not a file in "),
-        ("jobs:\n- name: a\n", 2, "found neither `script` nor `run`"),
+        ("jobs:\n- name: a\n", 2, "found neither `script`, `run` nor `roles`"),
         ("jobs: [\n", 2, "expected the node content"),
         ("jobs:\n- script: 'train.py\n", 3, "found unexpected end of stream"),
         ("jobs: *nobody\n", 1, "found undefined alias"),

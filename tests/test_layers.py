@@ -27,7 +27,7 @@ LAYERS = (
     ("simulation",),
     ("lab",),
     ("resuming",),
-    ("runs", "jobfile", "planfile", "clusterfile", "userfile"),
+    ("runs", "jobfile", "rolefile", "fields", "planfile", "clusterfile", "userfile"),
     ("controller",),
     ("policies",),
     ("planning",),
@@ -49,6 +49,7 @@ LAYERS = (
         "units",
         "registry",
         "goals",
+        "roles",
     ),
 )
 RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in names}

@@ -161,6 +161,14 @@ class TaskStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskReady:
+    """A task of a role is ready; or, with a `failure` in words, has not become so in time."""
+
+    task: TaskId
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskExited:
     task: TaskId
     exit: Exit
@@ -326,6 +334,7 @@ Event = (
     | JobSubmitted
     | JobPlanned
     | TaskStarted
+    | TaskReady
     | TaskExited
     | TaskConnected
     | GpusUsed

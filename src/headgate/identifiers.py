@@ -15,7 +15,7 @@ from typing import Literal
 
 Role = Literal["worker", "server"]
 
-_TASK = re.compile(r"(worker|server)-\d+")
+_TASK = re.compile(r"[a-z][a-z0-9_-]*-\d+")
 
 
 class TaskName(str):
@@ -30,7 +30,7 @@ class TaskName(str):
 
     @property
     def role(self) -> str:
-        """`worker` or `server`."""
+        """`worker` or `server`, or what a job that is made of roles calls it."""
         return self.rpartition("-")[0]
 
     @property

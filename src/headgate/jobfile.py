@@ -14,16 +14,14 @@ from pydantic import (
     BeforeValidator,
     Field,
     ValidationInfo,
-    WithJsonSchema,
 )
 
-from headgate import goals, planfile, units
+from headgate import goals, planfile, roles
+from headgate.fields import Bytes, Command, Count, Name, Plain, Seconds, Text, Variable, example
 from headgate.jobs import (
     NAME_PATTERN,
-    NO_NUL,
     SHARES,
     SIGNALS,
-    VARIABLES,
     Allowed,
     BatchRule,
     Job,
@@ -33,11 +31,12 @@ from headgate.jobs import (
     ProgressRule,
     against_isolation,
     against_plan,
+    against_roles,
     is_share,
-    is_variable,
     signal_name,
 )
 from headgate.planfile import PlanEntry
+from headgate.rolefile import ReadyEntry, RoleEntry
 from headgate.telemetry.expressions import check_pattern
 from headgate.userfile import Entry, Number, Place, UserFile, Whole, suggestion
 
@@ -53,12 +52,6 @@ def _workers(value: object) -> tuple[int, int | None]:
     if high is not None and high < low:
         raise ValueError(f"the range ends before it begins; expected {high}..{low}")
     return low, high
-
-
-def _name(value: str) -> str:
-    if not NAME_PATTERN.fullmatch(value):
-        raise ValueError("expected letters, digits, '.', '_' and '-', at most 64, the first a letter or digit")
-    return value
 
 
 def _share(value: object) -> str:
@@ -91,49 +84,9 @@ def _goal(value: float | None, info: ValidationInfo) -> float | None:
     return value
 
 
-def _text(value: str) -> str:
-    if "\0" in value:
-        raise ValueError(NO_NUL)
-    return value
-
-
-def _variable(value: str) -> str:
-    if not is_variable(value):
-        raise ValueError(VARIABLES)
-    return _text(value)
-
-
-def _command(value: object) -> object:
-    words = [value] if isinstance(value, str) else value
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        raise ValueError("expected a command as text, or a list of its words")
-    if not words[0].strip():
-        raise ValueError("expected a command, found none")
-    for word in words:
-        _text(word)
-    return value if isinstance(value, str) else tuple(words)
-
-
-def _schema(kind: str | list[str], example: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": kind, "examples": [example]})
-
-
-_TYPED = {"type": ["string", "number", "boolean"]}
-Plain = Annotated[str, AfterValidator(_text)]
-Text = Annotated[Plain, WithJsonSchema(_TYPED)]
-Variable = Annotated[str, AfterValidator(_variable)]
-Name = Annotated[Text, AfterValidator(_name)]
-Command = Annotated[
-    str | tuple[str, ...],
-    BeforeValidator(_command),
-    WithJsonSchema({"anyOf": [_TYPED, {"type": "array", "items": _TYPED, "minItems": 1}]}),
-]
-Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0), _schema(["number", "string"], "5s")]
-Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), _schema(["integer", "string"], "2GiB")]
-Count = Annotated[int, BeforeValidator(units.count), Field(gt=0), _schema(["integer", "string"], "124M")]
-Share = Annotated[str, BeforeValidator(_share), _schema("string", "1/3")]
-StopSignal = Annotated[str, BeforeValidator(_stop_signal), _schema(["string", "integer"], "SIGINT")]
-Workers = Annotated[tuple[int, int | None], BeforeValidator(_workers), _schema(["integer", "string"], "1..8")]
+Share = Annotated[str, BeforeValidator(_share), example("string", "1/3")]
+StopSignal = Annotated[str, BeforeValidator(_stop_signal), example(["string", "integer"], "SIGINT")]
+Workers = Annotated[tuple[int, int | None], BeforeValidator(_workers), example(["integer", "string"], "1..8")]
 
 
 class LimitsEntry(Entry):
@@ -172,9 +125,11 @@ class JobEntry(Entry):
     name: Name | None = None
     """The job's name, unique in its file; without it, the script's name."""
     script: Plain | None = None
-    """A Python script, relative to `workdir`; give either this or `run`."""
+    """A Python script, relative to `workdir`; give either this, `run` or `roles`."""
     run: Command | None = None
-    """A command: text goes to `/bin/sh`, a list of words is started as it is; give either this or `script`."""
+    """A command: text goes to `/bin/sh`, a list of words is started as it is; instead of `script`."""
+    roles: list[RoleEntry] = []
+    """The commands of a job that has several, such as a server and its clients; instead of `script` and `run`."""
     args: list[Text] = []
     """Arguments of the script or command."""
     python: Plain | None = None
@@ -244,6 +199,8 @@ MODELS: Mapping[str, type[Entry]] = {
     "limits": LimitsEntry,
     "progress": ProgressEntry,
     "plan": PlanEntry,
+    "roles": RoleEntry,
+    "ready": ReadyEntry,
 }
 TEXTS = {
     "name",
@@ -261,6 +218,8 @@ TEXTS = {
     "batch",
     "metric",
     "pattern",
+    "nodes",
+    "line",
     *planfile.TEXTS,
 }
 
@@ -298,6 +257,7 @@ def check(drafts: Sequence[JobDraft]) -> None:
     for draft in drafts:
         draft.check_paths()
         draft.check_plan()
+        draft.check_roles()
         draft.check_isolation()
     _check_names(drafts)
     _check_order(drafts)
@@ -338,8 +298,11 @@ class JobDraft:
 
     def check_paths(self) -> None:
         entry = self.entry
-        if self.well("script", "run") and (entry.script is None) == (entry.run is None):
-            found = "found neither `script` nor `run`" if entry.script is None else "found both `script` and `run`"
+        given = [f"`{key}`" for key in ("script", "run", "roles") if getattr(entry, key)]
+        if self.well("script", "run", "roles") and len(given) != 1:
+            found = "found neither `script`, `run` nor `roles`"
+            if given:
+                found = f"found {'both ' if len(given) == 2 else ''}{' and '.join(given)}"
             self.problem("script", found, "give exactly one of them")
         if not self.well("workdir"):
             return
@@ -348,7 +311,7 @@ class JobDraft:
         elif self.script is not None and not os.path.isfile(self.script):
             found = f"found {entry.script!r}, which is not a file in {self.workdir}"
             self.problem("script", found, "correct the path, or `workdir`")
-        if self._interpreter() == "":
+        if self._interpreter(entry.python) == "":
             found = f"found {entry.python!r}, which is not a program"
             self.problem("python", found, "give the path of a Python interpreter")
 
@@ -360,6 +323,21 @@ class JobDraft:
         if self.well("limits", "allow"):
             for key, found, cure in against_plan(self.entry.plan.plan(), self._limits(), self.entry.allow):
                 self._file.problem((*place, key), found, cure)
+
+    def check_roles(self) -> None:
+        given = tuple(role.role(self._interpreter(role.python)) for role in self.entry.roles)
+        place = (self._listed, self.index, "roles")
+        for at, key, found, cure in roles.problems(given):
+            self._file.problem(place if at is None else (*place, at, key), found, cure)
+        for key, found, cure in against_roles(self.entry):
+            self.problem(key, found, cure)
+        for at, role in enumerate(given):
+            if role.script is not None and not os.path.isfile(self.workdir / role.script):
+                found = f"found {role.script!r}, which is not a file in {self.workdir}"
+                self._file.problem((*place, at, "script"), found, "correct the path, or `workdir`")
+            if role.python == "":
+                found = f"found {self.entry.roles[at].python!r}, which is not a program"
+                self._file.problem((*place, at, "python"), found, "give the path of a Python interpreter")
 
     def check_isolation(self) -> None:
         entry = self.entry
@@ -375,10 +353,9 @@ class JobDraft:
         limits = self.entry.limits
         return Limits(limits.cores, limits.memory, limits.gpus, limits.workers)
 
-    def _interpreter(self) -> str | None:
+    def _interpreter(self, python: str | None) -> str | None:
         """Its interpreter, a path resolved against its folder (a link, as of a virtual environment, stays one); empty
         where there is none of that name."""
-        python = self.entry.python
         if python is None or os.sep not in python:
             return python if python is None or shutil.which(python, path=self.entry.env.get("PATH")) else ""
         path = os.path.normpath(self.workdir / python)
@@ -391,7 +368,8 @@ class JobDraft:
             script=self.script,
             run=entry.run,
             args=tuple(entry.args),
-            python=self._interpreter(),
+            python=self._interpreter(entry.python),
+            roles=tuple(role.role(self._interpreter(role.python)) for role in entry.roles),
             env=entry.env,
             workdir=str(self.workdir),
             at=entry.at,

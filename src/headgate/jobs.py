@@ -7,11 +7,13 @@ import os
 import re
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from headgate import goals
+from headgate import goals, roles
+from headgate.identifiers import FIRST_WORKER, TaskName
 from headgate.plans import Plan
+from headgate.roles import Role
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a job may be called: it names a folder and a cgroup."""
@@ -147,8 +149,9 @@ class Job:
 
     Args:
         name: Unique in its run.
-        script: A Python script; exactly one of `script` and `run` is given.
+        script: A Python script; exactly one of `script`, `run` and `roles` is given.
         run: Any command: a string for the shell, or an argument vector.
+        roles: Its tasks, where they run several commands.
         args: Arguments for the script or command; a list will do.
         python: Interpreter for `script`; None: the first `python` on the PATH.
         env: Variables added to the environment.
@@ -192,6 +195,7 @@ class Job:
     name: str
     script: str | None = None
     run: str | tuple[str, ...] | None = None
+    roles: tuple[Role, ...] = ()
     args: tuple[str, ...] = ()
     python: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -225,7 +229,8 @@ class Job:
             if isinstance(value := getattr(self, path), os.PathLike):
                 object.__setattr__(self, path, os.fspath(value))
         _check_types(self)
-        object.__setattr__(self, "args", tuple(self.args))
+        for many in ("args", "roles"):
+            object.__setattr__(self, many, tuple(getattr(self, many)))
         object.__setattr__(self, "allow", frozenset(self.allow))
         object.__setattr__(self, "mounts", tuple(str(Mount.of(mount)) for mount in self.mounts))
         if isinstance(self.run, Sequence) and not isinstance(self.run, str):
@@ -235,8 +240,8 @@ class Job:
                 f"job name {self.name!r}: expected letters, digits, '.', '_' and '-', at most 64, "
                 "the first a letter or digit"
             )
-        if (self.script is None) == (self.run is None):
-            raise ValueError(f"job {self.name!r}: expected exactly one of `script` and `run`")
+        if [self.script is not None, self.run is not None, bool(self.roles)].count(True) != 1:
+            raise ValueError(f"job {self.name!r}: expected exactly one of `script`, `run` and `roles`")
         for what, value, fits, expected in (
             ("at", self.at, 0 <= self.at < math.inf, "0 or more seconds"),
             ("priority", self.priority, 0 < self.priority < math.inf, "a positive number"),
@@ -253,7 +258,7 @@ class Job:
             object.__setattr__(self, "stop_signal", signal_name(self.stop_signal))
         except ValueError as error:
             raise ValueError(f"job {self.name!r}: `stop_signal`: {error}") from None
-        for what, found, cure in _against_launch(self):
+        for what, found, cure in (*_wrong_roles(self), *against_roles(self), *_against_launch(self)):
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         if (wrong := goals.against(self.progress.metric, self.progress.goal, self.progress.better)) is not None:
             raise ValueError(f"job {self.name!r}: `progress.goal`: {wrong[0]}; {wrong[1]}")
@@ -266,6 +271,38 @@ class Job:
     def contract(self) -> Contract | None:
         """The contract by which its workers find each other; None: Headgate's own, where its script uses that."""
         return None if self.launch == "none" else self.launch
+
+    @property
+    def first_task(self) -> TaskName:
+        """The task that speaks for the job: its first worker, or the first of the role that it ends with."""
+        return roles.ending(self.roles).tasks()[0] if self.roles else FIRST_WORKER
+
+    def role_of(self, task: TaskName) -> Role | None:
+        """The role that a task has; None: the job has none."""
+        return next((role for role in self.roles if role.name == task.role), None)
+
+    def ends_with(self, task: TaskName) -> bool:
+        """Whether the job ends with this task, and others like it; the rest serve these."""
+        return task.role == roles.ending(self.roles).name if self.roles else task.is_worker
+
+    def limits_of(self, task: TaskName) -> Limits:
+        """The most that a task may take."""
+        if (role := self.role_of(task)) is None:
+            return self.limits
+        memory = role.memory_bytes if role.memory_bytes is not None else self.limits.memory_bytes
+        return Limits(role.cores, memory, role.gpus if role.gpus is not None else self.limits.gpus)
+
+    def of_role(self, role: Role) -> Job:
+        """The job as one whose every task runs the command of this role."""
+        return replace(
+            self,
+            roles=(),
+            script=role.script,
+            run=role.run,
+            args=role.args,
+            python=role.python or self.python,
+            env={**self.env, **role.env},
+        )
 
     @property
     def slice(self) -> float | None:
@@ -335,6 +372,18 @@ def against_plan(plan: Plan, limits: Limits, allow: Collection[str]) -> Iterator
     if not plan.synchronous and "async" not in allow:
         cure = "add `allow: [async]` to the job, which says that its mathematics may change"
         yield "synchronous", "found an asynchronous plan", cure
+
+
+def _wrong_roles(job: Job) -> Iterator[tuple[str, str, str]]:
+    for at, key, found, cure in roles.problems(job.roles):
+        yield key if at is None else f"roles.{job.roles[at].name}.{key}", found, cure
+
+
+def against_roles(job: Any) -> Iterator[tuple[str, str, str]]:
+    """What cannot stand beside the roles of a job, or of one in a file: the field, what was found, and the cure."""
+    for what in ("args", "plan", "batch", "launch") if job.roles else ():
+        if getattr(job, what):
+            yield what, f"found `{what}` beside `roles`", "leave it out; each role has a command of its own"
 
 
 def against_isolation(
@@ -416,6 +465,11 @@ def _check_types(job: Any) -> None:
             "a text for the shell, or a list of the command's words",
         ),
         ("args", _are_texts(job.args), "a list of texts, such as ['--epochs', '5']"),
+        (
+            "roles",
+            isinstance(job.roles, list | tuple) and all(isinstance(role, Role) for role in job.roles),
+            "a list of headgate.roles.Role",
+        ),
         ("mounts", _are_texts(job.mounts), "a list of texts, such as ['/data']"),
         ("env", _is_mapping_of_texts(job.env), "a mapping from text to text, such as {'SEED': '1'}"),
         *((name, _is_number(getattr(job, name)), "a number") for name in ("at", "priority", "grace")),

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Strategy = Literal["single", "allreduce", "ps"]
+"""How the workers of a job learn together."""
+Layout = Literal["single", "allreduce", "ps", "roles"]
+"""What a plan may be: a strategy, or tasks of several roles, whose nodes are in the order of the job's roles."""
 
 
 class Stated(Protocol):
     """What a user may state of a plan: the fields of `Plan`, not checked yet."""
 
     @property
-    def strategy(self) -> Strategy: ...
+    def strategy(self) -> Layout: ...
     @property
     def workers(self) -> int: ...
     @property
@@ -77,7 +80,7 @@ class Plan:
     """Strategy, tasks, their sizes and their nodes.
 
     Args:
-        strategy: `single`, `allreduce` or `ps`.
+        strategy: `single`, `allreduce` or `ps`; `roles`: its workers are the tasks of a job made of roles.
         workers: Number of workers, at least 1.
         batch_per_worker: Samples of a step on each worker; a tuple has one for each; None keeps the script's own.
         servers: Number of parameter servers; 0 unless the strategy is `ps`.
@@ -93,7 +96,7 @@ class Plan:
         ValueError: A value makes no sense, or not with this strategy.
     """
 
-    strategy: Strategy
+    strategy: Layout
     workers: int
     batch_per_worker: int | tuple[int, ...] | None
     servers: int = 0
@@ -108,10 +111,15 @@ class Plan:
     @property
     def in_step(self) -> bool:
         """Whether its workers, several, wait for each other in every step."""
-        return self.synchronous and not self.backup_workers and self.workers > 1
+        return self.trains_together and self.synchronous and not self.backup_workers and self.workers > 1
+
+    @property
+    def trains_together(self) -> bool:
+        """Whether its tasks train one model between them."""
+        return self.strategy in ("allreduce", "ps")
 
     def __post_init__(self) -> None:
-        if self.strategy not in ("single", "allreduce", "ps"):
+        if self.strategy not in ("single", "allreduce", "ps", "roles"):
             raise ValueError(f"Plan.strategy is {self.strategy!r}; expected single, allreduce or ps")
         for name, value, expected in problems(self):
             raise ValueError(f"Plan.{name} is {value!r}; expected {expected}")

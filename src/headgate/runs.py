@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from headgate.errors import HeadgateError, NotFoundError, StorageError, UsageError
-from headgate.identifiers import run_and_job
+from headgate.identifiers import FIRST_WORKER, TaskName, run_and_job
 from headgate.isolation.processes import boot_id
 from headgate.jobs import NAME_PATTERN
 from headgate.paths import exposure
@@ -245,6 +245,16 @@ def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
                 return folder, name
     where = f"run {wanted}" if wanted else "any run"
     raise NotFoundError(f"no job {name!r} in {where}; `headgate status` lists the jobs of a run")
+
+
+def first_task(run: Path, job: str) -> TaskName:
+    """The task that speaks for a job: its first worker, or the first of the role that it ends with."""
+    with RunReader(run / STORE) as reader:
+        rows = list(reader.rows("jobs", "name = ?", [job]))
+    roles = json.loads(rows[0]["spec"]).get("roles") if rows else None
+    if not roles:
+        return FIRST_WORKER
+    return TaskName(f"{next((role for role in roles if role['ends']), roles[-1])['name']}-0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from headgate.planning.choosing import JobToPlan, choose
 from headgate.plans import Plan
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
+from headgate.roles import Addresses
 from headgate.task.part import LOOPBACK
 from headgate.telemetry import machine, visible
 
@@ -66,6 +67,7 @@ def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping
         seen = visible.indices({**submission.environment, **job.env}, there)
         pending.append(events.JobSubmitted(JobId.of("run", job.name), job, nodes=names, gpus=seen))
     found: list[events.StartTask] = []
+    specs = {JobId.of("run", job.name): job for job in jobs}
     running: list[TaskId] = []
     now = 0.0
     latest = most = max((job.at for job in jobs), default=0.0)  # later only the policy wants to be woken
@@ -77,6 +79,8 @@ def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping
             elif isinstance(action, events.StartTask):
                 found.append(action)
                 running.append(action.task)
+                if action.spec.roles:  # those that come after it have their turn
+                    pending += [events.TaskStarted(action.task, 0), events.TaskReady(action.task)]
         if pending or len({start.job for start in found}) == len(jobs):
             continue
         if wake_at is not None and (wake_at <= latest or not running):
@@ -85,7 +89,7 @@ def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping
         elif running:
             latest = now + most
             # Servers end last, as they do.
-            ending = min(running, key=lambda task: task.name.is_server)
+            ending = min(running, key=lambda task: not specs[task.job].ends_with(task.name))
             running.remove(ending)
             pending.append(events.TaskExited(ending, events.Exit(code=0)))
     return found
@@ -110,6 +114,10 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
         delay = f"{entry['at']:g} s "
         when = delay + "in" if first is None else f"{delay if entry['at'] else ''}after {first} has finished"
         size = f"{entry['threads']} threads, {entry['entitled_cores']:.2f} cores"
+        if entry["after_roles"]:
+            when += (
+                f", once {' and '.join(entry['after_roles'])} {'is' if len(entry['after_roles']) == 1 else 'are'} ready"
+            )
         click.echo(f"{entry['task']}: {when}, on {entry['node']}, {size}")
         for key, value in entry["env"].items():
             click.echo(f"  {key}={shlex.quote(value)}")
@@ -127,7 +135,7 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
     made: set[str] = set()
     allowed = visible.within(node, submission.environment)
     chosen = plans(submission, Cluster(submission.nodes or (allowed,)), allowed, home)
-    groups: dict[JobId, LaunchedGroup | None] = {}
+    groups: dict[JobId, LaunchedGroup | Addresses | None] = {}
     for start in starts(submission, policy, cluster, chosen):
         if start.job not in groups:
             groups[start.job] = _group(start, cluster, here=not submission.nodes)
@@ -143,6 +151,7 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
                 "task": start.task.of_run,
                 "at": start.spec.at,
                 "after": start.spec.after,
+                "after_roles": list(role.after) if (role := start.spec.role_of(start.task.name)) is not None else [],
                 "node": start.node,
                 "argv": prepared.argv,
                 "cwd": prepared.cwd,
@@ -155,17 +164,27 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
     return entries
 
 
-def _group(start: events.StartTask, cluster: Cluster, *, here: bool) -> LaunchedGroup | None:
-    """The workers of a job, where they find each other by another launcher's contract."""
-    if start.spec.contract is None:
+def _group(start: events.StartTask, cluster: Cluster, *, here: bool) -> LaunchedGroup | Addresses | None:
+    """The tasks of a job, where they find each other by another launcher's contract or are of several roles."""
+    if start.spec.contract is None and not start.spec.roles:
         return None
     alone = len({*start.plan.worker_nodes, *start.plan.server_nodes}) == 1
     ports = contracts.free_ports(start.plan.tasks, (), here=here)
-    return LaunchedGroup.of(start, ports, lambda name: LOOPBACK if alone else cluster.node(name).address)
+
+    def host(name: str) -> str:
+        return LOOPBACK if alone else cluster.node(name).address
+
+    if start.spec.roles:
+        return Addresses.of(start.spec.roles, start.plan, ports, host)
+    return LaunchedGroup.of(start, ports, host)
 
 
 def _launch(
-    start: events.StartTask, environment: Mapping[str, str], cluster: Cluster, home: Path, group: LaunchedGroup | None
+    start: events.StartTask,
+    environment: Mapping[str, str],
+    cluster: Cluster,
+    home: Path,
+    group: LaunchedGroup | Addresses | None,
 ) -> isolation.Launch:
     node = cluster.node(start.node)
     return launch(
@@ -180,5 +199,6 @@ def _launch(
         gpu_names=visible.names({**environment, **start.spec.env}, node.gpus),
         place=node.place,
         turns=turns_in(home),
-        group=group,
+        group=group if isinstance(group, LaunchedGroup) else None,
+        addresses=group if isinstance(group, Addresses) else None,
     )

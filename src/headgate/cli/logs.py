@@ -16,7 +16,7 @@ import click
 from headgate import runs
 from headgate.errors import NotFoundError, UsageError
 from headgate.events import ENDED
-from headgate.identifiers import FIRST_WORKER, TaskName, job_and_task
+from headgate.identifiers import TaskName, job_and_task
 
 _FOLLOW_SECONDS = 0.2
 
@@ -29,7 +29,8 @@ _FOLLOW_SECONDS = 0.2
 @click.option("-n", "--tail", metavar="N", type=click.IntRange(min=0), help="Print only the last N lines: -n 20.")
 @click.option("--json", "as_json", is_flag=True, help="Print the paths and sizes of the log files as JSON instead.")
 def command(job: str, every: bool, run: str | None, follow: bool, tail: int | None, as_json: bool) -> None:
-    """Print the output of a job's first worker, or of the task you name: standard output and errors.
+    """Print the output of a job's first worker, or of the task you name: standard output and errors. Of a job made of
+    roles it is the first task of the role that the job ends with.
 
     \b
     Example: headgate logs cnn --follow
@@ -43,7 +44,7 @@ def command(job: str, every: bool, run: str | None, follow: bool, tail: int | No
         raise UsageError(f"found --all with a task, {task}; give one of them")
     logs = sorted((folder / "jobs" / name).glob("*.log"), key=_order)
     everyone = every or (as_json and task is None)
-    chosen = _Chosen(folder, name, "*.log" if everyone else f"{task or FIRST_WORKER}.log")
+    chosen = _Chosen(folder, name, "*.log" if everyone else f"{task or runs.first_task(folder, name)}.log")
     if task is not None and not chosen.logs():
         known = ", ".join(path.stem for path in logs) or "none yet"
         raise NotFoundError(f"job {name!r} has no task {task!r} with a log; it has {known}")

@@ -122,14 +122,15 @@ class Allocator:
         # One that is only a place on a machine has no other cores than that machine's.
         self._cores = sum(node.cores for node in self.nodes.values() if node.place is None)
 
-    def gpus(self, job: JobRecord, node: Node, of_job: int) -> tuple[int, ...] | None:
+    def gpus(self, job: JobRecord, node: Node, of_job: int, count: int | None = None) -> tuple[int, ...] | None:
         """The GPUs of a node for one of a job's `of_job` workers there: those that the fewest tasks use, among those
         that the job's environment allows. None where it may use all, or no GPU of the node is known. Workers that
-        another launcher's contract tells of each other see those of all: each takes the one of its local rank."""
+        another launcher's contract tells of each other see those of all: each takes the one of its local rank.
+        `count` is how many it is to have; None: as the job's limits say."""
         there = [gpu.index for gpu in node.gpus]
         if job.gpus is not None:
             there = [index for index in job.gpus if index in there]
-        count = job.spec.limits.gpus
+        count = count if count is not None else job.spec.limits.gpus
         seen_by_all = job.spec.contract not in (None, "tensorflow")  # whose processes take all that they see
         if seen_by_all:
             count = count * of_job if count is not None else None

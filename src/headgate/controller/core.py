@@ -37,6 +37,7 @@ from headgate.events import (
     TaskExited,
     TaskJoined,
     TaskLeaves,
+    TaskReady,
     TaskStarted,
     Usage,
     Wake,
@@ -106,9 +107,8 @@ class Controller:
                     pending.changes.append(Predicted(job, work, low, high, asymptote, drops, ends, cores))
             case StopRequested() | ResizeRequested() | MoveRequested():
                 actions += self._requested(pending, event)
-            case TaskStarted(task):
-                if (owner := self._owner(task)) is not None:
-                    starting.began(now, owner)
+            case TaskStarted() | TaskReady():
+                actions += self._up(pending, event)
             case Wake():
                 pass
         if self._jobs.limited:
@@ -230,6 +230,10 @@ class Controller:
         if job.undisturbed and not task.stopping:
             if faults.is_last(job, task, exit):
                 job.finished = True
+            elif faults.has_served(job, task, exit):
+                pass
+            elif job.spec.roles and exit.ok:
+                actions += self._fail(job, task, Exit(code=1, reason="ended before it was ready"))
             else:
                 actions += self._task_lost(pending, job, task, exit)
         elif job.ends_as is not None and not exit.ok and job.failure is None:
@@ -257,6 +261,24 @@ class Controller:
         if node is not None and faults.is_replaced(job, task):
             return faults.server(job, task, what, node, pending)
         return faults.restart(job, task, what)
+
+    def _up(self, pending: Pending, event: TaskStarted | TaskReady) -> list[Action]:
+        """A task has started; one of a role is ready then, or later, or has not become so in time."""
+        job = self._owner(event.task)
+        if job is None:
+            return []
+        task, failure = job.tasks[event.task], None
+        if isinstance(event, TaskStarted):
+            starting.began(pending.now, job)
+            role = job.spec.role_of(task.name)
+            is_ready = role is not None and role.ready is None
+        else:
+            is_ready, failure = event.failure is None, event.failure
+        if is_ready:
+            starting.ready(pending, job, task, self._allocator)
+        elif failure is not None and job.undisturbed and not task.stopping:
+            return self._fail(job, task, Exit(code=1, reason=failure))
+        return []
 
     def _fail(self, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
         """A task failed by what it runs: the others would wait for it in vain."""
@@ -416,7 +438,7 @@ class Controller:
 def _finished(job: JobRecord) -> str:
     workers = job.planned().workers
     text = "finished"
-    if workers > 1 and not job.met and job.spec.contract is None:
+    if job.planned().trains_together and workers > 1 and not job.met and job.spec.contract is None:
         text += f", {workers} times over: its workers shared nothing, because none uses headgate.torch, .keras or .jax"
     if job.kills:
         text += f", but {job.kills} of its processes {'were' if job.kills > 1 else 'was'} killed for want of memory"

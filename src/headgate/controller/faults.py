@@ -10,6 +10,7 @@ and the job's retries apply, as under `single`. One that found its port taken co
 |---|---|---|
 | `single` | the worker, killed by a signal | the job fails; its retries apply |
 | `single` | the worker, with what it ran in | it is started again from the last checkpoint |
+| `roles` | a task of any role | as `single`: one that fails by itself fails the job |
 | `ps` | a worker | the others go on; it is started again and joins them, three times at most |
 | `ps` | a worker that others did not wait for, and that is too far behind | the same |
 | `ps` | the last worker at work | as `allreduce` |
@@ -32,8 +33,9 @@ from dataclasses import replace
 from headgate.cluster import Node
 from headgate.controller.allocation import Pending
 from headgate.controller.records import JobRecord, TaskRecord
+from headgate.errors import UsageError
 from headgate.events import Action, Exit, Fault, Resize
-from headgate.planning.placement import place, place_within
+from headgate.planning.placement import place, place_job, place_within
 from headgate.task.stop import PeerLost
 from headgate.units import say_bytes
 
@@ -51,7 +53,7 @@ seconds, and somebody may start what joins it to its cluster again."""
 def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> bool:
     """Whether a task was lost, and did not fail by its script."""
     taken = exit.lost or exit.port_taken or task.node not in nodes
-    if taken or job.planned().strategy == "single" or (job.spec.contract is not None and not is_coordinated(job)):
+    if taken or not job.planned().trains_together or (job.spec.contract is not None and not is_coordinated(job)):
         return taken
     started_before = task.again and exit.code is None  # what could be started once fails by its node
     lost_another = exit.code == PeerLost.STATUS and task.connected
@@ -64,6 +66,11 @@ def is_last(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
     if task.leaving or not exit.ok:
         return False
     return _is_over(job, task) or (task.is_worker and (task.index == 0 or not is_coordinated(job)))
+
+
+def has_served(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
+    """Whether a task of a role that the job does not end with has ended well once it was ready: the others go on."""
+    return bool(job.spec.roles) and exit.ok and not task.is_worker and task.name in job.ready
 
 
 def _is_over(job: JobRecord, task: TaskRecord) -> bool:
@@ -93,7 +100,7 @@ def costs_others(job: JobRecord, task: TaskRecord) -> bool:
     """Whether the loss of a task costs the job more than that task."""
     if _is_over(job, task):
         return False
-    if not task.is_worker:
+    if job.spec.roles or not task.is_worker:
         return True
     if is_coordinated(job):
         return task.index == 0
@@ -102,7 +109,7 @@ def costs_others(job: JobRecord, task: TaskRecord) -> bool:
 
 def is_replaced(job: JobRecord, task: TaskRecord) -> bool:
     """Whether another task takes the place of one whose loss costs others, while these go on."""
-    return not task.is_worker and not is_coordinated(job)
+    return not task.is_worker and not is_coordinated(job) and not job.spec.roles
 
 
 def alone(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], pending: Pending) -> list[Action]:
@@ -208,7 +215,7 @@ def settle(job: JobRecord) -> list[Action]:
     coordinates_itself = job.spec.contract is not None and is_coordinated(job)  # the others do not end by themselves
     if workers and job.undisturbed and job.finished and (coordinates_itself or not job.at_work()):
         return [each.stop("the training is over") for each in workers if not each.stopping]
-    if workers:
+    if workers or (job.held and job.undisturbed):
         return []
     return [each.stop("its workers have ended") for each in job.tasks.values() if not each.stopping]
 
@@ -235,5 +242,8 @@ def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action
         plan = replace(plan, server_nodes=())
     else:
         plan = replace(plan, worker_nodes=(), server_nodes=())
-    job.plan = place(plan, left)
+    try:
+        job.plan = place_job(job.spec, plan, left)
+    except UsageError as error:
+        return [job.mark("failed", str(error))]
     return [Resize(job.id, job.plan)]

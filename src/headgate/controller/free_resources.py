@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headgate.cluster import Node
 from headgate.controller.records import JobRecord
+from headgate.roles import task_names
 from headgate.units import say_bytes
 
 
@@ -40,6 +42,8 @@ class ResourceRequest(NamedTuple):
 def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest | None:
     """What a planned job has to itself; None where it shares all it uses."""
     limits, plan = job.spec.limits, job.planned()
+    if job.spec.roles:
+        return _request_of_roles(job, gpus_are_shared)
     gpus = 0 if gpus_are_shared else limits.gpus or 0
     memory = limits.memory_bytes or job.needs_bytes or 0
     if not (gpus or memory):
@@ -48,6 +52,23 @@ def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest
     settled = not gpus or (own is not None and bool(own.worker_nodes))
     allowed = frozenset(job.nodes) if job.nodes and not settled else None
     return ResourceRequest(plan.workers, gpus, memory, plan.worker_nodes if settled else (), allowed)
+
+
+def _request_of_roles(job: JobRecord, gpus_are_shared: bool) -> ResourceRequest | None:
+    """The same for a job that is made of roles, on the nodes of its plan: each task as much as the mean of those on the
+    node where that is most."""
+    nodes = job.planned().worker_nodes
+    wants = [job.spec.limits_of(name) for name in task_names(job.spec.roles)]
+    memory = _evenly(nodes, [each.memory_bytes or 0 for each in wants])
+    gpus = 0 if gpus_are_shared else _evenly(nodes, [each.gpus or 0 for each in wants])
+    return ResourceRequest(len(nodes), gpus, memory, nodes, None) if gpus or memory else None
+
+
+def _evenly(nodes: Sequence[str], amounts: Sequence[int]) -> int:
+    sums = Counter[str]()
+    for name, amount in zip(nodes, amounts):
+        sums[name] += amount
+    return max(-(-total // nodes.count(name)) for name, total in sums.items())
 
 
 class FreeResources:

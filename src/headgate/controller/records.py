@@ -43,6 +43,8 @@ class TaskRecord:
     Args:
         gpus: Numbers of the GPUs that it may see; None: all of its node.
         computes_on: Those that it said it uses.
+        is_worker: The job ends with it and its like: a worker, or of the role that the job ends with. The others serve
+            these.
         joins: It waits for the state of others that are at work.
         leaving: It ends before the others, who go on.
         stopping: It was asked to end.
@@ -57,6 +59,7 @@ class TaskRecord:
     node: str
     gpus: tuple[int, ...] | None
     joins: bool = False
+    is_worker: bool = True
     again: bool = False
     saves: bool = False
     grace: float = CONNECTED_GRACE_SECONDS
@@ -76,10 +79,6 @@ class TaskRecord:
     @property
     def name(self) -> TaskName:
         return self.id.name
-
-    @property
-    def is_worker(self) -> bool:
-        return self.name.is_worker
 
     @property
     def index(self) -> int:
@@ -106,7 +105,7 @@ class TaskRecord:
         gone (`broken`) and its script can save nothing."""
         self.stopping = True
         saves = self.connected or (self.saves and not broken)
-        grace = 0.0 if kill else self.grace if saves else GRACE_SECONDS
+        grace = 0.0 if kill else self.grace if saves else min(self.grace, GRACE_SECONDS)
         return StopTask(self.id, grace, reason, self.leaving)
 
 
@@ -140,6 +139,8 @@ class JobRecord:
         starts: How often each task was started in this attempt.
         granted: What the policy grants it, as a whole.
         why: The reason that was told last.
+        held: Tasks of roles that wait until those which they come after are ready, and the node of each.
+        ready: Tasks of roles that are ready.
         watch: Tells when it reaches its goal; None: it has none.
     """
 
@@ -180,6 +181,8 @@ class JobRecord:
     granted: Share = NOTHING
     why: str = ""
     tasks: dict[TaskId, TaskRecord] = field(default_factory=dict)
+    held: dict[TaskName, str] = field(default_factory=dict)
+    ready: set[TaskName] = field(default_factory=set)
     watch: GoalWatch | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -235,7 +238,8 @@ class JobRecord:
     def doubts_its_plan(self) -> bool:
         """Whether it may fail by a plan that Headgate chose: several tasks that never came to work."""
         may_be_alone = self.spec.plan is None and max(self.spec.limits.workers[0], self.least_workers) <= 1
-        return may_be_alone and not (self.worked or self.finished) and self.planned().tasks > 1
+        several = self.planned().trains_together and self.planned().tasks > 1
+        return may_be_alone and several and not (self.worked or self.finished)
 
     def came_to_work(self) -> None:
         """A task told how far it is, or saved a checkpoint beyond the one it began from. What comes while the tasks are
@@ -273,6 +277,7 @@ class JobRecord:
         self.attempt += 1
         self.ends_as = self.restart = self.failure = None
         self.begun = self.finished = self.met = False
+        self.held, self.ready = {}, set()
         self.kills = 0
         self.granted = NOTHING
         self.starts.clear()
@@ -283,7 +288,14 @@ class JobRecord:
         self.starts[name] += 1
         again = self.starts[name] > 1
         task = self.tasks[id] = TaskRecord(
-            id, node, gpus, joins, again=again, saves=self.spec.resumes, grace=self.spec.grace
+            id,
+            node,
+            gpus,
+            joins,
+            is_worker=self.spec.ends_with(name),
+            again=again,
+            saves=self.spec.resumes,
+            grace=self.spec.grace,
         )
         self.jobs.on.setdefault(node, {})[id] = (self, task)
         return task
@@ -304,9 +316,12 @@ class JobRecord:
 
     def allowed(self, task: TaskRecord) -> Share:
         """The most that its plan and its user leave a task: limits of cores are divided among all that run."""
-        plan, limits = self.planned(), self.spec.limits
+        plan, limits = self.planned(), self.spec.limits_of(task.name)
         own = plan.cores_per_worker if task.is_worker else plan.cores_per_server
-        part = limits.cores / len(self.tasks) if limits.cores is not None else None
+        whole = self.spec.limits.cores
+        part = whole / len(self.tasks) if whole is not None else None
+        if self.spec.roles:
+            own = limits.cores
         cap = min((cap for cap in (own, part) if cap is not None), default=None)
         if cap is None and limits.memory_bytes is None:
             return NOTHING

@@ -22,7 +22,7 @@ from headgate.plans import Plan
 def resize(job: JobRecord, workers: int, allocator: Allocator, pending: Pending) -> list[Action]:
     """Bring a running job to so many workers; what cannot be resized now is left as it is."""
     plan = job.plan
-    if plan is None or plan.strategy == "single" or job.state != "running" or job.finished:
+    if plan is None or not plan.trains_together or job.state != "running" or job.finished:
         return []
     if workers < job.least_workers:
         return []

@@ -8,10 +8,11 @@ from dataclasses import replace
 from headgate.cluster import Node
 from headgate.controller import faults
 from headgate.controller.allocation import Allocator, Pending
-from headgate.controller.records import JobRecord, Jobs, in_order
+from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.events import ENDED, Action, Resize
 from headgate.identifiers import JobId, TaskName
 from headgate.planning import placement
+from headgate.roles import held_back, task_names
 from headgate.units import say_seconds
 
 
@@ -72,7 +73,7 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
 def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action]:
     """Make the tasks of a job's next attempt."""
     plan, actions = job.planned(), list[Action]()
-    placed = plan if plan.worker_nodes else placement.place(plan, job.reachable(allocator.nodes))
+    placed = plan if plan.worker_nodes else placement.place_job(job.spec, plan, job.reachable(allocator.nodes))
     if job.spec.contract is not None and not job.placed_by_user:
         placed = replace(placed, worker_nodes=placement.grouped(placed.worker_nodes))
     if placed != plan:
@@ -81,11 +82,31 @@ def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action
     job.begin()
     for i, name in enumerate(plan.server_nodes):
         job.add(TaskName.of("server", i), name, ())
+    if job.spec.roles:
+        job.held = dict(zip(task_names(job.spec.roles), plan.worker_nodes))
+        release(pending, job, allocator)
+        return actions
     for i, name in enumerate(plan.worker_nodes):
         node, beside = allocator.nodes[name], plan.worker_nodes.count(name)
         job.add(TaskName.of("worker", i), name, allocator.gpus(job, node, beside))
     pending.start(job, job.tasks)
     return actions
+
+
+def release(pending: Pending, job: JobRecord, allocator: Allocator) -> None:
+    """Have the tasks of roles started whose turn has come: those that they come after are ready."""
+    waiting = held_back(job.spec.roles, job.ready)
+    for name in [name for name in job.held if name.role not in waiting]:
+        node = job.held.pop(name)
+        gpus = allocator.gpus(job, allocator.nodes[node], 1, job.spec.limits_of(name).gpus)
+        pending.start(job, [job.add(name, node, gpus).id])
+
+
+def ready(pending: Pending, job: JobRecord, task: TaskRecord, allocator: Allocator) -> None:
+    """A task of a role is ready: those that come after it may be started."""
+    job.ready.add(task.name)
+    if job.held and job.undisturbed:
+        release(pending, job, allocator)
 
 
 def began(now: float, job: JobRecord) -> None:

@@ -137,12 +137,13 @@ def in_words(contract: Contract) -> str:
     return _MEETING[contract]
 
 
-def port_taken(text: str, port: int) -> str:
+def port_taken(text: str, port: int, variables: str = "MASTER_ADDR and MASTER_PORT") -> str:
     """What the last words of a script say of another program that listens at a port; empty: nothing.
 
     Args:
         text: The words.
         port: The port that the script was told of.
+        variables: The variables that told it.
     """
     if not _PORT_TAKEN.search(text):
         return ""
@@ -150,8 +151,7 @@ def port_taken(text: str, port: int) -> str:
     if named is None or int(named[1]) == port:
         return "another program listens at its port"
     return (
-        f"another program listens at port {named[1]}, which its script names itself; have it read MASTER_ADDR and "
-        "MASTER_PORT instead"
+        f"another program listens at port {named[1]}, which its script names itself; have it read {variables} instead"
     )
 
 

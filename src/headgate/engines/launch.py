@@ -17,10 +17,11 @@ from headgate.engines.program import program, source
 from headgate.engines.scripts import libraries
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint
-from headgate.identifiers import TaskId
+from headgate.identifiers import TaskId, TaskName
 from headgate.isolation.attributes import Attributes
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.jobs import Job, Mount, signal_number
+from headgate.roles import Addresses
 from headgate.task.observing import VARIABLE as OBSERVE
 
 _THREAD_VARIABLES = (
@@ -158,6 +159,7 @@ def launch(
     turns: Path | None = None,
     attributes: Attributes | None = None,
     group: LaunchedGroup | None = None,
+    addresses: Addresses | None = None,
     observe: bool = False,
 ) -> Launch:
     """What is started for a task. Its engine adds where the task finds the channel. A worker runs the job's command; a
@@ -176,19 +178,23 @@ def launch(
         attributes: Attributes of its process, from the terminal that submitted the job; None: those of the hub.
         turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: they do not.
         group: The workers of the attempt, where its job says by which contract they find each other.
+        addresses: Where the tasks of the attempt are reached, where its job is made of roles.
         observe: Have its steps seen from outside, as it calls none of Headgate's libraries.
 
     Raises:
         UsageError: There is no such interpreter.
     """
+    if addresses is not None and (role := job.role_of(task.name)) is not None:
+        job = _addressed(job.of_role(role), addresses, task.name)
     first, wrapper = tuple[str, ...](), tuple[str, ...]()
+    trains = addresses is None
     if group is not None and (contract := job.contract) is not None:
         told = contracts.variables(contract, group, task.name)
         job = replace(job, env={**contracts.without_others(job.env), **told})
         environment = contracts.without_others(environment)
         first = contracts.arguments(contract, group, task.name)
         wrapper = contracts.wrapper(contract, group, task.name)
-    env = _with_defaults(job, environment, threads, task.name.is_server)
+    env = _with_defaults(job, environment, threads, trains and task.name.is_server)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
     if observe:
         env |= {
@@ -203,7 +209,7 @@ def launch(
     reads, writes = _files(job, injected, checkpoints, resume)
     if turns is not None and gpus != ():
         writes = (*writes, str(turns))
-    serves = task.name.is_server and group is None  # else its script does
+    serves = trains and task.name.is_server and group is None  # else its script does
     argv = server_command(interpreter(job, path), source(job)) if serves else command(job, path, first)
     if wrapper:
         argv = (interpreter(job, path), "-m", *wrapper, *argv)
@@ -223,6 +229,17 @@ def launch(
         stop_signal=signal_number(job.stop_signal),
         attributes=attributes,
     )
+
+
+def _addressed(job: Job, addresses: Addresses, task: TaskName) -> Job:
+    """A job that runs the command of a role, with what one task of it is told of the others."""
+
+    def filled(text: str) -> str:
+        return addresses.fill(text, task)
+
+    run = filled(job.run) if isinstance(job.run, str) else tuple(map(filled, job.run)) if job.run else None
+    env = {**addresses.variables(task), **{name: filled(text) for name, text in job.env.items()}}
+    return replace(job, run=run, args=tuple(map(filled, job.args)), env=env)
 
 
 def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, serves: bool) -> dict[str, str]:

@@ -88,12 +88,16 @@ def _check_order(after: Mapping[str, str | None], resumed: bool) -> None:
 
 def _absolute(job: Job) -> Job:
     workdir = Path(job.workdir).absolute()
-    if job.script is None:
-        return replace(job, workdir=str(workdir))
-    script = workdir / job.script
-    if not os.path.isfile(script):  # False too where its name is longer than a name may be
-        raise UsageError(f"job {job.name!r}: found no file {job.script!r} in {workdir}; expected a script")
-    return replace(job, workdir=str(workdir), script=str(script))
+
+    def script(given: str | None) -> str | None:
+        if given is None:
+            return None
+        if not os.path.isfile(workdir / given):  # False too where its name is longer than a name may be
+            raise UsageError(f"job {job.name!r}: found no file {given!r} in {workdir}; expected a script")
+        return str(workdir / given)
+
+    roles = tuple(replace(role, script=script(role.script)) for role in job.roles)
+    return replace(job, workdir=str(workdir), script=script(job.script), roles=roles)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.nodes import HealthChecks, Nodes
 from headgate.hub.parts.planning import Choosing, Replanning
 from headgate.hub.parts.proving import Proving
+from headgate.hub.parts.readiness import Readiness
 from headgate.hub.parts.sampling import Sampling
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.live_runs import Component, LiveRuns
@@ -90,9 +91,11 @@ class LiveHub:
             self._step,
             suspect=lambda _: self._nodes.look(),
             hardware=lambda task, node: self._nodes.hardware(self._engines.spec_of(task.run), node),
+            printed=lambda task, lines: self._readiness.printed(task, lines),  # noqa: PLW0108  # it is made later
         )
         sampling = Sampling(self._live_runs, engine, self._step)
         self._engines = Engines(home, engine, self._listener, sampling.told, self._nodes, self._live_runs)
+        self._readiness = Readiness(self._live_runs, self._engines, self._step)
         choosing = Choosing(home, self._live_runs, self._nodes, node, self._step)
         self._replanning = Replanning(
             home, self._live_runs, self._nodes, self._engines, self._forecasting, choosing, node, self._step
@@ -102,7 +105,7 @@ class LiveHub:
             self._nodes,
             Reserving(self._live_runs, self._engines, self._nodes, self._step),  # before what is reserved is started
             Executor(home, self._live_runs, self._engines, self._nodes, self._listener, choosing, self._finish),
-            *(choosing, self._replanning, self._forecasting),
+            *(self._readiness, choosing, self._replanning, self._forecasting),
             StartEstimates(
                 self._live_runs,
                 lambda: self._controller.waits,
@@ -281,6 +284,8 @@ class LiveHub:
         fewest, most = live.spec.limits.workers
         if live.state != "running" or plan is None:
             raise UsageError(f"job {job!r} is {live.state}; only a running one can be resized")
+        if plan.strategy == "roles":
+            raise UsageError(f"job {job!r} is made of roles; set their `count` in its job file, and run it again")
         if plan.strategy == "single":
             raise UsageError(f"job {job!r} runs as a single task; resume it as another: headgate resume --workers")
         if live.spec.contract is not None and not live.spec.resumes:
@@ -432,7 +437,8 @@ def _checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[st
         candidates(cluster, job)
         found[job.name] = profiles.key(job, machine), arguments.length(words_of(job), source(job))
         environment = {**submission.environment, **job.env}
-        command(job, environment.get("PATH"))
+        for each in [job.of_role(role) for role in job.roles] or [job]:
+            command(each, environment.get("PATH"))
         scripts.check(job, environment)
     return found
 

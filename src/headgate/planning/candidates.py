@@ -10,7 +10,7 @@ from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Job, Limits
 from headgate.planning.devices import timed
-from headgate.planning.placement import place
+from headgate.planning.placement import place, place_roles
 from headgate.plans import Plan
 from headgate.profiles import Profile
 from headgate.units import say_bytes
@@ -84,6 +84,8 @@ def tells(profile: Profile) -> bool:
 
 
 def _without_profile(cluster: Cluster, job: Job, beside: Counter[str]) -> list[Plan]:
+    if job.roles:
+        return [place_roles(job, cluster.nodes, beside)]
     misfits = {node.name: reason for node in cluster.nodes if (reason := _misfit(node, job.limits)) is not None}
     fitting = [node for node in cluster.nodes if node.name not in misfits]
     if job.plan is not None:

@@ -56,7 +56,7 @@ def has_choice(cluster: Cluster, job: Job) -> bool:
     what a prediction is off by.
     """
     gpus = 0 if job.limits.gpus == 0 else max((len(node.gpus) for node in cluster.nodes), default=0)
-    return job.plan is None and (len(cluster.nodes) > 1 or gpus > 1)
+    return job.plan is None and not job.roles and (len(cluster.nodes) > 1 or gpus > 1)
 
 
 def starts_at_once(job: Job) -> bool:
@@ -220,6 +220,8 @@ def expected(each: Prediction) -> str:
 def in_words(plan: Plan) -> str:
     """A plan in a few words: strategy, tasks and nodes."""
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+    if plan.strategy == "roles":
+        workers = f"{plan.workers} tasks"
     servers = "" if not plan.servers else " and 1 server" if plan.servers == 1 else f" and {plan.servers} servers"
     there = Counter((*plan.worker_nodes, *plan.server_nodes))
     named = [name if count == 1 else f"{name} ({count})" for name, count in there.items()]

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
+from math import inf
 
 from headgate.cluster import Node
+from headgate.errors import UsageError
+from headgate.identifiers import TaskName
+from headgate.jobs import Job
 from headgate.plans import Plan
+from headgate.roles import Role
+from headgate.units import say_bytes
 
 
 def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, int] | None = None) -> Plan:
@@ -28,6 +34,92 @@ def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, int] | None = 
         servers.append(for_server(nodes, taken, served))
         served[servers[-1]] += 1
     return replace(plan, worker_nodes=workers, server_nodes=tuple(servers))
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left of a node."""
+
+    cores: float
+    memory_bytes: float
+    gpus: int
+    nic_bytes_per_second: float
+
+    def lacks(self, role: Role, memory_bytes: int | None, gpus: int | None) -> str:
+        """What a task would have too little of; empty: it fits."""
+        if (gpus or 0) > self.gpus:
+            return f"{gpus} GPUs"
+        if (memory_bytes or 0) > self.memory_bytes:
+            return f"{say_bytes(memory_bytes or 0)} of memory"
+        if (role.nic_bytes_per_second or 0.0) > self.nic_bytes_per_second:
+            return f"{say_bytes(int(role.nic_bytes_per_second or 0))}/s of its NIC"
+        return ""
+
+
+def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, int] | None = None) -> Plan:
+    """The plan of a job that is made of roles: a node for each task, in the order of the roles.
+
+    Tasks that ask for most go first. Each goes where the most cores are left, among the nodes that have its memory, its
+    GPUs and its part of the NIC. One that states no cores counts as one.
+
+    Args:
+        job: The job.
+        nodes: At least one.
+        beside: How many tasks of other jobs each node has; each counts as a core.
+
+    Raises:
+        UsageError: A task fits on no node, or names one that is not there.
+    """
+    there = {
+        node.name: _Room(
+            node.cores - (beside or {}).get(node.name, 0),
+            node.memory_bytes,
+            len(node.gpus),
+            inf if node.nic_bytes_per_second is None else node.nic_bytes_per_second,
+        )
+        for node in nodes
+    }
+    tasks = [(name, role) for role in job.roles for name in role.tasks()]
+    wants = {name: job.limits_of(name) for name, _ in tasks}
+
+    def size(task: tuple[TaskName, Role]) -> tuple[bool, float, float, float]:
+        limits = wants[task[0]]
+        return not task[1].nodes, -(limits.gpus or 0), -(limits.memory_bytes or 0), -(limits.cores or 1.0)
+
+    goes_to: dict[TaskName, str] = {}
+    for name, role in sorted(tasks, key=size):
+        limits = wants[name]
+        named = role.nodes[name.index % len(role.nodes)] if role.nodes else None
+        if named is not None and named not in there:
+            raise UsageError(f"job {job.name!r}: role {role.name} names node {named!r}; expected {', '.join(there)}")
+        lacks = {
+            each: room.lacks(role, limits.memory_bytes, limits.gpus)
+            for each, room in there.items()
+            if named in (None, each)
+        }
+        fitting = [each for each, what in lacks.items() if not what]
+        if not fitting:
+            what = ", ".join(dict.fromkeys(lacks.values()))
+            where = f"node {named} has" if named is not None else "no node has"
+            cure = "ask for less, have fewer tasks, or add nodes"
+            raise UsageError(f"job {job.name!r}: {where} {what} left for {name}, beside its other tasks; {cure}")
+        best = goes_to[name] = max(fitting, key=lambda each: round(there[each].cores, 6))
+        room = there[best]
+        room.cores -= limits.cores or 1.0
+        room.memory_bytes -= limits.memory_bytes or 0
+        room.gpus -= limits.gpus or 0
+        room.nic_bytes_per_second -= role.nic_bytes_per_second or 0.0
+    placed = tuple(goes_to[name] for name, _ in tasks)
+    return Plan(strategy="roles", workers=len(tasks), batch_per_worker=None, worker_nodes=placed)
+
+
+def place_job(job: Job, plan: Plan, nodes: Sequence[Node]) -> Plan:
+    """The plan of a job on these nodes; of tasks that have their nodes already only where the job has no roles.
+
+    Raises:
+        UsageError: A task of a role fits on none.
+    """
+    return place_roles(job, nodes) if job.roles else place(plan, nodes)
 
 
 def place_within(plan: Plan, nodes: Sequence[Node], fits: Callable[[str, int, int], bool]) -> Plan | None:

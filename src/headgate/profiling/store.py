@@ -33,7 +33,7 @@ def key(job: Job, node: Node) -> str:
     """
     found, file = program(job), Path(job.script) if job.script is not None else source(job)
     try:
-        text = file.read_bytes() if file is not None else repr(job.run).encode()
+        text = file.read_bytes() if file is not None else repr(job.run or job.roles).encode()
     except OSError as error:
         raise UsageError(f"job {job.name!r}: cannot read {file}: {error.strerror}") from error
     arguments, python = (job.args, job.python) if found is None or file is None else (found.args, found.python)

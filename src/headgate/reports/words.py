@@ -71,7 +71,9 @@ def planned(plan: Mapping[str, Any], nodes: int) -> str:
     """
     workers, servers, behind = plan.get("workers") or 1, plan.get("servers") or 0, plan.get("staleness")
     backup = plan.get("backup_workers") or 0
-    tasks = counted(workers, "worker") + (f" and {counted(servers, 'server')}" if servers else "")
+    tasks = counted(workers, "task" if plan.get("strategy") == "roles" else "worker") + (
+        f" and {counted(servers, 'server')}" if servers else ""
+    )
     where = f"{tasks} on {counted(nodes, 'node')}"
     if plan.get("strategy") == "allreduce":
         told = f"All-reduce: {where}; in every step the workers add up their gradients among themselves"

@@ -15,7 +15,8 @@ from pydantic import Field
 
 from headgate import isolation, jobfile, policies, units, workloads
 from headgate.errors import UsageError
-from headgate.jobfile import JobDraft, JobEntry, Name, Plain, ProgressEntry, Seconds, Text
+from headgate.fields import Name, Plain, Seconds, Text
+from headgate.jobfile import JobDraft, JobEntry, ProgressEntry
 from headgate.jobs import NAME_PATTERN, Job
 from headgate.userfile import Entry, Place, UserFile, Whole, suggestion
 

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from headgate.telemetry.base import Boxed, Sampler, Target
@@ -24,6 +25,7 @@ _INFO = 2  # INET_DIAG_INFO
 _COUNTED = struct.Struct("=QQ")  # bytes_acked and bytes_received of struct tcp_info
 _COUNTED_AT = 120
 _CONNECTED = 0b1111_1111_1110 & ~(1 << 10 | 1 << 6)  # all states but LISTEN and TIME_WAIT, which has no owner any more
+_LISTEN = "0A"  # TCP_LISTEN of net/tcp_states.h, as /proc/net/tcp has it
 _OURS = "/proc/self/ns/net"
 _LOOPBACK = (b"\x7f", bytes(15) + b"\x01", bytes(10) + b"\xff\xff\x7f")
 
@@ -113,6 +115,19 @@ class ConnectionsSampler(Sampler):
                 target = os.readlink(f"{folder}/{name}")
                 if target.startswith("socket:["):
                     yield int(target[8:-1])
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether a program listens at a TCP port in the network namespace of a process; no, where that has ended."""
+    wanted = f":{port:04X}"
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        if any((fields := line.split())[1].endswith(wanted) and fields[3] == _LISTEN for line in lines):
+            return True
+    return False
 
 
 def connections() -> Iterator[tuple[int, _Bytes]]:

@@ -84,18 +84,25 @@ def check_pattern(pattern: str, metric: str = "loss") -> str | None:
     """Why a job's own regular expression cannot be used, None when it can.
 
     It needs a named group for the metric (`(?P<loss>...)`, `(?P<value>...)` or the metric's own name); `step`, `epoch`
-    and `epochs` are read where it has them. An expression whose search could take a time exponential in the line's
-    length is refused: a repeat of something that itself repeats or offers alternatives.
+    and `epochs` are read where it has them.
     """
+    if (wrong := check_expression(pattern)) is not None:
+        return wrong
+    if group_of(_compiled(pattern)[0], metric) is None:
+        name = metric if metric.isidentifier() else "value"
+        return f"it has no named group for the metric; put (?P<{name}>...) around it"
+    return None
+
+
+def check_expression(pattern: str) -> str | None:
+    """Why an expression of a user's cannot be used, None when it can. One whose search could take a time exponential in
+    the line's length is refused: a repeat of something that itself repeats or offers alternatives."""
     if len(pattern) > _LONGEST_PATTERN:
         return f"it has {len(pattern)} characters; expected at most {_LONGEST_PATTERN}"
     try:
-        compiled, tree = _compiled(pattern)
+        _, tree = _compiled(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         return f"it is no regular expression: {error}"
-    if group_of(compiled, metric) is None:
-        name = metric if metric.isidentifier() else "value"
-        return f"it has no named group for the metric; put (?P<{name}>...) around it"
     if _explodes(tree, inside=False):
         return (
             "it repeats something that itself repeats or offers alternatives, and could search for ever; "

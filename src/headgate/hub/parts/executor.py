@@ -29,6 +29,7 @@ from headgate.hub.state.live_runs import Component, LiveRuns
 from headgate.hub.state.run import LiveRun
 from headgate.identifiers import TaskId
 from headgate.plans import Plan
+from headgate.roles import Addresses, task_names
 from headgate.shares import Share, spare
 from headgate.task.part import LOOPBACK
 from headgate.telemetry import visible
@@ -153,7 +154,8 @@ class Executor(Component):
         if live.current is None or live.current.number != action.attempt:
             _remove_copies(run.checkpoints(action.spec.name))  # of the former attempt
             send, ports = self._engines.of(run.id).send, self._ports(run, action)
-            attempt = Attempt(action.job, action.attempt, action.plan, action.spec.encrypt, send, ports)
+            roles = task_names(action.spec.roles)
+            attempt = Attempt(action.job, action.attempt, action.plan, action.spec.encrypt, send, ports, roles)
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
             if action.plan.workers > 1 and not ports and scripts.shares_nothing(live.spec):
                 attempt.forewarned = True
@@ -174,6 +176,9 @@ class Executor(Component):
             where = f"{group.addresses[0]}:{group.ports[0]}"
             text = f"its workers meet at {where} without a key: whoever reaches that can read and change the training"
             self._live_runs.event(run, "note", text, live.spec.name)
+        addresses = None
+        if action.spec.roles:
+            addresses = Addresses.of(action.spec.roles, action.plan, attempt.ports, self._finder(run, action))
         attempt.start(action.task.name, action.node, address, reader, action.joins)
         self._shares.pop(action.task, None)
         self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
@@ -195,6 +200,7 @@ class Executor(Component):
                 turns=turns_in(self._home) if spec == LOCAL else None,
                 attributes=run.submission.attributes if spec == LOCAL else None,
                 group=group,
+                addresses=addresses,
                 observe=_is_observed(run, live, action),
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
@@ -209,8 +215,8 @@ class Executor(Component):
         return LOOPBACK if stays and len({*plan.worker_nodes, *plan.server_nodes}) == 1 else node.address
 
     def _ports(self, run: LiveRun, action: events.StartTask) -> tuple[int, ...]:
-        """Ports for the workers of an attempt, where they find each other by another launcher's contract."""
-        if action.spec.contract is None:
+        """Ports for the tasks of an attempt, where they find each other by another launcher's contract or by roles."""
+        if action.spec.contract is None and not action.spec.roles:
             return ()
         others = [live.current for each in self._live_runs.runs.values() for live in each.jobs.values()]
         taken = {port for other in others if other is not None for port in other.ports}
@@ -219,15 +225,19 @@ class Executor(Component):
 
     def _group(self, run: LiveRun, action: events.StartTask, attempt: Attempt) -> LaunchedGroup | None:
         """The workers of an attempt, as another launcher would count them."""
-        if not attempt.ports:
+        if action.spec.contract is None:
             return None
+        return LaunchedGroup.of(action, attempt.ports, self._finder(run, action), attempt.key)
+
+    def _finder(self, run: LiveRun, action: events.StartTask) -> Callable[[str], str]:
+        """Gives the address of an attempt's tasks on a node, by its name; empty where the node is gone."""
         spec = self._engines.spec_of(run.id)
 
         def address(name: str) -> str:
             node = self._nodes.get(spec, name)
             return self._address(run, action.plan, node) if node is not None else ""
 
-        return LaunchedGroup.of(action, attempt.ports, address, attempt.key)
+        return address
 
     def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
         run, live = self._live_runs.find(task)

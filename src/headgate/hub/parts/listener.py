@@ -20,7 +20,7 @@ from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.live_runs import LiveRuns
 from headgate.hub.state.run import LiveRun
-from headgate.identifiers import FIRST_WORKER, TaskId, TaskName
+from headgate.identifiers import TaskId, TaskName
 from headgate.profiling import store as profiles
 from headgate.telemetry.failures import FailureReader
 from headgate.units import say_seconds
@@ -47,6 +47,7 @@ class HubListener(Listener):
         step: Tells the controller.
         suspect: Called with a task that did not end well, before its end is told: its node may be gone.
         hardware: The machine that a task runs on, None where it is gone.
+        printed: Told what a task prints.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class HubListener(Listener):
         step: Callable[[Event], None],
         suspect: Callable[[TaskId], None],
         hardware: Callable[[TaskId, str], Node | None],
+        printed: Callable[[TaskId, Sequence[str]], None] = lambda *_: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._live_runs = live_runs
@@ -63,6 +65,7 @@ class HubListener(Listener):
         self._step = step
         self._suspect = suspect
         self._hardware = hardware
+        self._printed = printed
         self._throttles: dict[TaskId, ProgressThrottle] = {}
 
     # --- from the engine's threads ----------------------------------------------------------------------------------
@@ -144,6 +147,7 @@ class HubListener(Listener):
         if readings and attempt.are_apart(run.clock()):
             self._apart(run, live)
         told.failure.feed(lines)
+        self._printed(task, lines)
 
     def _message(self, task: TaskId, message: Mapping[str, Any]) -> None:
         run, live, attempt, name = self._find(task)
@@ -230,7 +234,7 @@ class HubListener(Listener):
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
         told = attempt.tasks[name]
         if (
-            name == FIRST_WORKER
+            name == live.spec.first_task
             and not exit.lost
             and not told.reports_itself
             and (advice := told.reader.hint()) is not None

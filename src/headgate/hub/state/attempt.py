@@ -105,14 +105,25 @@ class Attempt:
         plan: What is started.
         encrypt: Whether what the tasks send each other is encrypted.
         send: Sends a message down to a task.
-        ports: Where workers meet that find each other by another launcher's contract; empty: by none.
+        ports: Where workers meet that find each other by another launcher's contract, or those of tasks of roles;
+            empty: neither.
+        roles: The names of the tasks of roles, whose ports these are.
     """
 
     def __init__(
-        self, job: JobId, number: int, plan: Plan, encrypt: bool, send: Send, ports: tuple[int, ...] = ()
+        self,
+        job: JobId,
+        number: int,
+        plan: Plan,
+        encrypt: bool,
+        send: Send,
+        ports: tuple[int, ...] = (),
+        roles: Sequence[TaskName] = (),
     ) -> None:
         self.number = number
         self.ports = ports
+        self._own_ports = dict(zip(roles, ports))
+        self._port_variables = "HEADGATE_PORT" if roles else "MASTER_ADDR and MASTER_PORT"
         self.key = secrets.token_hex(16)
         """By which the workers know each other that meet at these ports."""
         self.stragglers = Stragglers()
@@ -148,6 +159,10 @@ class Attempt:
     def lowest(self) -> TaskName | None:
         """The worker that speaks for all: the first that has the job's state and stays."""
         return self._peers.donor()
+
+    def port_of(self, name: TaskName) -> int:
+        """The port that a task was told of; 0: none."""
+        return self._own_ports.get(name, self.ports[0] if self.ports else 0)
 
     def is_connected(self, name: TaskName) -> bool:
         return name in self._connected
@@ -235,10 +250,10 @@ class Attempt:
             return replace(exit, code=1, reason=text)
         if not exit.ok and is_out_of_memory(exit.reason or ""):
             return replace(exit, over_memory=True)
-        said = exit.reason or ""
-        if self.ports and not exit.ok and (taken := port_taken(said, self.ports[0])):
+        said, port = exit.reason or "", self.port_of(name)
+        if self.ports and not exit.ok and (taken := port_taken(said, port, self._port_variables)):
             # What it listens at besides, later on, is its own affair.
-            if str(self.ports[0]) in said or not self._reports:
+            if str(port) in said or not self._reports:
                 return replace(exit, port_taken=True, reason=taken)
             return exit
         if exit.ok or self.plan.workers < 2 or not _of_one_file(exit.reason or "", self.tasks[name].reports_itself):
@@ -352,7 +367,7 @@ class Attempt:
 
     @property
     def _together(self) -> bool:
-        return self.plan.strategy != "single"
+        return self.plan.trains_together
 
     def _tell(self) -> None:
         if self._together:

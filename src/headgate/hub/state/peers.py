@@ -140,7 +140,7 @@ class Peers:
             "joins": not member.active,
             "listened": member.listened,
         }
-        if self.plan.strategy != "single":
+        if self.plan.trains_together:
             message["secrets"] = self._secrets(name)
         return message
 

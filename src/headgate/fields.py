@@ -1,0 +1,60 @@
+"""The kinds of values in users' files: texts, commands, seconds, bytes, rates."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from headgate import units
+from headgate.jobs import NAME_PATTERN, NO_NUL, VARIABLES, is_variable
+
+
+def _name(value: str) -> str:
+    if not NAME_PATTERN.fullmatch(value):
+        raise ValueError("expected letters, digits, '.', '_' and '-', at most 64, the first a letter or digit")
+    return value
+
+
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise ValueError(NO_NUL)
+    return value
+
+
+def _variable(value: str) -> str:
+    if not is_variable(value):
+        raise ValueError(VARIABLES)
+    return _text(value)
+
+
+def _command(value: object) -> object:
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise ValueError("expected a command as text, or a list of its words")
+    if not words[0].strip():
+        raise ValueError("expected a command, found none")
+    for word in words:
+        _text(word)
+    return value if isinstance(value, str) else tuple(words)
+
+
+def example(kind: str | list[str], value: str) -> WithJsonSchema:
+    """The schema of a value that is written in several ways, with one of them."""
+    return WithJsonSchema({"type": kind, "examples": [value]})
+
+
+_TYPED = {"type": ["string", "number", "boolean"]}
+Plain = Annotated[str, AfterValidator(_text)]
+Text = Annotated[Plain, WithJsonSchema(_TYPED)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Name = Annotated[Text, AfterValidator(_name)]
+Command = Annotated[
+    str | tuple[str, ...],
+    BeforeValidator(_command),
+    WithJsonSchema({"anyOf": [_TYPED, {"type": "array", "items": _TYPED, "minItems": 1}]}),
+]
+Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0), example(["number", "string"], "5s")]
+Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), example(["integer", "string"], "2GiB")]
+Count = Annotated[int, BeforeValidator(units.count), Field(gt=0), example(["integer", "string"], "124M")]
+Rate = Annotated[float, BeforeValidator(units.rate), Field(gt=0), example("string", "200Mbit")]
