@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.hub.team import Team
 from tests.hub.test_launched import MEETS
+from tests.hub.test_roles import CLIENT, SERVER, SERVING
 from tests.hub.user import User
 
 from headgate import lab
@@ -134,3 +135,29 @@ def test_workers_of_another_launcher_meet_across_nodes_and_start_again_on_those_
     assert met(2) == [f"{rank} 0 127.0.0.1" for rank in range(3)]
     user.touch("go")
     user.sees_state("meets", "done", run=run)
+
+
+def test_roles_find_each_other_across_nodes_and_start_again_where_one_is_taken_away(team: Team) -> None:
+    user = team.user
+    user.write("server.py", SERVER)
+    user.write(
+        "client.py",
+        CLIENT.replace(
+            "import os",
+            "import pathlib, time\n    while not pathlib.Path('go').exists(): time.sleep(0.05)\n    import os",
+            1,
+        ),
+    )
+    user.write("jobs.yaml", SERVING.replace("cores: 1", "cores: 0.4").replace("500MB", "100MB"))
+    run = user.detaches("jobs.yaml", "--cluster", "team")
+
+    def places(attempt: int) -> dict[str, str]:
+        found = user.sees_job("serving", lambda job: job["attempt"] == attempt and len(job["tasks"]) == 3)
+        return {task["task"]: task["node"] for task in found["tasks"]}
+
+    assert places(1) == {"server-0": "a", "client-0": "b", "client-1": "c"}
+    up(team, "ab")
+    assert set(places(2).values()) == {"a", "b"}
+    user.touch("go")
+    assert user.sees_state("serving", "done", run=run)
+    assert {user.log(f"serving/client-{i}") for i in (0, 1)} == {"hello client 0\n", "hello client 1\n"}
