@@ -32,6 +32,17 @@ def test_a_neighbour_is_named_with_what_it_cost_and_what_to_do(tmp_path: Path) -
     assert found.low < 20.0 < found.high
 
 
+@pytest.mark.parametrize(
+    ("cores", "limits", "threads"), [(4.0, {}, 4), (4.0, {"cores": 2.5}, 2), (4.0, {"cores": 0.5}, 1)]
+)
+def test_a_job_of_too_many_threads_is_told_how_many_have_a_core_each(
+    tmp_path: Path, cores: float, limits: dict[str, float], threads: int
+) -> None:
+    found = told(tmp_path, MadeUp(ran=cores, waited=9.0, limits=limits), cores=cores)
+    assert found.name == "own-threads"
+    assert f'OMP_NUM_THREADS: "{threads}"' in found.next
+
+
 def test_a_job_is_slowed_only_while_it_runs(tmp_path: Path) -> None:
     found = told(tmp_path, MadeUp(ran=0.5, waited=0.5, start=10), {"b": MadeUp(ran=1.5)})
     assert found.why == "b slowed a by 50% through the cores they share: that cost 15 s."

@@ -100,6 +100,7 @@ class Account:
         workers: How many it had.
         nodes: On how many they ran.
         fewer_workers: So many, and no more than it had less one, would have a core each.
+        threads: So many of each task have a core each.
         plan_options: The options of `headgate run` that ask for its strategy, with a space after them.
         plan_command: The commands that show other plans for it; empty if Headgate cannot plan it.
     """
@@ -119,6 +120,7 @@ class Account:
     workers: int = 1
     nodes: int = 1
     fewer_workers: int = 1
+    threads: int = 1
     plan_options: str = ""
     plan_command: str = ""
 
@@ -216,6 +218,7 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         workers=sum(task.is_worker for task in job.tasks),
         nodes=len(job.nodes),
         fewer_workers=_fewer_workers(job, grid.nodes),
+        threads=_threads(job, grid),
         plan_options=job.plan_options,
         plan_command=job.plan_command,
         lacks=tuple(_lacks(job, grid.devices, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)),
@@ -353,6 +356,14 @@ def _fewer_workers(job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> int:
     cores = sum(max(math.floor(nodes[name].cores or 1.0), 1) for name in job.nodes if name in nodes)
     servers = sum(not task.is_worker for task in job.tasks)
     return max(min(cores, len(job.tasks) - 1) - servers, 1)
+
+
+def _threads(job: RecordedJob, grid: Grid) -> int:
+    """Threads of each task that have a core each, where it has most tasks."""
+    beside = {node: sum(task.node == node for task in job.tasks) for node in {task.node for task in job.tasks}}
+    limit = job.limit("cores") or math.inf
+    least = min(min(grid.cores(task) / beside[task.node], limit) for task in job.tasks)
+    return max(math.floor(least), 1) if math.isfinite(least) else 1
 
 
 def _lacks(job: RecordedJob, devices: Devices, unexplained: bool) -> list[str]:

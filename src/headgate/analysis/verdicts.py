@@ -347,7 +347,8 @@ def _too_many_threads(account: Account) -> Verdict:
         why = f"{waiting}: its loader's workers want {account.helper_cores:.1f} of the cores that its training wants."
         return Verdict("decoding", why, "Decode the data once and store it, or give the job more cores.", 0.0, high)
     waiting = f"{waiting}: it has more threads than cores"
-    return Verdict("own-threads", f"{waiting}.", 'Fewer threads: `env: {OMP_NUM_THREADS: "1"}`.', 0.0, high)
+    fewer = f'Fewer threads: `env: {{OMP_NUM_THREADS: "{account.threads}"}}` in its job'
+    return Verdict("own-threads", f"{waiting}.", f"{fewer}, unless the script sets their number itself.", 0.0, high)
 
 
 def _learned(account: Account, converged: Converged) -> Verdict:
