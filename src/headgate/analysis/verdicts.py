@@ -335,8 +335,7 @@ def _instead(culprit: str, victim: str, resource: Resource) -> str:
     if culprit == OTHERS:
         ends = "`top` shows what else runs; end it"
         return f"{ends}, or lower its priority: `renice 19 -p PID`." if resource == "cores" else f"{ends}."
-    later = f"Run {culprit} afterwards: `after: {victim}` in its job."
-    return f"{later} Or give {victim} more of the cores: `priority: 2` in its job." if resource == "cores" else later
+    return f"Run {culprit} afterwards: `after: {victim}` in its job."
 
 
 def _too_many_threads(account: Account) -> Verdict:

@@ -349,8 +349,8 @@ class Iteration:
                 self._watcher.lost_some(self)
             else:
                 self._inner = self._draw_anew(self.state.deal(self.done))
-        try:
-            batch = self._next(self._inner)
+        try:  # alone, without a call more in every step
+            batch = next(self._inner) if self.state.loaders.sharing is None else self._next(self._inner)
         except StopIteration:
             if not self._has_more():
                 self._watcher.exhausted(self)
@@ -388,8 +388,6 @@ class Iteration:
     def _next(self, inner: Iterator[Any]) -> Any:
         """The next batch, or this worker's part of it."""
         state, hand = self.state, self._hand
-        if state.loaders.sharing is None:
-            return next(inner)
         if state.shards is not None:
             batch = next(inner)
             self.dealt = None if hand is None else state.shards.dealt()

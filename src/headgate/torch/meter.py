@@ -87,6 +87,7 @@ class Meter:
 
     Attributes:
         open: Whether a step runs.
+        sampled: Whether it is one of those that are measured.
         completed: Whether its optimizer step has been taken.
         steps: Steps that ended so far.
         samples: Samples of the running step, where known.
@@ -98,7 +99,7 @@ class Meter:
         self._deliver = deliver
         self._sampling = StepSampling(every_step)
         self._spans = StepSpans(_clock)
-        self._sampled = False
+        self.sampled = False
         self._transfers: list[dict[str, Any]] = []
         self._depth = 0
         self._handles: list[Any] = []
@@ -115,8 +116,8 @@ class Meter:
         self.completed = False
         self.samples = None
         number = self.steps + 1
-        self._sampled = self._sampling.takes(number)
-        if self._sampled:
+        self.sampled = self._sampling.takes(number)
+        if self.sampled:
             self._depth = 0
             self._transfers = []
             self._hook(number == _FLOPS_STEP)
@@ -124,13 +125,8 @@ class Meter:
 
     def mark(self, name: str) -> None:
         """The span `name` of the running step begins."""
-        if self._sampled:
+        if self.sampled:
             self._spans.enter(name)
-
-    @property
-    def sampled(self) -> bool:
-        """Whether the running step is one of those that are measured."""
-        return self._sampled
 
     def exchanged(self, begin: float, end: float, result: RoundResult) -> None:
         """Of the running span, the time from `begin` to `end` went into exchanging gradients."""
@@ -143,7 +139,7 @@ class Meter:
 
     def moved(self, movement: Movement) -> None:
         """Of the running span, these belong to the exchange with other tasks."""
-        if not self._sampled:
+        if not self.sampled:
             return
         for name, begin, seconds in movement.spans:
             if seconds > 0 or name != "wait":  # what was sent and came is told with the others
@@ -169,9 +165,9 @@ class Meter:
         self.open = False
         if self.completed:
             self.steps += 1
-        if not self._sampled:
+        if not self.sampled:
             return
-        self._sampled = False
+        self.sampled = False
         self.unhook()
         spans = self._spans.end()
         if self.completed:

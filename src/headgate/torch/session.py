@@ -195,12 +195,14 @@ class Session(TaskSession):
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._worker is not None:
             self._worker.optimizer_begins(optimizer)
-        if optimizer is self._trained.optimizers[-1]:
-            self.meter.unhook()
-        self.meter.mark("optimizer")
+        if self.meter.sampled:
+            if optimizer is self._trained.optimizers[-1]:
+                self.meter.unhook()
+            self.meter.mark("optimizer")
 
     def _optimizer_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.meter.mark("other")
+        if self.meter.sampled:
+            self.meter.mark("other")
         if self._worker is not None:
             self._worker.optimizer_ended(optimizer)
         if optimizer is self._trained.optimizers[0]:
@@ -245,10 +247,12 @@ class Session(TaskSession):
             self.obey(None)
         if self._feeding and iteration.number not in self._feeding:
             self._evaluating.watch()
-        self.meter.mark("input")
+        if self.meter.sampled:
+            self.meter.mark("input")
 
     def fetched(self, iteration: Iteration, batch: Any) -> Any:
-        self.meter.mark("other")
+        if self.meter.sampled:
+            self.meter.mark("other")
         if self._costs.batch is None and iteration.state.index == 0:
             self._costs.saw_batch(batch)
         if self._sweep is not None:
