@@ -390,6 +390,8 @@ def _shared(sharing: CellSharing) -> Iterator[str]:
         change(sharing.total, sharing.floor), f"no difference from one after the other seen (floor {sharing.floor:.0%})"
     )
     yield f"{at_once}: S = {total}: {said}."
+    due = ", ".join(f"{job} {say_ratio(phi)}" for job, phi in sharing.phi.items())
+    yield f"Of its due each got{values}: {due}."
     if sharing.dominates:
         cause = f", by {sharing.cause}" if sharing.cause else ""
         yield f"{sharing.most} dominates {sharing.least}{values}: D = {dominance}{cause}."

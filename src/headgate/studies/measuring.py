@@ -151,28 +151,28 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
 
 
 def _worker(task: RecordedTask, start: float, end: float) -> dict[str, float | None]:
-    """Of its sampled steps: seconds, and bytes that came and went; where these were not counted, by the kernel's count
-    of its connections."""
+    """Of its sampled steps: seconds, and bytes that came and went, by the library's count or the kernel's, whichever is
+    more. The library's lacks what sparse gradients move without servers, and the kernel's what a short window has."""
     told = task.division
     if told is None:
         return {"step_seconds": None, "received": None, "sent": None}
-    come, gone = (_inside(task.signal(column), [(start, end)]).mean for column in _CONNECTIONS)
+    rates = (_inside(task.signal(column), [(start, end)]).mean for column in _CONNECTIONS)
+    come, gone = (rate * told.step_seconds if rate is not None else None for rate in rates)
     return {
         "step_seconds": told.step_seconds,
-        "received": told.received if told.received is not None else come and come * told.step_seconds,
-        "sent": told.sent if told.sent is not None else gone and gone * told.step_seconds,
+        "received": max((each for each in (told.received, come) if each is not None), default=None),
+        "sent": max((each for each in (told.sent, gone) if each is not None), default=None),
     }
 
 
 def _model(profile: Mapping[str, Any]) -> dict[str, float | None]:
-    """Bytes of its parameters, and of those that a batch of a worker uses: rows of tables that it does not touch are
-    left out."""
+    """Samples of a batch, bytes of its parameters, and of those that it uses: rows of tables that it does not touch are
+    left out. Rows of tables on servers are not known."""
     dense, tables, sparse = (float(profile.get(f"{each}_bytes") or 0.0) for each in ("dense", "dense_table", "sparse"))
-    rows, part = profile.get("sparse_bytes_per_sample"), profile.get("dense_table_touched")
-    touched = dense - tables
-    touched += tables * (part if part is not None else 1.0)
-    touched += rows * (profile.get("batch") or 0) if rows is not None else sparse
-    return {"model_bytes": dense + sparse or None, "touched_bytes": touched or None}
+    rows, part, batch = (profile.get(each) for each in ("sparse_bytes_per_sample", "dense_table_touched", "batch"))
+    touched = dense - tables + tables * (part if part is not None else 1.0) + (rows or 0.0) * (batch or 0)
+    known = rows is not None or not sparse
+    return {"batch": batch, "model_bytes": dense + sparse or None, "touched_bytes": (known and touched) or None}
 
 
 def _inside(signal: Signal, stretches: Sequence[tuple[float, float]]) -> Signal:

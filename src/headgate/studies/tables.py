@@ -84,7 +84,7 @@ def _workers(study: Findings) -> StudyTable:
             seconds, come, gone = (_known([one[what] for one in each]) for what in ("step_seconds", "received", "sent"))
             first = name == names[0]
             model, used = (cell.mean(job, what) if first else None for what in ("model_bytes", "touched_bytes"))
-            rate = cell.mean(job, "step_seconds") if first else None
+            rate = _steps_a_second(cell, job) if first else None
             rows.append(
                 (
                     f"{named}: {name}",
@@ -93,11 +93,19 @@ def _workers(study: Findings) -> StudyTable:
                     say(gone, "B"),
                     say(model, "B") if first else "",
                     say(used, "B") if first else "",
-                    say(1.0 / rate) if rate else "",
+                    say(rate) if rate else "",
                 )
             )
     columns = ("Worker", "Its step", "Received", "Sent", "Model", "Used by a batch", "Steps/s in all")
     return StudyTable("Workers: a step of each, and bytes of a step", columns, tuple(rows))
+
+
+def _steps_a_second(cell: StudyCell, job: str) -> float | None:
+    """Of all workers: those that do not wait for each other make steps of their own, each on a whole batch."""
+    batch, seconds = cell.mean(job, "batch"), cell.mean(job, "step_seconds")
+    if batch and cell.units(job) == {"samples"}:
+        return (cell.mean(job, "rate") or 0.0) / batch
+    return 1.0 / seconds if seconds else None
 
 
 def _known(values: Iterable[float | None]) -> float | None:
