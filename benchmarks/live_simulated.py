@@ -45,9 +45,10 @@ from _elastic import KINDS, Job, Run, Stage, epochs, stage
 from _machine_speed import Seconds
 
 from headgate.cluster import Cluster, Node
+from headgate.planning.interference import Interference
 from headgate.simulation import Assumptions, TraceJob, simulate
 from headgate.simulation.recorded import read
-from headgate.simulation.speeds import Interference, Speeds
+from headgate.simulation.speeds import Speeds
 from headgate.simulation.traces import made
 from headgate.telemetry.store import RunReader
 

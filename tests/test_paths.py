@@ -12,9 +12,10 @@ import pytest
 from headgate import clusterfile, jobfile, paths, planfile, runs
 from headgate.errors import StorageError, UsageError
 from headgate.paths import below, exposure, opened
+from headgate.planning.interference import read_pairs
 from headgate.profiling import store
 from headgate.simulation import trace_files
-from headgate.simulation.speeds import read_pairs, read_speeds
+from headgate.simulation.speeds import read_speeds
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,14 +15,14 @@ from tests.planning.jobs import profile
 from headgate.jobs import Job
 from headgate.profiling import store
 from headgate.telemetry import machine
+from headgate.telemetry.store import RunReader
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
 )
 
-LAB = "lab: true\nname: chosen\noversubscribe: true\nnodes:\n" + "".join(
-    f"  - {{name: {name}, cores: 0.2, memory: 512MiB, nic: 1Gbit}}\n" for name in "abc"
-)
+NODES = [f"  - {{name: {name}, cores: 0.2, memory: 512MiB, nic: 1Gbit}}\n" for name in "abc"]
+LAB = "lab: true\nname: chosen\noversubscribe: true\nnodes:\n"
 
 ALONE = """
     import os, signal
@@ -39,7 +40,7 @@ ALONE = """
 @pytest.fixture
 def team(user: User) -> Iterator[Team]:
     found = Team(user)
-    user.write("lab.yaml", LAB)
+    user.write("lab.yaml", LAB + "".join(NODES))
     user.types("lab", "up", "lab.yaml")
     yield found
     user.types("lab", "down", "chosen")
@@ -92,3 +93,32 @@ def test_a_job_that_its_chosen_plan_fails_at_once_goes_on_as_one_task(team: Team
     assert f"worker-1: {why}" in team.events("waiting")
     job = user.jobs(team.run)["alone"]
     assert (job["state"], job["attempt"], [task["task"] for task in job["tasks"]]) == ("done", 2, ["worker-0"])
+
+
+def test_jobs_that_cost_each_other_much_run_on_different_nodes(user: User) -> None:
+    heavy = {"heavy": 0.5, "wide": 0.5, "light": 0.9, "small": 0.9}
+    light = dict.fromkeys(heavy, 0.95)
+    keeps = {"heavy": heavy, "wide": heavy, "light": light, "small": light}
+    table = {
+        job: {"null": 1.0} | {other: [part, keeps[other][job]] for other, part in row.items()}
+        for job, row in keeps.items()
+    }
+    (user.home / "pairs.json").write_text(json.dumps({"": table}))
+    user.write("two.yaml", LAB.replace("chosen", "two") + "".join(NODES[:2]))
+    waits = "until test -e go; do sleep 0.05; done"
+    jobs = [{"name": name, "run": waits} for name in ("heavy", "light", "wide", "small")]
+    user.write("jobs.yaml", json.dumps({"jobs": jobs}))
+    user.types("lab", "up", "two.yaml")
+    try:
+        run = user.detaches("jobs.yaml", "--cluster", "two")
+        for name in keeps:
+            user.sees_state(name, "running", run=run)
+        with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
+            node = {row["job"]: row["node"] for row in reader.rows("tasks")}
+        assert node["heavy"] != node["wide"]
+        assert node["light"] != node["small"]
+        user.touch("go")
+        for name in keeps:
+            user.sees_state(name, "done", run=run)
+    finally:
+        user.types("lab", "down", "two")

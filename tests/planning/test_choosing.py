@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tests.planning.jobs import GIB, cluster, gpus, job, nodes, profile
 from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.planning.choosing import Choice, JobToPlan, choose, has_choice
+from headgate.planning.interference import Interference
 from headgate.plans import Plan
 from headgate.profiles import StepTime
 
@@ -24,7 +24,10 @@ def named(name: str, **fields: object) -> Job:
 
 
 def chosen(*asked: JobToPlan, used: tuple[str, ...] = ()) -> list[Choice]:
-    found = choose(asked, FOUR, used=Counter(used))
+    return chosen_of(choose(asked, FOUR, used={node: [node] * used.count(node) for node in used}))
+
+
+def chosen_of(found: list[Choice | UsageError]) -> list[Choice]:
     assert all(isinstance(each, Choice) for each in found), found
     return found  # type: ignore[return-value]
 
@@ -148,3 +151,28 @@ def test_stated_plans_without_nodes_go_beside_as_few_tasks_as_they_can() -> None
     two = named("two", plan=Plan(strategy="allreduce", workers=2, batch_per_worker=None))
     first, second = chosen(JobToPlan(two, None), JobToPlan(replace(two, name="other"), None))
     assert {*first.plan.worker_nodes, *second.plan.worker_nodes} == {"a0", "a1", "a2", "a3"}
+
+
+HEAVY = {"heavy": 0.5, "wide": 0.5, "light": 0.9, "small": 0.9}
+LIGHT = dict.fromkeys(HEAVY, 0.95)
+"""What jobs keep beside these, by the first one's name."""
+COSTS = Interference({"": {"heavy": HEAVY, "wide": HEAVY, "light": LIGHT, "small": LIGHT}})
+
+
+@pytest.mark.parametrize("order", ["heavy light wide small", "heavy wide light small", "light small heavy wide"])
+def test_jobs_that_cost_each_other_much_are_put_on_different_nodes(order: str) -> None:
+    asked = [JobToPlan(named(name), None) for name in order.split()]
+    found = choose(asked, cluster(nodes("a", 2)), interference=COSTS)
+    where = {each.job.name: choice.plan.worker_nodes for each, choice in zip(asked, chosen_of(found))}
+    assert where["heavy"] != where["wide"]
+    assert where["light"] != where["small"]
+
+
+def test_a_free_node_is_better_than_any_neighbour_and_two_light_ones_than_one_that_costs_most() -> None:
+    two = cluster(nodes("a", 2))
+    [alone] = choose([JobToPlan(named("heavy"), None)], two, used={"a0": ["light"]}, interference=COSTS)
+    [third] = choose(
+        [JobToPlan(named("heavy"), None)], two, used={"a0": ["wide"], "a1": ["light", "small"]}, interference=COSTS
+    )
+    assert isinstance(alone, Choice) and alone.plan.worker_nodes == ("a1",)
+    assert isinstance(third, Choice) and third.plan.worker_nodes == ("a1",)

@@ -15,10 +15,11 @@ from tests.simulation.places import FREE, cores, ends, gpus, on_cores, on_gpus, 
 from headgate.cluster import Cluster
 from headgate.errors import UsageError
 from headgate.events import Fitted, Progress, Usage
+from headgate.planning.interference import Interference
 from headgate.policies import BUILT_IN
 from headgate.policies.headgate import RHO
 from headgate.simulation import Assumptions, TraceJob, figures, simulate
-from headgate.simulation.speeds import Interference, Speeds
+from headgate.simulation.speeds import Speeds
 from headgate.simulation.traces import made
 
 SHARED = replace(FREE, share_gpus=True)
@@ -176,6 +177,15 @@ def test_a_measured_pair_on_a_gpu_is_as_fast_as_it_was_measured() -> None:
     given = replace(FREE, share_gpus=True, interference=pairs)
     # b ends after 4 / 0.8 s, when a has done 3.75 s of its work.
     assert ran(made("t", jobs), gpus(1), "none", given) == pytest.approx({"a": 7.25, "b": 5.0})
+
+
+def test_jobs_that_cost_each_other_much_go_to_different_nodes() -> None:
+    models = {"a": "heavy", "b": "light", "c": "heavy", "d": "light"}
+    jobs = [TraceJob(name, 0.0, 6.0, model=model) for name, model in models.items()]
+    heavy, light = {"heavy": 0.5, "light": 1.0}, {"heavy": 1.0, "light": 1.0}
+    given = replace(FREE, interference=Interference({"": {"heavy": heavy, "light": light}}))
+    # By the number of tasks alone c would go beside a, and both would take twice as long.
+    assert ran(made("t", jobs), cores(2.0, 2.0), "equal", given) == pytest.approx(dict.fromkeys("abcd", 6.0))
 
 
 def test_the_same_seed_is_the_same_simulation_and_another_is_not() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from headgate.cluster import Cluster, Gpu, Node
 from headgate.errors import InvalidFileError, NotFoundError, UsageError
+from headgate.planning.interference import read_pairs
 from headgate.simulation import fitting, simulate
-from headgate.simulation.speeds import read_pairs, read_speeds
+from headgate.simulation.speeds import read_speeds
 from headgate.simulation.trace_files import read
 from headgate.simulation.traces import TraceJob, made
 from headgate.telemetry.store import Recorder

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headgate.errors import StorageError
-from headgate.studies import journal, report
+from headgate.errors import StorageError, UsageError
+from headgate.planning.interference import read_pairs
+from headgate.studies import journal, pair_table, report
 from headgate.studies.findings import Findings, between, findings
 from headgate.studies.journal import Journal, Measurement
 from headgate.studies.tables import tables
@@ -239,3 +240,24 @@ def test_a_full_disk_is_told_and_what_was_measured_is_kept(tmp_path: Path) -> No
     (tmp_path / journal.RESULTS).symlink_to("/dev/full")
     with pytest.raises(StorageError, match=r"No space left.*--resume"):
         Journal(tmp_path).add(kept[0])
+
+
+def test_pairs_are_kept_in_the_table_with_what_each_uses_alone(tmp_path: Path) -> None:
+    rates = {"solo": 10.0, "slice": 8.0}
+    alone = [cell(scenario, job) for scenario in rates for job in ("a", "b")]
+    both = cell("simultaneous", "a", "b")
+    kept = [measurement(each, 0, figures({each["workloads"][0]: rates[each["scenario"]]})) for each in alone]
+    kept.append(measurement(both, 0, figures({"a": 4.0, "b": 6.0})))
+    table = tmp_path / "pairs.json"
+    table.write_text(json.dumps({"": {"a": {"null": 1.0, "c": [0.25, 3.0]}}, "v100": {}}))
+    assert pair_table.keep(findings("made", about([*alone, both]), kept), table) == 1
+    found = read_pairs(table)
+    assert found.kept("", "a", "b") == pytest.approx(0.5)
+    assert found.kept("", "b", "a") == pytest.approx(0.75)
+    assert found.kept("", "a", "c") == 0.25  # as it was measured before, at another rate
+    assert found.solo[""]["a"]["gain_of_all_cores"] == pytest.approx(1.25)
+    assert found.solo[""]["a"]["cores"] == pytest.approx(1.0)
+    assert pair_table.keep(findings("alone", about(alone), kept[:-1]), tmp_path / "none") == 0
+    table.write_text("[1]")
+    with pytest.raises(UsageError, match="has no measured pairs"):
+        pair_table.keep(findings("made", about([*alone, both]), kept), table)

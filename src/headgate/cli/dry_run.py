@@ -24,6 +24,7 @@ from headgate.hub.state.gating import turns_in
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId, TaskId
 from headgate.planning.choosing import JobToPlan, choose
+from headgate.planning.interference import stored_pairs
 from headgate.plans import Plan
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
@@ -47,7 +48,8 @@ def plans(submission: Submission, cluster: Cluster, here: Node, home: Path) -> d
     if submission.cluster:
         cluster = calibrated(submission.cluster, cluster, here, home)
     found = {}
-    for each, choice in zip(asked, choose(asked, cluster, measured_on=here)):
+    chosen = choose(asked, cluster, measured_on=here, interference=stored_pairs(home))
+    for each, choice in zip(asked, chosen):
         if isinstance(choice, UsageError):
             raise choice
         found[each.job.name] = choice.plan

@@ -70,7 +70,13 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> flo
     show_default=True,
     help="Jobs not in --speeds are as fast as cores to the power of this.",
 )
-@click.option("--interference", type=_FILE, help="Measured throughput of pairs of jobs on one device: JSON.")
+@click.option(
+    "--pairs",
+    "--interference",
+    "pairs",
+    type=_FILE,
+    help="Measured throughput of pairs of jobs on one device: JSON, such as the `pairs.json` that studies write.",
+)
 @click.option("--share-gpus", is_flag=True, help="Jobs share GPUs by the policy, instead of waiting for them.")
 @click.option(
     "--restart",
@@ -110,7 +116,7 @@ def command(
     key: str | None,
     speeds: Path | None,
     exponent: float,
-    interference: Path | None,
+    pairs: Path | None,
     share_gpus: bool,
     restart: float,
     report: float | None,
@@ -136,7 +142,8 @@ def command(
              headgate simulate trace.csv --exponent 0.8
     """
     from headgate import simulation
-    from headgate.simulation.speeds import Interference, Speeds, read_pairs, read_speeds
+    from headgate.planning.interference import Interference, read_pairs
+    from headgate.simulation.speeds import Speeds, read_speeds
 
     nodes = _cluster(cluster)
     jobs = simulation.fitting(simulation.read(trace), nodes)
@@ -152,7 +159,7 @@ def command(
         profiles=profiles,
         measured_on=measured_on,
         speeds=Speeds(exponent, read_speeds(speeds) if speeds is not None else {}),
-        interference=read_pairs(interference) if interference is not None else Interference(),
+        interference=read_pairs(pairs) if pairs is not None else Interference(),
         restart_seconds=restart,
         prediction_error=error,
         startup_core_seconds=startup,

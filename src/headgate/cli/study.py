@@ -75,7 +75,9 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
                 2   bad input, or more time is planned than `budget` allows
                 130 interrupted
     """
-    from headgate.studies import grid, journal, running, studyfile
+    from headgate import runs
+    from headgate.planning.interference import STORED
+    from headgate.studies import grid, journal, pair_table, running, studyfile
 
     path = studyfile.path_of(file)
     study = studyfile.load(path)
@@ -115,6 +117,9 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
             click.echo(f"measurements kept: {count}; go on with: headgate study {file} --resume", err=True)
             return 130
         found = _conclude(kept, as_json)
+        table = runs.home() / STORED
+        if count := pair_table.keep(found, table):
+            click.echo(f"what {count} pairs cost each other: {table}", err=True)
     return int(any(cell.state == "failed" for cell in found.cells))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping
 
 from headgate.cluster import Cluster, Node
@@ -24,7 +23,7 @@ def candidates(
     profile: Profile | None = None,
     *,
     used: Collection[str] = (),
-    beside: Mapping[str, int] | None = None,
+    beside: Mapping[str, float] | None = None,
     measured_on: Node | None = None,
     most: int = 256,
 ) -> list[Plan]:
@@ -41,7 +40,7 @@ def candidates(
         job: Its limits, what it allows and its stated plan count.
         profile: What it costs.
         used: Names of nodes that other jobs have to themselves: nothing goes there.
-        beside: How many tasks of other jobs each of the other nodes has; None: nothing is known of that.
+        beside: How many tasks those of other jobs on each of the other nodes count for; None: nothing is known of that.
         measured_on: The node that the profile was measured on, to compare cores with; None: not known.
         most: Plans to name.
 
@@ -64,7 +63,7 @@ def candidates(
         looked.enumerate()
         return looked.ranked(most)
     if left := [node for node in cluster.nodes if node.name not in used]:
-        return _without_profile(Cluster(tuple(left)), job, Counter(beside))
+        return _without_profile(Cluster(tuple(left)), job, beside or {})
     raise UsageError(f"job {job.name!r}: other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes")
 
 
@@ -83,7 +82,7 @@ def tells(profile: Profile) -> bool:
     return bool(timed(profile) or profile.flops_per_sample)
 
 
-def _without_profile(cluster: Cluster, job: Job, beside: Counter[str]) -> list[Plan]:
+def _without_profile(cluster: Cluster, job: Job, beside: Mapping[str, float]) -> list[Plan]:
     if job.roles:
         return [place_roles(job, cluster.nodes, beside)]
     misfits = {node.name: reason for node in cluster.nodes if (reason := _misfit(node, job.limits)) is not None}
@@ -100,7 +99,7 @@ def _without_profile(cluster: Cluster, job: Job, beside: Counter[str]) -> list[P
         raise UsageError(f"job {job.name!r} fits on no node: {reasons}; lower its limits")
     if job.plan is not None:
         return [place(job.plan, fitting, beside)]
-    fitting.sort(key=lambda node: (-node.cores / (1 + beside[node.name]), node.name))
+    fitting.sort(key=lambda node: (-node.cores / (1 + beside.get(node.name, 0)), node.name))
     cores = job.limits.cores
     return [
         Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=(node.name,), cores_per_worker=cores)

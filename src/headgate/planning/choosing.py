@@ -13,6 +13,7 @@ from headgate.engines.program import program, source
 from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.planning.candidates import candidates, tells
+from headgate.planning.interference import Interference
 from headgate.planning.joining import alone
 from headgate.plans import Plan, Prediction
 from headgate.profiles import Profile
@@ -68,39 +69,44 @@ def choose(
     asked: Sequence[JobToPlan],
     cluster: Cluster,
     *,
-    used: Mapping[str, int] | None = None,
+    used: Mapping[str, Sequence[str]] | None = None,
     measured_on: Node | None = None,
+    interference: Interference | None = None,
 ) -> list[Choice | UsageError]:
     """The plans of the jobs of a run, in their order.
 
     Each is the best by the job's profile on the free nodes. Jobs that start at once divide these (`planning.jointly`).
-    Where no free node fits them they share all nodes. A job runs as one task, where the most cores are left for each,
+    Where no free node fits them they share all nodes. A job runs as one task, where the most cores are left for each
+    and, by `interference`, the least is lost to those beside it,
     in three cases: it has no profile, it fits nowhere by its profile, or its environment names another cluster.
 
     Args:
         asked: The jobs, their names unlike.
         cluster: The nodes.
-        used: How many tasks other jobs have on each node that is not free.
+        used: Names of other jobs on each node that is not free, one for each of their tasks.
         measured_on: The node that profiles were measured on.
+        interference: What jobs cost each other, by their names; None: nothing is known of that.
 
     Returns:
         For each job its choice, or why no plan of it can run.
     """
     found: dict[int, Choice | UsageError] = {}
     planned: dict[int, _Informed] = {}
-    taken = Counter(used)
-    beside = Counter(used)
+    there = {node: list(names) for node, names in (used or {}).items()}
+    taken = Counter({node: len(names) for node, names in there.items()})
+    pairs = interference or Interference()
     for i, each in enumerate(asked):
         if each.profile is not None and tells(each.profile) and _may_choose(each, cluster):
             planned[i] = _Informed(each.job, each.profile)
             continue
         try:
-            choice = found[i] = _uninformed(each, cluster, beside)
+            choice = found[i] = _uninformed(each, cluster, _crowds(each.job, cluster, there, pairs))
         except UsageError as error:
             found[i] = error
         else:
             goes_to = (*choice.plan.worker_nodes, *choice.plan.server_nodes)
-            beside.update(goes_to)
+            for name in goes_to:
+                there.setdefault(name, []).append(each.job.name)
             if starts_at_once(each.job):
                 taken.update(goes_to)
     now = [i for i, each in planned.items() if starts_at_once(each.job)]
@@ -120,7 +126,12 @@ class _Informed(NamedTuple):
     profile: Profile
 
 
-def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, int]) -> Choice:
+def _crowds(job: Job, cluster: Cluster, there: Mapping[str, Sequence[str]], pairs: Interference) -> dict[str, float]:
+    """How many tasks those on each node count for to a job."""
+    return {node.name: pairs.crowd(node.kind, job.name, there.get(node.name, ())) for node in cluster.nodes}
+
+
+def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, float]) -> Choice:
     job = asked.job
     plan = candidates(cluster, job, beside=beside)[0]
     found = program(job) if source(job) is not None else None

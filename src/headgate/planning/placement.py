@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
@@ -17,7 +17,7 @@ from headgate.roles import Role
 from headgate.units import say_bytes
 
 
-def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, int] | None = None) -> Plan:
+def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, float] | None = None) -> Plan:
     """A plan with a node for each task; one that names its nodes keeps them.
 
     Each worker in turn goes where it has the most cores to itself, each server where the fewest workers are.
@@ -25,10 +25,10 @@ def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, int] | None = 
     Args:
         plan: What to place.
         nodes: At least one.
-        beside: How many tasks of other jobs each node has, which count as if they were workers of this one.
+        beside: How many workers of this job the tasks of other jobs on each node count for.
     """
     workers = plan.worker_nodes or with_more((), plan.workers, nodes, plan.cores_per_worker, beside)
-    taken, servers = Counter(beside) + Counter(workers), list(plan.server_nodes)
+    taken, servers = _with(beside, workers), list(plan.server_nodes)
     served = Counter(servers)
     while len(servers) < plan.servers:
         servers.append(for_server(nodes, taken, served))
@@ -56,7 +56,7 @@ class _Room:
         return ""
 
 
-def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, int] | None = None) -> Plan:
+def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | None = None) -> Plan:
     """The plan of a job that is made of roles: a node for each task, in the order of the roles.
 
     Tasks that ask for most go first. Each goes where the most cores are left, among the nodes that have its memory, its
@@ -162,11 +162,11 @@ def with_more(
     count: int,
     nodes: Sequence[Node],
     cores: float | None = None,
-    beside: Mapping[str, int] | None = None,
+    beside: Mapping[str, float] | None = None,
 ) -> tuple[str, ...]:
     """Nodes of `count` workers whose first ones, `taken`, are placed already; `beside` as of `place`."""
     workers = list(taken[:count])
-    there = Counter(beside) + Counter(workers)
+    there = _with(beside, workers)
     ranked = [(_rank(node, there[node.name], cores), place) for place, node in enumerate(nodes)]
     heapify(ranked)
     while len(workers) < count:
@@ -178,19 +178,26 @@ def with_more(
     return tuple(workers)
 
 
-def for_worker(nodes: Sequence[Node], workers: Mapping[str, int], cores: float | None = None) -> str:
+def _with(beside: Mapping[str, float] | None, workers: Sequence[str]) -> defaultdict[str, float]:
+    there = defaultdict(float, beside or {})
+    for name in workers:
+        there[name] += 1
+    return there
+
+
+def for_worker(nodes: Sequence[Node], workers: Mapping[str, float], cores: float | None = None) -> str:
     """The node on which one more worker has the most cores: an equal part of them, or with `cores` for each what is
     left. Among equals it is the node with the fewest workers, then the first."""
     return min(nodes, key=lambda node: _rank(node, workers.get(node.name, 0), cores)).name
 
 
-def _rank(node: Node, there: int, cores: float | None) -> tuple[float, int]:
+def _rank(node: Node, there: float, cores: float | None) -> tuple[float, float]:
     """How soon a node with so many workers gets one more: the lowest first."""
     room = node.cores / (there + 1) if cores is None else node.cores - cores * there
     return -round(room, 6), there
 
 
-def for_server(nodes: Sequence[Node], workers: Mapping[str, int], servers: Mapping[str, int]) -> str:
+def for_server(nodes: Sequence[Node], workers: Mapping[str, float], servers: Mapping[str, int]) -> str:
     """The node with the fewest workers; of equal ones that with the fewest servers, then the most cores, then the
     first."""
     return min(nodes, key=lambda node: (workers.get(node.name, 0), servers.get(node.name, 0), -node.cores)).name

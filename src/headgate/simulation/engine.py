@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from headgate.cluster import Node
 from headgate.events import SetShare, StartTask
 from headgate.identifiers import JobId, TaskId
+from headgate.planning.interference import Interference
 from headgate.shares import WEIGHT_DEFAULT, Share, fill
 from headgate.simulation.modelled import Curve, Modelled
-from headgate.simulation.speeds import Interference, Speeds
+from headgate.simulation.speeds import Speeds
 from headgate.simulation.traces import TraceJob
 
 _AHEAD = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
@@ -132,7 +133,7 @@ class SimulatedEngine:
         self._stale_nodes: dict[str, None] = {}
         self._stale_tasks: dict[TaskId, RunningTask] = {}
         self._count = Counter[str]()  # tasks of each node
-        self._settled: dict[JobId, tuple[str, ...]] = {}  # nodes of jobs that have no started task yet
+        self._settled: dict[JobId, tuple[str, tuple[str, ...]]] = {}  # model and nodes of jobs with no started task yet
         self.gpus_held = 0
         self.cores_used = 0.0
 
@@ -141,7 +142,7 @@ class SimulatedEngine:
         gpus, threads, entitled = action.gpus or (), action.threads, action.entitled_cores
         task = RunningTask(action.task, work, action.node, gpus, action.share, threads, entitled, now, now)
         work.tasks[action.task] = self._tasks[action.task] = task
-        self._count.subtract(self._settled.pop(work.id, ()))
+        self._count.subtract(self._settled.pop(work.id, ("", ()))[1])
         self._count[action.node] += 1
         if self._modelled is not None and work.job.profile and len(work.tasks) == work.needs:
             work.curve = self._modelled.curve(work.job, [each.node for each in work.tasks.values()])
@@ -196,17 +197,28 @@ class SimulatedEngine:
             del self._on_cores[task.node][id]
             self._stale_nodes[task.node] = None
 
-    def settle_on(self, id: JobId, workers: int, gpus: int) -> tuple[str, ...]:
+    def settle_on(self, id: JobId, model: str, workers: int, gpus: int) -> tuple[str, ...]:
         """A node for each worker of a job that shares what it uses, and may still wait: where the fewest tasks are, or
-        are to be, for what there is, among those that have so many GPUs."""
+        are to be, for what there is, among those that have so many GPUs. Where pairs cost each other something, a task
+        counts for more."""
         found: list[str] = []
         for _ in range(workers):
-            fitting = (node for node in self._nodes.values() if len(node.gpus) >= gpus)
-            sizes = ((node.name, len(node.gpus) if gpus else node.cores) for node in fitting)
-            found.append(min(sizes, key=lambda each: (self._count[each[0]] + found.count(each[0])) / each[1])[0])
-        self._settled[id] = tuple(found)
+            fitting = [node for node in self._nodes.values() if len(node.gpus) >= gpus]
+            crowd = {node.name: self._crowd(node, model, gpus > 0) + found.count(node.name) for node in fitting}
+            sizes = {node.name: len(node.gpus) if gpus else node.cores for node in fitting}
+            found.append(min(crowd, key=lambda name: crowd[name] / sizes[name]))
+        self._settled[id] = model, tuple(found)
         self._count.update(found)
         return tuple(found)
+
+    def _crowd(self, node: Node, model: str, on_gpus: bool) -> float:
+        """How many tasks those on a node, or about to be there, count for to one more."""
+        if not self._interference:
+            return self._count[node.name]
+        there = [task.work.job.model for task in self._tasks.values() if task.node == node.name]
+        there += [soon for soon, nodes in self._settled.values() for name in nodes if name == node.name]
+        device = node.gpus[0].name.lower() if on_gpus else node.kind
+        return self._interference.crowd(device, model, there)
 
     def relative(self, work: Work, cores: float) -> float:
         """What so many cores of each of its tasks bring a job, over all that they can use."""
@@ -239,7 +251,7 @@ class SimulatedEngine:
             self.cores_used += given[task.id] - task.cores
             task.use(now, given[task.id])
         for task in tasks.values():
-            kept = self._kept(node, task) if self._interference.pairs and not task.work.starting else 1.0
+            kept = self._kept(node, task) if self._interference and not task.work.starting else 1.0
             task.speed = kept * self.relative(task.work, task.cores)
 
     def _kept(self, node: Node, task: RunningTask) -> float:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headgate.cluster import Node
+from headgate.planning.interference import Interference
 from headgate.profiles import Profile
 from headgate.simulation.modelled import Modelled
-from headgate.simulation.speeds import Interference, Speeds
+from headgate.simulation.speeds import Speeds
 from headgate.simulation.traces import TraceJob
 
 LARGEST_ERROR = 10.0

@@ -367,4 +367,4 @@ class _Simulation:
         plan = self._specs.spec(job)[1]
         if not self._shares(job):
             return plan  # the queue finds its nodes when there is room
-        return replace(plan, worker_nodes=self._engine.settle_on(work.id, *self._specs.divided(job)))
+        return replace(plan, worker_nodes=self._engine.settle_on(work.id, job.model, *self._specs.divided(job)))

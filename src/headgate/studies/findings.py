@@ -333,7 +333,7 @@ def _sharing(
         dominance=_of_blocks(lambda block: phi(most, block) / phi(least, block), blocks),
         most=most,
         least=least,
-        floor=max(floors.of(("simultaneous",), job, "step") for job in cell.workloads),
+        floor=max(floors.of(("simultaneous", "solo"), job, "step") for job in cell.workloads),
         cause=_cause(cell, *(priorities.get(job, 1.0) for job in (most, least))),
         verdicts={job: _verdict(cell, job) for job in cell.workloads},
     )

@@ -103,7 +103,9 @@ def cells(study: Study) -> list[Cell]:
 def is_baseline(study: Study, cell: Cell) -> bool:
     """Whether each axis has its first value: what others are compared with."""
     first = axes(study)
-    return cell.scenario != "slice" and all(first[axis][0] == value for axis, value in cell.values)
+    if cell.scenario == "slice" or (cell.scenario == "simultaneous" and len(cell.workloads) < len(study.workloads)):
+        return False  # of many pairs none is repeated
+    return all(first[axis][0] == value for axis, value in cell.values)
 
 
 def axes(study: Study) -> dict[str, tuple[str, ...]]:
@@ -118,14 +120,19 @@ def axes(study: Study) -> dict[str, tuple[str, ...]]:
 
 def _cells(study: Study) -> Iterator[Cell]:
     names = tuple(each.job.name for each in study.workloads)
-    scenarios: tuple[CellScenario, ...] = study.scenarios
-    if "simultaneous" in scenarios:  # which is compared with each job alone, on all cores and on its part of them
-        scenarios = tuple(dict.fromkeys(("solo", "slice", *scenarios)))
+    scenarios: dict[CellScenario, None] = {}
+    for asked in study.scenarios:
+        if asked == "simultaneous" or asked == "pairs":
+            # Compared with each job alone, on all cores and on its part of them.
+            scenarios |= dict.fromkeys(("solo", "slice", "simultaneous"))
+        else:
+            scenarios[asked] = None
+    at_once = list(itertools.combinations(names, 2)) if "pairs" in study.scenarios else [names]
     every = axes(study)
     for scenario in scenarios:
         here = [axis for axis in every if _ONLY_IN.get(axis, scenario) == scenario]
         for values in itertools.product(*(every[axis] for axis in here)):
-            for each in [names] if scenario == "simultaneous" else [(name,) for name in names]:
+            for each in at_once if scenario == "simultaneous" else [(name,) for name in names]:
                 cell = Cell(scenario, each, tuple(zip(here, values, strict=True)))
                 if not any(_matches(cell, left_out) for left_out in study.skip):
                     yield cell
@@ -154,7 +161,8 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
     if "cores" in values:
         measured = [_at_most(job, float(values["cores"])) for job in measured]
     if cell.scenario == "slice":
-        measured = [_at_most(job, _cores(study) / len(study.workloads)) for job in measured]
+        parts = 2 if "pairs" in study.scenarios else len(study.workloads)
+        measured = [_at_most(job, _cores(study) / parts) for job in measured]
     if cell.scenario == "distributed":
         plan = _plan(values.get("strategy", "allreduce"), study.workers)
         allow: frozenset[Allowed] = frozenset({"async"} if not plan.synchronous else ())
@@ -337,5 +345,5 @@ def _cuts(study: Study) -> Iterator[tuple[str, Study]]:
             yield f"`{axis}` ({len(values)} values) to one", replace(study, vary={**study.vary, axis: values[:1]})
     if len(study.scenarios) > 1:
         yield f"`scenarios` to {study.scenarios[0]}", replace(study, scenarios=study.scenarios[:1])
-    if len(study.workloads) > 1 and "simultaneous" not in study.scenarios:
+    if len(study.workloads) > 1 and not {"simultaneous", "pairs"} & {*study.scenarios}:
         yield f"`workloads` to {study.workloads[0].job.name}", replace(study, workloads=study.workloads[:1])

@@ -20,7 +20,7 @@ from headgate.jobfile import JobDraft, JobEntry, ProgressEntry
 from headgate.jobs import NAME_PATTERN, Job
 from headgate.userfile import Entry, Place, UserFile, Whole, suggestion
 
-Scenario = Literal["solo", "distributed", "shared", "simultaneous"]
+Scenario = Literal["solo", "distributed", "shared", "simultaneous", "pairs"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 UNLIMITED = "none"
 """The value of an axis that lifts a limit, or leaves something out."""
@@ -105,8 +105,8 @@ class StudyFile(Entry):
     workloads: Annotated[list[WorkloadEntry], Field(min_length=1)]
     """What is measured."""
     scenarios: Annotated[list[Scenario], Field(min_length=1)] = ["solo"]
-    """How: each workload alone (`solo`), in several workers (`distributed`), beside the `background` (`shared`), or all
-    of them at once (`simultaneous`)."""
+    """How: each workload alone (`solo`), in several workers (`distributed`), beside the `background` (`shared`), all of
+    them at once (`simultaneous`), or each two of them at once (`pairs`)."""
     background: list[WorkloadEntry] = []
     """What runs beside each workload in the scenario `shared`. It has to last longer than the workload; then it is
     ended."""
@@ -323,8 +323,7 @@ def _check(
     """Note what does not go together."""
     if "shared" in told.scenarios and not told.background:
         file.problem(("scenarios",), "found `shared` without a `background`", "say what runs beside each workload")
-    if "simultaneous" in told.scenarios and len(entries) == 1:
-        file.problem(("scenarios",), "found `simultaneous` with one workload", "give at least two")
+    _check_at_once(file, told.scenarios, len(entries))
     if told.mitigate and "simultaneous" not in told.scenarios:
         file.problem(("mitigate",), "found no scenario `simultaneous`", "add it to `scenarios`: no other is mitigated")
     _check_skip(file, told, vary, entries)
@@ -366,6 +365,15 @@ def _check_skip(
                     known = ", ".join(there.get(key, ()))
                     cure = f"expected one of {known}" if known else f"nothing varies {key}: remove it"
                     file.problem(("skip", index, key), f"found {value!r}", cure)
+
+
+def _check_at_once(file: UserFile, scenarios: Sequence[str], workloads: int) -> None:
+    for scenario in ("simultaneous", "pairs"):
+        if scenario in scenarios and workloads == 1:
+            file.problem(("scenarios",), f"found `{scenario}` with one workload", "give at least two")
+    if {"simultaneous", "pairs"} <= {*scenarios} and workloads > 2:
+        cure = "make two studies: their parts of the cores differ"
+        file.problem(("scenarios",), "found `simultaneous` and `pairs`", cure)
 
 
 def _one_of(*names: str) -> Callable[[str], str | None]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -43,6 +42,7 @@ from headgate.identifiers import JobId
 from headgate.jobs import Job
 from headgate.planning.candidates import tells
 from headgate.planning.choosing import Choice, JobToPlan, choose, grown, has_choice, starts_at_once
+from headgate.planning.interference import Interference, stored_pairs
 from headgate.planning.joining import alone
 from headgate.planning.moving import Move, Standing, better
 from headgate.plans import Plan
@@ -97,16 +97,26 @@ class Choosing(Component):
         for task in self._work:
             task.cancel()
 
-    def used(self, cluster: Cluster, besides: JobId | None = None) -> Counter[str]:
-        """How many tasks jobs other than `besides` have on each node of these: those that run, or are about to."""
+    def used(self, cluster: Cluster, besides: JobId | None = None) -> dict[str, list[str]]:
+        """Names of jobs other than `besides` on each node of these, one for each task of those that run, or are about
+        to."""
         names = {node.name for node in cluster.nodes}
-        found: Counter[str] = Counter()
+        found: dict[str, list[str]] = {}
         for job, plan in self._plans.items():
             _, live = self._live_runs.find(job)
             soon = live.state == "waiting" and (live.attempt > 0 or starts_at_once(live.spec))
             if job != besides and (soon or live.state in ("running", "stopping")):
-                found.update(name for name in (*plan.worker_nodes, *plan.server_nodes) if name in names)
+                for name in (*plan.worker_nodes, *plan.server_nodes):
+                    if name in names:
+                        found.setdefault(name, []).append(job.name)
         return found
+
+    def _pairs(self) -> Interference:
+        """What jobs cost each other, as studies have found so far."""
+        try:
+            return stored_pairs(self._home)
+        except UsageError:  # `headgate study` says what is wrong with it
+            return Interference()
 
     # --- answering --------------------------------------------------------------------------------------------------
 
@@ -134,7 +144,7 @@ class Choosing(Component):
             task.add_done_callback(self._work.discard)
         else:  # at once, for there is nothing to search
             asked = [self._ask(action, None) for action in actions]
-            self._told(actions, choose(asked, cluster, used=self.used(cluster)))
+            self._told(actions, choose(asked, cluster, used=self.used(cluster), interference=self._pairs()))
 
     def _profiled(self, action: PlanJob, cluster: Cluster) -> bool:
         run, live = self._live_runs.find(action.job)
@@ -164,13 +174,14 @@ class Choosing(Component):
             used = self.used(cluster)
             if run.submission.cluster:
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
-            search = partial(choose, used=used, measured_on=self._machine)
+            pairs = self._pairs()
+            search = partial(choose, used=used, measured_on=self._machine, interference=pairs)
             try:
                 found = await asyncio.to_thread(search, asked, cluster)
             except Exception as error:  # noqa: BLE001  # a profile is odd: its job runs all the same
                 self._live_runs.failed("no plan was searched for", error, run.id)
                 plain = [replace(each, profile=None) for each in asked]
-                found = await asyncio.to_thread(partial(choose, used=used), plain, cluster)
+                found = await asyncio.to_thread(partial(choose, used=used, interference=pairs), plain, cluster)
             self._told(actions, found)
 
     def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:

@@ -1,0 +1,84 @@
+"""What pairs of workloads cost each other in a study, into the table that placement and simulations read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import StorageError
+from headgate.planning.interference import ALONE, SOLO, read_pairs
+from headgate.studies.findings import CellSharing, Findings, StudyCell
+
+_DEVICE = ""
+"""Cores of any node."""
+
+
+def keep(found: Findings, path: Path) -> int:
+    """Add the pairs of a study to a table: those that ran with the first value of each axis. Rows of the same names are
+    replaced. Returns how many pairs there were.
+
+    Raises:
+        UsageError: The file has another content.
+        StorageError: It cannot be written.
+    """
+    first = {axis: values[0] for axis, values in found.about["axes"].items()}
+    pairs = [each for each in found.sharing if len(each.phi) == 2 and all(first[k] == v for k, v in each.values)]
+    if not pairs:
+        return 0
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    if path.exists():
+        read_pairs(path)
+        table = json.loads(path.read_text())
+    rows = table.setdefault(_DEVICE, {})
+    cells = {(cell.scenario, cell.workloads, cell.values): cell for cell in found.cells if not cell.is_repeat}
+    for pair in pairs:
+        for job in pair.phi:
+            _alone(rows.setdefault(job, {ALONE: 1.0}), job, pair, cells)
+    for pair in pairs:
+        (job, kept), (other, others) = ((name, phi.value * rows[name][ALONE]) for name, phi in pair.phi.items())
+        rows[job][other], rows[other][job] = [kept, others], [others, kept]
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(json.dumps(table, indent=1) + "\n")
+        draft.replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    return len(pairs)
+
+
+def _alone(row: dict[str, Any], job: str, pair: CellSharing, cells: Mapping[Any, StudyCell]) -> None:
+    """Note a job's rate alone on half of the cores, and what it uses alone. What was measured before is brought to that
+    rate."""
+    half, whole = (cells[scenario, (job,), pair.values] for scenario in ("slice", "solo"))
+    steps, all_steps = (_mean(cell.seconds(job, "step").values()) for cell in (half, whole))
+    scale = 1.0 / steps / row[ALONE]
+    for other, (own, theirs) in ((k, v) for k, v in row.items() if k not in (ALONE, SOLO)):
+        row[other] = [own * scale, theirs]
+    row[ALONE] = 1.0 / steps
+    cpu, step = whole.mean(job, "cpu_seconds_per_step"), whole.mean(job, "step_seconds")
+    figures = {
+        "gain_of_all_cores": steps / all_steps,
+        "cpu_seconds_per_step": cpu,
+        "cores": cpu / step if cpu is not None and step else None,
+        "memory_bytes": whole.mean(job, "memory_peak_bytes"),
+        "disk_bytes_per_second": _of_nodes(whole, "disk_read", "disk_write"),
+        "network_bytes_per_second": _of_nodes(whole, "net_in", "net_out"),
+    }
+    row[SOLO] = {name: value for name, value in figures.items() if value is not None}
+
+
+def _mean(values: Any) -> float:
+    known = list(values)
+    return float(sum(known) / len(known))
+
+
+def _of_nodes(cell: StudyCell, *columns: str) -> float | None:
+    """The mean of what all nodes did while a job was alone; None where nothing is known."""
+    told = [
+        sum(node[column][0] or 0.0 for node in figures["nodes"].values() for column in columns)
+        for figures in cell.figures.values()
+    ]
+    return _mean(told) if told else None
