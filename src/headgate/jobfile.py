@@ -178,6 +178,8 @@ class JobEntry(Entry):
     """What the job's tasks are boxed in: `process`, `container`, or the name of a plug-in."""
     image: Text | None = None
     """The image of the job's containers; `host` stands for what is installed on the machine."""
+    runtime: Text | None = None
+    """What runs the job's containers, as the Docker daemon calls it, such as `runsc`; without it, its default."""
     mounts: list[Text] = []
     """Files and folders that the job's containers see: `/data`, `~/data:/mnt`, `/data:rw`."""
     prove: bool = False
@@ -206,6 +208,7 @@ TEXTS = {
     "name",
     "isolation",
     "image",
+    "runtime",
     "mounts",
     "script",
     "run",
@@ -341,8 +344,8 @@ class JobDraft:
 
     def check_isolation(self) -> None:
         entry = self.entry
-        if self.well("isolation", "image", "mounts"):
-            for key, found, cure in against_isolation(entry.isolation, entry.image, self._mounts()):
+        if self.well("isolation", "image", "runtime", "mounts"):
+            for key, found, cure in against_isolation(entry.isolation, entry.image, entry.runtime, self._mounts()):
                 self.problem(key, found, cure)
 
     def _mounts(self) -> tuple[str, ...]:
@@ -392,6 +395,7 @@ class JobDraft:
             encrypt=entry.encrypt,
             isolation=entry.isolation,
             image=entry.image,
+            runtime=entry.runtime,
             mounts=self._mounts(),
             prove=entry.prove,
             pausable=entry.pausable,

@@ -182,6 +182,8 @@ class Job:
         isolation: What its tasks are boxed in: `process`, `container`, or a plug-in's; None: `process`.
         image: What its containers are made of: an image that is on the machine; None, `host`: what the machine has
             installed.
+        runtime: What its containers are run with, by the name that the Docker daemon has for it, such as `runsc`; None:
+            the daemon's default.
         mounts: What its containers see besides its folder: `PATH`, under the same path, or `PATH:OTHER`, under another;
             with `:rw` to be written.
         prove: Whether it is proved who slows it, by holding each neighbour for short moments.
@@ -220,6 +222,7 @@ class Job:
     encrypt: bool = True
     isolation: str | None = None
     image: str | None = None
+    runtime: str | None = None
     mounts: tuple[str, ...] = ()
     prove: bool = False
     pausable: bool = True
@@ -262,7 +265,7 @@ class Job:
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         if (wrong := goals.against(self.progress.metric, self.progress.goal, self.progress.better)) is not None:
             raise ValueError(f"job {self.name!r}: `progress.goal`: {wrong[0]}; {wrong[1]}")
-        for what, found, cure in against_isolation(self.isolation, self.image, self.mounts):
+        for what, found, cure in against_isolation(self.isolation, self.image, self.runtime, self.mounts):
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         for what, found, cure in against_plan(self.plan, self.limits, self.allow) if self.plan is not None else ():
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
@@ -387,14 +390,16 @@ def against_roles(job: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def against_isolation(
-    isolation: str | None, image: str | None, mounts: Collection[str]
+    isolation: str | None, image: str | None, runtime: str | None, mounts: Collection[str]
 ) -> Iterator[tuple[str, str, str]]:
     """What of a container's fields cannot be had: the field, what was found, and the cure."""
-    for what, given in (("image", image is not None), ("mounts", bool(mounts))):
+    for what, given in (("image", image is not None), ("runtime", runtime is not None), ("mounts", bool(mounts))):
         if given and isolation in (None, "process"):
             yield what, "only containers have it", "add `isolation: container`, or leave it out"
     if image is not None and not re.fullmatch(r"[a-z0-9][\w./:@-]*", image):
         yield "image", f"found {image!r}", "give the name of an image, such as pytorch/pytorch:2.4.0, or host"
+    if runtime is not None and not re.fullmatch(r"[\w.-]+", runtime):
+        yield "runtime", f"found {runtime!r}", "give the name of a runtime of the Docker daemon, such as runsc"
     for mount in mounts:
         if not os.path.isabs(Mount.of(mount).source):
             cure = (
@@ -457,7 +462,7 @@ def _check_types(job: Any) -> None:
         *((name, isinstance(getattr(job, name), str), "text") for name in ("name", "workdir")),
         *(
             (name, isinstance(getattr(job, name), str | None), "text or None")
-            for name in ("script", "python", "after", "share", "isolation", "image")
+            for name in ("script", "python", "after", "share", "isolation", "image", "runtime")
         ),
         (
             "run",

@@ -28,6 +28,11 @@ from headgate.errors import UsageError
     "--image", help="container: an image, pytorch/pytorch, or host (default): what this machine has installed."
 )
 @click.option(
+    "--runtime",
+    metavar="NAME",
+    help="container: what runs it, as the Docker daemon calls it, such as runsc; its default otherwise.",
+)
+@click.option(
     "--mount",
     "mounts",
     metavar="PATH[:OTHER][:rw]",
@@ -56,6 +61,7 @@ def command(
     memory: str | None,
     isolation: str | None,
     image: str | None,
+    runtime: str | None,
     mounts: tuple[str, ...],
     stop_signal: str | None,
     launch: str | None,
@@ -98,7 +104,9 @@ def command(
 
     said = placement.PlacementOptions(**where)
     jobs = running.read(targets, ctx.meta["asked"], name, cores, memory)
-    jobs = running.launches(running.boxed(jobs, isolation, image, mounts, stop_signal), launch, batch, parameters)
+    jobs = running.launches(
+        running.boxed(jobs, isolation, image, runtime, mounts, stop_signal), launch, batch, parameters
+    )
     if said.states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
         raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`, `allow:` and `moves:`")
     running.hint_at_misplaced(ctx, jobs)

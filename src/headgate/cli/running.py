@@ -32,12 +32,13 @@ def boxed(
     jobs: list[Job],
     isolation: str | None,
     image: str | None,
+    runtime: str | None,
     mounts: Sequence[str],
     stops: str | None,
 ) -> list[Job]:
     """The jobs, boxed in and asked to end as the command line says; where it says nothing, as they were."""
     added = tuple(str(Mount.of(mount, os.getcwd())) for mount in mounts)
-    return _with(jobs, added, isolation=isolation, image=image, stop_signal=stops)
+    return _with(jobs, added, isolation=isolation, image=image, runtime=runtime, stop_signal=stops)
 
 
 def launches(jobs: list[Job], launch: str | None, batch: str | None, parameters: str | None) -> list[Job]:

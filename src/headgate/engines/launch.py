@@ -222,6 +222,7 @@ def launch(
         place=place,
         isolation=job.isolation or "",
         image=job.image or HOST_IMAGE,
+        runtime=job.runtime,
         reads=reads,
         writes=writes,
         mounts=tuple(map(Mount.of, job.mounts)),

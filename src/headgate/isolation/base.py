@@ -34,6 +34,7 @@ class Launch:
         place: Where on this machine it runs; None: on the machine as it is.
         isolation: What it is boxed in, as `Isolation.name`; empty: what its engine boxes in by itself.
         image: What a container is made of: an image that is on this machine, or `HOST_IMAGE`.
+        runtime: What a container is run with, as its daemon calls it; None: the daemon's default.
         reads: Files and folders that it has to see, where not all of this machine's are seen.
         writes: Those that it has to write as well; so is its folder.
         mounts: What its user named besides: it is not started where one is not there.
@@ -50,6 +51,7 @@ class Launch:
     place: Place | None = None
     isolation: str = ""
     image: str = HOST_IMAGE
+    runtime: str | None = None
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()

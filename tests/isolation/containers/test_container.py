@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,7 +168,7 @@ def test_under_v2_a_weight_survives_what_docker_makes_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runtimes", "linear"),
+    ("components", "linear"),
     [
         ({"runc": "1.1.5+ds1"}, True),
         ({"runc": "1.3.1", "containerd": "2.1.4"}, True),
@@ -178,14 +180,14 @@ def test_under_v2_a_weight_survives_what_docker_makes_of_it() -> None:
         ({}, False),
     ],
 )
-def test_how_weights_come_of_shares_is_told_by_the_runtime(runtimes: Mapping[str, str], linear: bool) -> None:
-    assert limits.are_linear(runtimes) is linear
+def test_how_weights_come_of_shares_is_told_by_the_runtime(components: Mapping[str, str], linear: bool) -> None:
+    assert limits.are_linear(components) is linear
 
 
 def test_the_daemon_says_which_version_of_its_runtime_it_has(isolation: ContainerIsolation) -> None:
     isolation.check()
     said = subprocess.run(["runc", "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
-    assert isolation._connected().runtimes["runc"] == said
+    assert isolation._connected().components["runc"] == said
 
 
 def test_under_v2_what_is_around_a_container_has_every_controller(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,6 +536,49 @@ def test_without_a_daemon_it_is_said_what_to_do(
     assert re.search(said, isolation.uncontrolled()[0])
 
 
+# --- runtimes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_runtime_that_the_daemon_lacks_is_refused_with_those_it_has(
+    isolation: ContainerIsolation, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        IsolationError, match=r"`runtime`: the Docker daemon at .* has no 'kata'; expected one of .*runc"
+    ):
+        isolation.start(launch("true", tmp_path, runtime="kata"), NOTHING, 1)
+
+
+@pytest.mark.long
+def test_a_runtime_with_a_kernel_of_its_own_is_limited_held_asked_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    if (runsc := shutil.which("runsc")) is None:
+        pytest.skip("gVisor is not installed (apt-get install runsc)")
+    options = ["--network=host", "--fsgofer-host-uds"]
+    config = tmp_path / "daemon.json"
+    config.write_text(json.dumps({"runtimes": {"runsc": {"path": runsc, "runtimeArgs": options}}}))
+    with own_dockerd("--config-file", str(config)) as dockerd:
+        isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
+        waits = "trap 'echo asked; exit 3' TERM; echo $(uname -r); while :; do sleep 0.1; done"
+        with closing(run(isolation, launch(waits, tmp_path, runtime="runsc"), Share(cpu_weight=100))) as task:
+            task.said("4.4.0")  # gVisor's version of Linux
+            assert task.box.apply(Share(cpu_weight=50, cpu_cap_cores=0.5, memory_bytes=512 * MIB)) == ()
+            folders = task.box.cgroups
+            v1 = layout.find_layout(Path("/sys/fs/cgroup")).mode == "v1"
+            limit, quota = ("memory.limit_in_bytes", "cpu.cfs_quota_us") if v1 else ("memory.max", "cpu.max")
+            assert (folders["memory"] / limit).read_text().strip() == str(512 * MIB)
+            assert int((folders["cpu"] / quota).read_text().split()[0]) > 0, "a cap"
+            assert task.box.hold()
+            task.box.release()
+            task.box.ask(signal.SIGTERM)
+            task.said("asked")
+            assert task.ended().code == 3
+        killed = run(isolation, launch("echo ready; sleep 600", tmp_path, runtime="runsc"))
+        killed.said("ready")
+        killed.box.kill()
+        assert killed.ended().signal == signal.SIGKILL
+        killed.close()
+    assert not any(folder.exists() for folder in groups())
+
+
 # --- nodes of a lab ---------------------------------------------------------------------------------------------------
 
 
@@ -627,6 +672,8 @@ LEARNS = """
     [
         ({"image": "x"}, "`image`: only containers have it; add `isolation: container`"),
         ({"isolation": "container", "image": "No Such"}, "`image`: found 'No Such'; give the name of an image"),
+        ({"runtime": "runsc"}, "`runtime`: only containers have it; add `isolation: container`"),
+        ({"isolation": "container", "runtime": "a b"}, "`runtime`: found 'a b'; give the name of a runtime"),
         ({"isolation": "container", "mounts": ("data",)}, "`mounts`: found 'data'; give an absolute path"),
         ({"isolation": "container", "mounts": "/data"}, "`mounts` is '/data'; expected a list of texts"),
     ],

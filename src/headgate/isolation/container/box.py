@@ -9,7 +9,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +35,9 @@ REMOVAL_SECONDS = 1.0
 KERNEL_LOG = "/dev/kmsg"
 _RECORD_BYTES = 8192
 _KILL = re.compile(rb"oom-kill:.*oom_memcg=([^,]*),task_memcg=([^,]*),")
+_SHARE_THE_KERNEL = frozenset(
+    {"runc", "crun", "youki", "nvidia", "io.containerd.runc.v2", "io.containerd.runtime.v1.linux"}
+)
 _SIGNALS = frozenset(int(number) for number in signal.valid_signals())
 
 
@@ -49,6 +52,7 @@ class Container:
         pid: Of its first process, as this machine counts; 0 where it has ended before that could be seen.
         cgroups: Its cgroups, as far as this process can see them.
         outer: The cgroup that these are in and that outlives them; None: one of Docker's.
+        runtime: What its user has it run with; None: the daemon's default.
         machine: What its limits are reckoned for.
         parent: What `outer` was found by.
         where: What has run out of memory when it is killed for want of some, below its own limit.
@@ -60,9 +64,15 @@ class Container:
     pid: int
     cgroups: Cgroups
     outer: Cgroups | None
+    runtime: str | None
     machine: limits.DockerHost
     parent: Parent
     where: str
+
+    @property
+    def has_own_kernel(self) -> bool:
+        """Whether its processes are none of this machine's, and its runtime may not know how to change limits."""
+        return self.runtime is not None and self.runtime not in _SHARE_THE_KERNEL
 
 
 class ContainerBox(Box):
@@ -89,6 +99,7 @@ class ContainerBox(Box):
         self._closed = False
         self._holding = threading.Lock()
         self._held = False
+        self._by_cgroups = False
         self._ending = False  # it was asked to, or is killed: it is held no more
         self._killed = threading.Event()
         self._used = MemoryRecord()
@@ -124,7 +135,7 @@ class ContainerBox(Box):
             refused: list[str] = []
             docker = self._limit_unmanaged(share, refused)
             for part in self._allowed(docker, refused):
-                self._update(limits.changes(part, self._container.machine), refused)
+                self._change_share(part, refused)
             lines = [self._limit_disk(share, refused)] if share.disk_bytes_per_second is not None else []
             if isinstance(share.gpu_fraction, float | int):
                 lines.append(f"GPU fraction {share.gpu_fraction:g}: not limited")
@@ -138,12 +149,33 @@ class ContainerBox(Box):
         if wanted is not None and not isinstance(wanted, Unlimited) and held is not None and held > wanted:
             refused.append(memory_refusal(wanted, held))
             share = replace(share, memory_bytes=None)
-        together = limits.changes(share, self._container.machine)
-        if not together:
+        if not limits.changes(share, self._container.machine):
             return ()
         problems: list[str] = []
-        self._update(together, problems)
+        self._change_share(share, problems)
         return limits.parts(share) if problems else ()
+
+    def _change_share(self, share: Share, refused: list[str]) -> None:
+        def write() -> None:
+            for part in limits.parts(share):
+                self._enclosure.apply(part)
+
+        self._change(limits.changes(share, self._container.machine), write, refused)
+
+    def _change(self, changes: Mapping[str, object], write: Callable[[], object], refused: list[str]) -> None:
+        """Have Docker change limits. A runtime with a kernel of its own may not know how, as runsc does not: then
+        they are written to the container's cgroups."""
+        problems: list[str] = []
+        if not self._by_cgroups:
+            self._update(changes, problems)
+        if self._by_cgroups or (problems and self._container.has_own_kernel):
+            try:
+                write()
+            except IsolationError as error:
+                problems = problems or [str(error)]
+            else:
+                self._by_cgroups, problems = True, []
+        refused += problems
 
     def _limit_unmanaged(self, share: Share, refused: list[str]) -> Share:
         """Limit the memory where Docker has no say in it; what Docker is to change then."""
@@ -193,7 +225,7 @@ class ContainerBox(Box):
             writes = self._enclosure.pin_writes(cpus)
             if writes is None:
                 return ("CPU set: no cpuset controller on this machine",)
-            self._update({"cpuset_cpus": writes[0].text}, refused)
+            self._change({"cpuset_cpus": writes[0].text}, lambda: self._enclosure.pin(cpus), refused)
             if refused and not self._over:
                 raise IsolationError(f"{self.task}: {refused[0]}")
             return ()
@@ -234,7 +266,11 @@ class ContainerBox(Box):
     def ask(self, number: int) -> None:
         self._ending = True
         self.release()
-        if not self._over and self._leader is not None:
+        if self._over:
+            return
+        if self._container.has_own_kernel:
+            self._signal(number)
+        elif self._leader is not None:
             asked = receivers(self._leader, number, self._enclosure.pids())
             self._asked += [process.pid for process in asked]
             processes.send(asked, number)
@@ -242,8 +278,20 @@ class ContainerBox(Box):
     def terminate(self) -> None:
         self._ending = True
         self.release()
-        if not self._over and self.cgroups:
+        if self._over or not self.cgroups:
+            return
+        if self._container.has_own_kernel:
+            self._signal(signal.SIGTERM)
+        else:
             self._enclosure.terminate(but=self._asked)
+
+    def _signal(self, number: int) -> None:
+        """Have its runtime signal the first process, which only the runtime sees."""
+        try:
+            self._daemon.kill(self._container.id, number)
+        except IsolationError:
+            if not self._over:
+                raise
 
     def kill(self) -> None:
         if self._closed:

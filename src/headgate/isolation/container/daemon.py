@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import struct
 import threading
@@ -79,8 +80,10 @@ class Daemon:
         self.version = str(info.get("ServerVersion"))
         self.driver = str(info.get("CgroupDriver"))
         """What makes its cgroups: `cgroupfs` or `systemd`."""
-        self.runtimes = {str(each["Name"]): str(each["Version"]) for each in about.get("Components") or ()}
-        """Versions of what it runs containers with, and of its other parts."""
+        self.components = {str(each["Name"]): str(each["Version"]) for each in about.get("Components") or ()}
+        """Versions of its parts; one of them is what it runs containers with by default."""
+        self.runtimes = frozenset(map(str, info.get("Runtimes") or ()))
+        """Names of what it can run containers with."""
         if any("rootless" in option for option in info.get("SecurityOptions") or ()):
             raise IsolationError(
                 f"the Docker daemon at {url} is a rootless one, whose files and limits are not this user's; "
@@ -179,9 +182,10 @@ class Daemon:
         with self._asking("unpause a container"):
             self._api.unpause(id)
 
-    def kill(self, id: str) -> None:
-        with self._asking("kill a container"):
-            self._api.kill(id)
+    def kill(self, id: str, number: int = signal.SIGKILL) -> None:
+        """Send the first process of a container a signal."""
+        with self._asking("signal a container"):
+            self._api.kill(id, number)
 
     def remove(self, id: str) -> None:
         """Kill and remove it; does nothing when it is gone."""

@@ -148,6 +148,12 @@ class ContainerIsolation(Isolation):
             NoAnswerError: The daemon has gone. What is left of the container is removed once it is back.
         """
         token = secrets.token_hex(8)
+        if launch.runtime is not None and launch.runtime not in daemon.runtimes:
+            known = ", ".join(sorted(daemon.runtimes))
+            raise IsolationError(
+                f"`runtime`: the Docker daemon at {daemon.url} has no {launch.runtime!r}; expected one of {known}, or "
+                "add it below `runtimes` in its daemon.json"
+            )
         if launch.image != HOST_IMAGE:
             launch = _with_path_of_image(daemon, launch)
         parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
@@ -178,7 +184,7 @@ class ContainerIsolation(Isolation):
     def _machine(self, parent: Parent, daemon: Daemon | None) -> limits.DockerHost:
         cpu = parent.folders.get("cpu") if self._version == "v1" else None
         most = cores_above(cpu) if cpu is not None else float("inf")
-        return limits.DockerHost(self._version, most, daemon is not None and limits.are_linear(daemon.runtimes))
+        return limits.DockerHost(self._version, most, daemon is not None and limits.are_linear(daemon.components))
 
     def _begin(self, daemon: Daemon, request: ContainerRequest, share: Share, output_fd: int) -> Box:
         launch, token, parent = request.launch, request.labels[TOKEN], request.parent
@@ -201,7 +207,9 @@ class ContainerIsolation(Isolation):
             pid, cgroups = self._look(daemon, id, launch.cwd)
             outer = self._cgroups(parent.folders, launch.cwd) if parent.path is not None else None
             where = "this machine" if launch.place is None else f"node {launch.place.hostname}"
-            container = Container(daemon, id, token, pid, cgroups, outer, request.machine, parent, where)
+            container = Container(
+                daemon, id, token, pid, cgroups, outer, launch.runtime, request.machine, parent, where
+            )
             output = os.dup(output_fd)
         except BaseException:
             os.close(stream)

@@ -42,11 +42,11 @@ class DockerHost:
     linear: bool = False
 
 
-def are_linear(runtimes: Mapping[str, str]) -> bool:
-    """Whether weights of v2 grow in proportion to CPU shares, by the versions of runtimes; one that is not known is
-    taken for a new one."""
+def are_linear(components: Mapping[str, str]) -> bool:
+    """Whether weights of v2 grow in proportion to CPU shares, by the versions of Docker's parts; a runtime that is not
+    known is taken for a new one."""
     for name, since in _LOGARITHMIC.items():
-        if found := re.match(r"v?(\d+(?:\.\d+)*)", runtimes.get(name, "")):
+        if found := re.match(r"v?(\d+(?:\.\d+)*)", components.get(name, "")):
             return tuple(map(int, found[1].split("."))) < since
     return False
 

@@ -19,6 +19,7 @@ from headgate.shares import Share, Unlimited
 from headgate.telemetry.gpu import device_numbers, open_nvml
 
 _SHOWN = (
+    "Runtime",
     "CpuShares",
     "CpuQuota",
     "CpuPeriod",
@@ -81,6 +82,7 @@ class ContainerRequest:
                 "CgroupnsMode": "host",  # as ever under v1: its cgroups have one name, here and there
                 "UsernsMode": "host",
                 "LogConfig": {"Type": "none"},
+                **({"Runtime": launch.runtime} if launch.runtime is not None else {}),
                 **({"CgroupParent": self.parent.path} if self.parent.path is not None else {}),
                 **limits.at_first(self.share, self.machine),
                 **limits.disk_rates(_disk_rates(launch, self.share)),
