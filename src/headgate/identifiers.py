@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-Role = Literal["worker", "server"]
+Role = Literal["worker", "server", "evaluator"]
 
 _TASK = re.compile(r"[a-z][a-z0-9_-]*-\d+")
 
@@ -30,7 +30,7 @@ class TaskName(str):
 
     @property
     def role(self) -> str:
-        """`worker` or `server`, or what a job that is made of roles calls it."""
+        """`worker`, `server` or `evaluator`, or what a job that is made of roles calls it."""
         return self.rpartition("-")[0]
 
     @property
@@ -52,12 +52,14 @@ class TaskName(str):
 
     @property
     def order(self) -> tuple[bool, str, int]:
-        """Sorts tasks: workers before servers, each by index."""
+        """Sorts tasks: workers before all others, each by index."""
         role, _, index = self.rpartition("-")
         return role != "worker", role, int(index) if index.isdecimal() else 0
 
 
 FIRST_WORKER = TaskName("worker-0")
+EVALUATOR = TaskName("evaluator-0")
+"""Of TensorFlow's: it evaluates what the workers save, and no other task waits for it."""
 
 
 class TaskOfRun(str):
@@ -126,7 +128,7 @@ class TaskId(str):
 
     @property
     def role(self) -> str:
-        """`worker` or `server`."""
+        """`worker`, `server` or `evaluator`."""
         return self.name.role
 
     @property

@@ -164,6 +164,8 @@ class JobEntry(Entry):
     """How often Headgate may restart the job under a better plan, where it chose the plan itself."""
     launch: Launched | None = None
     """The launcher whose variables workers get: `torchrun`, `deepspeed`, `tensorflow`, `jax`, `mpi`; or `none`."""
+    evaluator: bool = False
+    """Whether one more task, TensorFlow's `evaluator`, evaluates what the workers save."""
     resumes: bool = False
     """Whether the script goes on from a checkpoint of its own when it is started again."""
     batch: BatchRule | None = None
@@ -388,6 +390,7 @@ class JobDraft:
             grace=entry.grace,
             moves=entry.moves,
             launch=entry.launch,
+            evaluator=entry.evaluator,
             resumes=entry.resumes,
             batch=entry.batch,
             parameters=entry.parameters,

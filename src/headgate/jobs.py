@@ -172,6 +172,7 @@ class Job:
         moves: How often it may be moved to a better plan while it runs, where Headgate chose the one it has.
         launch: The contract by which its workers find each other, where that is not Headgate's own; `none`: no other;
             None: what its command or its script says.
+        evaluator: Whether one more task of TensorFlow's evaluates what the workers save.
         resumes: Whether its script goes on from a checkpoint of its own when it is started again.
         batch: What a script of another launcher does with its batch under several workers: `per-worker`, each has the
             whole of it, so that the global batch grows; `global`, the script divides it among them. None: not said, and
@@ -215,6 +216,7 @@ class Job:
     grace: float = 60.0
     moves: int = 2
     launch: Launched | None = None
+    evaluator: bool = False
     resumes: bool = False
     batch: BatchRule | None = None
     parameters: int | None = None
@@ -384,7 +386,7 @@ def _wrong_roles(job: Job) -> Iterator[tuple[str, str, str]]:
 
 def against_roles(job: Any) -> Iterator[tuple[str, str, str]]:
     """What cannot stand beside the roles of a job, or of one in a file: the field, what was found, and the cure."""
-    for what in ("args", "plan", "batch", "launch") if job.roles else ():
+    for what in ("args", "plan", "batch", "launch", "evaluator") if job.roles else ():
         if getattr(job, what):
             yield what, f"found `{what}` beside `roles`", "leave it out; each role has a command of its own"
 
@@ -494,7 +496,7 @@ def _check_types(job: Any) -> None:
         ("parameters", job.parameters is None or _is_whole(job.parameters), "a whole number, or None"),
         *(
             (name, isinstance(getattr(job, name), bool), "True or False")
-            for name in ("encrypt", "resumes", "prove", "pausable")
+            for name in ("encrypt", "evaluator", "resumes", "prove", "pausable")
         ),
     ):
         if not fits:

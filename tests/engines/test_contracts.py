@@ -24,7 +24,7 @@ from headgate.engines.launch import command, launch
 from headgate.engines.launchers import divides_memory, doubt, has_launcher, resolved
 from headgate.engines.scripts import meets_at_our_port
 from headgate.errors import UsageError
-from headgate.identifiers import JobId, TaskName
+from headgate.identifiers import EVALUATOR, JobId, TaskName
 from headgate.jobs import Contract, Job
 from headgate.plans import Plan
 
@@ -89,6 +89,18 @@ def test_tensorflow_and_jax_have_their_own() -> None:
         "3",
         "1",
     )
+
+
+@pytest.mark.parametrize(("servers", "kinds"), [((), ["worker"]), (("10.0.0.3:1",), ["chief", "worker", "ps"])])
+def test_an_evaluator_of_tensorflow_s_is_in_no_cluster(servers: tuple[str, ...], kinds: list[str]) -> None:
+    told = json.loads(variables("tensorflow", replace(GROUP, servers=servers), EVALUATOR)["TF_CONFIG"])
+    assert (list(told["cluster"]), told["task"]) == (kinds, {"type": "evaluator", "index": 0})
+
+
+def test_an_evaluator_of_another_launcher_s_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import torch.distributed as dist\ndist.init_process_group()")
+    with pytest.raises(UsageError, match="an evaluator, which TensorFlow alone has; expected launch: tensorflow"):
+        resolved(Job(name="a", script=str(tmp_path / "a.py"), evaluator=True))
 
 
 def test_a_worker_of_mpi_s_is_told_of_mpirun_and_of_its_place(tmp_path: Path) -> None:

@@ -366,6 +366,45 @@ SERVED = """
 """As TensorFlow's tutorial does: its workers and servers never end by themselves."""
 
 
+def test_an_evaluator_of_tensorflow_s_is_started_again_alone_and_ends_with_the_job(user: User) -> None:
+    user.write(
+        "evaluated.py",
+        """
+        import json, os, signal, time
+        from pathlib import Path
+
+        told = json.loads(os.environ["TF_CONFIG"])
+        lost, evaluates = Path("lost"), Path("evaluates")
+        if told["task"]["type"] == "evaluator":
+            if not lost.exists():
+                lost.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            print("step 90 loss 99.5", flush=True)
+            evaluates.write_text(" ".join(told["cluster"]))
+            signal.pause()
+        while not evaluates.exists():
+            time.sleep(0.02)
+        for step in range(4):
+            print(f"step {step} loss {4 - step}.5", flush=True)
+        """,
+    )
+    user.write(
+        "jobs.yaml",
+        """
+        jobs:
+          - {script: evaluated.py, launch: tensorflow, evaluator: true, plan: {strategy: allreduce, workers: 2}}
+        """,
+    )
+    ended = user.json("run", "jobs.yaml")
+    assert (ended["jobs"][0]["state"], ended["jobs"][0]["attempt"]) == ("done", 1)
+    assert user.sees("evaluates") == "worker"
+    job = user.jobs()["evaluated"]
+    assert (job["step"], job["loss"]) == (3, 1.5)
+    assert user.log("evaluated/evaluator-0").splitlines() == ["step 90 loss 99.5"]
+    [fault] = events(user, ended["id"], "fault")
+    assert fault == "evaluator-0 was lost: killed by SIGKILL; it is started again"
+
+
 @pytest.mark.long
 def test_tensorflow_s_parameter_servers_train_and_end_with_their_chief(user: User) -> None:
     user.write("served.py", SERVED)

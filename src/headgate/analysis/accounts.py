@@ -354,7 +354,7 @@ def _done_again(job: RecordedJob) -> float:
 
 def _fewer_workers(job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> int:
     cores = sum(max(math.floor(nodes[name].cores or 1.0), 1) for name in job.nodes if name in nodes)
-    servers = sum(not task.is_worker for task in job.tasks)
+    servers = sum(task.is_server for task in job.tasks)
     return max(min(cores, len(job.tasks) - 1) - servers, 1)
 
 

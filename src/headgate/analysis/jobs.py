@@ -88,6 +88,10 @@ class RecordedTask:
         return self.name.is_worker
 
     @property
+    def is_server(self) -> bool:
+        return self.name.is_server
+
+    @property
     def memory_peak(self) -> float | None:
         """Most resident memory, as the kernel has it or as it was sampled, whichever is more."""
         return max(

@@ -113,7 +113,7 @@ def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
     stretch = _stretch(job)
     has: list[Buyable] = ["cores", "disk", "loader"]
     has += ["network"] if len(job.nodes) > 1 else []
-    has += ["servers"] if any(not task.is_worker for task in job.tasks) else []
+    has += ["servers"] if any(task.is_server for task in job.tasks) else []
     has += ["gpu"] if (job.signal("gpu_busy").maximum or 0.0) > 0.0 else []
     if stretch is None:
         return More(lacks=dict.fromkeys(has, "it reported fewer than two steps"))
@@ -378,7 +378,7 @@ class _Exchange:
     def __init__(self, job: RecordedJob, traced: Sequence[TracedStep], nodes: Mapping[str, RecordedNode]) -> None:
         self._tasks: Mapping[str, RecordedTask] = {task.name: task for task in job.tasks}
         self._rates = {name: nodes[name].nic_bytes_per_second for name in job.nodes if name in nodes}
-        self._with_servers = {task.node for task in job.tasks if not task.is_worker}
+        self._with_servers = {task.node for task in job.tasks if task.is_server}
         self.rates_known = bool(self._rates) and all(self._rates.values())
         self._rounds: dict[int, float] = {}
         for step in traced:

@@ -189,7 +189,7 @@ def _exchanging(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
         cost = time.communication.seconds * unused
         yield OwnCause("dense-pulls", within(cost, 0.2, time.seconds), why, sparse, "communication", "network")
         return
-    servers = [task for task in job.tasks if not task.is_worker]
+    servers = [task for task in job.tasks if task.is_server]
     workers = [task for task in job.tasks if task.is_worker]
     full = max(servers, key=lambda task: max(_used(task, nodes, time)), default=None)
     if full is None or not workers:

@@ -17,6 +17,7 @@ and the job's retries apply, as under `single`. One that found its port taken co
 | `ps` | a server | started again at once, on another node where its own is gone |
 | `ps` over TensorFlow | a worker other than the first | the others go on; it is started again where it listened |
 | `ps` over TensorFlow | the first worker, or a server | as `allreduce` |
+| any, over TensorFlow | the evaluator | started again at once, on another node where its own is gone |
 | `allreduce` | a worker | all tasks are ended and started again from the last checkpoint |
 
 A job that runs out of memory and divides it among its workers (FSDP, DeepSpeed ZeRO) is started again with up to twice
@@ -35,6 +36,7 @@ from headgate.controller.allocation import Pending
 from headgate.controller.records import JobRecord, TaskRecord
 from headgate.errors import UsageError
 from headgate.events import Action, Exit, Fault, Resize
+from headgate.identifiers import EVALUATOR
 from headgate.planning.placement import place, place_job, place_within
 from headgate.task.stop import PeerLost
 from headgate.units import say_bytes
@@ -53,6 +55,8 @@ seconds, and somebody may start what joins it to its cluster again."""
 def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> bool:
     """Whether a task was lost, and did not fail by its script."""
     taken = exit.lost or exit.port_taken or task.node not in nodes
+    if _evaluates(job, task):
+        return taken or exit.signal is not None
     if taken or not job.planned().trains_together or (job.spec.contract is not None and not is_coordinated(job)):
         return taken
     started_before = task.again and exit.code is None  # what could be started once fails by its node
@@ -69,13 +73,19 @@ def is_last(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
 
 
 def has_served(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
-    """Whether a task of a role that the job does not end with has ended well once it was ready: the others go on."""
-    return bool(job.spec.roles) and exit.ok and not task.is_worker and task.name in job.ready
+    """Whether a task has ended well that the others do without: of a role that the job does not end with, once it was
+    ready; or TensorFlow's evaluator."""
+    served = bool(job.spec.roles) and not task.is_worker and task.name in job.ready
+    return exit.ok and (served or _evaluates(job, task))
+
+
+def _evaluates(job: JobRecord, task: TaskRecord) -> bool:
+    return job.spec.evaluator and task.name == EVALUATOR
 
 
 def _is_over(job: JobRecord, task: TaskRecord) -> bool:
     """Whether the training was over, as far as a task goes: other workers may need servers that nobody coordinates."""
-    return job.finished and (task.is_worker or is_coordinated(job))
+    return job.finished and (task.is_worker or _evaluates(job, task) or is_coordinated(job))
 
 
 def is_coordinated(job: JobRecord) -> bool:
@@ -108,8 +118,9 @@ def costs_others(job: JobRecord, task: TaskRecord) -> bool:
 
 
 def is_replaced(job: JobRecord, task: TaskRecord) -> bool:
-    """Whether another task takes the place of one whose loss costs others, while these go on."""
-    return not task.is_worker and not is_coordinated(job) and not job.spec.roles
+    """Whether another task takes the place of a lost one that is no worker, while the others go on."""
+    served = not task.is_worker and not is_coordinated(job) and not job.spec.roles
+    return served or _evaluates(job, task)
 
 
 def alone(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], pending: Pending) -> list[Action]:

@@ -10,7 +10,7 @@ from headgate.controller import faults
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.events import ENDED, Action, Resize
-from headgate.identifiers import JobId, TaskName
+from headgate.identifiers import EVALUATOR, JobId, TaskName
 from headgate.planning import placement
 from headgate.roles import held_back, task_names
 from headgate.units import say_seconds
@@ -89,6 +89,8 @@ def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action
     for i, name in enumerate(plan.worker_nodes):
         node, beside = allocator.nodes[name], plan.worker_nodes.count(name)
         job.add(TaskName.of("worker", i), name, allocator.gpus(job, node, beside))
+    if job.spec.evaluator:  # beside the worker that saves what it reads
+        job.add(EVALUATOR, plan.worker_nodes[0], ())
     pending.start(job, job.tasks)
     return actions
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headgate.engines.scripts import meets_at_our_port
 from headgate.events import StartTask
-from headgate.identifiers import TaskName
+from headgate.identifiers import EVALUATOR, TaskName
 from headgate.jobs import Contract
 from headgate.task import mpi, rendezvous
 
@@ -95,7 +95,7 @@ class LaunchedGroup:
 
 
 def variables(contract: Contract, group: LaunchedGroup, task: TaskName) -> dict[str, str]:
-    """The variables of a worker; under TensorFlow also of a server."""
+    """The variables of a worker; under TensorFlow also of a server and of the evaluator."""
     rank = task.index
     match contract:
         case "torchrun" | "deepspeed":
@@ -191,11 +191,12 @@ def _is_free(port: int) -> bool:
 
 
 def _tensorflow_cluster(group: LaunchedGroup, task: TaskName) -> dict[str, object]:
-    """The value of `TF_CONFIG`. With parameter servers, the first worker is the chief, which coordinates the others."""
+    """The value of `TF_CONFIG`. With parameter servers, the first worker is the chief, which coordinates the others. An
+    evaluator is in no cluster: the others would wait for it."""
     workers = [f"{address}:{port}" for address, port in zip(group.addresses, group.ports)]
     if not group.servers:
-        return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": task.index}}
-    kind, index = "ps", task.index
+        return {"cluster": {"worker": workers}, "task": {"type": task.role, "index": task.index}}
+    kind, index = task.role if task == EVALUATOR else "ps", task.index
     if task.is_worker:
         kind, index = ("worker", index - 1) if index else ("chief", 0)
     cluster = {"chief": workers[:1], "worker": workers[1:], "ps": list(group.servers)}

@@ -240,7 +240,7 @@ def resolved(job: Job) -> tuple[Job, str]:
             how, told = "chooses how many workers it starts", ""
         notes.append(f"Headgate takes the place of {command.name}, and {how}{told}{unused}")
     elif job.launch is None and (found := _written(job)) is not None:
-        several = job.plan is not None and job.plan.tasks > 1
+        several = job.evaluator or (job.plan is not None and job.plan.tasks > 1)
         chosen = job.plan is None and job.batch is not None and job.limits.workers[1] != 1 and not found.serves
         if several and found.contract is None:
             raise UsageError(f"job {job.name!r}: its script {found.why}; run it in one task, or say --launch torchrun")
@@ -258,6 +258,10 @@ def resolved(job: Job) -> tuple[Job, str]:
             cure = "" if several or chosen else ", and can train in several workers: "
             cure += (_SERVING if found.serves else f"--workers N, or {_RULES}") if cure else ""
             notes.append(f"its script {found.why}{cure}")
+    if job.evaluator and job.contract != "tensorflow":
+        raise UsageError(
+            f"job {job.name!r}: found an evaluator, which TensorFlow alone has; expected launch: tensorflow"
+        )
     if job.contract is None:
         return job, "; ".join(notes)
     if job.plan is None and job.batch is None and not any(_RULES in note for note in notes):

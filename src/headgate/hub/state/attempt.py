@@ -16,7 +16,7 @@ from headgate.engines.contracts import is_out_of_memory, port_taken
 from headgate.events import Exit, Progress
 from headgate.hub.state.gating import OPEN, PAUSED, strictest
 from headgate.hub.state.peers import AttemptMeetings, Peers
-from headgate.identifiers import JobId, TaskId, TaskName
+from headgate.identifiers import EVALUATOR, JobId, TaskId, TaskName
 from headgate.plans import Plan
 from headgate.task.part import LOOPBACK
 from headgate.task.progress import weighted_mean
@@ -337,6 +337,8 @@ class Attempt:
         """Take in what a task reported; the job's progress, where that follows from it."""
         if len(self.tasks) == 1 or self.lowest is None:
             return progress
+        if progress.task.name == EVALUATOR and self.plan.strategy != "roles":
+            return None  # its losses are not those of the training
         self._reports[progress.task.name] += 1
         return self._course.add(progress, self._job.task(self._speaker(self.lowest)))
 
