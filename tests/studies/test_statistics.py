@@ -71,7 +71,7 @@ def test_few_repetitions_have_no_interval_and_no_finding() -> None:
     assert not found.has_interval
     assert (found.low, found.high) == pytest.approx((1.1, 1.3))
     assert change(found, 0.02) == "unsure"
-    assert say(found, 0.02) == "slower by 21 % (values 10 to 30; no finding with fewer than 5 repetitions)"
+    assert say(found, 0.02) == "slower by 21 % (values 10 to 30, too few for a finding)"
 
 
 def test_words() -> None:

@@ -23,7 +23,7 @@ from headgate.studies.journal import Measurement
 from headgate.studies.statistics import LEAST_REPETITIONS
 from headgate.studies.tables import tables
 
-_WIDTH, _ROW = 640, 26  # pixels
+_WIDTH, _ROW, _LABELS = 560, 20, 440  # pixels
 _LEAST_SPAN = 0.05
 """Of the plot, to each side of 1."""
 _TICKS = (1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
@@ -115,7 +115,7 @@ def _plot(effects: Sequence[Effect]) -> dict[str, Any]:
     span = max([_LEAST_SPAN, *ends, *(math.log1p(each.floor) for each in effects)]) * 1.05
 
     def x(ratio: float) -> float:
-        return round(_WIDTH / 2 * (1.0 + math.log(ratio) / span), 1)
+        return round(_LABELS + _WIDTH / 2 * (1.0 + math.log(ratio) / span), 1)
 
     rows = [
         {
@@ -134,7 +134,7 @@ def _plot(effects: Sequence[Effect]) -> dict[str, Any]:
     return {
         "ticks": [(x(ratio), f"{ratio:.3g}") for ratio in (1.0 / unit, 1.0, unit)],
         "rows": rows,
-        "width": _WIDTH,
+        "width": _LABELS + _WIDTH,
         "height": _ROW * len(rows),
         "row": _ROW,
         "middle": x(1.0),

@@ -128,7 +128,7 @@ def say(ratio: Ratio, floor: float) -> str:
     if found == "unsure":
         way = "slower" if ratio.value > 1.0 else "faster"
         values = f"values {between}" if len(ratio.values) > 1 else "one value"
-        return f"{way} by {size} ({values}; no finding with fewer than {LEAST_REPETITIONS} repetitions)"
+        return f"{way} by {size} ({values}, too few for a finding)"
     return f"{found} by {size} ({between})"
 
 
