@@ -251,6 +251,12 @@ def test_a_study_that_comes_with_headgate_is_planned_to_take_at_most_ten_minutes
     assert planned.total <= 600
 
 
+def test_a_study_that_comes_with_headgate_can_be_printed_and_changed(user: User) -> None:
+    user.write("mine.yaml", user.types("study", "isolation", "--print").stdout)
+    theirs, mine = (studyfile.load(path) for path in (studyfile.path_of("isolation"), str(user.folder / "mine.yaml")))
+    assert grid.cells(theirs) == grid.cells(mine)
+
+
 def test_a_study_that_there_is_not_is_told_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean 'isolation'"):
         studyfile.path_of("isolaton")

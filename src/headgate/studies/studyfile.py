@@ -127,7 +127,8 @@ class StudyFile(Entry):
     policy: Text = "equal"
     """The policy that moves shares between jobs, unless that is varied."""
     cluster: Plain | None = None
-    """The file of a lab to run on, relative to this one. The study brings up one of its own for each cell."""
+    """The file of a lab to run on, relative to this one; the labs that come with Headgate are `labs/pair.yaml` and
+    `labs/three.yaml`. The study brings up one of its own for each cell."""
     budget: Annotated[Seconds, Field(gt=0)] | None = None
     """The most time that the study may take; one that is planned to take longer is refused."""
 
@@ -196,10 +197,12 @@ def schema() -> dict[str, Any]:
     }
 
 
+_BUNDLED = Path(str(importlib.resources.files("headgate.studies"))) / "bundled"
+
+
 def bundled() -> dict[str, Path]:
     """The files of the studies that come with Headgate, by name."""
-    folder = Path(str(importlib.resources.files("headgate.studies"))) / "bundled"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(_BUNDLED.glob("*.yaml"))}
 
 
 def path_of(named: str) -> str:
@@ -238,6 +241,8 @@ def load(path: str) -> Study:
     vary = {axis: tuple(values) for axis, values in told.vary.model_dump().items() if values}
     folder = Path(path).absolute().parent
     cluster = os.path.normpath(folder / told.cluster) if told.cluster is not None else None
+    if cluster is not None and not os.path.exists(cluster) and (_BUNDLED / str(told.cluster)).is_file():
+        cluster = str(_BUNDLED / str(told.cluster))  # of a study that began as a copy of one of these
     _check(file, told, vary, cluster, [entry for _, entry in found])
     file.check()
     stem = Path(path).stem
