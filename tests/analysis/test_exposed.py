@@ -38,7 +38,7 @@ def test_a_job_whose_own_bytes_fill_the_nic_waits_for_that() -> None:
 
 def test_a_job_whose_bytes_need_little_of_the_nic_waits_for_something_else() -> None:
     found = exposed_to_nics(0.9 * ONE, [on(traffic(20, 20))])
-    assert not found.by_nic.any()
+    assert found.by_nic == pytest.approx(0.2 * ONE)
 
 
 def test_what_it_waits_beyond_its_own_bytes_beside_a_full_nic_is_lost_to_who_fills_it() -> None:
@@ -75,6 +75,21 @@ def test_waiting_lies_where_the_job_was_idle_and_only_then_elsewhere() -> None:
     more = spread(2.0, idle, np.ones(3), np.ones(3))
     assert float(more.sum()) == pytest.approx(2.0)
     assert (more >= idle).all()
+
+
+def test_traffic_of_nobody_counts_whole_however_it_rises_and_falls(tmp_path: Path) -> None:
+    """Every other second the job leaves it less of the NIC, which is full in the seconds between."""
+    alike = MadeUp(
+        ran=0.1,
+        readings={"tcp_in": 15.0, "tcp_out": 15.0},
+        spans={"push": 0.08, "forward": 0.02},
+        server_node="elsewhere",
+    )
+    passed: dict[str, Course] = {"net_in": 15.0, "net_out": lambda t: 50.0 if t % 2 else 85.0}
+    run = recording(tmp_path / "r.sqlite", {"a": alike}, node={"nic_bytes_per_second": 100.0}, readings=passed)
+    [found] = accounts(run.jobs, run.nodes, run.seconds)
+    lost = {loss.to: loss.lost.seconds for loss in found.losses if loss.resource == "network"}
+    assert lost["others"] == pytest.approx(20 * 0.65, rel=0.1)
 
 
 def test_traffic_of_nobody_that_lasts_a_moment_is_nobody_s(tmp_path: Path) -> None:

@@ -69,6 +69,17 @@ def test_how_long_a_job_was_blocked_before_its_steps_tells_nothing_of_what_its_s
     assert lost(found)["b", "disk"] == pytest.approx(15 * (0.75 - 20 * 0.25 / 60), rel=0.05)
 
 
+def test_a_neighbour_that_cost_more_than_the_disk_itself_is_named_whatever_else_the_job_waited_for(
+    tmp_path: Path,
+) -> None:
+    """`b` costs 13 s. The job itself is blocked for 8 s, and waits 6 s more for its input."""
+    course = {"psi_io": lambda t: 0.3 if t <= 20 else 0.75, "disk_read": lambda t: 60e6 if t <= 20 else 20e6}
+    job = MadeUp(ran=0.25, ready=0.25, readings=course, spans={"input": 0.0675, "forward": 0.0325})
+    jobs = {"a": job, "b": MadeUp(ran=0.01, start=20, readings=HOG.readings)}
+    told = verdict(account(recording(tmp_path / "run.sqlite", jobs)))
+    assert told.name == "neighbour-disk", told.why
+
+
 @pytest.mark.parametrize(
     ("node", "name"),
     [({"disk_bytes_per_second": 200e6}, "neighbour-disk"), ({"disk_bytes_per_second": 3e9}, "disk"), ({}, "disk")],

@@ -4,8 +4,7 @@ Sampled steps tell which part of its time a job waited for communication that ba
 NIC, its own bytes need a known part of each second: that is what it would wait without anybody else. While the NIC is
 full, any longer wait is lost to the neighbours whose bytes went through it, and never more than their part of all its
 bytes. A full NIC is never idle, so that part is one of its time too: headers and what is sent again are in nobody's
-bytes. If its own bytes need most of the time that it
-waited, the NIC is the bottleneck. Anything else stays communication: the peers, their cores, the latency.
+bytes. What its own bytes need is the NIC's. Anything else stays communication: the peers, their cores, the latency.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from headgate.analysis.usage import Array, ratio
 
 _FULL = 0.75
 """Part of a NIC's rate, from which on it is full: headers count, and no second is full from end to end."""
-_BINDS = 0.6
-"""Part of the time that it waited: if its own bytes alone need as much, the NIC is the bottleneck."""
 
 
 class NicTraffic(NamedTuple):
@@ -55,7 +52,7 @@ class Exposed:
 
     Args:
         by: Lost to each neighbour, by its name.
-        by_nic: Waited because its own bytes filled the NIC.
+        by_nic: Waited as long as its own bytes need.
     """
 
     by: Mapping[str, Array]
@@ -106,9 +103,7 @@ def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:
         by = {name: np.where(worst, here * shares[name], each) for name, each in by.items()}
         lost, needed = np.maximum(lost, here), np.maximum(needed, need)
     rest = waited - lost
-    binds = float(np.sum(np.minimum(needed, rest))) >= _BINDS * float(np.sum(rest))
-    filled = np.where(needed >= _FULL, rest, np.minimum(rest, needed))
-    return Exposed(by=by, by_nic=filled if binds else np.zeros_like(waited))
+    return Exposed(by=by, by_nic=np.where(needed >= _FULL, rest, np.minimum(rest, needed)))
 
 
 def _at_most_one(part: float, whole: float) -> float:

@@ -40,7 +40,7 @@ class Outside:
         by: Lost to each neighbour, by resource and name.
         by_memory: Lost to its own limit of memory.
         by_disk: Blocked on the disk without anybody to blame.
-        by_nic: Waited for communication because its own bytes filled the NIC.
+        by_nic: Waited for communication as long as its own bytes need at the NIC's rate.
         idle: The part of all these but `by_nic` in which it was not ready to run and its GPU was not busy.
     """
 
@@ -287,13 +287,15 @@ class Devices:
 
 
 def _lasting(values: Array) -> Array:
-    """Leave out what lasts less than three buckets: a connection that was closed is not counted to its end."""
+    """Leave out what lasts less than three buckets: a connection that was closed is not counted to its end. What lasts
+    stays as it is, since it rises and falls with what the job leaves of the NIC."""
 
     def beside(each: Array) -> list[Array]:
         wider = np.pad(each, 1)
         return [wider[:-2], each, wider[2:]]
 
-    return np.minimum(np.maximum.reduce(beside(np.minimum.reduce(beside(values)))), values)
+    lasts = np.maximum.reduce(beside(np.minimum.reduce(beside(values)))) > 0.0
+    return np.where(lasts, values, 0.0)
 
 
 def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) -> dict[str, Array]:

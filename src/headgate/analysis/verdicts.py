@@ -263,7 +263,7 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
     yield _Cause(
         "network",
         nic,
-        f"Its own traffic filled a NIC: {job} waited for its other tasks for {_part(nic.seconds, account.elapsed)}.",
+        f"{job} waited for its own traffic, which needs {_part(nic.seconds, account.elapsed)} at the NIC's rate.",
         _other_plans(account),
     )
     cost, limit = account.parts["memory"], account.memory_limit
@@ -292,13 +292,10 @@ def _workers(account: Account, count: int) -> str:
 
 
 def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEstimate, TimeEstimate]:
-    """Divide a part into what was lost through a device with nobody to blame, and the rest. If that is most of it, it
-    gets all."""
-    whole = account.parts[part]
+    """Divide a part into what was lost through a device with nobody to blame, and the rest: neither takes anything of
+    the other, so that each stands beside what neighbours cost for what it is."""
     through = next((loss.lost for loss in account.losses if (loss.to, loss.resource) == (NODE, resource)), NONE)
-    if through.seconds >= whole.seconds / 2:
-        return whole, NONE
-    return through, less(whole, through.seconds)
+    return through, less(account.parts[part], through.seconds)
 
 
 def _within(account: Account) -> Iterator[_Cause]:
