@@ -167,7 +167,7 @@ def _speedup(steps: _Steps, faster: Faster) -> Speedup:
     apart = _SPREAD * math.sqrt(float(np.sum(np.bincount(steps.rows, off) ** 2)))
     noise = math.hypot(_NOISE, steps.error or 0.0, apart)
     band = noise + _OF_GAIN * abs(math.log(speedup))
-    return Speedup(speedup, speedup * math.exp(-band), speedup * math.exp(band))
+    return Speedup(speedup, speedup * math.exp(-band), min(speedup * math.exp(band), _MOST_SPEEDUP))
 
 
 def _binds(steps: _Steps, pair: Sequence[Buyable], figures: Mapping[Buyable, Mapping[str, Speedup | None]]) -> bool:
