@@ -20,6 +20,8 @@ from torch import nn
 from headgate.plans import Plan
 from headgate.testing import wait
 from headgate.torch import sparse_layers
+from headgate.torch.ps import optimizers
+from headgate.torch.ps.tables import lookups
 from headgate.torch.ps.tables.initializers import Operation, filled
 from headgate.torch.ps.tables.lazy_tensor import LazyTensor, table_for
 from headgate.torch.ps.tables.remote_table import TableError
@@ -438,3 +440,34 @@ def test_servers_receive_what_workers_send(tmp_path: Path) -> None:
             moved[task.partition("-")[0], way] += sum(span[way] or 0 for span in spans)
     assert moved["server", "bytes_in"] == pytest.approx(moved["worker", "bytes_out"], rel=0.02)
     assert moved["server", "bytes_out"] == pytest.approx(moved["worker", "bytes_in"], rel=0.02)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_gradients_of_summed_rows_are_those_of_torch(width: int) -> None:
+    torch.manual_seed(1)
+    numbers = torch.randint(0, 7, (5, 4))
+    values = torch.randn(7, width, dtype=torch.float64, requires_grad=True)
+    factors = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(5, width, dtype=torch.float64)
+    found = lookups._SumOfRows.apply(values, numbers, factors)
+    expected = nn.functional.embedding_bag(numbers, values, mode="sum", per_sample_weights=factors)
+    torch.testing.assert_close(found, expected)
+    for mine, theirs in zip(
+        *(torch.autograd.grad((each * weights).sum(), (values, factors)) for each in (found, expected))
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.1}, {"lr": 0.1, "maximize": True}, {"lr": 0.1, "momentum": 0.9}])
+@pytest.mark.parametrize("width", [1, 3])
+def test_rows_that_are_named_twice_are_stepped_as_by_the_optimizer(width: int, options: dict[str, Any]) -> None:
+    start, rows, gradients = torch.randn(9, width), torch.tensor([2, 5, 2, 8]), torch.randn(4, width)
+    weight = start.clone().requires_grad_()
+    optimizer = torch.optim.SGD([weight], **options)
+    shard = Shard(Rows(9, 1), 0, start.clone())
+    shard.optimize(optimizers.recipe(optimizer), {})
+    for _ in range(2):
+        weight.grad = torch.sparse_coo_tensor(rows[None], gradients, weight.shape)
+        optimizer.step()
+        shard.apply(rows.to(torch.int32), gradients, {})
+    torch.testing.assert_close(shard.values, weight.detach())

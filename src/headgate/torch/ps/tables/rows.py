@@ -78,3 +78,11 @@ def blocks(start: int, stop: int, width: int) -> Iterator[tuple[int, int]]:
             end = stop
         yield start, end
         start = end
+
+
+def add_rows(values: torch.Tensor, rows: torch.Tensor, added: torch.Tensor, factor: float = 1.0) -> None:
+    """Add to rows of a matrix, in place; one that is named twice gets both. For rows of one number PyTorch has a faster
+    way than for those of several: as a vector."""
+    if values.shape[1] == 1 and values.is_contiguous():
+        values, added = values.view(-1), added.reshape(-1)
+    values.index_add_(0, rows, added.to(values.dtype), alpha=factor)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from headgate.torch.ps import optimizers
-from headgate.torch.ps.tables.rows import Rows
+from headgate.torch.ps.tables.rows import Rows, add_rows
 from headgate.torch.ps.transport.calls import CallError
 
 
@@ -50,11 +50,20 @@ class Shard:
         if self._optimizer is None:
             raise CallError("a table that no optimizer steps was given gradients")
         self._options[0].update(options)
-        local = self.rows.local(rows.long()).unsqueeze(0)
+        local = self.rows.local(rows.long())
+        if self._only_adds():
+            group = self._options[0]
+            add_rows(self.values, local, gradients, group["lr"] if group["maximize"] else -group["lr"])
+            return
         shape = self.values.shape
-        self.values.grad = torch.sparse_coo_tensor(local, gradients, shape, check_invariants=False).coalesce()
+        self.values.grad = torch.sparse_coo_tensor(local[None], gradients, shape, check_invariants=False).coalesce()
         self._optimizer.step()
         self.values.grad = None
+
+    def _only_adds(self) -> bool:
+        """Whether a step adds each gradient to its row, times a number: those of a row need not be summed before."""
+        group = self._options[0]
+        return type(self._optimizer) is torch.optim.SGD and not group["momentum"] and not group["weight_decay"]
 
     def fields(self) -> dict[str, Any]:
         """The optimizer's state: None for what it has for each row, which `read` gives."""
