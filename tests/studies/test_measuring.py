@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.analysis.made_up import MadeUp, recording
 
-from headgate.studies.measuring import LateBackgroundError, NotMeasuredError, measured
+from headgate.studies.measuring import NotMeasuredError, NotTogetherError, measured
 
 
 def test_rates_come_from_the_window_in_which_all_are_warm_and_none_has_ended(tmp_path: Path) -> None:
@@ -37,11 +37,19 @@ def test_a_background_that_ends_before_what_it_is_to_slow_is_told(tmp_path: Path
         measured(tmp_path, ["job"], warm=0)
 
 
-def test_a_background_that_is_late_is_told_with_when_it_was_under_way(tmp_path: Path) -> None:
+def test_a_background_that_is_late_is_told_with_when_the_others_have_to_start(tmp_path: Path) -> None:
     recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0, end=10), "hog": MadeUp(ran=1.0, start=19)})
-    with pytest.raises(LateBackgroundError) as error:
+    with pytest.raises(NotTogetherError) as error:
         measured(tmp_path, ["job"], warm=0)
-    assert error.value.seconds == 20.0
+    assert error.value.at == {"job": 26.0}
+
+
+def test_jobs_that_are_hardly_warm_at_once_are_told_with_when_each_has_to_start(tmp_path: Path) -> None:
+    jobs = {"fast": MadeUp(ran=1.0, steps=10.0, end=14), "slow": MadeUp(ran=1.0, steps=10.0, start=12)}
+    recording(tmp_path / "run.sqlite", jobs)
+    with pytest.raises(NotTogetherError, match=r"warm together for 1\.0 s, while one was for 13\.0 s") as error:
+        measured(tmp_path, ["fast", "slow"], warm=0)
+    assert error.value.at == pytest.approx({"fast": 12.0, "slow": 0.0})
 
 
 def test_a_job_without_enough_steps_is_told_with_what_to_do(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from headgate import runs
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.analysis.own_causes import evaluations
-from headgate.analysis.usage import Array, Signal
+from headgate.analysis.usage import EMPTY, Array, Signal
 from headgate.errors import HeadgateError, StorageError
 from headgate.reports import explained
 from headgate.reports.recording import Recording, read
@@ -22,6 +22,12 @@ from headgate.telemetry.store import told_as_damage
 FOREIGN = 0.1
 """Part of the cores: if others used more, or the hypervisor kept more, a cell counts as disturbed."""
 _LEAST_REPORTS = 3
+_LEAD = 1.3
+"""How much longer than it took a background has to start."""
+_TOGETHER = 0.5
+"""Jobs that run at once are warm together for this part at least of the time for which the shortest is."""
+_LEAST_READ = 1.5
+"""Seconds for which readings have to tell what was used."""
 _CLOCKS = 0.1
 """Seconds by which a reading may reach beyond a window."""
 _CONNECTIONS: tuple[Column, ...] = ("tcp_in", "tcp_out")
@@ -33,12 +39,16 @@ class NotMeasuredError(HeadgateError):
     """A run from which no figure can be had; the message says why."""
 
 
-class LateBackgroundError(NotMeasuredError):
-    """The background was not under way before what it is to slow had ended; it was after so many seconds of the run."""
+class NotTogetherError(NotMeasuredError):
+    """Jobs were hardly warm at the same time, as some start faster than others.
 
-    def __init__(self, message: str, seconds: float) -> None:
+    Args:
+        at: Second of the run at which each job that is measured has to be started instead.
+    """
+
+    def __init__(self, message: str, at: Mapping[str, float]) -> None:
         super().__init__(message)
-        self.seconds = seconds
+        self.at = at
 
 
 def measured(folder: Path, jobs: Sequence[str], warm: int) -> dict[str, Any]:
@@ -85,11 +95,19 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
     background = [job for job in run.jobs if job.name not in jobs]
     stretches = {job.name: _warm_stretch(job, warm) for job in run.jobs if job.name in jobs}
     start, end = max(each[0] for each in stretches.values()), min(each[1] for each in stretches.values())
+    shortest = min(last - first for first, last in stretches.values())
+    if end - start < _TOGETHER * shortest:
+        both = f"jobs were warm together for {max(end - start, 0.0):.1f} s, while one was for {shortest:.1f} s"
+        message = f"{both}: give each more steps"
+        later = {job.name: _handed_in(job) + start - stretches[job.name][0] for job in run.jobs if job.name in jobs}
+        least = min(later.values())
+        raise NotTogetherError(message, {name: at - least for name, at in later.items()})
     for job in background:  # it may tell no steps, and need not be warm
         times, _, _ = _counted(job)
         began = float(times[0]) if len(times) else job.started or 0.0
         if began > end:
-            raise LateBackgroundError(f"the background {job.name} was under way only when others had ended", began)
+            late = f"the background {job.name} was under way only when others had ended"
+            raise NotTogetherError(late, dict.fromkeys(jobs, began * _LEAD))
         start = max(start, began)
         last = max(each.ended or 0.0 for each in run.jobs if each.name in jobs)
         if job.ended is not None and job.ended < last:
@@ -99,8 +117,17 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
         times, _, _ = _counted(job)
         if job.name in jobs and np.count_nonzero((times >= start) & (times <= end)) < _LEAST_REPORTS:
             message = f"jobs were warm together for {max(end - start, 0.0):.1f} s: give each more steps"
-            raise LateBackgroundError(message, start) if background else NotMeasuredError(message)
+            raise (
+                NotTogetherError(message, dict.fromkeys(jobs, start * _LEAD))
+                if background
+                else NotMeasuredError(message)
+            )
     return start, end
+
+
+def _handed_in(job: RecordedJob) -> float:
+    """Second of the run."""
+    return float(job.spec.get("at") or 0.0)
 
 
 def _warm_stretch(job: RecordedJob, warm: int) -> tuple[float, float]:
@@ -129,7 +156,7 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
     has_samples = bool(np.isfinite(samples).all())
     made = float(np.diff(np.interp([start, end], times, samples))[0]) if has_samples else done
     used = _inside(job.signal("cpu_cores"), [(start, end)])
-    began = float(job.spec.get("at") or 0.0)  # not when its tasks began: a container is made before
+    began = _handed_in(job)  # not when its tasks began: a container is made before
     known = job.progress.loss[np.isfinite(job.progress.loss)]
     return {
         "nodes": sorted(job.nodes),
@@ -176,12 +203,13 @@ def _model(profile: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _inside(signal: Signal, stretches: Sequence[tuple[float, float]]) -> Signal:
-    """Readings that lie wholly within one of the stretches: one that reaches beyond tells too much of what came before
-    or after, and in a short window that would be all that there is."""
+    """Readings that lie wholly within one of the stretches, if there are two at least: one that reaches beyond tells too
+    much of what came before or after, and in a short window that would be all that there is."""
     kept = np.zeros(len(signal), bool)
     for start, end in stretches:
         kept |= (signal.start >= start - _CLOCKS) & (signal.end <= end + _CLOCKS)
-    return Signal(signal.start[kept], signal.end[kept], signal.value[kept])
+    found = Signal(signal.start[kept], signal.end[kept], signal.value[kept])
+    return found if found.seconds >= _LEAST_READ else EMPTY
 
 
 def _others(run: Recording, start: float, end: float) -> tuple[float, float, bool]:

@@ -17,7 +17,7 @@ from headgate.hub.submission import reach
 from headgate.studies import journal
 from headgate.studies.grid import Cell, CellRun, PlannedTime, cell_run, cells
 from headgate.studies.journal import Journal, Measurement
-from headgate.studies.measuring import LateBackgroundError, NotMeasuredError, measured
+from headgate.studies.measuring import NotMeasuredError, NotTogetherError, measured
 from headgate.studies.statistics import shuffled_blocks
 from headgate.studies.studyfile import Study
 from headgate.units import say_seconds
@@ -27,8 +27,8 @@ _MOST_FAILURES = 2
 _MOST_DISTURBED = 2
 """After so many blocks in a row that were disturbed the second time too, blocks are no longer done again."""
 _TICK_SECONDS = 1.0
-_LEAD, _MOST_LEAD_SECONDS = 1.3, 600.0
-"""How much longer than it took a background has to start, and the most that is waited for one."""
+_MOST_STARTS, _MOST_LEAD_SECONDS = 4, 600.0
+"""How often a cell is started until its jobs are warm together, and the most that one of them waits for others."""
 
 
 class StudyRun:
@@ -52,7 +52,7 @@ class StudyRun:
         self._machine = journal.machine()
         known = (each for each in kept.measurements() if each.machine == self._machine)
         self._done = {_place(each): each for each in known if each.state == "measured"}  # what failed is done again
-        self._lead = 0.0  # seconds that a background has to start
+        self._at: dict[str, Mapping[str, float]] = {}  # by scenario, the second at which each job is started
         self._keys: dict[Cell, str] = {}
         self._orphans: dict[str, Path] = {}
         self._tried: dict[Cell, list[Measurement]] = {}  # in this process
@@ -142,17 +142,19 @@ class StudyRun:
         return replace(made, state="measured", figures={**figures, "took": took})
 
     def _figures(self, run: CellRun, mark: str) -> Mapping[str, Any]:
-        """Run a cell and read what it came to. Where the background starts slower than what it is to slow, the latter
-        is from then on started so much later."""
-        while True:
-            started, lead = self._ran(run, mark), self._lead
+        """Run a cell and read what it came to. Jobs that start faster than others are from then on started later."""
+        for start in range(1, _MOST_STARTS + 1):
+            folder = self._ran(run, mark)
             try:
-                return measured(started, [job.name for job in run.measured], self._study.warm)
-            except LateBackgroundError as error:
-                self._lead = max(lead, error.seconds * _LEAD)
-                if self._lead > _MOST_LEAD_SECONDS or self._lead == lead:
+                return measured(folder, [job.name for job in run.measured], self._study.warm)
+            except NotTogetherError as error:
+                latest = max(error.at.values())
+                if start == _MOST_STARTS or latest > _MOST_LEAD_SECONDS:
                     raise
-                self._say(f"  {error}: from now on it has {self._lead:.0f} s to start")
+                self._at[run.cell.scenario] = error.at
+                first = next(name for name, at in error.at.items() if at == latest)
+                self._say(f"  {str(error).partition(': ')[0]}: from now on {first} starts after {latest:.0f} s")
+        raise AssertionError("a cell is started at least once")
 
     def _ran(self, run: CellRun, mark: str) -> Path:
         """Run a cell, or wait for a run of it that is under way; the run's folder."""
@@ -168,8 +170,9 @@ class StudyRun:
     def _submitted(self, run: CellRun, names: list[str], mark: str) -> Path:
         """Run a cell; the run's folder."""
         with _lab_of(run, self._journal.folder) as where:
-            lead = self._lead if run.background else 0.0
-            measured_jobs = [replace(job, at=job.at + lead) for job in run.measured]
+            later = self._at.get(run.cell.scenario, {})
+            usual = max(later.values(), default=0.0)  # a background starts as fast beside another workload
+            measured_jobs = [replace(job, at=max(job.at, later.get(job.name, usual))) for job in run.measured]
             jobs = api.submission([*measured_jobs, *run.background], **where)
             jobs = replace(jobs, command=("headgate", "study", self._journal.folder.name, *mark.split()))
             with api.submitted(jobs, run.policy, kill=True) as (hub, answer):
