@@ -203,7 +203,7 @@ def _model(profile: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _inside(signal: Signal, stretches: Sequence[tuple[float, float]]) -> Signal:
-    """Readings that lie wholly within one of the stretches, if there are two at least: one that reaches beyond tells too
+    """Readings that lie wholly within one of the stretches, if there are two: one that reaches beyond tells too
     much of what came before or after, and in a short window that would be all that there is."""
     kept = np.zeros(len(signal), bool)
     for start, end in stretches:
