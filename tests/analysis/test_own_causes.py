@@ -315,8 +315,11 @@ def test_few_jobs_that_still_learn_a_little_are_said_to_have_converged(tmp_path:
             {"script": "/a b/train.py", "args": ["--epochs", 5]},
             "`headgate profile '/a b/train.py' -- --epochs 5 && headgate plan '/a b/train.py' -- --epochs 5`",
         ),
-        ({"run": "train"}, "`headgate run --strategy allreduce --workers 1 ...`, or `workers: 1` below `plan:`"),
-        ({"script": "/t.py", "launch": "torchrun"}, "`headgate run --workers 1 ...`, or `workers: 1` below `plan:`"),
+        ({"run": "train"}, "Fewer workers: `workers: 1` below `plan:`"),
+        (
+            {"script": "/t.py", "launch": "torchrun", "args": ["-x", 5]},
+            "`headgate run --launch torchrun --workers 1 /t.py -- -x 5`, with `--cluster` as for the run, or",
+        ),
         (
             {"script": "/t.py", "launch": "torchrun", "batch": "global"},
             "`headgate profile /t.py && headgate plan /t.py --launch torchrun --batch global`",
@@ -334,5 +337,6 @@ def test_tasks_that_share_cores_are_told_how_many_would_have_one_each(tmp_path: 
     run = recorded(tmp_path, MadeUp(ran=0.5, waited=0.5, spans=STEP))
     job, (one,) = run.jobs[0], run.jobs[0].tasks
     tasks = tuple(replace(one, id=TaskOfRun(f"a/worker-{index}")) for index in range(4))
-    verdict = told(account(replace(run, jobs=(replace(job, tasks=tasks),))))
-    assert (verdict.name, "--strategy allreduce --workers 2" in verdict.next) == ("own-tasks", True)
+    verdict = told(account(replace(run, jobs=(replace(job, tasks=tasks, spec={"script": "/t.py"}),))))
+    assert verdict.name == "own-tasks"
+    assert "`headgate run --strategy allreduce --workers 2 /t.py`, or `workers: 2`" in verdict.next

@@ -101,7 +101,8 @@ class Account:
         nodes: On how many they ran.
         fewer_workers: So many, and no more than it had less one, would have a core each.
         threads: So many of each task have a core each.
-        plan_options: The options of `headgate run` that ask for its strategy, with a space after them.
+        with_fewer: The command that runs it with `fewer_workers`; empty if it is no script.
+        with_half: The same with half of its workers.
         plan_command: The commands that show other plans for it; empty if Headgate cannot plan it.
     """
 
@@ -121,7 +122,8 @@ class Account:
     nodes: int = 1
     fewer_workers: int = 1
     threads: int = 1
-    plan_options: str = ""
+    with_fewer: str = ""
+    with_half: str = ""
     plan_command: str = ""
 
 
@@ -189,6 +191,7 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         "faults": TimeEstimate(between + again.seconds, between + again.low, between + again.high),
     }
     more = what_more_buys(job, tuple(grid.nodes.values()))
+    workers, fitting = sum(task.is_worker for task in job.tasks), _fewer_workers(job, grid.nodes)
     time = OwnTime(
         seconds=sum(step[part].seconds for part in ("compute", "input", "communication", "garbage-collection")),
         compute=step["compute"],
@@ -215,11 +218,12 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
         more=more,
         memory_limit=job.limit("memory_bytes"),
-        workers=sum(task.is_worker for task in job.tasks),
+        workers=workers,
         nodes=len(job.nodes),
-        fewer_workers=_fewer_workers(job, grid.nodes),
+        fewer_workers=fitting,
         threads=_threads(job, grid),
-        plan_options=job.plan_options,
+        with_fewer=job.with_workers(fitting),
+        with_half=job.with_workers(max(workers // 2, 1)),
         plan_command=job.plan_command,
         lacks=tuple(_lacks(job, grid.devices, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)),
     )

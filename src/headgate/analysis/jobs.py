@@ -170,19 +170,27 @@ class RecordedJob:
         if not script or (launched and not batch):
             return ""
         options = ["--launch", str(launch), "--batch", str(batch)] if launched else []
-        args = [str(arg) for arg in self.spec.get("args") or ()]
-        rest = ["--", *args] if args else []
-        profiled = shlex.join(["headgate", "profile", str(script), *rest])
-        return f"{profiled} && {shlex.join(['headgate', 'plan', str(script), *options, *rest])}"
+        profiled = shlex.join(["headgate", "profile", str(script), *self._rest])
+        return f"{profiled} && {shlex.join(['headgate', 'plan', str(script), *options, *self._rest])}"
 
     @property
-    def plan_options(self) -> str:
-        """The options of `headgate run` that ask for its strategy; empty if another launcher's contract tells it."""
-        plan = self.plan or {}
-        strategy, servers = plan.get("strategy") or "allreduce", int(plan.get("servers") or 0)
-        if self.spec.get("launch") not in (None, "none") and strategy != "ps":
+    def _rest(self) -> list[str]:
+        """The arguments of its script, as they stand behind it on a command line."""
+        args = [str(arg) for arg in self.spec.get("args") or ()]
+        return ["--", *args] if args else []
+
+    def with_workers(self, count: int) -> str:
+        """The command that runs it with so many workers; empty if it is no script. Another launcher's contract needs no
+        strategy."""
+        script, launch, plan = self.spec.get("script"), self.spec.get("launch"), self.plan or {}
+        if not script:
             return ""
-        return f"--strategy {strategy} " + (f"--servers {servers} " if servers else "")
+        strategy, servers = str(plan.get("strategy") or "allreduce"), int(plan.get("servers") or 0)
+        launched = launch not in (None, "none")
+        options = ["--launch", str(launch)] if launched else []
+        options += [] if launched and strategy != "ps" else ["--strategy", strategy]
+        options += ["--servers", str(servers)] if servers else []
+        return shlex.join(["headgate", "run", *options, "--workers", str(count), str(script), *self._rest])
 
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""

@@ -165,7 +165,7 @@ def _causes(account: Account) -> Iterator[_Cause]:
         "own-tasks",
         parts["itself"],
         f"The tasks of {job} share cores: they kept each other waiting for {part('itself')}.",
-        _workers(account, account.fewer_workers),
+        _workers(account, account.fewer_workers, account.with_fewer),
     )
     yield _Cause(
         "hypervisor",
@@ -282,13 +282,14 @@ def _other_plans(account: Account) -> str:
     if account.plan_command:
         there = ", with `--cluster` as for the run" if account.nodes > 1 else ""
         return f"`{account.plan_command}`{there} shows whether fewer workers, or other nodes, are faster."
-    half = _workers(account, max(account.workers // 2, 1))
+    half = _workers(account, max(account.workers // 2, 1), account.with_half)
     return f"{half} `headgate compare` shows which of the two runs is faster."
 
 
-def _workers(account: Account, count: int) -> str:
-    options = f"{account.plan_options}--workers {count}"
-    return f"Fewer workers: `headgate run {options} ...`, or `workers: {count}` below `plan:` of the job."
+def _workers(account: Account, count: int, command: str) -> str:
+    there = ", with `--cluster` as for the run" if account.nodes > 1 else ""
+    run = f"`{command}`{there}, or " if command else ""
+    return f"Fewer workers: {run}`workers: {count}` below `plan:` of the job."
 
 
 def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEstimate, TimeEstimate]:
