@@ -81,7 +81,7 @@ class Interference:
             return None
 
     def on_gpu(self, device: str, model: str, others: Iterable[str]) -> float:
-        """The part that a job keeps of a GPU. Several others: the product. Those of which nothing is known divide its
+        """The part that a job keeps of a GPU. Several others: the product. Those that nothing is known of divide its
         time: the part is 1 / (u1 + u2 + …), u being the part of the time for which each keeps it busy alone, 1 where
         that was not measured."""
         kept, wanted = 1.0, 0.0
