@@ -6,12 +6,14 @@ import sqlite3
 from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headgate.errors import NotFoundError, StorageError
 from headgate.reports import html
+from headgate.reports.templates import render
 from headgate.telemetry.columns import COLUMNS
 from headgate.telemetry.store import TABLES, Recorder
 
@@ -187,3 +189,11 @@ def test_a_part_of_a_report_that_cannot_be_made_costs_nothing_but_itself_and_is_
     assert "What could not be drawn" in page
     assert page.count("cannot convert float infinity to integer") == 2
     assert "of the job" in page
+
+
+def test_what_can_be_pasted_is_set_as_code_and_names_that_look_like_markup_are_not() -> None:
+    said = ["vae slowed <b>cnn</b>. Next: `after: vae` in its job.", "a file called `"]
+    study = SimpleNamespace(name="s", notes=[])
+    page = render("study.html", study=study, told="", sentences=said, tables=[], plot=None)
+    assert "vae slowed &lt;b&gt;cnn&lt;/b&gt;. Next: <code>after: vae</code> in its job." in page
+    assert "a file called `" in page

@@ -42,9 +42,19 @@ def _environment() -> Environment:
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     made.filters |= {"repr": repr, "grouped": "{:,}".format, "bits": say_bits, "bytes": say_bytes}
     made.filters |= {"seconds": say_seconds, "step_time": words.say_step_time, "moment": words.say_moment}
+    made.filters["coded"] = _coded
     made.globals |= {"say": words.say, "say_loss": words.say_loss, "counted": words.counted, "MISSING": words.MISSING}
     made.globals["job_colour"] = lambda index: job_colour(index)[0]
     return made
+
+
+def _coded(text: str) -> Markup:
+    """A sentence; what stands between backticks is set as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one of them is a character of the text
+        parts = [text]
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(part) if index % 2 else part for index, part in enumerate(parts))
 
 
 def script_json(value: object) -> Markup:
