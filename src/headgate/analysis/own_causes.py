@@ -185,7 +185,7 @@ def _exchanging(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
     if job.distributed and tables > _TABLES * dense > 0.0 and touched is not None and touched < _TOUCHED:
         unused = tables * (1.0 - touched) / (dense + float(profile.get("sparse_bytes") or 0.0))
         why = f"{job.name} exchanges whole tables, and a step touches {touched:.1%} of them"
-        sparse = "`nn.Embedding(..., sparse=True)` exchanges only the rows that a step touches."
+        sparse = "Set `sparse=True` in its `nn.Embedding` or `nn.EmbeddingBag`: then only the rows in use move."
         cost = time.communication.seconds * unused
         yield OwnCause("dense-pulls", within(cost, 0.2, time.seconds), why, sparse, "communication", "network")
         return
