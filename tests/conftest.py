@@ -31,14 +31,14 @@ BESIDE = (
 )
 """Of these, tests of what a hub does, not of how fast: they go with the others."""
 
-LONG = {"torch", "keras", "jax", "test_docs.py", "test_readme.py"}
-"""What to begin with beside them."""
-
 RAY = "ray"
 """Those that start Ray, where one serves most of them."""
 
 WHOLE = {RAY, "keras", "jax", "torch"}
 """Of these one process has all: an interpreter that has imported the framework serves them."""
+
+FIRST = ("torch", "keras", "jax", "test_docs.py", "test_readme.py", RAY)
+"""What to begin with beside those of the machine, in this order: what takes longest is not to be the last."""
 
 APART = "tests/test_docs.py"
 """Whose tests share nothing that takes time to make: one by one to whoever is free. Of any other file one process has
@@ -135,9 +135,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _order(nodeid: str) -> int:
     """Who has begun with others has none of the machine's to come."""
-    if _is_of_the_machine(nodeid):
-        return 0
-    return 2 if _part(nodeid) == RAY else 1 if _part(nodeid) in LONG else 3
+    part = _part(nodeid)
+    return 0 if _is_of_the_machine(nodeid) else 1 + FIRST.index(part) if part in FIRST else 1 + len(FIRST)
 
 
 @pytest.hookimpl(tryfirst=True)
