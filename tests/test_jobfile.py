@@ -270,7 +270,7 @@ def test_a_command_has_no_nul(problems: Problems, line: str) -> None:
         ("jobs:\n- train.py\n", 2, "found 'train.py'"),
         ("jobs:\n- script: train.py\njob: 1\n", 3, "unknown key 'job'"),
         ("jobs:\n- script: nowhere.py\n", 2, "found 'nowhere.py', which is not a file in "),
-        ("jobs:\n- name: a\n", 2, "found neither `script`, `run` nor `roles`"),
+        ("jobs:\n- name: a\n", 2, "found neither `script`, `run`, `roles` nor `spark`"),
         ("jobs: [\n", 2, "expected the node content"),
         ("jobs:\n- script: 'train.py\n", 3, "found unexpected end of stream"),
         ("jobs: *nobody\n", 1, "found undefined alias"),
@@ -367,7 +367,7 @@ def test_the_schema_knows_every_field() -> None:
     schema = jobfile.schema()
     assert schema["$schema"].startswith("https://json-schema.org/")
     definitions = schema["$defs"]
-    assert set(definitions["JobEntry"]["properties"]) == set(Job.__dataclass_fields__)
+    assert set(definitions["JobEntry"]["properties"]) == {*Job.__dataclass_fields__, "spark"}
     assert set(definitions["LimitsEntry"]["properties"]) == {"cores", "memory", "gpus", "workers"}
     assert set(definitions["ProgressEntry"]["properties"]) == {
         *("metric", "pattern", "better", "goal", "patience", "min_delta")

@@ -27,7 +27,7 @@ LAYERS = (
     ("simulation",),
     ("lab",),
     ("resuming",),
-    ("runs", "jobfile", "rolefile", "fields", "planfile", "clusterfile", "userfile"),
+    ("runs", "jobfile", "rolefile", "sparkfile", "fields", "planfile", "clusterfile", "userfile"),
     ("controller",),
     ("policies",),
     ("planning",),

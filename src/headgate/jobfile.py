@@ -16,7 +16,7 @@ from pydantic import (
     ValidationInfo,
 )
 
-from headgate import goals, planfile, roles
+from headgate import goals, planfile, roles, sparkfile
 from headgate.fields import Bytes, Command, Count, Name, Plain, Seconds, Text, Variable, example
 from headgate.jobs import (
     NAME_PATTERN,
@@ -31,12 +31,13 @@ from headgate.jobs import (
     ProgressRule,
     against_isolation,
     against_plan,
-    against_roles,
     is_share,
     signal_name,
 )
 from headgate.planfile import PlanEntry
 from headgate.rolefile import ReadyEntry, RoleEntry
+from headgate.roles import Role
+from headgate.sparkfile import SparkEntry
 from headgate.telemetry.expressions import check_pattern
 from headgate.userfile import Entry, Number, Place, UserFile, Whole, suggestion
 
@@ -130,6 +131,8 @@ class JobEntry(Entry):
     """A command: text goes to `/bin/sh`, a list of words is started as it is; instead of `script`."""
     roles: list[RoleEntry] = []
     """The commands of a job that has several, such as a server and its clients; instead of `script` and `run`."""
+    spark: SparkEntry | None = None
+    """A Spark application, the short form of the roles that it takes; instead of `script`, `run` and `roles`."""
     args: list[Text] = []
     """Arguments of the script or command."""
     python: Plain | None = None
@@ -204,6 +207,7 @@ MODELS: Mapping[str, type[Entry]] = {
     "progress": ProgressEntry,
     "plan": PlanEntry,
     "roles": RoleEntry,
+    "spark": SparkEntry,
     "ready": ReadyEntry,
 }
 TEXTS = {
@@ -225,6 +229,8 @@ TEXTS = {
     "pattern",
     "nodes",
     "line",
+    "application",
+    "conf",
     *planfile.TEXTS,
 }
 
@@ -268,6 +274,10 @@ def check(drafts: Sequence[JobDraft]) -> None:
     _check_order(drafts)
 
 
+_COMMANDS = ("script", "run", "roles", "spark")
+"""What a job runs is said by one of them."""
+
+
 class JobDraft:
     """A job of a file on its way to a `Job`.
 
@@ -303,9 +313,9 @@ class JobDraft:
 
     def check_paths(self) -> None:
         entry = self.entry
-        given = [f"`{key}`" for key in ("script", "run", "roles") if getattr(entry, key)]
-        if self.well("script", "run", "roles") and len(given) != 1:
-            found = "found neither `script`, `run` nor `roles`"
+        given = [f"`{key}`" for key in _COMMANDS if getattr(entry, key)]
+        if self.well(*_COMMANDS) and len(given) != 1:
+            found = "found neither `script`, `run`, `roles` nor `spark`"
             if given:
                 found = f"found {'both ' if len(given) == 2 else ''}{' and '.join(given)}"
             self.problem("script", found, "give exactly one of them")
@@ -330,11 +340,14 @@ class JobDraft:
                 self._file.problem((*place, key), found, cure)
 
     def check_roles(self) -> None:
-        given = tuple(role.role(self._interpreter(role.python)) for role in self.entry.roles)
+        if self.entry.spark is not None:
+            self._check_spark(self.entry.spark)
+            return
+        given = self._roles()
         place = (self._listed, self.index, "roles")
         for at, key, found, cure in roles.problems(given):
             self._file.problem(place if at is None else (*place, at, key), found, cure)
-        for key, found, cure in against_roles(self.entry):
+        for key, found, cure in roles.against_others(self.entry):
             self.problem(key, found, cure)
         for at, role in enumerate(given):
             if role.script is not None and not os.path.isfile(self.workdir / role.script):
@@ -343,6 +356,25 @@ class JobDraft:
             if role.python == "":
                 found = f"found {self.entry.roles[at].python!r}, which is not a program"
                 self._file.problem((*place, at, "python"), found, "give the path of a Python interpreter")
+
+    def _check_spark(self, entry: SparkEntry) -> None:
+        place = (self._listed, self.index, "spark")
+        if not os.path.isfile(self.workdir / entry.application):
+            found = f"found {entry.application!r}, which is not a file in {self.workdir}"
+            self._file.problem((*place, "application"), found, "correct the path, or `workdir`")
+        python = self._interpreter(self.entry.python) or "python"
+        if (lacks := sparkfile.against(python, {**os.environ, **self.entry.env})) is not None:
+            self._file.problem(place, *lacks)
+        for key, found, cure in roles.against_others(self.entry):
+            self.problem(key, found, cure)
+
+    def _roles(self) -> tuple[Role, ...]:
+        entry = self.entry
+        if entry.spark is None:
+            return tuple(role.role(self._interpreter(role.python)) for role in entry.roles)
+        python = self._interpreter(entry.python) or "python"
+        tools = sparkfile.tools(python, {**os.environ, **entry.env})
+        return entry.spark.roles(tools, python) if tools is not None else ()
 
     def check_isolation(self) -> None:
         entry = self.entry
@@ -374,7 +406,7 @@ class JobDraft:
             run=entry.run,
             args=tuple(entry.args),
             python=self._interpreter(entry.python),
-            roles=tuple(role.role(self._interpreter(role.python)) for role in entry.roles),
+            roles=self._roles(),
             env=entry.env,
             workdir=str(self.workdir),
             at=entry.at,

@@ -263,7 +263,7 @@ class Job:
             object.__setattr__(self, "stop_signal", signal_name(self.stop_signal))
         except ValueError as error:
             raise ValueError(f"job {self.name!r}: `stop_signal`: {error}") from None
-        for what, found, cure in (*_wrong_roles(self), *against_roles(self), *_against_launch(self)):
+        for what, found, cure in (*_wrong_roles(self), *roles.against_others(self), *_against_launch(self)):
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         if (wrong := goals.against(self.progress.metric, self.progress.goal, self.progress.better)) is not None:
             raise ValueError(f"job {self.name!r}: `progress.goal`: {wrong[0]}; {wrong[1]}")
@@ -382,13 +382,6 @@ def against_plan(plan: Plan, limits: Limits, allow: Collection[str]) -> Iterator
 def _wrong_roles(job: Job) -> Iterator[tuple[str, str, str]]:
     for at, key, found, cure in roles.problems(job.roles):
         yield key if at is None else f"roles.{job.roles[at].name}.{key}", found, cure
-
-
-def against_roles(job: Any) -> Iterator[tuple[str, str, str]]:
-    """What cannot stand beside the roles of a job, or of one in a file: the field, what was found, and the cure."""
-    for what in ("args", "plan", "batch", "launch", "evaluator") if job.roles else ():
-        if getattr(job, what):
-            yield what, f"found `{what}` beside `roles`", "leave it out; each role has a command of its own"
 
 
 def against_isolation(

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from headgate.identifiers import TaskName
 from headgate.plans import Plan
@@ -124,6 +125,14 @@ def problems(roles: Sequence[Role]) -> Iterator[Problem]:
         yield None, "roles", f"found a cycle: {' after '.join(cycle)}", "break it"
     if len(ending := [role.name for role in roles if role.ends]) > 1:
         yield None, "roles", f"found `ends` of {' and '.join(ending)}", "the job ends with one role"
+
+
+def against_others(job: Any) -> Iterator[tuple[str, str, str]]:
+    """What cannot stand beside the roles of a job, or of one in a file: the field, what was found, and the cure."""
+    has_roles = job.roles or getattr(job, "spark", None)
+    for what in ("args", "plan", "batch", "launch", "evaluator") if has_roles else ():
+        if getattr(job, what):
+            yield what, f"found `{what}` beside `roles`", "leave it out; each role has a command of its own"
 
 
 def _against_numbers(role: Role) -> Iterator[tuple[str, str, str]]:
