@@ -16,7 +16,7 @@ from pydantic import Field
 from headgate import isolation, jobfile, policies, units, workloads
 from headgate.errors import UsageError
 from headgate.fields import Name, Plain, Seconds, Text
-from headgate.jobfile import JobDraft, JobEntry, ProgressEntry
+from headgate.jobfile import JobDraft, JobEntry
 from headgate.jobs import NAME_PATTERN, Job
 from headgate.userfile import Entry, Place, UserFile, Whole, suggestion
 
@@ -34,8 +34,6 @@ VM = "vm"
 OVERLAY = "+overlay"
 """After an isolation: an overlay lies between the nodes of the lab."""
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(ARGUMENTS) + r")\}")
-_METRICS = {"trace": "trace"}
-"""What workloads that train nothing print instead of a loss."""
 _Values = Annotated[list[Text], Field(min_length=1)]
 
 
@@ -282,8 +280,6 @@ def _drafts(
                 file.problem((*place, "workload"), found_word, cure)
                 continue
             entry = entry.model_copy(update={"run": words, "name": entry.name or entry.workload})
-            if entry.workload in _METRICS and "progress" not in data:
-                entry = entry.model_copy(update={"progress": ProgressEntry(metric=_METRICS[entry.workload])})
         elif entry.script is None and entry.run is None:
             known = ", ".join(workloads.WORKLOADS)
             cure = f"give a `script`, a command below `run`, or one of these as `workload`: {known}"

@@ -27,6 +27,8 @@ _BATCHES = {
 _IN_MEMORY = 4
 """Different batches of samples that are made in memory."""
 _EVERY = 10
+_SILENT = ("spark",)
+"""What tells Headgate nothing of its steps but by these lines: a line for each, as in `trace`."""
 
 
 def rate(workload: str) -> float:
@@ -107,7 +109,7 @@ def _parsed(framework: str) -> Options:
     if framework != "keras":
         about = "sparse: read and move the rows in use (default), or all"
         reader.add_argument("--pull", choices=("sparse", "dense"), default="sparse", help=about)
-    options = reader.parse_args(namespace=Options())
+    options = reader.parse_args(namespace=Options(framework=framework))
     if options.workload not in names:
         reader.error(f"unknown workload {options.workload!r}; expected one of {', '.join(names)}")
     options.batch = options.batch or _BATCHES[options.workload][options.size]
@@ -124,7 +126,8 @@ def _whole(least: int) -> Callable[[str], int]:
 
 
 class StepPrinter:
-    """Counts steps and prints how fast they go: a line every ten steps, and one at the end.
+    """Counts steps and prints how fast they go: a line every ten steps, or each where nothing else tells Headgate of
+    them, and one at the end.
 
     The rate is that of the job where its workers train on one batch together, else that of this worker.
     """
@@ -133,6 +136,7 @@ class StepPrinter:
         self._options = options
         self._begun = self._last = time.perf_counter()
         self._unit = {"sparse": "rows", "mlp": "samples", "trace": "traces"}.get(options.workload, "images")
+        self._every = 1 if options.workload == "trace" or options.framework in _SILENT else _EVERY
         self.steps = 0
 
     def step(self, loss: Any) -> None:
@@ -141,10 +145,10 @@ class StepPrinter:
         if self.steps == self._options.warmup:
             float(loss)
             self._begun = self._last = time.perf_counter()
-        elif (self.steps - self._options.warmup) % _EVERY == 0 or self.steps == self._options.total:
+        elif (self.steps - self._options.warmup) % self._every == 0 or self.steps == self._options.total:
             value, now = float(loss), time.perf_counter()
             counted = self.steps - self._options.warmup
-            lately = (counted - 1) % _EVERY + 1 if counted > 0 else _EVERY
+            lately = (counted - 1) % self._every + 1 if counted > 0 else self._every
             speed = lately * self._options.batch / (now - self._last)
             place = f"step {self.steps}/{self._options.total}"
             print(f"{place}  loss {value:.6f}  {speed:.1f} {self._unit}/s", flush=True)
