@@ -470,3 +470,13 @@ def test_rows_that_are_named_twice_are_stepped_as_by_the_optimizer(width: int, o
         optimizer.step()
         shard.apply(rows.to(torch.int32), gradients, {})
     torch.testing.assert_close(shard.values, weight.detach())
+
+
+@pytest.mark.parametrize("shape", [(1,), (7, 5), (0,), (3, 0), (2000,)])
+@pytest.mark.parametrize("rows", [1, 40, 2**40])
+def test_different_rows_of_a_batch_are_those_of_torch(shape: tuple[int, ...], rows: int) -> None:
+    indices = torch.randint(0, rows, shape)
+    found = lookups._distinct(indices, rows - 1)
+    for mine, theirs in zip(found, torch.unique(indices, return_inverse=True)):
+        assert torch.equal(mine, theirs)
+        assert mine.dtype == torch.int64
