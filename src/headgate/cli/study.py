@@ -119,7 +119,7 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
         found = _conclude(kept, as_json)
         table = runs.home() / STORED
         if count := pair_table.keep(found, table):
-            click.echo(f"what {count} pairs cost each other: {table}", err=True)
+            click.echo(f"what pairs cost each other (measured: {count}): {table}", err=True)
     return int(any(cell.state == "failed" for cell in found.cells))
 
 
