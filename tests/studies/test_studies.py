@@ -90,7 +90,7 @@ def test_a_cell_that_always_fails_is_told_the_rest_goes_on_and_it_is_tried_again
     )
     told = user.json("study", file, "--quick", code=1)
     assert {cell["state"] for cell in told["cells"] if cell["workloads"] == ["paced"]} == {"measured"}
-    assert any("broken solo: failed: broken ended as failed" in note for note in told["notes"])
+    assert "broken solo and 1 other cell: failed: broken ended as failed: exit code 3." in told["notes"]
     user.touch("mended")
     again = user.json("study", file, "--quick", "--resume")
     assert all(cell["state"] == "measured" for cell in again["cells"])
