@@ -37,13 +37,13 @@ demo: $(VENV)/demo.stamp
 # Tests run in three processes, see tests/conftest.py: they wait half of their time, for hubs, clusters and containers to
 # start and to end. Those that are named run one after another.
 test: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(or $(TESTS),--numprocesses 4 -m "not long and not slow")
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(or $(TESTS),--numprocesses 3 -m "not long and not slow")
 
 test-all:
-	@$(MAKE) --no-print-directory test TESTS='--numprocesses 4 -m "not long"'
+	@$(MAKE) --no-print-directory test TESTS='--numprocesses 3 -m "not long"'
 
 test-long: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 4 -m long
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 3 -m long
 	@tests/v2/run $(CURDIR)/$(BIN)/python containers
 
 test-v2: $(VENV)/pytest.stamp

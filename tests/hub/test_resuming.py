@@ -97,7 +97,7 @@ def kept(stopped: tuple[User, str, Path, Path], tmp_path: Path) -> Iterator[tupl
         # What is wrong with a file is told by `headgate.task.saving`, whose tests have all of it.
         pytest.param(lambda path: path.write_bytes(b""), "is empty", marks=pytest.mark.long),
         pytest.param(Path.unlink, "is gone", marks=pytest.mark.long),
-        (spoil, "is damaged"),
+        pytest.param(spoil, "is damaged", marks=pytest.mark.long),
     ],
     ids=["truncated", "empty", "removed", "wrong byte"],
 )

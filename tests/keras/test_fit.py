@@ -102,6 +102,7 @@ def test_a_resume_gives_back_the_history_of_each_fit(backend: str, start: Start,
     assert results(start(backend, "4", *data, resume=saved["path"]).finish()) == expected
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_what_a_pipeline_takes_to_read_a_sample_is_in_the_profile(start: Start) -> None:
     script = start("tensorflow", "2", "pipeline", "slow")

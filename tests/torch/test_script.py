@@ -339,6 +339,7 @@ def test_arguments_in_the_wrong_place_are_named(engine: bool, attempt: Attemptin
             attempt(lambda at_step, call=call: call()) if engine else call()
 
 
+@pytest.mark.long
 def test_importing_adds_little_to_importing_torch() -> None:
     script = (
         "import time; begun = time.process_time(); import torch; theirs = time.process_time() - begun; "

@@ -73,6 +73,7 @@ def test_between_two_epochs_where_there_is_no_way_to_in_the_middle_of_one(tmp_pa
         assert gang.of("worker-1", "progress")[-1]["step"] == gang.of("worker-0", "progress")[-1]["step"]
 
 
+@pytest.mark.long
 def test_two_at_once(tmp_path: Path) -> None:
     with joined(tmp_path, "yes", joiners=2) as gang:
         gang.finish()
