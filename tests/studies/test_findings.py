@@ -242,6 +242,16 @@ def test_a_full_disk_is_told_and_what_was_measured_is_kept(tmp_path: Path) -> No
         Journal(tmp_path).add(kept[0])
 
 
+def test_of_a_study_that_tries_mitigations_pairs_are_those_without(tmp_path: Path) -> None:
+    alone = [cell(scenario, job) for scenario in ("solo", "slice") for job in ("a", "b")]
+    plain, mitigated = (cell("simultaneous", "a", "b", values=[("mitigation", way)]) for way in ("none", "cores 1"))
+    kept = [measurement(each, 0, figures({each["workloads"][0]: 8.0})) for each in alone]
+    kept += [measurement(plain, 0, figures({"a": 4.0, "b": 6.0})), measurement(mitigated, 0, figures({"a": 7, "b": 7}))]
+    told = about([*alone, plain, mitigated], mitigation=["none", "cores 1"])
+    assert pair_table.keep(findings("made", told, kept), tmp_path / "pairs.json") == 1
+    assert read_pairs(tmp_path / "pairs.json").kept("", "a", "b") == pytest.approx(0.5)
+
+
 def test_pairs_are_kept_in_the_table_with_what_each_uses_alone(tmp_path: Path) -> None:
     rates = {"solo": 10.0, "slice": 8.0}
     alone = [cell(scenario, job) for scenario in rates for job in ("a", "b")]

@@ -28,6 +28,8 @@ _TOGETHER = 0.5
 """Jobs that run at once are warm together for this part at least of the time for which the shortest is."""
 _LEAST_READ = 1.5
 """Seconds for which readings have to tell what was used."""
+_LEAST_SEEN = 3.0
+"""Seconds that tell whether others disturbed a cell: in a shorter window one reading, and its error, would decide."""
 _CLOCKS = 0.1
 """Seconds by which a reading may reach beyond a window."""
 _CONNECTIONS: tuple[Column, ...] = ("tcp_in", "tcp_out")
@@ -218,6 +220,7 @@ def _others(run: Recording, start: float, end: float) -> tuple[float, float, boo
     there = {name for job in run.jobs for name in job.nodes}
     below = [node for node in run.nodes if node.name not in there]
     nodes = below or run.nodes
+    start = min(start, end - _LEAST_SEEN)
     cores = sum(node.cores or 0.0 for node in nodes)
     used, stolen = (sum(node.signal(column).within(start, end).mean or 0.0 for node in nodes) for column in _CPU)
     foreign = max(used - sum(job.signal("cpu_cores").within(start, end).mean or 0.0 for job in run.jobs), 0.0)

@@ -17,15 +17,19 @@ _DEVICE = ""
 
 
 def keep(found: Findings, path: Path) -> int:
-    """Add the pairs of a study to a table: those that ran with the first value of each axis. Rows of the same names are
-    replaced. Returns how many pairs there were.
+    """Add the pairs of a study to a table: those that ran with the first value of each axis and without a mitigation.
+    Rows of the same names are replaced. Returns how many pairs there were.
 
     Raises:
         UsageError: The file has another content.
         StorageError: It cannot be written.
     """
     first = {axis: values[0] for axis, values in found.about["axes"].items()}
-    pairs = [each for each in found.sharing if len(each.phi) == 2 and all(first[k] == v for k, v in each.values)]
+    pairs = [
+        each
+        for each in found.sharing
+        if len(each.phi) == 2 and each.mitigation is None and all(first[axis] == value for axis, value in each.without)
+    ]
     if not pairs:
         return 0
     table: dict[str, dict[str, dict[str, Any]]] = {}
@@ -52,7 +56,7 @@ def keep(found: Findings, path: Path) -> int:
 def _alone(row: dict[str, Any], job: str, pair: CellSharing, cells: Mapping[Any, StudyCell]) -> None:
     """Note a job's rate alone on half of the cores, and what it uses alone. What was measured before is brought to that
     rate."""
-    half, whole = (cells[scenario, (job,), pair.values] for scenario in ("slice", "solo"))
+    half, whole = (cells[scenario, (job,), pair.without] for scenario in ("slice", "solo"))
     steps, all_steps = (_mean(cell.seconds(job, "step").values()) for cell in (half, whole))
     scale = 1.0 / steps / row[ALONE]
     for other, (own, theirs) in ((k, v) for k, v in row.items() if k not in (ALONE, SOLO)):
