@@ -8,6 +8,7 @@ import pytest
 from tests.hub.user import User
 
 from headgate.telemetry.store import RunReader
+from headgate.testing.wait import until
 
 SERVER = """
     import os, signal, socket, sys
@@ -107,7 +108,8 @@ def test_a_role_that_fails_takes_the_others_along_and_what_a_driver_leaves_is_en
     assert user.sees_state("job", "failed")["reason"] == "driver-0: exit code 3"
     left = [user.sees("left").strip(), *(str(row["pid"]) for row in rows(user, "tasks"))]
     assert len(left) == 4
-    assert not [pid for pid in left if Path("/proc", pid).exists()]
+    # Whoever takes in what a dead parent leaves waits for it a moment later.
+    until(lambda: not any(Path("/proc", pid).exists() for pid in left), what="the end of all processes")
 
 
 def test_a_task_that_finds_its_port_taken_is_started_again_at_another(user: User) -> None:
