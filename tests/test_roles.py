@@ -52,6 +52,13 @@ def test_what_is_wrong_with_roles_is_told_at_once_with_its_place(tmp_path: Path)
     assert problems(tmp_path, "name: a, run: x, ready: {line: '('}") == [f"{at}[0].ready.line: found '('"]
 
 
+def test_many_roles_that_come_after_all_before_them_are_looked_at_once() -> None:
+    """There are 2^39 ways from the last to the first."""
+    names = [f"r{i}" for i in range(40)]
+    many = tuple(Role(name=name, run="x", after=tuple(names[:i])) for i, name in enumerate(names))
+    assert len(Job(name="job", roles=many).roles) == 40
+
+
 def test_placeholders_and_variables_tell_a_task_of_the_others() -> None:
     names = [SERVER, TaskName("client-0"), CLIENT]
     addresses = Addresses(dict(zip(names, ("a", "b", "c"))), dict(zip(names, (1, 2, 3))))

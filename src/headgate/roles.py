@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from headgate.identifiers import TaskName
@@ -174,17 +175,11 @@ def _others(names: Sequence[str], but: str) -> str:
 
 def _cycle(roles: Sequence[Role]) -> list[str] | None:
     """Roles in a row that leads back to the first: each is to be started after the next."""
-    after = {role.name: role.after for role in roles}
-
-    def walk(path: list[str]) -> list[str] | None:
-        for name in after.get(path[-1], ()):
-            if name == path[0]:
-                return [*path, name]
-            if name not in path and (found := walk([*path, name])) is not None:
-                return found
-        return None
-
-    return next((found for name in after if len(after[name]) and (found := walk([name])) is not None), None)
+    try:
+        TopologicalSorter({role.name: role.after for role in roles}).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))  # it has each before the next
+    return None
 
 
 def ending(roles: Sequence[Role]) -> Role:

@@ -42,7 +42,7 @@ from headgate.identifiers import JobId
 from headgate.jobs import Job
 from headgate.planning.candidates import tells
 from headgate.planning.choosing import Choice, JobToPlan, choose, grown, has_choice, starts_at_once
-from headgate.planning.interference import Interference, stored_pairs
+from headgate.planning.interference import STORED, Interference, stored_pairs
 from headgate.planning.joining import alone
 from headgate.planning.moving import Move, Standing, better
 from headgate.plans import Plan
@@ -137,14 +137,15 @@ class Choosing(Component):
                 self._give_up(actions, error)
 
     def _plan(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
-        is_long = len(actions) * len(cluster.nodes) > _MOST_AT_ONCE
+        predicts = len(cluster.nodes) > 1 and (self._home / STORED).exists()  # fitting takes time
+        is_long = len(actions) * len(cluster.nodes) > _MOST_AT_ONCE or predicts
         if is_long or any(self._profiled(action, cluster) for action in actions):
             task = self._loop.create_task(self._try_to_answer(actions, cluster))
             self._work.add(task)
             task.add_done_callback(self._work.discard)
         else:  # at once, for there is nothing to search
             asked = [self._ask(action, None) for action in actions]
-            self._told(actions, choose(asked, cluster, used=self.used(cluster), interference=self._pairs()))
+            self._told(actions, choose(asked, cluster, used=self.used(cluster)))
 
     def _profiled(self, action: PlanJob, cluster: Cluster) -> bool:
         run, live = self._live_runs.find(action.job)
