@@ -1,6 +1,6 @@
 """What `headgate explain` says of jobs with a known cause: a matrix of causes and verdicts.
 
-    python benchmarks/causes.py [--draws 5] [--only NAME,...] [--json PATH]
+    python benchmarks/causes.py [--draws 5] [--only NAME,...] [--keep FOLDER] [--json PATH]
 
 Each draw injects a cause with real jobs, real programs beside them, or nodes of a lab, of other sizes and seeds than
 the draw before; runs it; and reads the verdict. Half of the draws are of plain scripts where the cause allows. Needs a
@@ -318,6 +318,7 @@ def main() -> None:
     made.add_argument("--draws", type=int, default=5, help="of each cause (default: 5)")
     made.add_argument("--only", default="", metavar="NAME,...", help="these causes")
     made.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+    made.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the runs, in this HEADGATE_HOME")
     options = made.parse_args()
     causes = chosen(options.only)
     draws = Draws(causes, options.draws, options.seed, options.json)
@@ -326,7 +327,7 @@ def main() -> None:
     failed = 0
     with tempfile.TemporaryDirectory() as place, _frame.leaving():
         folder = Path(place)
-        variables = _frame.environment(HEADGATE_HOME=str(folder / "home"), CAUSES_FOLDER=place)
+        variables = _frame.environment(HEADGATE_HOME=str(options.keep or folder / "home"), CAUSES_FOLDER=place)
         try:
             for cause in causes:
                 failed += look(cause, draws, folder, variables)

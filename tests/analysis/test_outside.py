@@ -92,6 +92,75 @@ def test_a_neighbour_that_was_always_there_is_blamed_only_where_the_disk_is_full
     assert verdict(account(run)).name == name
 
 
+@pytest.mark.parametrize(
+    ("alone", "beside"),
+    [(80e6, 0.3e6), (80e6, 0.0), (0.5e6, 0.02e6)],
+    ids=["hardly a read ends", "none ends within a second", "a job that reads small files"],
+)
+def test_the_fewer_bytes_neighbours_let_a_job_read_the_more_it_lost_to_them(
+    tmp_path: Path, alone: float, beside: float
+) -> None:
+    course = {"psi_io": lambda t: 0.1 if t <= 20 else 0.95, "disk_read": lambda t: alone if t <= 20 else beside}
+    job = MadeUp(ran=lambda t: 0.9 if t <= 20 else 0.05, readings=course)
+    hog = {"psi_io": 1.0, "disk_read": 900e6}
+    found = account(recording(tmp_path / "r.sqlite", {"a": job, "b": MadeUp(ran=0.1, start=20, readings=hog)}))
+    assert lost(found)["b", "disk"] == pytest.approx(20 * (0.95 - beside / alone * 0.1), rel=0.05)
+    assert verdict(found).name == "neighbour-disk"
+
+
+def test_a_job_whose_data_come_from_memory_every_other_second_lost_what_it_was_blocked_in_the_others(
+    tmp_path: Path,
+) -> None:
+    def of(alone: float, beside: float) -> Callable[[int], float]:
+        return lambda t: 0.0 if t % 2 else alone if t <= 20 else beside
+
+    job = MadeUp(ran=lambda t: 1.0 - of(0.2, 0.9)(t), readings={"psi_io": of(0.2, 0.9), "disk_read": of(40e6, 4e6)})
+    found = account(
+        recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=0.0, start=20, readings=HOG.readings)})
+    )
+    assert lost(found)["b", "disk"] == pytest.approx(10 * (0.9 - 0.2 / 10), rel=0.05)
+
+
+def test_nobody_is_blamed_where_a_job_began_to_read_only_beside_a_neighbour(tmp_path: Path) -> None:
+    """Its data came from memory before. Only the rate of the disk would tell what it was blocked without `b`."""
+    course = {"psi_io": lambda t: 0.0 if t <= 20 else 0.7, "disk_read": lambda t: 1e4 if t <= 20 else 20e6}
+    job = MadeUp(ran=lambda t: 1.0 if t <= 20 else 0.3, readings=course)
+    found = account(
+        recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=0.0, start=20, readings=HOG.readings)})
+    )
+    assert set(lost(found)) == {("node", "disk")}
+    assert "headgate calibrate" in verdict(found).next
+
+
+def test_a_burst_of_a_second_does_not_make_a_neighbour_look_small(tmp_path: Path) -> None:
+    """What a cache below the disk gave in the first second is no measure of what the disk carries."""
+    course = {
+        "psi_io": lambda t: 0.25 if t <= 20 else 0.75,
+        "disk_read": lambda t: 3e9 if t == 1 else 60e6 if t <= 20 else 20e6,
+    }
+    job = MadeUp(ran=0.25, readings=course)
+    run = recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=0.0, start=20, readings=HOG.readings)})
+    assert verdict(account(run)).name == "neighbour-disk"
+
+
+def test_the_pressure_of_the_node_tells_what_a_job_lost_beside_a_neighbour(tmp_path: Path) -> None:
+    """Where the kernel counts no pressure of the job itself. It idles for a tenth of the time in any case."""
+    course = {"psi_io": None, "disk_read": lambda t: 60e6 if t <= 20 else 2e6}
+    job = MadeUp(ran=lambda t: 0.75 if t <= 20 else 0.1, readings=course)
+    node = {"psi_io": lambda t: 0.2 if t <= 20 else 1.0, "disk_read": lambda t: 60e6 if t <= 20 else 900e6}
+    found = account(recording(tmp_path / "run.sqlite", {"a": job}, readings=node))
+    assert lost(found)["others", "disk"] == pytest.approx(20 * (0.9 - 2 / 60 * 0.25), rel=0.05)
+    assert verdict(found).name == "neighbour-disk"
+
+
+def test_a_job_that_idles_anyway_loses_nothing_to_whom_the_disk_keeps_waiting(tmp_path: Path) -> None:
+    """Nobody but the node's pressure tells of waiting, and that is the neighbour's own."""
+    job = MadeUp(ran=0.4, readings={"psi_io": None, "disk_read": 2e6})
+    node = {"psi_io": lambda t: 0.0 if t <= 20 else 1.0, "disk_read": lambda t: 2e6 if t <= 20 else 900e6}
+    found = account(recording(tmp_path / "run.sqlite", {"a": job}, readings=node))
+    assert ("others", "disk") not in lost(found)
+
+
 def test_programs_outside_that_read_are_culprits_and_what_a_task_wrote_is_not_theirs(tmp_path: Path) -> None:
     jobs = {"a": MadeUp(ran=0.25, readings=READER)}
     node = {"disk_bytes_per_second": 200e6}

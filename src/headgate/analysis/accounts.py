@@ -94,6 +94,8 @@ class Account:
         own: Causes within the job, whatever each cost.
         converged: Where its loss has converged; None if it has not.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of another job.
+        disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, and nothing tells what
+            that cost it.
         memory_limit: Bytes that each of its tasks may use; None: no limit.
         lacks: Readings that the account needs and the run lacks.
         more: What more of each resource would buy it.
@@ -115,6 +117,7 @@ class Account:
     own: Sequence[OwnCause] = ()
     converged: Converged | None = None
     asked_to_wait: float = 0.0
+    disk_unsure: float = 0.0
     memory_limit: float | None = None
     lacks: Sequence[str] = field(default_factory=tuple)
     more: More = field(default_factory=More)
@@ -217,6 +220,7 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         converged=converged(job),
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
         more=more,
+        disk_unsure=float(np.sum(outside.unsure * stepping)),
         memory_limit=job.limit("memory_bytes"),
         workers=workers,
         nodes=len(job.nodes),

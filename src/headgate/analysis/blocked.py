@@ -7,8 +7,12 @@ thread hides. That part is divided in this order:
 1. If its memory is full, its limit gets the reads of pages that had been dropped for want of memory (refaults).
 2. Neighbours get the extra time that the same bytes took while they used the disk, in proportion to the bytes that they
    moved. If neighbours were always there, it is the extra time over the disk's known rate. A neighbour that moved
-   little gets nothing, and none gets more than its part of all bytes.
+   little gets nothing, and none gets more than its part of all bytes. How little the job moved beside them does not
+   matter: the more they keep it from the disk, the less that is.
 3. The disk gets the rest.
+
+Where only the node's pressure is known, it counts everybody's waiting. Beside a neighbour, the job then counts as
+blocked while it did nothing, but only for longer than it did nothing for the same bytes without the neighbour.
 """
 
 from __future__ import annotations
@@ -21,12 +25,13 @@ import numpy as np
 
 from headgate.analysis.usage import Array, ratio
 
-_LEAST_BYTES = 1e6
-"""Bytes a second that are too few to tell anything."""
-_AWAY = 0.05
-"""Part of the job's own bytes: neighbours that move less count as away."""
+_LIKE = 0.1
+"""Part of the bytes that a job moves beside neighbours. Where it moved less without them, it did something else, as
+where its data came from memory."""
+_AWAY, _FAINT = 0.05, 0.01
+"""Parts of the job's own bytes, and of what the disk carries: neighbours that move less than either count as away."""
 _THERE = 0.2
-"""Part of the most bytes that the disk was seen to move: neighbours that move less keep nobody from it."""
+"""Part of what the disk carries: neighbours that move less keep nobody from it."""
 _FULL = 0.7
 """Part of its rate, from which on a disk is full."""
 _LEAST_BUCKETS = 3
@@ -40,6 +45,8 @@ class OnDisk:
 
     Args:
         blocked: Part of the bucket in which it was blocked on the disk and did nothing else.
+        idle: Part of the bucket in which it did nothing, for whatever reason.
+        shared: Whether `blocked` counts what others waited for as well.
         moved: Bytes a second that it read and wrote.
         read: Bytes a second that it read.
         refaulted: Pages a second that it read again.
@@ -49,6 +56,8 @@ class OnDisk:
     """
 
     blocked: Array
+    idle: Array
+    shared: bool
     moved: Array
     read: Array
     refaulted: Array
@@ -65,11 +74,13 @@ class Blocked:
         by: Lost to each neighbour, by its name.
         by_memory: Lost to its own limit of memory.
         rest: Blocked on the disk without anybody to blame.
+        unsure: The part of `rest` in which neighbours moved more than it did, and nothing tells what that cost it.
     """
 
     by: Mapping[str, Array]
     by_memory: Array
     rest: Array
+    unsure: Array
 
 
 def blocked_on_disk(
@@ -84,33 +95,59 @@ def blocked_on_disk(
         stepping: Part of each bucket that belongs to its steps.
     """
     blocked, moved = np.nan_to_num(job.blocked), np.nan_to_num(job.moved)
+    used = {name: np.nan_to_num(each) for name, each in neighbours.items()}
+    taken = sum(used.values(), np.zeros_like(moved))
+    surely = np.where(job.shared & (moved <= taken), 0.0, blocked)
     full = np.nan_to_num(job.memory_bytes) >= _MEMORY_FULL * job.memory_limit
     again = np.minimum(ratio(np.nan_to_num(job.refaulted) * mmap.PAGESIZE, np.nan_to_num(job.read)), 1.0)
     # To free memory takes time as well, in which it is not blocked.
-    thrashed = np.maximum(blocked * again, np.nan_to_num(job.pressure))
+    thrashed = np.maximum(surely * again, np.nan_to_num(job.pressure))
     by_memory = np.where(full, np.minimum(thrashed, own), 0.0)
-    rest = np.minimum(np.where(full, blocked * (1.0 - again), blocked), np.maximum(own - by_memory, 0.0))
-    used = {name: np.nan_to_num(each) for name, each in neighbours.items()}
-    taken = sum(used.values(), np.zeros_like(moved))
-    lost = _lost(rest, moved, taken, rate, stepping)
-    by = {name: lost * ratio(each, taken) for name, each in used.items()}
-    return Blocked(by=by, by_memory=by_memory, rest=rest - lost)
-
-
-def _lost(blocked: Array, moved: Array, taken: Array, rate: float | None, stepping: Array) -> Array:
-    """The part of `blocked` that is due to neighbours, which moved `taken` bytes a second. What it cost the job without
-    them is told by its steps: before these it reads and writes other things."""
-    whole = moved + taken
-    most = max(float(np.max(whole, initial=0.0)), rate or 0.0)
-    reads = moved >= _LEAST_BYTES
-    alone = (stepping > 0.5) & reads & (taken <= np.maximum(_AWAY * moved, _LEAST_BYTES / 10))
-    if np.count_nonzero(alone) >= _LEAST_BUCKETS:
-        without = moved * float(np.sum(blocked[alone]) / np.sum(moved[alone]))
-        there = taken >= _THERE * most
-    elif rate:
-        without = moved / most
-        there = (taken >= _THERE * most) & (whole >= _FULL * most)
+    left = np.maximum(own - by_memory, 0.0)
+    surely, blocked = (np.minimum(np.where(full, each * (1.0 - again), each), left) for each in (surely, blocked))
+    stood = np.minimum(job.idle, left) if job.shared else blocked
+    compared = _compared(blocked, stood, moved, taken, _carries(moved + taken), stepping)
+    if compared is not None:
+        lost = compared
     else:
+        lost = _over_rate(surely, moved, taken, rate) if rate else np.zeros_like(blocked)
+    rest = np.maximum(surely - lost, 0.0)
+    return Blocked(
+        by={name: lost * ratio(each, taken) for name, each in used.items()},
+        by_memory=by_memory,
+        rest=rest,
+        unsure=np.where(taken > moved, rest, 0.0) if compared is None and not rate else np.zeros_like(rest),
+    )
+
+
+def _carries(whole: Array) -> float:
+    """Bytes a second that the disk was seen to carry for some seconds: a burst of one may come from a cache below."""
+    return float(np.sort(whole)[-_LEAST_BUCKETS:][0]) if len(whole) else 0.0
+
+
+def _compared(
+    blocked: Array, stood: Array, moved: Array, taken: Array, carries: float, stepping: Array
+) -> Array | None:
+    """The part of `blocked` that is due to neighbours, which moved `taken` bytes a second: what it was blocked beyond
+    the part that the same bytes `stood` without them. Its steps tell that: before these it reads and writes other
+    things. None if they do not, because neighbours were always there, or it moved next to nothing without them."""
+    there = (taken >= _THERE * carries) & (blocked > 0.0)
+    if not there.any():
         return np.zeros_like(blocked)
-    lost = np.clip(blocked - without, 0.0, blocked * ratio(taken, whole))
-    return np.where(reads & there, lost, 0.0)
+    steps = moved[there & (stepping > 0.5)]
+    reads = moved >= max(_LIKE * float(np.mean(steps)) if len(steps) else 0.0, 1.0)
+    alone = (stepping > 0.5) & reads & (taken <= np.maximum(_AWAY * moved, _FAINT * carries))
+    if np.count_nonzero(alone) < _LEAST_BUCKETS:
+        return None
+    without = moved * float(np.sum(stood[alone]) / np.sum(moved[alone]))
+    lost: Array = np.clip(blocked - without, 0.0, blocked * ratio(taken, moved + taken))
+    return np.where(there, lost, 0.0)
+
+
+def _over_rate(blocked: Array, moved: Array, taken: Array, rate: float) -> Array:
+    """The same where nothing can be compared: what it was blocked beyond the part that its bytes take at the disk's
+    `rate`, while the disk was full."""
+    whole = moved + taken
+    most = max(_carries(whole), rate)
+    there = (taken >= _THERE * most) & (whole >= _FULL * most)
+    return np.where(there, np.clip(blocked - moved / most, 0.0, blocked * ratio(taken, whole)), 0.0)

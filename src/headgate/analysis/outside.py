@@ -40,6 +40,7 @@ class Outside:
         by: Lost to each neighbour, by resource and name.
         by_memory: Lost to its own limit of memory.
         by_disk: Blocked on the disk without anybody to blame.
+        unsure: The part of `by_disk` in which nothing tells what neighbours cost it that moved more than it did.
         by_nic: Waited for communication as long as its own bytes need at the NIC's rate.
         idle: The part of all these but `by_nic` in which it was not ready to run and its GPU was not busy.
     """
@@ -47,6 +48,7 @@ class Outside:
     by: Mapping[tuple[Resource, str], Array]
     by_memory: Array
     by_disk: Array
+    unsure: Array
     by_nic: Array
     idle: Array
     evidence: Mapping[Resource, Evidence] = field(default_factory=lambda: {"gpu": "compared"})
@@ -126,7 +128,7 @@ class Devices:
         for name, part in self._gpu(job, stepping).items():
             by["gpu", name] = np.minimum(part, np.maximum(own - taken, 0.0))
             taken = taken + by["gpu", name]
-        return Outside(by, disk.by_memory, disk.rest, exposed.by_nic, np.minimum(taken, idle))
+        return Outside(by, disk.by_memory, disk.rest, disk.unsure, exposed.by_nic, np.minimum(taken, idle))
 
     def tell_blocked(self, job: RecordedJob) -> bool:
         """Whether any reading tells how long it was blocked on disks."""
@@ -172,6 +174,7 @@ class Devices:
             by={name: chosen(one.by.get(name, empty) for one in each) for name in {n for one in each for n in one.by}},
             by_memory=chosen(one.by_memory for one in each),
             rest=chosen(one.rest for one in each),
+            unsure=chosen(one.unsure for one in each),
         )
 
     def _disk_of(
@@ -179,10 +182,13 @@ class Devices:
     ) -> Blocked:
         neighbours, mine = self._moved(job, task.node)
         node = self._nodes.get(task.node)
+        idle = np.clip(1.0 - working, 0.0, own) * (1.0 - saving)
+        blocked, shared = self._blocked(task)
         return blocked_on_disk(
             OnDisk(
-                blocked=np.minimum(self._blocked(task, mine, neighbours), np.clip(1.0 - working, 0.0, own))
-                * (1.0 - saving),
+                blocked=np.minimum(blocked * (1.0 - saving), idle),
+                idle=idle,
+                shared=shared,
                 moved=mine,
                 read=self._mean(task, "disk_read"),
                 refaulted=self._mean(task, "refaults"),
@@ -196,17 +202,15 @@ class Devices:
             inside,
         )
 
-    def _blocked(self, task: RecordedTask, mine: Array, neighbours: Mapping[str, Array]) -> Array:
-        """Part of each bucket in which it was blocked on a disk. The task's pressure tells, or the delays of its
-        threads. Without these, the node's pressure does, where the task moved more bytes than all others."""
+    def _blocked(self, task: RecordedTask) -> tuple[Array, bool]:
+        """Part of each bucket in which it was blocked on a disk, and whether others may have been instead. The task's
+        pressure tells, or the delays of its threads; without these, the node's pressure."""
         for told in (self._mean(task, "psi_io"), np.minimum(self._mean(task, "disk_waiting"), 1.0)):
             if np.isfinite(told).any():
-                return np.nan_to_num(told)
+                return np.nan_to_num(told), False
         node = self._nodes.get(task.node)
-        if node is None:
-            return np.zeros_like(mine)
-        others = sum((np.nan_to_num(each) for each in neighbours.values()), np.zeros_like(mine))
-        return np.where(mine > others, np.nan_to_num(self._mean(node, "psi_io")), 0.0)
+        told = self._mean(node, "psi_io") if node is not None else np.zeros(len(self._edges) - 1)
+        return np.nan_to_num(told), True
 
     def _moved(self, job: RecordedJob, node: str) -> tuple[dict[str, Array], Array]:
         """Bytes a second that others moved on the disk of a node, by name, and those of a job. For programs outside

@@ -253,13 +253,22 @@ def _waits(account: Account) -> Iterator[_Cause]:
 def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterator[_Cause]:
     """What its own traffic cost it on the disk and on its NIC, and what its own limit of memory did."""
     job = account.job
-    yield _Cause(
-        "disk",
-        disk,
-        f"{job} was blocked on the disk for {_part(disk.seconds, account.elapsed)}: it read what was not in memory. A"
-        " second pass over data that fits into memory would not wait.",
-        "Read the data into memory beforehand: `cat DATA > /dev/null`. Or store it once in a smaller form.",
-    )
+    blocked = f"{job} was blocked on the disk for {_part(disk.seconds, account.elapsed)}"
+    if account.disk_unsure > disk.seconds / 2:
+        yield _Cause(
+            "disk",
+            disk,
+            f"{blocked}. Others moved more bytes meanwhile than it did, and nothing tells what that cost it: it did"
+            " not read without them, and the disk's rate is not known.",
+            "`headgate calibrate` measures that rate: the next run then tells who was to blame.",
+        )
+    else:
+        yield _Cause(
+            "disk",
+            disk,
+            f"{blocked}: it read what was not in memory. A second pass over data that fits into memory would not wait.",
+            "Read the data into memory beforehand: `cat DATA > /dev/null`. Or store it once in a smaller form.",
+        )
     yield _Cause(
         "network",
         nic,
