@@ -1,12 +1,14 @@
 """Proof by pause: how often it errs, the smallest effect that it sees in a minute, and what it costs the job held.
 
-    python benchmarks/pauses.py [--trials 100] [--effects 0.05 0.1 0.2 0.4] [--part 0.25] [--seconds 60] [--json PATH]
+    python benchmarks/pauses.py [--only errors] [--trials 100] [--effects 0.05 0.1 0.2 0.4] [--part 0.25] [--seconds 60]
+                                [--json PATH]
 
-**Errors**: six jobs that sleep most of each step and do not touch each other. One after the other is held, which gives
-five trials each; an effect that is seen is an error. **Effects**: a job that computes on one core, beside one that uses
-a part of each 20 ms of that core. The smallest part counts that is seen within `--seconds`. **Cost**: steps a second of
-a job that computes alone on a core, while it is held for a part of its time against before. Needs two cores that do
-nothing else; takes about ten minutes.
+**Errors**: 21 jobs that sleep most of each step, for longer or shorter, and do not touch each other. One after the
+other is held while the steps of the other twenty are looked at, so each proof is twenty trials. An effect that is seen
+is an error. A hundred trials take about three minutes. **Effects**: a job that computes on one core, beside one that
+uses a part of each 20 ms of that core. The smallest part counts that is seen within `--seconds`. **Cost**: steps a
+second of a job that computes alone on a core, while it is held for a part of its time against before. Needs two cores
+that do nothing else; all of it takes about a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
 TASK = """
-import os, sys, time
+import os, random, sys, time
 
 core, part, stay = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
@@ -43,11 +45,14 @@ while os.path.exists(stay):
     while time.thread_time() - used < (0.005 if part >= 1 else 0.02 * part):
         pass
     if part < 1:
-        time.sleep(max(begin + (0.02 if part else 0.01) - time.monotonic(), 0.0))
+        lasts = 0.02 if part else 0.03 * random.uniform(0.8, 1.2)
+        time.sleep(max(begin + lasts - time.monotonic(), 0.0))
     step += 1
     print(f"step {step} loss {1 / step:.6f}", flush=True)
 """
-"""A job on a core. It computes for a part of each 20 ms; with 1 always, with 0 it sleeps."""
+"""A job on a core. It computes for a part of each 20 ms; with 1 always, with 0 it sleeps for about 30 ms."""
+UNTOUCHED = 21
+"""Jobs that do not touch each other. Their steps vary, each by itself, so their trials hardly depend on one another."""
 SETTLE_SECONDS = 15.0
 PROOF_SECONDS = 60.0
 """A proof that takes longer, since the machine is too noisy, is no trial."""
@@ -103,7 +108,7 @@ def prove(run: str, culprit: str, victims: Sequence[str], part: float, seconds: 
 
 def errors(trials: int, part: float) -> dict[str, Any]:
     """How often an effect is seen between jobs that do not touch each other."""
-    names = [f"job-{index}" for index in range(6)]
+    names = [f"job-{index}" for index in range(UNTOUCHED)]
     counts = {"seen": 0, "none": 0, "open": 0}
     began = time.monotonic()
     with running({name: (index % 2, 0.0) for index, name in enumerate(names)}) as run:
@@ -156,22 +161,27 @@ def _stands(folder: Path) -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["errors", "effects", "cost"], help="this part alone")
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--effects", type=float, nargs="*", default=[0.05, 0.1, 0.2, 0.4])
     parser.add_argument("--part", type=float, default=0.25, help="of its time that a job is held (default: 0.25)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of a proof (default: 60)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+
+    def wanted(part: str) -> bool:
+        return options.only in (None, part)
+
     result: dict[str, Any] = {"machine": _frame.machine()}
     home = tempfile.mkdtemp()
     os.environ["HEADGATE_HOME"] = home
     try:
-        result["errors"] = errors(options.trials, options.part) if options.trials else None
+        result["errors"] = errors(options.trials, options.part) if wanted("errors") else None
         result["effects"] = []
-        for planted in options.effects:
+        for planted in options.effects if wanted("effects") else ():
             result["effects"].append(effect(planted, options.part, options.seconds))
             print(f"  {result['effects'][-1]}", flush=True)
-        result["costs"] = [cost(part, options.seconds) for part in (0.02, options.part)]
+        result["costs"] = [cost(part, options.seconds) for part in (0.02, options.part) if wanted("cost")]
     finally:
         connection = connect()
         if connection is not None:
@@ -191,8 +201,9 @@ def tell(result: dict[str, Any]) -> None:
         print(f"effects seen where there is none: {found['seen']} of {found['trials']} ({found['seconds']:.0f} s)")
     for each in result["effects"]:
         print(f"a neighbour on {each['planted']:.0%} of its core: {each['outcome']} after {each['seconds']:.0f} s")
-    seen = [each["planted"] for each in result["effects"] if each["outcome"] == "seen"]
-    print(f"the smallest that was seen: {min(seen):.0%}" if seen else "none of them was seen")
+    if result["effects"]:
+        seen = [each["planted"] for each in result["effects"] if each["outcome"] == "seen"]
+        print(f"the smallest that was seen: {min(seen):.0%}" if seen else "none of them was seen")
     for each in result["costs"]:
         print(f"held for {each['part']:.0%} of its time at most, a job made {each['lost']:.1%} fewer steps")
 

@@ -92,17 +92,15 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
     for t in range(job.start + 1, job.end + 1):
         ran, waited = _at(job.ran, t), _at(job.waited, t)
         ready = min(ran + waited, 1.0) if job.ready is None else _at(job.ready, t)
-        recorder.add(
-            "usage",
-            t=float(t),
-            target=task,
-            cpu_cores=ran,
-            cpu_waiting=waited,
-            cpu_ready=ready,
-            cpu_throttled=_at(job.throttled, t),
-            gpu_busy=None if job.gpu is None else _at(job.gpu, t),
-            **{column: None if course is None else _at(course, t) for column, course in more.items()},
-        )
+        usual = {
+            "cpu_cores": ran,
+            "cpu_waiting": waited,
+            "cpu_ready": ready,
+            "cpu_throttled": _at(job.throttled, t),
+            "gpu_busy": None if job.gpu is None else _at(job.gpu, t),
+        }
+        others = {column: None if course is None else _at(course, t) for column, course in more.items()}
+        recorder.add("usage", t=float(t), target=task, **(usual | others))
         done += _at(job.steps, t)
         if done > 0.0:
             recorder.add("progress", t=float(t), task=task, step=done, loss=1.0, count=1)

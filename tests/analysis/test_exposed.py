@@ -108,3 +108,28 @@ def test_traffic_of_nobody_that_lasts_a_moment_is_nobody_s(tmp_path: Path) -> No
         lost = {loss.to: loss.lost.seconds for loss in found.losses if loss.resource == "network"}
         assert ("others" in lost) == blamed
         assert sum(part.seconds for part in found.parts.values()) == pytest.approx(found.elapsed)
+
+
+@pytest.mark.parametrize(("own", "busy", "lost"), [(10.0, 0.1, 20 * 0.8), (0.2, 0.1, 0.0), (10.0, 1.0, 0.0)], ids=str)
+def test_a_start_that_waits_for_a_full_nic_is_lost_to_who_fills_it(
+    tmp_path: Path, own: float, busy: float, lost: float
+) -> None:
+    """Weights are exchanged before the first step. Nobody is blamed for a start that exchanges nothing, or computes."""
+
+    def at_first(before: float, later: float) -> Course:
+        return lambda t: before if t <= 20 else later
+
+    job = MadeUp(
+        ran=at_first(busy, 0.9),
+        steps=at_first(0.0, 10.0),
+        readings={"tcp_in": at_first(own, 10.0), "tcp_out": 0.2},
+        spans={"push": at_first(0.0, 0.001), "forward": at_first(0.0, 0.099)},
+        server_node="elsewhere",
+    )
+    passed: dict[str, Course] = {"net_in": at_first(95.0, 10.0), "net_out": 1.0}
+    run = recording(tmp_path / "r.sqlite", {"a": job}, node={"nic_bytes_per_second": 100.0}, readings=passed)
+    [found] = accounts(run.jobs, run.nodes, run.seconds)
+    told = sum(loss.lost.seconds for loss in found.losses if (loss.to, loss.resource) == ("others", "network"))
+    assert told == pytest.approx(lost, rel=0.1, abs=0.2)
+    assert found.parts["starting"].seconds == pytest.approx(20.0 - told, abs=1.5)
+    assert sum(part.seconds for part in found.parts.values()) == pytest.approx(found.elapsed)

@@ -29,7 +29,7 @@ def test_phases_follow_the_recorded_states_through_a_retry() -> None:
         ("stopping", 19.0, 20.0, 2),
     ]
     assert found[0].reason == "starts in 5 s"
-    assert running(found) == [(5.0, 9.0), (10.0, 19.0), (19.0, 20.0)]
+    assert running(found) == [(5.0, 9.0), (10.0, 20.0)]
 
 
 def test_a_job_that_is_resized_while_it_runs_stays_in_one_phase_of_one_attempt() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.analysis.made_up import MadeUp, recording
 
@@ -93,3 +94,36 @@ def test_a_large_loss_that_was_counted_is_told_of_a_job_without_steps_too(tmp_pa
 @pytest.mark.parametrize(("at", "name"), [(30.0, "healthy"), (0.0, "waiting")])
 def test_a_start_time_that_its_user_asked_for_is_no_loss(tmp_path: Path, at: float, name: str) -> None:
     assert told(tmp_path, MadeUp(ran=1.0, start=30, at=at)).name == name
+
+
+def test_a_start_that_took_most_of_the_time_is_told_beside_another_cause(tmp_path: Path) -> None:
+    late = MadeUp(ran=0.5, waited=0.5, steps=lambda t: 0.0 if t <= 30 else 10.0, ready=lambda t: float(t > 30))
+    found = told(tmp_path, late, {"b": MadeUp(ran=1.5, start=30)})
+    assert found.name == "neighbour-cores"
+    assert "to start, which a longer run does once" in found.why
+    assert "to start" not in told(tmp_path / "soon", SAME, {"b": MadeUp(ran=1.5)}).why
+
+
+@pytest.mark.parametrize(
+    ("job", "cure"),
+    [
+        (MadeUp(ran=1.0, steps=0.0), "Print a line for each step"),
+        (MadeUp(ran=1.0, readings={"cpu_waiting": None, "memory_bytes": 1e9}), "`headgate doctor`"),
+        (MadeUp(ran=0.1), "`headgate stacks a --all`"),
+    ],
+    ids=["no steps", "no readings", "idle"],
+)
+def test_what_is_not_known_comes_with_what_would_tell_more(tmp_path: Path, job: MadeUp, cure: str) -> None:
+    found = told(tmp_path, job)
+    assert found.name == "not-known"
+    assert cure in found.next
+
+
+def test_a_job_that_ended_before_anything_was_read_of_it_lacks_no_reading_of_the_machine(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ALONE})
+    job = run.jobs[0]
+    silent = replace(job.progress, step=np.full_like(job.progress.step, np.nan))
+    blank = replace(job, tasks=tuple(replace(task, usage={}) for task in job.tasks), progress=silent)
+    found = verdict(accounts((blank,), run.nodes, run.seconds)[0])
+    assert found.name == "not-known"
+    assert "before anything was read of it" in found.why

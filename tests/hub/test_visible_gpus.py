@@ -88,3 +88,16 @@ def test_what_is_allowed_is_what_there_is(on_gpus: User) -> None:
             rows = reader.query("SELECT gpu_busy FROM usage WHERE target LIKE 'node:%' AND gpu_busy IS NOT NULL")
         assert rows
         assert all(row["gpu_busy"] == pytest.approx(busy) for row in rows)
+
+
+def test_a_gpu_that_is_not_there_is_told_of_once(on_gpus: User) -> None:
+    on_gpus.touch("go")
+    on_gpus.write("jobs.yaml", "jobs: [{name: a, script: says.py}, {name: b, script: says.py}]")
+    on_gpus.variables["CUDA_VISIBLE_DEVICES"] = "0,9"
+    missing = "CUDA_VISIBLE_DEVICES=0,9: GPU 9 is no GPU of this machine"
+    assert missing in on_gpus.types("doctor").stdout
+    on_gpus.types("run", "jobs.yaml")
+    [run] = (on_gpus.home / "runs").iterdir()
+    with RunReader(run / "run.sqlite") as reader:
+        told = [row["text"] for row in reader.rows("events") if row["kind"] == "warning"]
+    assert sum(text.startswith(missing) for text in told) == 1

@@ -9,7 +9,7 @@ import pytest
 from tests.lab.laboratory import Laboratory
 
 from headgate import lab
-from headgate.cluster import Node
+from headgate.cluster import Node, Place
 from headgate.errors import IsolationError, UsageError
 from headgate.isolation.layout import CgroupLayout
 from headgate.lab import limits
@@ -35,6 +35,28 @@ print(mib * (1 << 20) / (time.monotonic() - began))
 def folder(node: Node, controller: str) -> Path:
     assert node.place is not None
     return Path(node.place.cgroups[controller])
+
+
+@pytest.mark.parametrize(
+    ("cores", "priorities", "cpus", "told"),
+    [
+        ({"a": 0.6}, {3.0, 1.0}, 2.0, "node a has fewer cores"),
+        ({"a": 1.0, "b": 0.5}, {3.0, 1.0}, 2.0, "nodes a, b have fewer cores"),
+        ({"a": 1.0, "b": 3.5}, {3.0, 1.0}, 4.0, "node a has fewer cores"),
+        ({"a": 1.5}, {3.0, 1.0}, 2.0, ""),
+        ({"a": 0.6}, {3.0, 1.0}, 1.0, ""),
+        ({"a": 0.6}, {2.0}, 2.0, ""),
+        ({}, {3.0, 1.0}, 2.0, ""),
+    ],
+)
+def test_priorities_that_divide_nothing_on_a_node_are_told_of(
+    cores: dict[str, float], priorities: set[float], cpus: float, told: str
+) -> None:
+    place = Place("", "", "", {})
+    nodes = [Node(name, each, 1 << 30, place=place) for name, each in cores.items()]
+    said = limits.weightless(nodes, priorities, cpus)
+    assert said.startswith(told) and bool(said) == bool(told)
+    assert limits.weightless([Node("machine", 1.0, 1 << 30)], {3.0, 1.0}, 2.0) == ""
 
 
 @pytest.mark.parametrize("cores", [0.2, 0.5])

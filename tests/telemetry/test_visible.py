@@ -8,7 +8,7 @@ from tests.telemetry.made_up import pynvml as nvml
 from headgate.cluster import Node
 from headgate.telemetry.base import Target
 from headgate.telemetry.gpu import GpuSampler, gpus
-from headgate.telemetry.visible import indices, names, visible, within
+from headgate.telemetry.visible import indices, missing, names, visible, within
 
 FOUND = gpus(nvml)
 ALL = (0, 1, 2, 400, 401)
@@ -40,6 +40,34 @@ ALL = (0, 1, 2, 400, 401)
 )
 def test_it_is_read_as_cuda_reads_it(stated: str, allowed: tuple[int, ...]) -> None:
     assert indices({"CUDA_VISIBLE_DEVICES": stated}, FOUND) == allowed
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ("9", "GPU 9 is no GPU of this machine, so jobs have no GPU; its GPUs are 0, 1, 2, 400, 401"),
+        ("0,9,1", "GPU 9 is no GPU of this machine, so jobs have only the GPU before it"),
+        ("1,0,GPU-ff", "GPU-ff is no GPU of this machine, so jobs have only the 2 GPUs before it"),
+        ("GPU-", "GPU- begins more than one GPU"),
+        ("1,1", "names GPU 1 twice"),
+    ],
+)
+def test_what_it_names_that_is_not_there_is_said(stated: str, says: str) -> None:
+    said = missing({"CUDA_VISIBLE_DEVICES": stated}, FOUND)
+    assert said.startswith(f"CUDA_VISIBLE_DEVICES={stated}")
+    assert says in said
+
+
+@pytest.mark.parametrize("stated", ["", "-1", "NoDevFiles", "none", "1,-1,9", "2,1", "MIG-31bb", None])
+def test_nothing_is_said_where_all_is_there_or_none_is_meant(stated: str | None) -> None:
+    assert missing({} if stated is None else {"CUDA_VISIBLE_DEVICES": stated}, FOUND) == ""
+
+
+def test_on_a_machine_without_gpus_it_is_said_what_to_look_at() -> None:
+    said = missing({"CUDA_VISIBLE_DEVICES": "7"}, ())
+    assert "Headgate finds none here" in said
+    assert "`nvidia-smi`" in said
+    assert missing({"CUDA_VISIBLE_DEVICES": ""}, ()) == ""
 
 
 def test_nothing_stated_allows_all_and_of_an_unknown_machine_nothing_is_known() -> None:

@@ -98,13 +98,22 @@ class Account:
             that cost it.
         memory_limit: Bytes that each of its tasks may use; None: no limit.
         lacks: Readings that the account needs and the run lacks.
+        read: Whether anything was read of it: a job may end before.
+        reports: Whether it reported steps.
         more: What more of each resource would buy it.
-        workers: How many it had.
+        tasks: How many it had.
+        roles: Whether these have roles that its user named.
+        cores: Of the nodes that they ran on.
+        workers: How many of them were workers.
+        servers: How many parameter servers it had.
         nodes: On how many they ran.
         fewer_workers: So many, and no more than it had less one, would have a core each.
         threads: So many of each task have a core each.
         with_fewer: The command that runs it with `fewer_workers`; empty if it is no script.
         with_half: The same with half of its workers.
+        alone: The command that runs it as a single process; empty if there is none.
+        told_threads: What `OMP_NUM_THREADS` says in its own `env`; empty: nothing.
+        priority: Of the job.
         plan_command: The commands that show other plans for it; empty if Headgate cannot plan it.
     """
 
@@ -120,13 +129,22 @@ class Account:
     disk_unsure: float = 0.0
     memory_limit: float | None = None
     lacks: Sequence[str] = field(default_factory=tuple)
+    read: bool = True
+    reports: bool = True
     more: More = field(default_factory=More)
+    tasks: int = 1
+    roles: bool = False
+    cores: float = 0.0
     workers: int = 1
+    servers: int = 0
     nodes: int = 1
     fewer_workers: int = 1
     threads: int = 1
     with_fewer: str = ""
     with_half: str = ""
+    alone: str = ""
+    told_threads: str = ""
+    priority: float = 1.0
     plan_command: str = ""
 
 
@@ -194,7 +212,7 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         "faults": TimeEstimate(between + again.seconds, between + again.low, between + again.high),
     }
     more = what_more_buys(job, tuple(grid.nodes.values()))
-    workers, fitting = sum(task.is_worker for task in job.tasks), _fewer_workers(job, grid.nodes)
+    fitting = _fewer_workers(job, grid.nodes)
     time = OwnTime(
         seconds=sum(step[part].seconds for part in ("compute", "input", "communication", "garbage-collection")),
         compute=step["compute"],
@@ -222,12 +240,21 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         more=more,
         disk_unsure=float(np.sum(outside.unsure * stepping)),
         memory_limit=job.limit("memory_bytes"),
-        workers=workers,
+        read=any(len(task.signal(column)) for task in job.tasks for column in ("memory_bytes", "cpu_waiting")),
+        reports=bool(np.isfinite(job.progress.step).any()),
+        tasks=len(job.tasks),
+        roles=bool(job.spec.get("roles")),
+        cores=sum(grid.nodes[name].cores or 0.0 for name in job.nodes if name in grid.nodes),
+        workers=job.workers,
+        servers=sum(task.is_server for task in job.tasks),
         nodes=len(job.nodes),
         fewer_workers=fitting,
         threads=_threads(job, grid),
         with_fewer=job.with_workers(fitting),
-        with_half=job.with_workers(max(workers // 2, 1)),
+        with_half=job.with_workers(max(job.workers // 2, 1)),
+        alone=job.alone,
+        told_threads=job.told_threads,
+        priority=float(job.spec.get("priority") or 1.0),
         plan_command=job.plan_command,
         lacks=tuple(_lacks(job, grid.devices, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)),
     )

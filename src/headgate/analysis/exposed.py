@@ -5,11 +5,14 @@ NIC, its own bytes need a known part of each second: that is what it would wait 
 full, any longer wait is lost to the neighbours whose bytes went through it, and never more than their part of all its
 bytes. A full NIC is never idle, so that part is one of its time too: headers and what is sent again are in nobody's
 bytes. What its own bytes need is the NIC's. Anything else stays communication: the peers, their cores, the latency.
+
+No step is sampled before the first. There the job waited for communication while it was idle and its tasks exchanged
+more than the few bytes of those that only keep in touch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +22,8 @@ from headgate.analysis.usage import Array, ratio
 
 _FULL = 0.75
 """Part of a NIC's rate, from which on it is full: headers count, and no second is full from end to end."""
+_EXCHANGES = 0.01
+"""Part of a NIC's rate, from which on tasks exchange more than signs of life."""
 
 
 class NicTraffic(NamedTuple):
@@ -72,6 +77,13 @@ def spread(exposed: float, idle: Array, own: Array, inside: Array) -> Array:
     left = np.where(stepped, np.maximum(own - part, 0.0), 0.0)
     more = max(exposed - float(np.sum(part * inside)), 0.0)
     return part + left * _at_most_one(more, float(np.sum(left * inside)))
+
+
+def exchanges(nics: Sequence[OnNic], like: Array) -> Array:
+    """Whether a job exchanged anything to speak of, in each bucket of a grid `like` this."""
+    moved = [np.maximum(*map(np.nan_to_num, nic.own)) >= _EXCHANGES * nic.rate for nic in nics]
+    found: Array = np.any([np.zeros(len(like), dtype=bool), *moved], axis=0)
+    return found
 
 
 def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:

@@ -157,6 +157,24 @@ class RecordedJob:
         return len(self.tasks) > 1
 
     @property
+    def workers(self) -> int:
+        return sum(task.is_worker for task in self.tasks)
+
+    @property
+    def told_threads(self) -> str:
+        """What `OMP_NUM_THREADS` says in its own `env`; empty: nothing."""
+        return str((self.spec.get("env") or {}).get("OMP_NUM_THREADS", ""))
+
+    @property
+    def alone(self) -> str:
+        """The command that runs it as a single process; empty if it is no script, or if another launcher's contract
+        asks for what it has."""
+        script, launch = self.spec.get("script"), self.spec.get("launch")
+        if not script or launch not in (None, "none"):
+            return ""
+        return shlex.join(["headgate", "run", "--strategy", "single", str(script), *self._rest])
+
+    @property
     def nodes(self) -> frozenset[str]:
         """Names of the nodes of its tasks, as far as known."""
         return frozenset(task.node for task in self.tasks if task.node)
@@ -180,10 +198,10 @@ class RecordedJob:
         return ["--", *args] if args else []
 
     def with_workers(self, count: int) -> str:
-        """The command that runs it with so many workers; empty if it is no script. Another launcher's contract needs no
-        strategy."""
+        """The command that runs it with so many workers; empty if it is no script, or if it has no more. Another
+        launcher's contract needs no strategy."""
         script, launch, plan = self.spec.get("script"), self.spec.get("launch"), self.plan or {}
-        if not script:
+        if not script or count >= self.workers:
             return ""
         strategy, servers = str(plan.get("strategy") or "allreduce"), int(plan.get("servers") or 0)
         launched = launch not in (None, "none")
@@ -323,8 +341,13 @@ def phases(
 
 
 def running(record: Sequence[Phase]) -> list[tuple[float, float]]:
-    """The stretches of time in which a job's tasks ran."""
-    return [(phase.start, phase.end) for phase in record if phase.state in ("running", "stopping")]
+    """The stretches of time in which a job's tasks ran, one for each attempt: while it stops, they still run."""
+    found: dict[int, tuple[float, float]] = {}
+    for phase in record:
+        if phase.state in ("running", "stopping"):
+            begin, _ = found.get(phase.attempt, (phase.start, phase.end))
+            found[phase.attempt] = begin, phase.end
+    return list(found.values())
 
 
 def figures(job: RecordedJob) -> JobFigures:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headgate.analysis.blocked import Blocked, OnDisk, blocked_on_disk
-from headgate.analysis.exposed import NicTraffic, OnNic, exposed_to_nics, spread
+from headgate.analysis.exposed import NicTraffic, OnNic, exchanges, exposed_to_nics, spread
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.analysis.losing import ITSELF, NODE, OTHERS, Evidence, Loss, Resource, within
 from headgate.analysis.usage import Array
@@ -121,8 +121,10 @@ class Devices:
         by: dict[tuple[Resource, str], Array] = {("disk", name): part for name, part in disk.by.items()}
         taken = sum(disk.by.values(), disk.rest) + disk.by_memory
         of_idle = np.minimum(taken, idle)
+        nics = list(self._nics(job)) if job.distributed else []
         waited = spread(self._exposed(job, own, stepping), idle - of_idle, own - taken, stepping)
-        exposed = exposed_to_nics(waited, list(self._nics(job)) if waited.any() else [])
+        waited = np.where(stepping > 0.0, waited, np.where(exchanges(nics, own), idle - of_idle, 0.0))
+        exposed = exposed_to_nics(waited, nics)
         by |= {("network", name): part for name, part in exposed.by.items()}
         taken = taken + sum(exposed.by.values(), np.zeros_like(own))
         for name, part in self._gpu(job, stepping).items():

@@ -61,6 +61,24 @@ _TRAINS = 0.03
 """Part of the time that the training process is ready at the least; one below it starts others and waits."""
 
 
+MORE_READERS = "More loader workers: `DataLoader(..., num_workers=2)`, or twice as many as there are"
+"""The advice where nothing tells how many there are."""
+
+
+def fewer_threads(count: int, told: str) -> str:
+    """The advice to have so many threads.
+
+    Args:
+        told: What `OMP_NUM_THREADS` says in the job's own `env`; empty: nothing.
+    """
+    if told.isdecimal() and int(told) <= count:
+        limits = f"`torch.set_num_threads({count})`, or fewer loader workers"
+        return f"Its `OMP_NUM_THREADS` is {told} already, so the script starts more itself: {limits}."
+    return (
+        f'Fewer threads: `env: {{OMP_NUM_THREADS: "{count}"}}` in its job, unless the script sets their number itself.'
+    )
+
+
 class OwnCause(NamedTuple):
     """A cause within a job.
 
@@ -257,7 +275,6 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
     """A loader whose workers are busy. With idle cores, more workers help; without, the work has to become less."""
     if len(job.tasks) != 1 or time.input.seconds <= 0.0:
         return
-    workers = "More loader workers: `DataLoader(..., num_workers=2)`, or twice as many as there are."
     if time.readers == 0:
         why = f"{job.name} reads its input in its training process, between the steps"
         yield OwnCause(
@@ -284,7 +301,8 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
         return
     idle = f"while {cores - used:.1f} of {cores:g} cores are idle"
     why = f"{job.name} waited for its loader, whose workers are busy, {idle}"
-    yield OwnCause("loader", time.input, why, workers, "input", "loader")
+    more = f"More loader workers: `num_workers={2 * time.readers}` instead of {time.readers}." if time.readers else ""
+    yield OwnCause("loader", time.input, why, more or f"{MORE_READERS}.", "input", "loader")
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
@@ -307,9 +325,11 @@ def _small_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
     takes = f"{what} of {job.name} takes {say_seconds(step)}, arithmetic alone {say_seconds(useful)}"
     if cores >= _SPINNING_CORES:
         why = f"{cores:.1f} cores are busy and do little: {takes}; the rest is Python, and threads that spin meanwhile"
-        yield OwnCause("own-threads", cost, why, 'One thread: `env: {OMP_NUM_THREADS: "1"}`.', "compute")
+        yield OwnCause("own-threads", cost, why, fewer_threads(1, job.told_threads), "compute")
         return
-    larger = "Use a larger batch or `torch.compile`. More cores do not help; `limits: {cores: 1}` frees them."
+    limit = job.limit("cores")
+    frees = "; `limits: {cores: 1}` frees them" if limit is None or limit > 1.0 else ""
+    larger = f"Use a larger batch or `torch.compile`. More cores do not help{frees}."
     yield OwnCause("small-steps", cost, f"Steps are too small for the machine: {takes}", larger, "compute")
 
 

@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple, get_args
 from headgate.analysis.accounts import MOST_UNEXPLAINED, Account, Part
 from headgate.analysis.learned import Converged
 from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, less, sum_of
-from headgate.analysis.more import Buyable, More
+from headgate.analysis.more import Buyable
+from headgate.analysis.own_causes import MORE_READERS, fewer_threads
 from headgate.units import say_bytes, say_seconds
 
 Name = Literal[
@@ -119,7 +120,7 @@ def verdict(account: Account) -> Verdict:
     if account.lacks or (elapsed > 0.0 and unexplained.seconds > MOST_UNEXPLAINED * elapsed):
         worst = max(_causes(account), key=lambda cause: cause.cost.low, default=None)
         if worst is None or worst.cost.low < max(_LEAST_SECONDS, unexplained.seconds, _LEAST_PART * elapsed):
-            return Verdict("not-known", _unknown(account), "", unexplained.low, elapsed)
+            return Verdict("not-known", _unknown(account), _to_know(account), unexplained.low, elapsed)
     causes = list(_causes(account))
     told = [cause for cause in causes if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
     # A start is paid for once, and what holds steps back as long as it runs: in a short run it may be less than a
@@ -144,7 +145,10 @@ def verdict(account: Account) -> Verdict:
 
 
 def _given(cause: _Cause, account: Account) -> Verdict:
-    return Verdict(cause.name, cause.why, _next(cause, account.more), cause.cost.low, cause.cost.high)
+    start, why = account.parts["starting"].seconds, cause.why
+    if cause.name != "starting" and start > max(cause.cost.seconds, account.elapsed / 2.0):
+        why += f" It took {_part(start, account.elapsed)} to start, which a longer run does once."
+    return Verdict(cause.name, why, _next(cause, account), cause.cost.low, cause.cost.high)
 
 
 def _causes(account: Account) -> Iterator[_Cause]:
@@ -165,7 +169,7 @@ def _causes(account: Account) -> Iterator[_Cause]:
         "own-tasks",
         parts["itself"],
         f"The tasks of {job} share cores: they kept each other waiting for {part('itself')}.",
-        _workers(account, account.fewer_workers, account.with_fewer),
+        _fewer(account, account.fewer_workers, account.with_fewer) or _more_cores(account),
     )
     yield _Cause(
         "hypervisor",
@@ -191,7 +195,8 @@ def _causes(account: Account) -> Iterator[_Cause]:
         "waiting",
         exact(waited),
         f"{job} waited to start for {_part(waited, account.elapsed)}.",
-        "`headgate status` shows what it waited for; `priority: 2` of the job lets it go first.",
+        f"`headgate status` shows what it waited for; `priority: {2.0 * max(account.priority, 1.0):g}` of the job lets"
+        " it go first.",
     )
     yield _Cause(
         "starting",
@@ -202,16 +207,19 @@ def _causes(account: Account) -> Iterator[_Cause]:
     )
 
 
-def _next(cause: _Cause, more: More) -> str:
+def _next(cause: _Cause, account: Account) -> str:
     """What to do about a cause, and what that buys if it is known."""
-    bought = _bought(cause.name, more)
+    bought = _bought(cause.name, account)
     if bought and cause.name in ("input", "loader"):
         return f"{bought} Or prepare the data once and store it."
+    if bought and cause.name in ("communication", "network"):
+        return f"{bought} Else {cause.next[0].lower()}{cause.next[1:]}"
     return " ".join(filter(None, (bought, cause.next)))
 
 
-def _bought(name: Name, more: More) -> str:
+def _bought(name: Name, account: Account) -> str:
     """What twice as much of the resource behind a cause would buy; empty if that is not known or not worth it."""
+    more = account.more
     known = {resource: found["x2"] for resource in _BEHIND.get(name, ()) if (found := more.figures.get(resource))}
     sure = {resource: each.speedup for resource, each in known.items() if each is not None and each.low > 1.0}
     if not sure:
@@ -220,6 +228,8 @@ def _bought(name: Name, more: More) -> str:
     if resource == "loader" and more.loader_workers is not None:
         now = more.loader_workers
         what = f"`num_workers={2 * now}` instead of {now}" if now else "a loader worker (`num_workers=1`)"
+    elif resource == "servers" and account.servers:
+        what = f"`--servers {2 * account.servers}` instead of {account.servers}"
     else:
         what = f"twice the {_TWICE[resource]}"
     return f"{what[0].upper()}{what[1:]}: {sure[resource]:.1f} times the speed."
@@ -238,14 +248,16 @@ def _waits(account: Account) -> Iterator[_Cause]:
         yield _Cause(
             "input",
             waits,
-            f"{job} waited for its input for {_part(waits.seconds, account.elapsed)}.",
-            stacks if readers else "More loader workers: `DataLoader(..., num_workers=2)`, or prepare the data once.",
+            f"{job} waited for its input for {_part(waits.seconds, account.elapsed)}"
+            f"{_besides(account, disk, 'the disk')}.",
+            stacks if readers else f"{MORE_READERS}, or prepare the data once.",
         )
     if "communication" not in known:
         yield _Cause(
             "communication",
             exposed,
-            f"{job} waited for its other tasks for {_part(exposed.seconds, account.elapsed)}.",
+            f"{job} waited for its other tasks for {_part(exposed.seconds, account.elapsed)}"
+            f"{_besides(account, nic, 'its own traffic')}.",
             _other_plans(account),
         )
 
@@ -291,14 +303,30 @@ def _other_plans(account: Account) -> str:
     if account.plan_command:
         there = ", with `--cluster` as for the run" if account.nodes > 1 else ""
         return f"`{account.plan_command}`{there} shows whether fewer workers, or other nodes, are faster."
-    half = _workers(account, max(account.workers // 2, 1), account.with_half)
-    return f"{half} `headgate compare` shows which of the two runs is faster."
+    stacks = f"`headgate stacks {account.job} --all` shows for what they wait, while the job runs."
+    fewer = _fewer(account, max(account.workers // 2, 1), account.with_half)
+    return f"{fewer} `headgate compare` shows which of the two runs is faster." if fewer else stacks
 
 
-def _workers(account: Account, count: int, command: str) -> str:
-    there = ", with `--cluster` as for the run" if account.nodes > 1 else ""
-    run = f"`{command}`{there}, or " if command else ""
-    return f"Fewer workers: {run}`workers: {count}` below `plan:` of the job."
+def _fewer(account: Account, count: int, command: str) -> str:
+    """So many workers; if it has no more, fewer servers, or none. Empty if it has none of these."""
+    if count < account.workers:
+        there = ", with `--cluster` as for the run" if account.nodes > 1 else ""
+        run = f"`{command}`{there}, or " if command else ""
+        return f"Fewer workers: {run}`workers: {count}` below `plan:` of the job."
+    if account.servers and account.alone:
+        return f"One worker needs no server: `{account.alone}`, or `strategy: single` below `plan:` of the job."
+    return f"Fewer servers: `servers: {account.servers // 2}` below `plan:`." if account.servers > 1 else ""
+
+
+def _besides(account: Account, lost: TimeEstimate, what: str) -> str:
+    """The rest of a part of the account, which has a cause of its own, where it is worth a word."""
+    return f", besides {say_seconds(lost.seconds)} for {what}" if lost.seconds >= _LEAST_PART * account.elapsed else ""
+
+
+def _more_cores(account: Account) -> str:
+    fewer = "fewer tasks: a lower `count:` of one of its roles" if account.roles else "one task less"
+    return f"Give it more cores than the {account.cores:g} that its {account.tasks} tasks share, or {fewer}."
 
 
 def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEstimate, TimeEstimate]:
@@ -353,8 +381,7 @@ def _too_many_threads(account: Account) -> Verdict:
         why = f"{waiting}: its loader's workers want {account.helper_cores:.1f} of the cores that its training wants."
         return Verdict("decoding", why, "Decode the data once and store it, or give the job more cores.", 0.0, high)
     waiting = f"{waiting}: it has more threads than cores"
-    fewer = f'Fewer threads: `env: {{OMP_NUM_THREADS: "{account.threads}"}}` in its job'
-    return Verdict("own-threads", f"{waiting}.", f"{fewer}, unless the script sets their number itself.", 0.0, high)
+    return Verdict("own-threads", f"{waiting}.", fewer_threads(account.threads, account.told_threads), 0.0, high)
 
 
 def _learned(account: Account, converged: Converged) -> Verdict:
@@ -368,10 +395,27 @@ def _learned(account: Account, converged: Converged) -> Verdict:
 
 
 def _unknown(account: Account) -> str:
+    if not account.read:
+        return f"{account.job} ended after {say_seconds(account.elapsed)}, before anything was read of it."
     if account.lacks:
         return f"Headgate cannot tell what held {account.job} back: the run lacks {' and '.join(account.lacks)}."
     part = _part(account.parts["unexplained"].seconds, account.elapsed)
     return f"For {part}, {account.job} neither computed nor waited for anything that Headgate reads."
+
+
+def _to_know(account: Account) -> str:
+    """What would let Headgate tell more of a job."""
+    if not account.read:
+        return ""
+    if not account.reports:
+        return (
+            "Print a line for each step, such as `step 5 loss 0.31`, or name the pattern of its own lines:"
+            " `progress: {pattern: ...}` in its job."
+        )
+    if account.lacks:
+        return "`headgate doctor` shows how to turn these readings on."
+    stacks = f"`headgate stacks {account.job} --all` shows where it stands, while it runs."
+    return f"{stacks} With `headgate.torch`, `headgate.keras` or `headgate.jax` its steps tell more."
 
 
 def _part(seconds: float, elapsed: float) -> str:

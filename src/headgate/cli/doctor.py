@@ -142,6 +142,8 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
     if (stated := os.environ.get(VARIABLE)) is not None and survey.machine_gpus:
         which = ", ".join(str(gpu.index) for gpu in node.gpus) or "none"
         yield "", f"{which} of {survey.machine_gpus} on this machine may be used ({VARIABLE}={stated})"
+    if survey.missing_gpus:
+        yield "", survey.missing_gpus
     if (link := node.gpu_link) is not None and link.bytes_per_second is not None:
         yield "", f"joined by {link.how}, {link.bytes_per_second / 1e9:,.3g} GB/s each direction"
     rates = [(nic.name, nic.bytes_per_second) for nic in node.nics]

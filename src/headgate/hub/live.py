@@ -42,6 +42,7 @@ from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId
 from headgate.isolation.spawning import OWN
+from headgate.lab.limits import weightless
 from headgate.planning import candidates
 from headgate.planning.candidates import tasks_on
 from headgate.policies import Policy
@@ -218,6 +219,10 @@ class LiveHub:
             self._loop.call_soon(self._live_runs.event, run, "note", text)
         if submission.engine == LOCAL and not submission.nodes and (share := slurm_share()) is not None:
             self._loop.call_soon(self._live_runs.event, run, "note" if share.here else "warning", str(share))
+        for text in self._missing_gpus(submission):
+            self._loop.call_soon(self._live_runs.event, run, "warning", text)
+        if text := weightless(submission.nodes, {job.priority for job in submission.jobs}, self._node.cores):
+            self._loop.call_soon(self._live_runs.event, run, "note", text)
         if missed := _out_of_reach(submission):
             self._loop.call_soon(self._live_runs.event, run, "warning", missed)
         for kind, told in (("warning", submission.warnings), ("note", submission.notes)):
@@ -225,6 +230,13 @@ class LiveHub:
                 self._loop.call_soon(self._live_runs.event, run, kind, text, name)
         self._origins[run.id] = self._in_background(self._look_around(run))
         return run
+
+    def _missing_gpus(self, submission: Submission) -> list[str]:
+        """What the user's environment, or a job's own, names that is no GPU here; each once."""
+        if submission.engine != LOCAL or submission.nodes:
+            return []
+        told = [visible.missing({**submission.environment, **job.env}, self._node.gpus) for job in submission.jobs]
+        return list(dict.fromkeys(filter(None, told)))
 
     async def _look_around(self, run: LiveRun) -> None:
         await asyncio.gather(asyncio.to_thread(run.note_origin), self._retain(run), self._tell_neighbours(run))

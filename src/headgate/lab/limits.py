@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headgate import runs
@@ -25,6 +26,25 @@ SHELL = "shell"
 
 WEIGHT_PER_CORE = 10 * WEIGHT_DEFAULT
 """A node is to have its cores as a machine has them, whatever else runs here; what it may not have is left to that."""
+
+
+def weightless(nodes: Sequence[Node], priorities: Collection[float], cpus: float) -> str:
+    """That priorities divide little on nodes of a lab, and what does; empty if they divide, or are all the same.
+
+    A node's cores are a cap on time of any CPU. Threads on different CPUs use it up alike. Weights count only among
+    those that wait for the same CPU.
+
+    Args:
+        cpus: Of this machine.
+    """
+    few = [node.name for node in nodes if node.place is not None and math.ceil(node.cores) < cpus]
+    if not few or len(priorities) < 2:
+        return ""
+    which = f"node {few[0]} has" if len(few) == 1 else f"nodes {', '.join(few)} have"
+    return (
+        f"{which} fewer cores than this machine has CPUs, as a cap: jobs that keep no more than {cpus:g} threads busy"
+        " use it up alike, whatever their priorities; `share: 1/4` of the job that is to have less holds there"
+    )
 
 
 def find() -> CgroupLayout:

@@ -24,7 +24,7 @@ from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.nics import counted, default_routes, interfaces, outward
 from headgate.telemetry.round import SamplingRound
 from headgate.telemetry.speed import core_gflops, known
-from headgate.telemetry.visible import within
+from headgate.telemetry.visible import missing, within
 
 CALIBRATED = ("core_convolution_gflops", "core_copy_bytes_per_second", "disk_bytes_per_second")
 """Fields of a `Node` that are known only where it was calibrated."""
@@ -77,6 +77,7 @@ class Survey:
         gpu_busy: Mean over the GPUs that may be used, 0 to 1; None without a GPU.
         gpu_memory_bytes: Memory of these in use by everyone; None without a GPU.
         machine_gpus: How many GPUs the machine has, whatever our environment allows of them.
+        missing_gpus: What our environment names that is none of these, and what to do; empty if it names none such.
     """
 
     node: Node
@@ -94,6 +95,7 @@ class Survey:
     gpu_busy: float | None
     gpu_memory_bytes: float | None
     machine_gpus: int
+    missing_gpus: str
 
 
 def detect(cache: Path | None = None, environment: Mapping[str, str] = os.environ) -> Node:
@@ -129,6 +131,7 @@ def survey(cache: Path | None = None) -> Survey:
     routes = default_routes()
     carrying = {nic.name for nic in counted()}
     used = _used(tuple(gpu.index for gpu in node.gpus))
+    every = gpus(open_nvml())
     return Survey(
         node=node,
         topology=topology(),
@@ -144,7 +147,8 @@ def survey(cache: Path | None = None) -> Survey:
         used_memory_bytes=used.get("memory_bytes"),
         gpu_busy=used.get("gpu_busy"),
         gpu_memory_bytes=used.get("gpu_memory_bytes"),
-        machine_gpus=len(gpus(open_nvml())),
+        machine_gpus=len(every),
+        missing_gpus=missing(os.environ, every),
     )
 
 

@@ -36,6 +36,29 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int,
     return found
 
 
+def missing(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> str:
+    """What an environment names that is no GPU of the machine, and what to do, as a sentence; empty if it names none
+    such. What allows no GPU on purpose (`-1`, `NoDevFiles`, nothing) is none."""
+    text = environment.get(VARIABLE, "")
+    seen: set[int] = set()
+    for name in map(str.strip, text.split(",")):
+        if re.match(r"\d|GPU-|MIG-", name, re.IGNORECASE) is None:
+            return ""
+        index = _find(name, gpus)
+        if index is None or index in seen:
+            break
+        seen.add(index)
+    else:
+        return ""
+    has = f"its GPUs are {', '.join(str(gpu.index) for gpu in gpus)}" if gpus else "Headgate finds none here"
+    if index is not None:
+        return f"{VARIABLE}={text} names GPU {index} twice, and CUDA then has none; name each once: {has}"
+    called = f"GPU {name}" if name.isdigit() else name
+    which = "begins more than one GPU" if _several(name, gpus) else "is no GPU of this machine"
+    cure = "name others" if gpus else "unset it to train on the CPU, or see whether `nvidia-smi` finds any"
+    return f"{VARIABLE}={text}: {called} {which}, so jobs have {_number(len(seen))}; {has}; {cure}"
+
+
 def indices(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[int, ...] | None:
     """The indices of the GPUs that an environment allows."""
     found = visible(environment, gpus)
@@ -54,6 +77,14 @@ def within(node: Node, environment: Mapping[str, str]) -> Node:
     """This machine with the GPUs alone that an environment allows."""
     found = visible(environment, node.gpus)
     return node if found is None else replace(node, gpus=tuple(gpu for gpu in node.gpus if gpu.index in found))
+
+
+def _several(name: str, gpus: Sequence[Gpu]) -> bool:
+    return sum(gpu.uuid.lower().startswith(name.lower()) for gpu in gpus) > 1
+
+
+def _number(count: int) -> str:
+    return "no GPU" if count == 0 else "only the GPU before it" if count == 1 else f"only the {count} GPUs before it"
 
 
 def _find(name: str, gpus: Sequence[Gpu]) -> int | None:
