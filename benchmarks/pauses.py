@@ -45,7 +45,7 @@ while os.path.exists(stay):
     while time.thread_time() - used < (0.005 if part >= 1 else 0.02 * part):
         pass
     if part < 1:
-        lasts = 0.02 if part else 0.03 * random.uniform(0.8, 1.2)
+        lasts = 0.02 if part else 0.03 * random.uniform(0.9, 1.1)
         time.sleep(max(begin + lasts - time.monotonic(), 0.0))
     step += 1
     print(f"step {step} loss {1 / step:.6f}", flush=True)
@@ -54,7 +54,7 @@ while os.path.exists(stay):
 UNTOUCHED = 21
 """Jobs that do not touch each other. Their steps vary, each by itself, so their trials hardly depend on one another."""
 SETTLE_SECONDS = 15.0
-PROOF_SECONDS = 60.0
+PROOF_SECONDS = 120.0
 """A proof that takes longer, since the machine is too noisy, is no trial."""
 MOST_SECONDS = 480.0
 """After so long no more trials begin."""
