@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.analysis.made_up import MadeUp, recording
+from tests.analysis.made_up import Course, MadeUp, recording
 
 from headgate.analysis.accounts import Account, accounts
 from headgate.analysis.verdicts import verdict
@@ -184,6 +184,21 @@ def test_a_neighbour_that_moves_little_is_not_blamed(tmp_path: Path) -> None:
     job = MadeUp(ran=0.25, readings={"psi_io": lambda t: 0.2 if t <= 20 else 0.75, "disk_read": 20e6})
     jobs = {"a": job, "b": MadeUp(ran=0.01, start=20, readings={"disk_read": 2e6})}
     assert set(lost(account(recording(tmp_path / "run.sqlite", jobs)))) == {("node", "disk")}
+
+
+def test_programs_that_read_next_to_nothing_are_not_blamed_for_what_a_job_waits_with_as_few_bytes(
+    tmp_path: Path,
+) -> None:
+    """It waits for its log to be on the disk. That takes longer from the twentieth second on, in which others read."""
+    course: dict[str, Course | None] = {
+        "psi_io": lambda t: 0.2 if t <= 20 else 0.7,
+        "disk_read": 0.0,
+        "disk_write": 2e4,
+    }
+    job = MadeUp(ran=lambda t: 0.8 if t <= 20 else 0.3, readings=course)
+    node: dict[str, Course] = {"disk_read": lambda t: 0.0 if t <= 20 else 0.5e6}
+    found = account(recording(tmp_path / "run.sqlite", {"a": job}, readings=node))
+    assert set(lost(found)) == {("node", "disk")}
 
 
 def test_what_sampled_steps_waited_for_input_is_not_counted_twice(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ _LIKE = 0.1
 where its data came from memory."""
 _AWAY, _FAINT = 0.05, 0.01
 """Parts of the job's own bytes, and of what the disk carries: neighbours that move less than either count as away."""
-_THERE = 0.2
-"""Part of what the disk carries: neighbours that move less keep nobody from it."""
+_THERE, _LEAST_BYTES = 0.2, 1e6
+"""Part of what the disk carries, and bytes a second: neighbours that move less than either keep nobody from it."""
 _FULL = 0.7
 """Part of its rate, from which on a disk is full."""
 _LEAST_BUCKETS = 3
@@ -116,7 +116,7 @@ def blocked_on_disk(
         by={name: lost * ratio(each, taken) for name, each in used.items()},
         by_memory=by_memory,
         rest=rest,
-        unsure=np.where(taken > moved, rest, 0.0) if compared is None and not rate else np.zeros_like(rest),
+        unsure=np.where((taken > moved) & (compared is None and not rate), rest, 0.0),
     )
 
 
@@ -131,7 +131,7 @@ def _compared(
     """The part of `blocked` that is due to neighbours, which moved `taken` bytes a second: what it was blocked beyond
     the part that the same bytes `stood` without them. Its steps tell that: before these it reads and writes other
     things. None if they do not, because neighbours were always there, or it moved next to nothing without them."""
-    there = (taken >= _THERE * carries) & (blocked > 0.0)
+    there = (taken >= max(_THERE * carries, _LEAST_BYTES)) & (blocked > 0.0)
     if not there.any():
         return np.zeros_like(blocked)
     steps = moved[there & (stepping > 0.5)]
