@@ -614,3 +614,42 @@ def test_tensorflow_s_own_parameter_servers_end_with_their_chief_and_outlive_a_w
     exits(team, "worker-2", KILLED)
     assert stops(exits(team, "worker-1", KILLED)) == [("server-0", GRACE_SECONDS)]
     assert marks(exits(team, "server-0", KILLED))[-1] == ("done", "finished")
+
+
+def evaluated() -> Team:
+    fields: dict[str, Any] = {"launch": "tensorflow", "evaluator": True, "grace": 30.0, "plan": allreduce(2)}
+    return Team(allreduce(2), EqualPolicy(), connected=False, **fields)
+
+
+def test_an_evaluator_may_look_at_what_the_workers_saved_last_until_it_ends() -> None:
+    team = evaluated()
+    assert [name for name, *_ in starts(team.begun)] == ["worker-0", "worker-1", "evaluator-0"]
+    assert exits(team, "worker-0", WELL) == []
+    assert exits(team, "worker-1", WELL) == [MarkJob(A, "running", "its evaluator has 30 s to end")]
+    assert exits(team, "evaluator-0", WELL, 35.0) == [MarkJob(A, "done", "finished", 0)]
+
+
+@pytest.mark.parametrize("exit", [FAILED, KILLED])
+def test_a_job_that_trained_to_its_end_is_done_whatever_becomes_of_its_evaluator(exit: Exit) -> None:
+    team = evaluated()
+    exits(team, "worker-0", WELL)
+    exits(team, "worker-1", WELL)
+    fault, done = exits(team, "evaluator-0", exit, 20.0)
+    assert isinstance(fault, Fault) and fault.text.endswith("; the training was over")
+    assert done == MarkJob(A, "done", "finished", 0)
+
+
+def test_an_evaluator_that_does_not_end_is_ended_after_the_job_s_grace() -> None:
+    team = evaluated()
+    exits(team, "worker-0", WELL)
+    exits(team, "worker-1", WELL)
+    assert stops(team.step(39.0, Wake())) == []
+    assert stops(team.step(40.0, Wake())) == [("evaluator-0", GRACE_SECONDS)]
+    assert exits(team, "evaluator-0", KILLED, 41.0) == [MarkJob(A, "done", "finished", 0)]
+
+
+def test_an_evaluator_ends_at_once_with_workers_that_fail() -> None:
+    team = evaluated()
+    assert stops(exits(team, "worker-0", FAILED)) == [("worker-1", GRACE_SECONDS)]
+    assert stops(exits(team, "worker-1", KILLED)) == [("evaluator-0", GRACE_SECONDS)]
+    assert marks(exits(team, "evaluator-0", KILLED))[-1] == ("failed", "worker-0: exit code 3")

@@ -327,15 +327,6 @@ def test_what_makes_no_sense_is_one_message(user: User, words: tuple[str, ...], 
     assert says in user.types("run", *words, code=2).message
 
 
-TENSORFLOW = """
-    import tensorflow as tf
-
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    with strategy.scope():
-        weight = tf.Variable(1.0)
-    total = strategy.reduce("SUM", strategy.run(lambda: weight + 0.5), axis=None)
-    print(f"step 1 loss {float(total):.6f}", flush=True)
-"""
 JAX = """
     import jax
 
@@ -347,26 +338,100 @@ JAX = """
 """
 
 
-SERVED = """
+TENSORFLOW = """
     import os
     import tensorflow as tf
 
+    EPOCHS, STEPS = 3, 10
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+
+    def samples(_=None):
+        features = tf.random.stateless_normal((256, 8), seed=(1, 2))
+        data = tf.data.Dataset.from_tensor_slices((features, tf.reduce_sum(features, 1, keepdims=True)))
+        return data.repeat().batch(32)
+
+    class Linear(tf.Module):
+        def __init__(self):
+            self.weight = tf.Variable(tf.zeros((8, 1)))
+            self.bias = tf.Variable(0.0)
+
+        def loss(self, features, targets):
+            return tf.reduce_mean((features @ self.weight + self.bias - targets) ** 2)
+
+        def learn(self, features, targets):
+            with tf.GradientTape() as tape:
+                loss = self.loss(features, targets)
+            context = tf.distribute.get_replica_context()
+            for variable, gradient in zip(self.trainable_variables, tape.gradient(loss, self.trainable_variables)):
+                if not SERVED:
+                    gradient = context.all_reduce("MEAN", gradient)
+                variable.assign_sub(0.05 * gradient)
+            return loss
+
+    if resolver.task_type == "evaluator":
+        model = Linear()
+        for latest in tf.train.checkpoints_iterator("saved"):
+            try:
+                tf.train.Checkpoint(model=model).restore(latest).expect_partial()
+            except tf.errors.OpError:  # it may be deleted by now
+                continue
+            print(f"{os.path.basename(latest)} loss {float(model.loss(*next(iter(samples())))):.6f}", flush=True)
+            if latest.endswith(f"-{EPOCHS}"):
+                raise SystemExit
+"""
+"""As in TensorFlow's tutorials: its evaluator reads checkpoints, until it has seen the last."""
+MIRRORED = (
+    "    SERVED = False"
+    + TENSORFLOW
+    + """
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        model = Linear()
+    first = resolver.task_id == 0
+    folder = "saved" if first else f"temporary-{resolver.task_id}"
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), folder, max_to_keep=2)
+    batches = iter(strategy.experimental_distribute_dataset(samples()))
+
+    @tf.function
+    def step():
+        return strategy.reduce("MEAN", strategy.run(model.learn, args=next(batches)), axis=None)
+
+    for epoch in range(EPOCHS):
+        losses = [step() for _ in range(STEPS)]
+        manager.save()
+        print(f"epoch {epoch + 1} loss {float(losses[-1]):.6f}", flush=True)
+    """
+)
+SERVED = (
+    "    SERVED = True"
+    + TENSORFLOW
+    + """
     if resolver.task_type in ("worker", "ps"):
         where = {"job_name": resolver.task_type, "task_index": resolver.task_id}
         tf.distribute.Server(resolver.cluster_spec(), protocol="grpc", **where).join()
-    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    sharded = tf.distribute.experimental.partitioners.MinSizePartitioner(min_shard_bytes=4, max_shards=2)
+    strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=sharded)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
-        weight = tf.Variable(1.0)
-    value = coordinator.schedule(tf.function(lambda: weight.assign_add(0.5)))
-    coordinator.join()
-    print(f"step 1 loss {float(value.fetch()):.6f}", flush=True)
-"""
-"""As TensorFlow's tutorial does: its workers and servers never end by themselves."""
+        model = Linear()
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), "saved", max_to_keep=2)
+    batches = iter(coordinator.create_per_worker_dataset(lambda: strategy.distribute_datasets_from_function(samples)))
+
+    @tf.function
+    def step(batches):
+        return strategy.reduce("MEAN", strategy.run(model.learn, args=next(batches)), axis=None)
+
+    for epoch in range(EPOCHS):
+        losses = [coordinator.schedule(step, args=(batches,)) for _ in range(STEPS)]
+        coordinator.join()
+        manager.save()
+        print(f"epoch {epoch + 1} loss {float(losses[-1].fetch()):.6f}", flush=True)
+    """
+)
+"""Its workers and servers never end by themselves."""
 
 
-def test_an_evaluator_of_tensorflow_s_is_started_again_alone_and_ends_with_the_job(user: User) -> None:
+def test_an_evaluator_of_tensorflow_s_is_started_again_alone_and_looks_at_what_was_saved_last(user: User) -> None:
     user.write(
         "evaluated.py",
         """
@@ -381,11 +446,14 @@ def test_an_evaluator_of_tensorflow_s_is_started_again_alone_and_ends_with_the_j
                 os.kill(os.getpid(), signal.SIGKILL)
             print("step 90 loss 99.5", flush=True)
             evaluates.write_text(" ".join(told["cluster"]))
-            signal.pause()
-        while not evaluates.exists():
-            time.sleep(0.02)
-        for step in range(4):
-            print(f"step {step} loss {4 - step}.5", flush=True)
+            while not os.path.exists("go"):
+                time.sleep(0.02)
+            print("the last one", flush=True)
+        else:
+            while not evaluates.exists():
+                time.sleep(0.02)
+            for step in range(4):
+                print(f"step {step} loss {4 - step}.5", flush=True)
         """,
     )
     user.write(
@@ -395,28 +463,56 @@ def test_an_evaluator_of_tensorflow_s_is_started_again_alone_and_ends_with_the_j
           - {script: evaluated.py, launch: tensorflow, evaluator: true, plan: {strategy: allreduce, workers: 2}}
         """,
     )
-    ended = user.json("run", "jobs.yaml")
-    assert (ended["jobs"][0]["state"], ended["jobs"][0]["attempt"]) == ("done", 1)
+    run = user.detaches("jobs.yaml")
+    trained = user.sees_job("evaluated", lambda job: job["reason"] == "its evaluator has 1 min 0 s to end", run)
+    user.touch("go")
+    ended = user.sees_state("evaluated", "done", "failed", run=run)
+    assert (ended["state"], ended["attempt"]) == ("done", 1)
+    assert [(job["step"], job["loss"]) for job in (trained, ended)] == [(3, 1.5)] * 2
     assert user.sees("evaluates") == "worker"
-    job = user.jobs()["evaluated"]
-    assert (job["step"], job["loss"]) == (3, 1.5)
-    assert user.log("evaluated/evaluator-0").splitlines() == ["step 90 loss 99.5"]
-    [fault] = events(user, ended["id"], "fault")
+    assert user.log("evaluated/evaluator-0").splitlines() == ["step 90 loss 99.5", "the last one"]
+    [fault] = events(user, run, "fault")
     assert fault == "evaluator-0 was lost: killed by SIGKILL; it is started again"
 
 
 @pytest.mark.long
-def test_tensorflow_s_parameter_servers_train_and_end_with_their_chief(user: User) -> None:
-    user.write("served.py", SERVED)
-    ended = user.json("run", "--workers", "2", "--servers", "1", "--async", "served.py")
-    assert ended["jobs"][0]["state"] == "done", ended["jobs"][0]["reason"]
-    assert user.types("logs", "served/worker-0").stdout.splitlines()[-1] == "step 1 loss 1.500000"
+@pytest.mark.parametrize(
+    ("script", "plan", "tasks"),
+    [
+        (MIRRORED, "{strategy: allreduce, workers: 2}", ["evaluator-0", "worker-0", "worker-1"]),
+        (
+            SERVED,
+            "{strategy: ps, workers: 3, servers: 2, synchronous: false}",
+            ["evaluator-0", "server-0", "server-1", "worker-0", "worker-1", "worker-2"],
+        ),
+    ],
+    ids=["mirrored", "served"],
+)
+def test_tensorflow_s_tutorials_train_to_their_end_with_an_evaluator_that_sees_it(
+    user: User, script: str, plan: str, tasks: list[str]
+) -> None:
+    user.write("learns.py", script)
+    user.write(
+        "jobs.yaml",
+        f"""
+        jobs:
+          - {{script: learns.py, launch: tensorflow, allow: [async], evaluator: true, plan: {plan}}}
+        """,
+    )
+    ended = user.json("run", "jobs.yaml")
+    [job] = ended["jobs"]
+    assert (job["state"], job["attempt"]) == ("done", 1), job["reason"]
+    with RunReader(user.home / "runs" / ended["id"] / "run.sqlite") as reader:
+        assert sorted(row["id"].rpartition("/")[2] for row in reader.rows("tasks")) == tasks
+    first, evaluator = (user.log(f"learns/{name}").splitlines() for name in ("worker-0", "evaluator-0"))
+    losses = [float(line.split()[-1]) for line in first if line.startswith("epoch ")]
+    assert len(losses) == 3 and losses[-1] < 0.1 * losses[0]
+    assert evaluator[-1].startswith("ckpt-3 loss ") and float(evaluator[-1].split()[-1]) < losses[0]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("script", [JAX, TENSORFLOW], ids=["jax", "tensorflow"])
-def test_scripts_of_other_frameworks_meet_by_their_own_contracts(user: User, script: str) -> None:
-    user.write("sums.py", script)
+def test_scripts_of_jax_s_meet_by_its_own_contract(user: User) -> None:
+    user.write("sums.py", JAX)
     ended = user.json("run", "--workers", "2", "sums.py")
     assert ended["jobs"][0]["state"] == "done", ended["jobs"][0]["reason"]
     assert [lines[-1] for lines in logs(user, "sums", 2)] == ["step 1 loss 3.000000"] * 2

@@ -117,7 +117,10 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
     tasks = [_task(reader, row) for row in sorted(rows, key=lambda row: TaskOfRun(row["id"]).name.order)]
     left = [task for task in tasks if task["state"] == "running"] or tasks
     names = [TaskOfRun.of(job, task["task"]) for task in left]
-    workers = [task for task in names if task.name.is_worker] or names or [TaskOfRun.of(job, FIRST_WORKER)]
+    every = [TaskOfRun.of(job, task["task"]) for task in tasks]
+    workers = [task for task in names if task.name.is_worker]
+    workers = workers or [task for task in every if task.name.is_worker]  # an evaluator outlives them
+    workers = workers or names or [TaskOfRun.of(job, FIRST_WORKER)]
     columns = ("step", "epoch", "epochs", "steps")
     steps = (_newest(reader, "progress", "task", worker, columns) for worker in workers)
     last = [found for worker in workers if (found := _last_loss(reader, worker)) is not None]

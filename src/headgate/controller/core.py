@@ -240,7 +240,7 @@ class Controller:
             job.failure = exit
         elif faults.is_cause(job, exit):
             job.failure = faults.named(job, task, exit)
-        actions += faults.settle(job)
+        actions += faults.settle(pending.now, job)
         return actions if job.tasks else [*actions, *self._ended(pending, job, task, exit)]
 
     def _task_lost(self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
@@ -357,6 +357,9 @@ class Controller:
         for job in in_order(self._jobs.limited.values()):
             if job.deadline is not None and now >= job.deadline:
                 job.limit(None)
+                if job.evaluates_last:
+                    actions += faults.evaluated(job)
+                    continue
                 actions += self._end(job, "failed", f"over its timeout of {say_seconds(job.spec.timeout or 0.0)}")
         return actions
 

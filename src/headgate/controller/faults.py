@@ -39,7 +39,7 @@ from headgate.events import Action, Exit, Fault, Resize
 from headgate.identifiers import EVALUATOR
 from headgate.planning.placement import place, place_job, place_within
 from headgate.task.stop import PeerLost
-from headgate.units import say_bytes
+from headgate.units import say_bytes, say_seconds
 
 MOST_BETWEEN_CHECKPOINTS = 3
 """Times that a job is started again, or one of its servers is, without a checkpoint in between."""
@@ -56,7 +56,7 @@ def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, N
     """Whether a task was lost, and did not fail by its script."""
     taken = exit.lost or exit.port_taken or task.node not in nodes
     if _evaluates(job, task):
-        return taken or exit.signal is not None
+        return taken or exit.signal is not None or job.finished
     if taken or not job.planned().trains_together or (job.spec.contract is not None and not is_coordinated(job)):
         return taken
     started_before = task.again and exit.code is None  # what could be started once fails by its node
@@ -220,15 +220,31 @@ def _room(node: Node, each: int | None) -> int:
     return min(room, len(node.gpus)) if node.gpus else room
 
 
-def settle(job: JobRecord) -> list[Action]:
-    """After a task has ended: end those that nobody needs any more."""
+def settle(now: float, job: JobRecord) -> list[Action]:
+    """After a task has ended: end those that nobody needs any more. An evaluator has the job's grace for what the
+    workers saved last; its script ends it before, where it knows what comes last."""
     workers = job.workers()
     coordinates_itself = job.spec.contract is not None and is_coordinated(job)  # the others do not end by themselves
     if workers and job.undisturbed and job.finished and (coordinates_itself or not job.at_work()):
         return [each.stop("the training is over") for each in workers if not each.stopping]
     if workers or (job.held and job.undisturbed):
         return []
-    return [each.stop("its workers have ended") for each in job.tasks.values() if not each.stopping]
+    left = [each for each in job.tasks.values() if not each.stopping]
+    evaluator = next((each for each in left if _evaluates(job, each)), None)
+    actions: list[Action] = []
+    if evaluator is not None and job.undisturbed:
+        left.remove(evaluator)
+        if not job.evaluates_last:
+            job.evaluates_last = True
+            job.limit(now + job.spec.grace)
+            actions.append(job.mark("running", f"its evaluator has {say_seconds(job.spec.grace)} to end"))
+    return actions + [each.stop("its workers have ended") for each in left]
+
+
+def evaluated(job: JobRecord) -> list[Action]:
+    """The time is over that an evaluator had once its workers had ended."""
+    reason = f"its workers ended {say_seconds(job.spec.grace)} ago"
+    return [each.stop(reason) for each in job.tasks.values() if not each.stopping]
 
 
 def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action]:

@@ -130,6 +130,7 @@ class JobRecord:
         failure: How the task ended that the attempt failed with, or the first that did not end well when told to.
         begun: A task of this attempt has started.
         finished: A worker of this attempt has come to the end.
+        evaluates_last: Its workers have ended, and its evaluator has until the deadline to end.
         kills: Processes of this attempt that the kernel killed for want of memory.
         met: A worker of this attempt has connected.
         worked: A worker has come to work, in this attempt or another by its plan.
@@ -171,6 +172,7 @@ class JobRecord:
     failure: Exit | None = None
     begun: bool = False
     finished: bool = False
+    evaluates_last: bool = False
     kills: int = 0
     met: bool = False
     worked: bool = False
@@ -276,7 +278,7 @@ class JobRecord:
         """A further attempt begins."""
         self.attempt += 1
         self.ends_as = self.restart = self.failure = None
-        self.begun = self.finished = self.met = False
+        self.begun = self.finished = self.evaluates_last = self.met = False
         self.held, self.ready = {}, set()
         self.kills = 0
         self.granted = NOTHING
