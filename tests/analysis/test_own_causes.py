@@ -340,3 +340,23 @@ def test_tasks_that_share_cores_are_told_how_many_would_have_one_each(tmp_path: 
     verdict = told(account(replace(run, jobs=(replace(job, tasks=tasks, spec={"script": "/t.py"}),))))
     assert verdict.name == "own-tasks"
     assert "`headgate run --strategy allreduce --workers 2 /t.py`, or `workers: 2`" in verdict.next
+
+
+@pytest.mark.parametrize(
+    ("workers", "plan", "proposed"),
+    [
+        (4, {"synchronous": False}, "--strategy ps --servers 1 --async --workers 2 /t.py`, or `workers: 2`"),
+        (4, {"synchronous": False, "staleness": 3}, "--servers 1 --staleness 3 --workers 2 /t.py`"),
+        (2, {"synchronous": False}, "Give it more cores than the"),  # a chief, and one that it directs
+    ],
+)
+def test_fewer_workers_than_a_plan_of_tensorflow_s_can_have_are_not_proposed(
+    tmp_path: Path, workers: int, plan: dict[str, Any], proposed: str
+) -> None:
+    run = recorded(tmp_path, MadeUp(ran=0.5, waited=0.5, spans=STEP))
+    job, (one,) = run.jobs[0], run.jobs[0].tasks
+    names = ["server-0", *(f"worker-{index}" for index in range(workers))]
+    tasks = tuple(replace(one, id=TaskOfRun(f"a/{name}")) for name in names)
+    spec, plan = {"script": "/t.py", "launch": "tensorflow"}, {"strategy": "ps", "servers": 1, **plan}
+    verdict = told(account(replace(run, jobs=(replace(job, tasks=tasks, spec=spec, plan=plan),))))
+    assert (verdict.name, proposed in verdict.next) == ("own-tasks", True), verdict.next

@@ -110,7 +110,8 @@ class Account:
         fewer_workers: So many, and no more than it had less one, would have a core each.
         threads: So many of each task have a core each.
         with_fewer: The command that runs it with `fewer_workers`; empty if it is no script.
-        with_half: The same with half of its workers.
+        half_workers: Half of its workers, or the fewest that its plan can have.
+        with_half: The command that runs it with these.
         alone: The command that runs it as a single process; empty if there is none.
         told_threads: What `OMP_NUM_THREADS` says in its own `env`; empty: nothing.
         priority: Of the job.
@@ -141,6 +142,7 @@ class Account:
     fewer_workers: int = 1
     threads: int = 1
     with_fewer: str = ""
+    half_workers: int = 1
     with_half: str = ""
     alone: str = ""
     told_threads: str = ""
@@ -212,7 +214,7 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         "faults": TimeEstimate(between + again.seconds, between + again.low, between + again.high),
     }
     more = what_more_buys(job, tuple(grid.nodes.values()))
-    fitting = _fewer_workers(job, grid.nodes)
+    fitting, half = _fewer_workers(job, grid.nodes), max(job.workers // 2, job.least_workers)
     time = OwnTime(
         seconds=sum(step[part].seconds for part in ("compute", "input", "communication", "garbage-collection")),
         compute=step["compute"],
@@ -251,7 +253,8 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         fewer_workers=fitting,
         threads=_threads(job, grid),
         with_fewer=job.with_workers(fitting),
-        with_half=job.with_workers(max(job.workers // 2, 1)),
+        half_workers=half,
+        with_half=job.with_workers(half),
         alone=job.alone,
         told_threads=job.told_threads,
         priority=float(job.spec.get("priority") or 1.0),
@@ -390,7 +393,7 @@ def _done_again(job: RecordedJob) -> float:
 def _fewer_workers(job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> int:
     cores = sum(max(math.floor(nodes[name].cores or 1.0), 1) for name in job.nodes if name in nodes)
     servers = sum(task.is_server for task in job.tasks)
-    return max(min(cores, len(job.tasks) - 1) - servers, 1)
+    return max(min(cores, len(job.tasks) - 1) - servers, job.least_workers)
 
 
 def _threads(job: RecordedJob, grid: Grid) -> int:

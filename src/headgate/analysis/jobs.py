@@ -197,6 +197,12 @@ class RecordedJob:
         args = [str(arg) for arg in self.spec.get("args") or ()]
         return ["--", *args] if args else []
 
+    @property
+    def least_workers(self) -> int:
+        """The fewest that its plan can have: one, or the chief and a worker of TensorFlow's parameter servers."""
+        served = self.spec.get("launch") == "tensorflow" and (self.plan or {}).get("strategy") == "ps"
+        return 2 if served else 1
+
     def with_workers(self, count: int) -> str:
         """The command that runs it with so many workers; empty if it is no script, or if it has no more. Another
         launcher's contract needs no strategy."""
@@ -208,6 +214,9 @@ class RecordedJob:
         options = ["--launch", str(launch)] if launched else []
         options += [] if launched and strategy != "ps" else ["--strategy", strategy]
         options += ["--servers", str(servers)] if servers else []
+        if plan.get("synchronous") is False:
+            staleness = plan.get("staleness")
+            options += ["--async"] if staleness is None else ["--staleness", str(staleness)]
         return shlex.join(["headgate", "run", *options, "--workers", str(count), str(script), *self._rest])
 
     def signal(self, column: Column) -> Signal:

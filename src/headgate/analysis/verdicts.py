@@ -304,7 +304,7 @@ def _other_plans(account: Account) -> str:
         there = ", with `--cluster` as for the run" if account.nodes > 1 else ""
         return f"`{account.plan_command}`{there} shows whether fewer workers, or other nodes, are faster."
     stacks = f"`headgate stacks {account.job} --all` shows for what they wait, while the job runs."
-    fewer = _fewer(account, max(account.workers // 2, 1), account.with_half)
+    fewer = _fewer(account, account.half_workers, account.with_half)
     return f"{fewer} `headgate compare` shows which of the two runs is faster." if fewer else stacks
 
 
