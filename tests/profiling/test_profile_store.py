@@ -158,6 +158,13 @@ def test_what_was_taken_on_a_busy_machine_makes_way_for_what_was_on_a_calmer_one
             assert found == kept
 
 
+def test_the_calmer_one_of_another_model_makes_way(tmp_path: Path) -> None:
+    larger = replace(taken("run", 0.8), parameters_dense=10 * (PROFILE.parameters_dense or 1))
+    store.save(tmp_path, "key", taken("profile", 0.02))
+    store.save(tmp_path, "key", larger)
+    assert store.load(tmp_path, "key") == larger
+
+
 def test_what_was_taken_while_others_used_the_cores_makes_way_though_no_thread_waited(tmp_path: Path) -> None:
     beside, alone = replace(taken("profile", 0.0), others=0.6), replace(taken("profile", 0.01), others=0.05)
     for profile, kept in ((beside, beside), (alone, alone), (beside, alone)):

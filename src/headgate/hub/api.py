@@ -221,7 +221,7 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
         )
     found = found.with_parameters(handed.parameters)
     store.save(runs.home() / "profiles", store.key(handed, node), found)
-    if stored is None or stored.framework_version != found.framework_version or not store.is_better(stored, found):
+    if stored is None or not store.is_better(stored, found):
         return found
     kept = "measured again, while others used the machine more: the calmer one of before was kept"
     return replace(stored, notes=(*stored.notes, kept))

@@ -81,21 +81,29 @@ def load(folder: Path, key: str) -> Profile | None:
 
 
 def is_better(known: Profile, other: Profile) -> bool:
-    """Whether a profile is better than another one of the same job. It is if its machine was calm and the other's was
-    busy. Otherwise it is if it was measured on purpose, and the other in a run's own first steps."""
+    """Whether a profile is better than a later one of the same job. It is if its machine was calm and the other's was
+    busy. Otherwise it is if it was measured on purpose, and the other in a run's own first steps. None is better than
+    one of another version of the framework or another model, as a variable of the user's may have changed that."""
+    if _trained(known) != _trained(other):
+        return False
     if known.is_busy or other.is_busy:
         return known.disturbance < other.disturbance
     return known.source == "profile" and other.source == "run"
 
 
+def _trained(profile: Profile) -> tuple[object, ...]:
+    """What was trained, as far as a profile tells."""
+    return profile.framework_version, profile.parameters_dense, profile.parameters_sparse
+
+
 def save(folder: Path, key: str, profile: Profile) -> None:
-    """Store a profile. A stored one with the same version of the framework stays if it is better (`is_better`).
+    """Store a profile. A stored one stays if it is better (`is_better`).
 
     Raises:
         OSError: It cannot be written.
     """
     known = load(folder, key)
-    if known is not None and known.framework_version == profile.framework_version and is_better(known, profile):
+    if known is not None and is_better(known, profile):
         return
     folder.mkdir(mode=0o700, exist_ok=True)
     fresh = folder / f"{key}.{os.getpid()}"
