@@ -187,7 +187,8 @@ def among_more(job: JobRecord, task: TaskRecord, failure: Exit, nodes: Mapping[s
         return workers <= _room(next(node for node in left if node.name == name), each)
 
     job.plan = place_within(wider, left, fits) or place(wider, left)
-    what = f"{failure.in_words()}; it needs more than {plan.workers} workers to hold its model"
+    held_by = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+    what = f"{failure.in_words()}; it needs more than {held_by} to hold its model"
     text = f"{what}, and is started again with {most}; where each has a batch of its own, a step has more samples"
     fault = Fault(job.id, task.id, text, restarts=True)
     resize = Resize(job.id, job.plan, restarts=True, least_workers=most)
