@@ -90,8 +90,21 @@ def test_a_job_of_slurm_s_is_the_machine_that_may_be_used(user: User, slurm: dic
     shown = user.types("doctor").stdout
     assert "1 of " in shown and "500 MiB of " in shown
     assert f"Slurm job {told['SLURM_JOB_ID']}: 1 CPU, 500 MiB of memory on this node" in shown
-    [planned] = user.json("run", "--dry-run", "one.py")
-    assert planned["entitled_cores"] <= 1.0
+    user.write(
+        "jobs.yaml",
+        """
+        jobs:
+          - {script: one.py, launch: tensorflow, evaluator: true, plan: {strategy: allreduce, workers: 2}}
+          - name: parts
+            roles: [{name: serves, script: one.py, count: 2}, {name: works, script: one.py}]
+        """,
+    )
+    planned = user.json("run", "--dry-run", "jobs.yaml")
+    assert len(planned) == 6
+    for job in ("one", "parts"):
+        assert sum(task["entitled_cores"] for task in planned if task["job"] == job) <= 1.0 + 1e-9
+    several = user.json("run", "jobs.yaml")
+    assert [job["state"] for job in several["jobs"]] == ["done", "done"]
     ended = user.json("run", "one.py")
     with RunReader(user.home / "runs" / ended["id"] / "run.sqlite") as reader:
         [node] = json.loads(reader.meta()["node"])
