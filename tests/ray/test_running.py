@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -94,6 +95,32 @@ def test_workers_on_two_nodes_learn_together(user: Somebody) -> None:
         assert (job["state"], job["attempt"]) == ("done", 1)
         used = {row["target"] for row in user.rows(run, "usage") if row["memory_bytes"]}
         assert {"node:b", "node:c"} <= used
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    shutil.which("mpirun") is None, reason="MPI's processes are started by mpirun, of the package openmpi-bin"
+)
+def test_ranks_of_mpi_s_find_each_other_across_nodes_of_ray_s(user: Somebody) -> None:
+    user.write(
+        "ranks.py",
+        """
+        import os
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        beside = world.Split_type(MPI.COMM_TYPE_SHARED)
+        for step in range(3):
+            print(f"step {step} loss {world.allreduce(float(world.rank + step))}", flush=True)
+        print(world.rank, world.size, beside.rank, beside.size, flush=True)
+        """,
+    )
+    words = ("--nodes", "b,c", "mpirun", "-n", "4", "python", "ranks.py")
+    run = user.types("run", *RAY, *words).stdout.split()[1]
+    [job] = user.rows(run, "jobs")
+    assert (job["state"], job["attempt"]) == ("done", 1), job["reason"]
+    last = [user.log(f"{run}/ranks/worker-{rank}").splitlines()[-2:] for rank in range(4)]
+    assert last == [["step 2 loss 14.0", f"{rank} 4 {rank % 2} 2"] for rank in range(4)]
 
 
 @pytest.mark.long
