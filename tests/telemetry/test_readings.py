@@ -10,13 +10,7 @@ from tests.telemetry.trees import plant
 
 from headgate.telemetry import perf_events, readings
 
-V2 = {
-    "proc/self/cgroup": "0::/mine\n",
-    "proc/self/mountinfo": "30 23 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n",
-}
 EVERYTHING = {
-    **V2,
-    "sys/fs/cgroup/mine/cgroup.controllers": "cpu io memory pids\n",
     "proc/self/schedstat": "1 2 3\n",
     "proc/sys/kernel/task_delayacct": "1\n",
     "proc/pressure/io": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
@@ -27,17 +21,17 @@ EVERYTHING = {
 OF_FILES = ("schedstat", "throttling", "delay accounting", "PSI", "refaults", "retransmits", "steal", "resctrl")
 
 
-def survey(root: Path) -> dict[str, readings.MachineReading]:
-    return {each.name: each for each in readings.survey(root)}
+def survey(root: Path, *controllers: str) -> dict[str, readings.MachineReading]:
+    return {each.name: each for each in readings.survey(controllers, root)}
 
 
 def test_a_machine_with_everything_needs_no_cure(tmp_path: Path) -> None:
-    found = survey(plant(tmp_path, EVERYTHING))
+    found = survey(plant(tmp_path, EVERYTHING), "unified", "cpu", "memory")
     assert all(found[name].there and not found[name].cure for name in OF_FILES)
 
 
 def test_a_machine_with_nothing_is_told_what_is_lost_and_how_to_turn_it_on(tmp_path: Path) -> None:
-    found = survey(plant(tmp_path, V2))
+    found = survey(tmp_path, "unified")
     assert not any(found[name].there for name in OF_FILES)
     assert all(each.without for each in found.values())
     assert all(found[name].cure for name in OF_FILES if name != "resctrl")

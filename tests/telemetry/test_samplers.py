@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from tests.telemetry.trees import BONDED_NICS, STACKED_DISKS, net_dev, plant
 from headgate.cluster import Gpu
 from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
+from headgate.isolation.layout import V2_CONTROLLERS
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
 from headgate.telemetry.base import Sampler, Target
@@ -41,13 +43,27 @@ NODE = Target("node", None)
 
 
 class FakeNvml:
-    """Two GPUs: the first half busy with the task of process 1, the second a MIG device that does not say."""
+    """Two GPUs: the first half busy, with the task of process 1 and with process 9; the second a MIG device that does
+    not say. It answers as a real one does on an H200: of each process the latest window in which it ran. A question a
+    window, of those that are left.
+
+    Args:
+        windows: Of each window, the part of it in which each process ran.
+        holders: The processes that hold memory of the first GPU.
+    """
+
+    NVML_GPU_UTILIZATION_SAMPLES = 1
+    nvmlMemory_v2 = 2  # noqa: N815
 
     class NVMLError(Exception):
         pass
 
-    def __init__(self) -> None:
-        self.asked_since: list[int] = []
+    def __init__(self, windows: Sequence[Mapping[int, float]] = (), holders: Sequence[int] = (1, 9)) -> None:
+        self.left = list(windows)
+        self.holders = list(holders)
+        self.latest: dict[int, tuple[int, float]] = {}
+        self.clock = 0
+        self.told = threading.Event()
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         return 2
@@ -68,17 +84,31 @@ class FakeNvml:
             raise self.NVMLError("not supported")
         return SimpleNamespace(gpu=50, memory=10)
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
-        return SimpleNamespace(total=1000, used=300 if handle == 0 else 7)
+    def nvmlDeviceGetSamples(self, handle: int, kind: int, since: int) -> Any:  # noqa: N802
+        if handle == 1 or kind != self.NVML_GPU_UTILIZATION_SAMPLES:
+            raise self.NVMLError("not supported")
+        told = [(since + 200, 50)] if since else [(800, 90), (1000, 50)]  # first what was before, too
+        return 0, [SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=part)) for at, part in told]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int = 1) -> Any:  # noqa: N802
+        reserved = 0 if version == self.nvmlMemory_v2 else 50
+        return SimpleNamespace(total=1000, used=(300 if handle == 0 else 7) + reserved)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:  # noqa: N802
-        return [SimpleNamespace(pid=1, usedGpuMemory=200), SimpleNamespace(pid=9, usedGpuMemory=None)][: 2 - handle * 2]
+        memory = {1: 200}
+        return [SimpleNamespace(pid=pid, usedGpuMemory=memory.get(pid)) for pid in self.holders if handle == 0]
 
     def nvmlDeviceGetProcessUtilization(self, handle: int, since: int) -> list[Any]:  # noqa: N802
-        if handle == 1:
+        if handle == 1 or not self.left:
+            self.told.set()
             raise self.NVMLError("not found")
-        self.asked_since.append(since)
-        return [SimpleNamespace(pid=1, timeStamp=since + 5, smUtil=40), SimpleNamespace(pid=9, timeStamp=1, smUtil=10)]
+        self.clock += 200_000
+        self.latest |= {pid: (self.clock, part) for pid, part in self.left.pop(0).items()}
+        return [
+            SimpleNamespace(pid=pid, timeStamp=at, smUtil=round(100 * part))
+            for pid, (at, part) in self.latest.items()
+            if at > since
+        ]
 
 
 SOFTWARE: Mapping[Column, Event] = {"cpu_cycles": (1, 1), "cpu_instructions": (1, 2)}
@@ -293,7 +323,7 @@ class FileBox(InMemoryBox):
 
     @property
     def cgroups(self) -> Mapping[str, object]:
-        return {"unified": self.folder}
+        return dict.fromkeys(("unified", *V2_CONTROLLERS), self.folder)
 
 
 def rates(sampler: Sampler, target: Target, root: Path, first: Mapping[str, str], then: Mapping[str, str]) -> Any:
@@ -558,13 +588,36 @@ def test_a_gpu_that_does_not_say_how_busy_it_is_is_left_out_of_the_mean() -> Non
     assert sampler.read(0.0, [NODE]) == {"node": {"gpu_busy": 0.5, "gpu_memory_bytes": 307.0}}
 
 
-def test_a_task_has_the_part_of_a_gpu_that_its_processes_use() -> None:
-    nvml = FakeNvml()
-    sampler, target = GpuSampler(nvml), Target("a", InMemoryBox())
-    expected: Mapping[Column, float] = {"gpu_busy": 0.4, "gpu_memory_bytes": 200.0}
+def test_a_task_that_has_a_gpu_for_itself_has_all_that_it_is_busy() -> None:
+    sampler, target = GpuSampler(FakeNvml(holders=[1])), Target("a", InMemoryBox())
+    expected: Mapping[Column, float] = {"gpu_busy": 0.5, "gpu_memory_bytes": 200.0}
     assert sampler.read(0.0, [target]) == {"a": expected}
     assert sampler.read(1.0, [target]) == {"a": expected}
-    assert nvml.asked_since == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ([{1: 1.0}, {9: 1.0}], 0.5),
+        ([{1: 1.0}, {9: 1.0}, {9: 1.0}, {9: 0.9}], 0.25),
+        ([{1: 0.5, 9: 0.5}] * 3, 0.5),
+        ([{9: 1.0}] * 3, 0.0),
+        ([{1: 0.4, 9: 0.1}, {1: 0.2}], 0.3),
+    ],
+)
+def test_processes_that_take_turns_on_a_gpu_divide_its_time(
+    windows: list[Mapping[int, float]], expected: float
+) -> None:
+    nvml, target = FakeNvml(windows), Target("a", InMemoryBox())
+    sampler = GpuSampler(nvml)
+    assert sampler.read(0.0, [target])["a"] == {"gpu_memory_bytes": 200.0}  # nothing tells yet
+    assert nvml.told.wait(30)
+    assert sampler.read(1.0, [target])["a"]["gpu_busy"] == pytest.approx(expected)
+    watchers = [thread for thread in threading.enumerate() if thread.name == "headgate-gpu"]
+    assert sampler.read(2.0, []) == {}  # and nobody looks on
+    for thread in watchers:
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_a_task_that_is_on_no_gpu_has_no_gpu_readings() -> None:

@@ -29,7 +29,7 @@ def make_disk(folder: Path, runs: str) -> Path:
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     docker = runs == "containers"
     python = _copy_programs(root, [Path(shutil.which(name) or name) for name in DOCKER if docker])
-    _copy_distributions(["pytest", "docker"] if docker else ["pytest"], root / GUEST / "site")
+    _copy_distributions(["pytest", "psutil", *(["docker"] if docker else [])], root / GUEST / "site")
     for name in ("src", "tests/isolation", "tests/v2"):
         shutil.copytree(REPOSITORY / name, root / GUEST / name, dirs_exist_ok=True)
     shutil.copy2(REPOSITORY / "tests/dockerd.py", root / GUEST / "tests")

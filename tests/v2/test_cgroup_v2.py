@@ -19,6 +19,8 @@ from headgate.isolation.base import Box, Launch
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import UNLIMITED, Share
+from headgate.telemetry.base import Target
+from headgate.telemetry.round import SamplingRound, samplers
 from headgate.testing import programs
 from headgate.testing.wait import until
 
@@ -60,6 +62,16 @@ def file(box: Box, name: str) -> str:
 def test_every_controller_is_in_one_folder(box: Box) -> None:
     assert set(box.cgroups) == {"unified", "cpu", "memory", "cpuset", "io"}
     assert len(set(box.cgroups.values())) == 1
+
+
+def test_everything_about_a_task_is_read(box: Box) -> None:
+    said: list[str] = []
+    readings = SamplingRound(samplers(said.append), said.append)
+    readings.read(time.monotonic(), [Target("task", box)])
+    found = readings.read(time.monotonic(), [Target("task", box)])["task"]
+    assert said == []
+    assert found.keys() >= {"cpu_cores", "cpu_throttled", "cpu_waiting", "disk_read", "disk_write", "major_faults"}
+    assert found.keys() >= {"memory_bytes", "cache_bytes", "refaults", "psi_cpu", "psi_memory", "psi_io"}
 
 
 def test_what_is_written(box: Box) -> None:

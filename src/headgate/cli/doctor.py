@@ -17,6 +17,7 @@ from headgate.engines.base import LOCAL
 from headgate.engines.declared import Declaration, declared
 from headgate.errors import HeadgateError, HubError
 from headgate.hub.client import clean, connect
+from headgate.isolation.layout import CGROUPS, find_layout
 from headgate.task import mpi
 from headgate.telemetry import machine, readings
 from headgate.telemetry.allocation import slurm_share
@@ -39,7 +40,8 @@ def command(as_json: bool) -> None:
     survey = machine.survey(runs.home() / "node.json")
     uncontrolled = isolation.make(isolation.DEFAULT, "doctor").uncontrolled()
     plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
-    hub, containers, mpirun, readable = _hub(), _containers(), _mpi(), readings.survey()
+    readable = readings.survey(find_layout(CGROUPS).bases.keys())
+    hub, containers, mpirun = _hub(), _containers(), _mpi()
     if as_json:
         found: dict[str, object] = {
             "survey": asdict(survey),

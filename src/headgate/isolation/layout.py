@@ -12,6 +12,7 @@ from headgate.telemetry.limits import has_limits
 
 Mode = Literal["v1", "v2", "none"]
 
+CGROUPS = Path("/sys/fs/cgroup")
 V1_CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "blkio", "freezer")
 V2_CONTROLLERS = ("cpu", "memory", "cpuset", "io")
 CURE = "run as root, or in a delegated scope: systemd-run --user --scope -p Delegate=yes headgate ..."

@@ -58,7 +58,7 @@ class ProcessIsolation(Isolation):
     name = "process"
 
     def __init__(
-        self, group: str, *, mode: Literal["auto", "v1", "v2", "none"] = "auto", root: Path = Path("/sys/fs/cgroup")
+        self, group: str, *, mode: Literal["auto", "v1", "v2", "none"] = "auto", root: Path = layout.CGROUPS
     ) -> None:
         """
         Args:
@@ -184,8 +184,7 @@ class ProcessIsolation(Isolation):
 def remove_empty_groups() -> None:
     """Remove what this user's hubs left that died while they made a box: cgroups, here and on the nodes of labs, that
     nothing is in. Those of a process id that is in use stay."""
-    root = Path("/sys/fs/cgroup")
-    bases, roots = layout.find_layout(root).bases, layout.roots(root)
+    bases, roots = layout.find_layout(layout.CGROUPS).bases, layout.roots(layout.CGROUPS)
     leading = next((os.path.relpath(bases[n], roots[n]) for n in ("cpu", "unified") if n in bases and n in roots), ".")
     of_containers = (point / leading for point in roots.values())  # Docker has one path for all hierarchies
     name = f"{PREFIX}{os.geteuid()}-*"

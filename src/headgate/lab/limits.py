@@ -15,7 +15,7 @@ from headgate.isolation.cgroup_v1 import CgroupsV1
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups, cap_microseconds, read_number
 from headgate.isolation.fallbacks import Cores, Fallbacks
-from headgate.isolation.layout import CURE, CgroupLayout, find_layout
+from headgate.isolation.layout import CGROUPS, CURE, CgroupLayout, find_layout
 from headgate.lab.record import Record
 from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share
 
@@ -53,7 +53,7 @@ def find() -> CgroupLayout:
     Raises:
         IsolationError: They cannot limit CPU and memory here.
     """
-    found = find_layout(Path("/sys/fs/cgroup"))
+    found = find_layout(CGROUPS)
     lacking = {"cpu", "memory"} - found.bases.keys()
     if lacking:
         causes = "; ".join(dict.fromkeys(found.missing.get(name, f"no {name} controller") for name in sorted(lacking)))

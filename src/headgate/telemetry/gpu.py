@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -14,6 +15,9 @@ from headgate.telemetry.columns import Column
 from headgate.telemetry.sources import PlacedNode
 
 _NVLINK = 25e9  # bytes a second each direction of one NVLink from its second generation on
+_LOOK_SECONDS = 0.1
+_WINDOW_MICROSECONDS = 150_000
+"""Windows that began within this time of each other are one."""
 
 
 def open_nvml() -> Any | None:
@@ -150,8 +154,53 @@ class _State:
 
     busy: float | None
     memory: float | None
-    memory_by_pid: dict[int, float]
-    busy_by_pid: dict[int, float]
+    memory_by_pid: Mapping[int, float]
+    busy_by_pid: Mapping[int, float]
+
+
+class _Division:
+    """How the time of a GPU divides among the processes that compute on it.
+
+    They take turns on it. NVML counts windows of a fifth of a second, and tells of each process the latest window in
+    which it ran: one reading a second would count two processes that alternate as busy all the time. So a thread looks
+    more often, and counts of each process the windows that were the newest.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._since = 0
+        self._lock = threading.Lock()
+        self._windows = 0
+        self._busy: dict[int, float] = {}
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, name="headgate-gpu", daemon=True).start()
+
+    def take(self) -> dict[int, float]:
+        """Part of the time since the last call in which kernels of each process ran."""
+        with self._lock:
+            busy, windows = self._busy, self._windows
+            self._busy, self._windows = {}, 0
+        return {pid: total / windows for pid, total in busy.items()} if windows else {}
+
+    def close(self) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            try:
+                samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._since)
+            except self._nvml.NVMLError:
+                continue  # also its answer where nothing ran since then
+            newest = max((sample.timeStamp for sample in samples), default=0)
+            if newest <= self._since:
+                continue
+            with self._lock:
+                self._windows += 1
+                for sample in samples:
+                    if newest - sample.timeStamp < _WINDOW_MICROSECONDS:
+                        self._busy[sample.pid] = self._busy.get(sample.pid, 0.0) + min(1.0, sample.smUtil / 100)
+            self._since = newest
 
 
 class GpuSampler(Sampler):
@@ -159,7 +208,8 @@ class GpuSampler(Sampler):
 
     Of this machine: over all GPUs, or over those that its target names. Of a task, and of a node that is a place on
     this machine: what NVML accounts to its processes, over the GPUs that they hold memory on; nothing when they hold
-    none. Without NVML or a GPU there are no readings, and that is no error.
+    none. A process that has a GPU for itself has all that the GPU was busy. Without NVML or a GPU there are no
+    readings, and that is no error.
 
     Args:
         nvml: The `pynvml` module, initialised; None to look for it at the first reading.
@@ -171,17 +221,23 @@ class GpuSampler(Sampler):
         self._nvml = nvml
         self._looked = nvml is not None
         self._handles: dict[int, Any] = {}
+        self._divisions: dict[int, _Division] = {}
         self._since: dict[int, int] = {}
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
         del now  # NVML averages by itself
         if not self._looked:
             self._nvml, self._looked = open_nvml(), True
-        if self._nvml is None or not targets:
+        if self._nvml is None:
+            return {}
+        if not targets:
+            self._divide(())
             return {}
         if not self._handles:
             self._handles = _handles(self._nvml)
         states = {index: self._state(self._nvml, index, handle) for index, handle in self._handles.items()}
+        if any(target.box is not None or target.place is not None for target in targets):
+            self._divide([index for index, state in states.items() if len(state.memory_by_pid) > 1])
         readings: dict[str, Mapping[Column, float]] = {}
         for target in targets:
             box = target.box if target.place is None else PlacedNode(target.place)
@@ -191,29 +247,44 @@ class GpuSampler(Sampler):
                 readings[target.id] = values
         return readings
 
+    def _divide(self, shared: Collection[int]) -> None:
+        """Look at how these GPUs are divided, and at no others."""
+        for index in [index for index in self._divisions if index not in shared]:
+            self._divisions.pop(index).close()
+        for index in shared:
+            if index not in self._divisions:
+                self._divisions[index] = _Division(self._nvml, self._handles[index])
+
     def _state(self, nvml: Any, index: int, handle: Any) -> _State:
-        state = _State(None, None, {}, {})
-        try:
-            state.busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-        except nvml.NVMLError:
-            pass
-        try:
-            state.memory = float(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-        except nvml.NVMLError:
-            pass
-        try:
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                state.memory_by_pid[process.pid] = float(process.usedGpuMemory or 0)
-        except nvml.NVMLError:
-            pass
-        try:
-            samples = nvml.nvmlDeviceGetProcessUtilization(handle, self._since.get(index, 0))
-        except nvml.NVMLError:
-            samples = []  # also its answer where no process ran on it since then
-        for sample in samples:
-            self._since[index] = max(self._since.get(index, 0), sample.timeStamp)
-            state.busy_by_pid[sample.pid] = min(1.0, sample.smUtil / 100)
-        return state
+        busy, memory = self._busy(nvml, index, handle), _memory(nvml, handle)
+        holders = {
+            process.pid: float(process.usedGpuMemory or 0)
+            for process in _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
+        }
+        if index in self._divisions:
+            by_pid = self._divisions[index].take()
+        else:
+            by_pid = dict.fromkeys(holders, busy or 0.0) if len(holders) == 1 else {}
+        return _State(busy, float(memory.used) if memory is not None else None, holders, by_pid)
+
+    def _busy(self, nvml: Any, index: int, handle: Any) -> float | None:
+        """Part of the time since the last reading in which a kernel ran; of an old GPU its latest fifth of a second."""
+        since = self._since.get(index)
+        told = _ask(nvml, "nvmlDeviceGetSamples", handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since or 0)
+        samples = told[1] if told is not None else ()
+        if samples:
+            self._since[index] = max(sample.timeStamp for sample in samples)
+        if samples and since is not None:  # the first answer holds what was before
+            return float(sum(sample.sampleValue.uiVal for sample in samples)) / len(samples) / 100
+        rates = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+        return float(rates.gpu) / 100 if rates is not None else None
+
+
+def _memory(nvml: Any, handle: Any) -> Any | None:
+    """Total and used bytes of a GPU. Its driver reserves some, which the first version counts as used."""
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    told = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
+    return told if told is not None else _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
 
 
 def _of_node(states: Sequence[_State]) -> dict[Column, float]:
@@ -233,7 +304,8 @@ def _of_task(states: Sequence[_State], pids: frozenset[int]) -> dict[Column, flo
         return {}
     memory = sum(size for state in used for pid, size in state.memory_by_pid.items() if pid in pids)
     readings: dict[Column, float] = {"gpu_memory_bytes": memory}
-    if any(state.busy is not None for state in used):
-        busy = [sum(part for pid, part in state.busy_by_pid.items() if pid in pids) for state in used]
+    divided = [state for state in used if state.busy is not None and (state.busy_by_pid or not state.busy)]
+    if divided:
+        busy = [sum(part for pid, part in state.busy_by_pid.items() if pid in pids) for state in divided]
         readings["gpu_busy"] = min(1.0, sum(busy) / len(busy))
     return readings

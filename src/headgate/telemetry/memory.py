@@ -28,8 +28,7 @@ class MemorySampler(SourcedSampler):
 
     def open_task(self, box: Boxed) -> Source | None:
         return first(
-            lambda: _StatV1(cgroup_file(box, "memory", "memory.stat")),
-            lambda: _StatV2(cgroup_file(box, "unified", "memory.stat")),
+            lambda: _Stat(cgroup_file(box, "memory", "memory.stat")),
             lambda: _Processes(box),
         )
 
@@ -48,29 +47,18 @@ class _Node(FileSource):
         return {"memory_bytes": max(0, used) * 1024.0, "cache_bytes": max(0, cache) * 1024.0}
 
 
-class _StatV1(FileSource):
-    """`total_` counts the groups below as well; `cache` holds shared memory, `rss` does not."""
+class _Stat(FileSource):
+    """memory.stat. Under v1 `total_` counts the groups below as well; v2 always does. What is cached (`cache`, `file`)
+    holds shared memory, and `rss` and `anon` do not."""
 
     def read(self, now: float, /) -> dict[Column, float]:
         stat = table(self.files[0].read())
-        shared = stat.get(b"total_shmem", 0)
+        prefix, own, cached = (b"total_", b"rss", b"cache") if b"total_rss" in stat else (b"", b"anon", b"file")
+        shared = stat.get(prefix + b"shmem", 0)
         return {
-            "memory_bytes": float(stat[b"total_rss"] + shared),
-            "cache_bytes": float(max(0, stat[b"total_cache"] - shared)),
-            **self.rates.of(now, _faults(stat, b"total_")),
-        }
-
-
-class _StatV2(FileSource):
-    """Counts the groups below; `file` holds shared memory, `anon` does not."""
-
-    def read(self, now: float, /) -> dict[Column, float]:
-        stat = table(self.files[0].read())
-        shared = stat.get(b"shmem", 0)
-        return {
-            "memory_bytes": float(stat[b"anon"] + shared),
-            "cache_bytes": float(max(0, stat[b"file"] - shared)),
-            **self.rates.of(now, _faults(stat, b"")),
+            "memory_bytes": float(stat[prefix + own] + shared),
+            "cache_bytes": float(max(0, stat[prefix + cached] - shared)),
+            **self.rates.of(now, _faults(stat, prefix)),
         }
 
 

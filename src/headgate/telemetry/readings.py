@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.telemetry import limits, perf_events, resctrl
+from headgate.telemetry import perf_events, resctrl
 from headgate.telemetry.files import content
 from headgate.telemetry.gpu import open_nvml
-from headgate.telemetry.limits import CgroupTree
 from headgate.telemetry.waiting import accounts_for_delays
 
 _RESCTRL_FLAGS = {"cqm_mbm_total", "cqm_llc"}
@@ -34,12 +33,17 @@ class MachineReading:
     cure: str
 
 
-def survey(root: Path = Path("/")) -> tuple[MachineReading, ...]:
-    """All readings, in the order of docs/telemetry.md."""
-    return tuple(_readings(root, limits.cgroups(root)))
+def survey(controllers: Collection[str], root: Path = Path("/")) -> tuple[MachineReading, ...]:
+    """All readings, in the order of docs/telemetry.md.
+
+    Args:
+        controllers: The cgroup controllers that tasks get.
+        root: Where /proc and /sys are found.
+    """
+    return tuple(_readings(controllers, root))
 
 
-def _readings(root: Path, tree: CgroupTree) -> Iterator[MachineReading]:
+def _readings(controllers: Collection[str], root: Path) -> Iterator[MachineReading]:
     def reading(name: str, there: bool, without: str, cure: str) -> MachineReading:
         return MachineReading(name, there, without, "" if there else cure)
 
@@ -51,7 +55,7 @@ def _readings(root: Path, tree: CgroupTree) -> Iterator[MachineReading]:
     )
     yield reading(
         "throttling",
-        _has_controller(tree, "cpu"),
+        "cpu" in controllers,
         "time in which a job's own cap held it back is unexplained",
         "mount the cgroup controller `cpu`, or have it delegated: `Delegate=yes` of the systemd unit",
     )
@@ -69,7 +73,7 @@ def _readings(root: Path, tree: CgroupTree) -> Iterator[MachineReading]:
     )
     yield reading(
         "refaults",
-        _has_controller(tree, "memory"),
+        "memory" in controllers,
         "a memory limit that makes a job read its files again cannot be told from a slow disk",
         "mount the cgroup controller `memory`, or have it delegated: `Delegate=yes` of the systemd unit",
     )
@@ -104,14 +108,6 @@ def _readings(root: Path, tree: CgroupTree) -> Iterator[MachineReading]:
         open_nvml() is not None,
         "the use of GPUs is not known",
         "install NVIDIA's driver and `pip install 'headgate[gpu]'`, where the machine has such a GPU",
-    )
-
-
-def _has_controller(tree: CgroupTree, controller: str) -> bool:
-    """Whether tasks may have cgroups of a controller: it has its own hierarchy (v1), or is delegated to us (v2)."""
-    unified = tree.folders.get("unified")
-    return controller in tree.folders or (
-        unified is not None and controller in content(unified / "cgroup.controllers").split()
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 BUSY = (90, 80, 10, 0)
+NVML_GPU_UTILIZATION_SAMPLES = 1
 
 
 class NVMLError(Exception):

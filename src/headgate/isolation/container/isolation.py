@@ -29,10 +29,10 @@ from headgate.isolation.container import files, limits, unmanaged_cgroups
 from headgate.isolation.container.box import Container, ContainerBox
 from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, NoAnswerError, default_url
 from headgate.isolation.container.network import Network, place_of
-from headgate.isolation.container.parents import CGROUPS, Parent, find_parent
+from headgate.isolation.container.parents import Parent, find_parent
 from headgate.isolation.container.request import ContainerRequest
 from headgate.isolation.fallbacks import Cores, Fallbacks
-from headgate.isolation.layout import Mode, folders_of
+from headgate.isolation.layout import CGROUPS, Mode, folders_of
 from headgate.isolation.process import GROUP_PATTERN, PREFIX
 from headgate.isolation.process_table import TAG
 from headgate.isolation.spawning import find_program

@@ -20,7 +20,6 @@ from headgate.errors import IsolationError
 from headgate.isolation import layout
 from headgate.isolation.process import PREFIX
 
-CGROUPS = Path("/sys/fs/cgroup")
 REMOVAL_SECONDS = 2.0
 MAKE_SECONDS = 2.0
 """How long it is tried to make a folder in one that others remove."""
@@ -72,7 +71,7 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
     Raises:
         IsolationError: Docker cannot put a container within the limits of the place.
     """
-    found = layout.find_layout(CGROUPS)
+    found = layout.find_layout(layout.CGROUPS)
     ours = found.mode != "none" and os.geteuid() == 0 and driver == "cgroupfs"
     if not ours:
         if place is not None:
@@ -81,7 +80,7 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
                 f"cgroupfs (native.cgroupdriver=cgroupfs); found uid {os.geteuid()}, driver {driver}"
             )
         return Parent()
-    roots = layout.roots(CGROUPS)
+    roots = layout.roots(layout.CGROUPS)
     if place is None:
         first = "cpu" if "cpu" in roots else "unified"
         within = {first: found.bases.get(first, roots[first])}
