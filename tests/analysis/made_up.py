@@ -36,6 +36,8 @@ class MadeUp:
     node: str = "nimbus"
     server_node: str = ""
     gpu: Course | None = None
+    asides: Mapping[str, float] = field(default_factory=dict)
+    failed: str = ""
     at: float = 0.0
     readings: Mapping[str, Course | None] = field(default_factory=dict)
 
@@ -75,7 +77,8 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
         name=name,
         position=position,
         spec={"name": name, "limits": job.limits, "at": job.at},
-        state="done",
+        state="failed" if job.failed else "done",
+        reason=job.failed or "finished",
         submitted=0.0,
         started=start,
         ended=end,
@@ -109,8 +112,10 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
             recorder.add(
                 "spans", t=float(t), task=task, step=int(done), name=span, seconds=_at(seconds, t), workers=workers
             )
+    for aside, seconds in job.asides.items():
+        recorder.add("asides", t=end, task=task, name=aside, seconds=seconds)
     recorder.add("events", t=start, job=name, kind="running", text="started")
-    recorder.add("events", t=end, job=name, kind="done", text="finished")
+    recorder.add("events", t=end, job=name, kind="failed" if job.failed else "done", text=job.failed or "finished")
 
 
 def _at(course: Course, t: int) -> float:

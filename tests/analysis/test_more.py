@@ -109,6 +109,13 @@ def test_a_plain_script_blocked_on_a_disk_gains_by_a_faster_one(tmp_path: Path) 
     assert speedups(more, "disk") == [1 / (0.4 + 0.48), 1 / 0.7, 2.5]
 
 
+def test_what_the_host_does_while_kernels_run_is_hidden_and_bounds_what_a_faster_gpu_buys(tmp_path: Path) -> None:
+    """A step takes 0.1 s; a sampled one 0.12, because it waits for its kernels before the host goes on."""
+    more = made(tmp_path, ran=0.3, gpu=0.9, spans={"input": 0.0, "compute": 0.12}, loader_workers=0)
+    assert more.replay_error == pytest.approx(0.0, abs=0.01)
+    assert speedups(more, "gpu") == [pytest.approx(0.1 / 0.082, abs=0.01), 0.1 / 0.055, 0.1 / 0.03]
+
+
 def test_a_gpu_that_is_busy_gains_by_a_faster_one(tmp_path: Path) -> None:
     more = made(tmp_path, ran=0.2, gpu=0.8, spans={"input": 0.01, "compute": 0.09}, loader_workers=0)
     assert speedups(more, "gpu")[1] == 1 / 0.6

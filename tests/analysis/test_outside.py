@@ -259,6 +259,40 @@ def test_a_gpu_that_was_its_own_and_then_is_shared_and_full_is_lost_to_who_uses_
     assert verdict(found).name == "neighbour-gpu"
 
 
+def test_what_a_job_waited_for_its_turns_on_a_gpu_is_lost_to_who_used_it_meanwhile(tmp_path: Path) -> None:
+    jobs = {
+        "a": on_gpu(0.4, asides={"turns": 18.0}),
+        "b": on_gpu(0.4),
+        "c": on_gpu(lambda t: 0.2 if t > 20 else 0.0),
+    }
+    found = account(recording(tmp_path / "run.sqlite", jobs, node=ONE_GPU), "a")
+    assert lost(found) == {
+        ("b", "gpu"): pytest.approx(18 * 0.8, rel=0.05),
+        ("c", "gpu"): pytest.approx(18 * 0.2, rel=0.05),
+    }
+    assert {loss.evidence for loss in found.losses if loss.resource == "gpu"} == {"counted"}
+
+
+def test_programs_outside_that_fill_a_gpu_are_culprits(tmp_path: Path) -> None:
+    jobs = {"a": on_gpu(lambda t: 0.8 if t <= 20 else 0.4)}
+    busy = {"gpu_busy": lambda t: 0.8 if t <= 20 else 1.0}
+    found = lost(account(recording(tmp_path / "full.sqlite", jobs, node=ONE_GPU, readings=busy)))
+    assert found == {("others", "gpu"): pytest.approx(20 * 0.5, rel=0.15)}
+    busy = {"gpu_busy": lambda t: 0.83 if t <= 20 else 0.43}  # the rounding of what it used itself
+    assert lost(account(recording(tmp_path / "alone.sqlite", jobs, node=ONE_GPU, readings=busy))) == {}
+
+
+def test_of_a_job_that_never_had_a_full_gpu_for_itself_nothing_tells_what_it_lost(tmp_path: Path) -> None:
+    found = account(recording(tmp_path / "run.sqlite", {"a": on_gpu(0.4), "b": on_gpu(0.6)}, node=ONE_GPU), "a")
+    assert lost(found) == {}
+    told = verdict(found)
+    assert told.name == "not-known"
+    assert "`headgate explain --prove a`" in told.next
+    assert "some seconds with the GPU for itself (it was full, and b used it for 2" in told.why
+    found = account(recording(tmp_path / "free.sqlite", {"a": on_gpu(0.4), "b": on_gpu(0.3)}, node=ONE_GPU), "a")
+    assert verdict(found).name == "healthy"
+
+
 @pytest.mark.parametrize(
     ("jobs", "node"),
     [

@@ -167,6 +167,14 @@ def test_what_could_not_be_told_changes_nothing() -> None:
     assert proving.replaced([], [proof(0.1, -0.2, 0.5, "open")], {"b": beside(50)}) == []
 
 
+@pytest.mark.parametrize("known", [[], [loss(0.2, 0.1, 0.3)], [loss(30.0, 20.0, 40.0)]])
+def test_of_two_on_one_gpu_what_nobody_counted_was_lost_there(known: list[Loss]) -> None:
+    found = proving.replaced(known, [proof(0.25, 0.2, 0.3, "seen")], {"b": beside(100)}, on_gpu=["b"])
+    assert sum(each.lost.seconds for each in found) == pytest.approx(20.0)
+    through = {each.resource: each.lost.seconds for each in found}
+    assert through.get("gpu", 0.0) == pytest.approx(max(20.0 - sum(each.lost.seconds for each in known), 0.0))
+
+
 def test_a_loss_that_only_pauses_saw_is_of_memory() -> None:
     (found,) = proving.replaced([], [proof(1.0, 0.9, 1.1, "seen")], {"b": beside(10)})
     assert (found.resource, found.evidence) == ("memory", "proved")

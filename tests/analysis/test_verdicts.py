@@ -44,6 +44,17 @@ def test_a_job_of_too_many_threads_is_told_how_many_have_a_core_each(
     assert f'OMP_NUM_THREADS: "{threads}"' in found.next
 
 
+def test_a_job_that_failed_is_told_its_failure_unless_it_was_held_back(tmp_path: Path) -> None:
+    failure = "exit code 1, after the line: OutOfMemoryError: CUDA out of memory. Tried to allocate 7.45 GiB."
+    found = told(tmp_path / "own", MadeUp(ran=1.0, failed=failure))
+    assert found.name == "failed"
+    assert found.why == "a failed: exit code 1, after the line: OutOfMemoryError: CUDA out of memory."
+    assert "headgate logs a" in found.next
+    assert told(tmp_path / "slowed", MadeUp(ran=0.5, waited=0.5, failed=failure), {"b": MadeUp(ran=1.5)}).name == (
+        "neighbour-cores"
+    )
+
+
 def test_a_job_is_slowed_only_while_it_runs(tmp_path: Path) -> None:
     found = told(tmp_path, MadeUp(ran=0.5, waited=0.5, start=10), {"b": MadeUp(ran=1.5)})
     assert found.why == "b slowed a by 50% through the cores they share: that cost 15 s."

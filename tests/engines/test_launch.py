@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,9 @@ def launched(
     resume: Checkpoint | None = None,
     name: str = "worker-0",
     place: Place | None = None,
+    gpus: tuple[int, ...] | None = None,
+    gpu_names: dict[int, str] | None = None,
+    turns: Path | None = None,
 ) -> Launch:
     return launch(
         TaskId(f"run/job/{name}"),
@@ -42,6 +46,9 @@ def launched(
         checkpoints=Path("/checkpoints"),
         resume=resume,
         place=place,
+        gpus=gpus,
+        gpu_names=gpu_names,
+        turns=turns,
     )
 
 
@@ -113,6 +120,24 @@ def test_plain_scripts_have_the_threads_of_their_grant(module: str, code: str) -
         done = subprocess.run(argv, env=kept, capture_output=True, text=True, check=True)
         found.append(int(done.stdout.split()[-1]))
     assert found[1] - found[0] >= 11
+
+
+def test_tasks_that_take_turns_on_gpus_leave_their_memory_to_each_other_unless_the_user_says() -> None:
+    leaving = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+    def found(env: dict[str, str], **more: Any) -> dict[str, str]:
+        told = launched(Job(name="job", run="true", env=env), **more).env
+        return {name: value for name, value in told.items() if name in {**leaving, **env}}
+
+    here: dict[str, Any] = {"gpu_names": {0: "0"}, "turns": Path("/turns")}
+    assert found({}, **here) == leaving
+    stated = {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+    assert found(stated, **here) == stated
+    part = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".4"}
+    assert found(part, **here) == part | {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    assert found({}, gpus=(), **here) == {}
+    assert found({}, gpu_names={}, turns=Path("/turns")) == {}, "there is no GPU"
+    assert found({}, gpu_names={0: "0"}) == {}, "its engine gives each task GPUs of its own"
 
 
 def test_output_is_not_held_back() -> None:

@@ -10,7 +10,7 @@ or its GPU was busy. What remains is unexplained, and is shown as that.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from headgate.analysis.comparing import fewer_threads, slower_steps
 from headgate.analysis.grid import Grid, lost_cores
-from headgate.analysis.jobs import RecordedJob, RecordedNode, running
+from headgate.analysis.jobs import FAULTS, RecordedJob, RecordedNode, running
 from headgate.analysis.learned import Converged, converged
 from headgate.analysis.losing import (
     ITSELF,
@@ -100,6 +100,8 @@ class Account:
         lacks: Readings that the account needs and the run lacks.
         read: Whether anything was read of it: a job may end before.
         reports: Whether it reported steps.
+        may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
+        failure: Why it failed; empty if it did not.
         more: What more of each resource would buy it.
         tasks: How many it had.
         roles: Whether these have roles that its user named.
@@ -132,6 +134,8 @@ class Account:
     lacks: Sequence[str] = field(default_factory=tuple)
     read: bool = True
     reports: bool = True
+    may_have_lost: float = 0.0
+    failure: str = ""
     more: More = field(default_factory=More)
     tasks: int = 1
     roles: bool = False
@@ -197,7 +201,7 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
     )
     if job.proofs:
         ran_beside = {name: np.where(np.nan_to_num(cores) > 0.0, stepping, 0.0) for name, cores in beside.items()}
-        losses, step = _proved(job, losses, step, ran_beside)
+        losses, step = _proved(job, losses, step, ran_beside, outside.on_gpu)
     stolen = Loss(NODE, "cores", within(float(np.sum(lost.stolen * (starting + stepping))), 0.1, elapsed), "counted")
     by_cap = within(float(np.sum(lost.by_cap * (starting + stepping))), 0.1, elapsed)
     of_its_own = outside.of_its_own(starting + stepping, stepping, elapsed)
@@ -226,6 +230,8 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         lost={task: _mean(part, stepping) for task, part in lost.whole.items()},
         readers=more.loader_workers,
     )
+    proved = {proof.culprit for proof in job.proofs if proof.outcome != "open"}
+    may_have_lost = outside.may_have_lost if proved.isdisjoint(outside.on_gpu) else 0.0
     own_found = own_causes(job, grid.nodes, time)
     within_it = [Loss(ITSELF, cause.resource, cause.cost, "counted") for cause in own_found if cause.resource]
     told = sorted((*losses, *of_its_own, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
@@ -259,7 +265,11 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         told_threads=job.told_threads,
         priority=float(job.spec.get("priority") or 1.0),
         plan_command=job.plan_command,
-        lacks=tuple(_lacks(job, grid.devices, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)),
+        lacks=tuple(
+            _lacks(job, grid.devices, outside, may_have_lost, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)
+        ),
+        may_have_lost=may_have_lost,
+        failure=job.reason if job.state in FAULTS else "",
     )
 
 
@@ -281,10 +291,11 @@ def _proved(
     losses: list[Loss],
     step: dict[Part, TimeEstimate],
     beside: Mapping[str, Array],
+    on_gpu: Collection[str],
 ) -> tuple[list[Loss], dict[Part, TimeEstimate]]:
     """Its losses with the proved ones put in, and the parts of its own time, from which these come or to which they
     go."""
-    known = replaced(losses, job.proofs, beside)
+    known = replaced(losses, job.proofs, beside, on_gpu)
     own = dict(step)
     moved = sum(loss.lost.seconds for loss in known) - sum(loss.lost.seconds for loss in losses)
     for part in ("compute", "unexplained", "input", "communication"):
@@ -404,9 +415,9 @@ def _threads(job: RecordedJob, grid: Grid) -> int:
     return max(math.floor(least), 1) if math.isfinite(least) else 1
 
 
-def _lacks(job: RecordedJob, devices: Devices, unexplained: bool) -> list[str]:
-    """Readings that its account needs; if time is `unexplained`, also those that might explain it."""
-    lacks = []
+def _lacks(job: RecordedJob, devices: Devices, outside: Outside, may_have_lost: float, unexplained: bool) -> list[str]:
+    """What its account needs; if time is `unexplained`, also the readings that might explain it."""
+    lacks = [outside.lacks] if may_have_lost else []
     if not any(len(task.signal("cpu_waiting")) for task in job.tasks):
         lacks.append("time that threads waited for a core (schedstat)")
     if not np.isfinite(job.progress.step).any():

@@ -280,11 +280,13 @@ class _View:
         if self._job.distributed and not exchange.rates_known and len(self._job.nodes) > 1:
             lacks["network"] = _NO_RATE
         slowest = self._slowest()
-        rows = _rows(slowest)
+        rows, measured = _rows(slowest), self._measured()
         paths = [
-            replace(_path(step, gpu, readers == 0, blocked or 0.0, exchange), weight=float(weight))
+            replace(_path(step, gpu * measured, readers == 0, blocked or 0.0, exchange), weight=float(weight))
             for step, weight in zip(slowest, _stand_for(slowest, rows, readers or 1), strict=True)
         ]
+        if gpu > 0.0:
+            paths = _overlapped(paths, measured)
         now, waits = mean(paths, [path.seconds for path in paths]), mean(paths, [path.waiting for path in paths])
         waited = waits > _WAITS * now
         computes = _computes(cores, paths, now, readers or 0, waited) if cores is not None else 1.0
@@ -300,7 +302,6 @@ class _View:
             loading_blocked=blocked or 0.0,
             reading_computes=computes,
         )
-        measured = self._measured()
         return _Steps(paths, rows, beside, now / measured - 1.0, lacks)
 
     def _slowest(self) -> list[TracedStep]:
@@ -357,10 +358,26 @@ def _exposed(step: TracedStep) -> float:
     return sum(step.seconds.get(name, 0.0) for name in EXPOSED)
 
 
-def _path(step: TracedStep, gpu_busy: float, reads: bool, blocked: float, exchange: _Exchange) -> Path:
+def _overlapped(paths: Sequence[Path], measured: float) -> list[Path]:
+    """The paths of steps on a GPU. A sampled step waits for its kernels, so that its spans are right. In any other step
+    the host goes on meanwhile, and what it does is hidden as far as steps were shorter than the sampled ones.
+
+    Args:
+        measured: Mean seconds of a step.
+    """
+    seconds = [path.seconds for path in paths]
+    host = mean(paths, [path.compute for path in paths])
+    longer = mean(paths, seconds) - measured
+    kept = 1.0 - min(max(longer / host, 0.0), 1.0) if host > 0.0 else 1.0
+    return [
+        replace(path, compute=path.compute * kept, hidden=min(path.compute * (1.0 - kept), path.gpu)) for path in paths
+    ]
+
+
+def _path(step: TracedStep, gpu_seconds: float, reads: bool, blocked: float, exchange: _Exchange) -> Path:
     whole, waits, exposed = sum(step.seconds.values()), step.seconds.get("input", 0.0), _exposed(step)
     own = max(whole - waits - exposed, 0.0)
-    on_gpu = min(gpu_busy * whole, own)
+    on_gpu = min(gpu_seconds, own)
     path = Path(
         reading=waits if reads else 0.0,
         blocked=min(blocked * whole, waits) if reads else 0.0,

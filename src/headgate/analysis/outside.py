@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from headgate.analysis.losing import ITSELF, NODE, OTHERS, Evidence, Loss, Resou
 from headgate.analysis.usage import Array
 from headgate.identifiers import TaskOfRun
 from headgate.telemetry.columns import Column
+from headgate.units import say_seconds
 
 _WAYS: tuple[Column, Column] = ("tcp_in", "tcp_out")
 _ERROR = 0.3
@@ -30,6 +32,10 @@ _GONE = 0.1
 """Part of the traffic while a job is there. If no more than this is left without the job, the traffic is the job's."""
 _AWAY, _FULL = 0.05, 0.9
 """Parts of a GPU: neighbours that use at most the first count as away; from the second on, the GPU is full."""
+_OTHERS_USE = 0.1
+"""Part of a GPU: less that belongs to nobody may be the rounding of NVML."""
+_MUCH = 0.1
+"""Part of a job's steps: if a neighbour can have cost more, and nothing tells how much, then a verdict must say so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +49,10 @@ class Outside:
         unsure: The part of `by_disk` in which nothing tells what neighbours cost it that moved more than it did.
         by_nic: Waited for communication as long as its own bytes need at the NIC's rate.
         idle: The part of all these but `by_nic` in which it was not ready to run and its GPU was not busy.
+        evidence: Of losses by resource, where it is not that the kernel counted them.
+        lacks: What it would take to tell whether it lost something on its GPU; empty: nothing.
+        may_have_lost: Seconds that it may have lost there, if nothing tells.
+        on_gpu: The neighbours that used its GPU.
     """
 
     by: Mapping[tuple[Resource, str], Array]
@@ -51,7 +61,10 @@ class Outside:
     unsure: Array
     by_nic: Array
     idle: Array
-    evidence: Mapping[Resource, Evidence] = field(default_factory=lambda: {"gpu": "compared"})
+    evidence: Mapping[Resource, Evidence] = field(default_factory=dict)
+    lacks: str = ""
+    may_have_lost: float = 0.0
+    on_gpu: Collection[str] = ()
 
     @property
     def lost(self) -> Array:
@@ -127,10 +140,17 @@ class Devices:
         exposed = exposed_to_nics(waited, nics)
         by |= {("network", name): part for name, part in exposed.by.items()}
         taken = taken + sum(exposed.by.values(), np.zeros_like(own))
-        for name, part in self._gpu(job, stepping).items():
+        gpu = self._gpu(job, stepping)
+        for name, part in gpu.by.items():
             by["gpu", name] = np.minimum(part, np.maximum(own - taken, 0.0))
             taken = taken + by["gpu", name]
-        return Outside(by, disk.by_memory, disk.rest, disk.unsure, exposed.by_nic, np.minimum(taken, idle))
+        return Outside(
+            *(by, disk.by_memory, disk.rest, disk.unsure, exposed.by_nic, np.minimum(taken, idle)),
+            evidence={"gpu": gpu.evidence},
+            lacks=gpu.lacks,
+            may_have_lost=gpu.may_have_lost,
+            on_gpu=gpu.neighbours,
+        )
 
     def tell_blocked(self, job: RecordedJob) -> bool:
         """Whether any reading tells how long it was blocked on disks."""
@@ -278,18 +298,26 @@ class Devices:
 
     # --- GPU --------------------------------------------------------------------------------------------------------
 
-    def _gpu(self, job: RecordedJob, stepping: Array) -> dict[str, Array]:
+    def _gpu(self, job: RecordedJob, stepping: Array) -> _OnGpu:
         """What it lost on a GPU that it shares. Only on a node with one GPU: with several, nothing tells which one it
         had."""
         [task, *more] = job.tasks
         node = self._nodes.get(task.node)
         if more or node is None or node.gpus != 1 or not len(task.signal("gpu_busy")):
-            return {}
+            return _OnGpu({})
         used: dict[str, Array] = {}
         for other, one in self._here(task.node):
-            if other.name != job.name and len(one.signal("gpu_busy")):
+            if len(one.signal("gpu_busy")):
                 used[other.name] = used.get(other.name, 0.0) + np.nan_to_num(self._mean(one, "gpu_busy"))
-        return _lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping) if used else {}
+        mine = used.pop(job.name)
+        rest = np.nan_to_num(self._mean(node, "gpu_busy")) - sum(used.values(), mine)
+        used[OTHERS] = _lasting(np.where(rest >= _OTHERS_USE, rest, 0.0))
+        used = {name: each for name, each in used.items() if each.any()}
+        if held := job.asides.get("turns", 0.0):
+            found = _OnGpu(_lost_by_turns(held, used, stepping), "counted")
+        else:
+            found = _lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping)
+        return found._replace(neighbours=tuple(used))
 
 
 def _lasting(values: Array) -> Array:
@@ -304,12 +332,30 @@ def _lasting(values: Array) -> Array:
     return np.where(lasts, values, 0.0)
 
 
-def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) -> dict[str, Array]:
-    """Parts of each bucket that a job lost to each neighbour on its GPU: its kernels wait while those of others run.
+class _OnGpu(NamedTuple):
+    """Parts of each bucket that a job lost to each neighbour on its GPU, or what it lacks to tell them."""
+
+    by: Mapping[str, Array]
+    evidence: Evidence = "compared"
+    lacks: str = ""
+    may_have_lost: float = 0.0
+    neighbours: Collection[str] = ()
+
+
+def _lost_by_turns(held: float, neighbours: Mapping[str, Array], inside: Array) -> dict[str, Array]:
+    """Parts of each bucket that a job waited for its turns, for `held` seconds in all: as its neighbours used the GPU
+    between its steps. Other arguments as of `_lost_on_gpu`."""
+    taken = sum(neighbours.values(), np.zeros_like(inside))
+    whole = float(np.sum(taken * inside))
+    return {name: np.minimum(held * each / whole, 1.0) for name, each in neighbours.items()} if whole > 0.0 else {}
+
+
+def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) -> _OnGpu:
+    """What a job lost to each neighbour on its GPU: its kernels wait while those of others run.
 
     NVML tells for how much of the time kernels of each process ran. A job that used a part B of the GPU while nobody
     else did, and R while others used U of it, lost 1 - R / min(B, R + U) of that time. A loss needs a full GPU. It also
-    needs some seconds of the run in which the job had the GPU for itself, because nothing else tells B.
+    needs three seconds on end in which the job had the GPU for itself, because nothing else tells B.
 
     Args:
         busy: Part of each bucket in which its kernels ran; NaN where nothing was read.
@@ -317,12 +363,17 @@ def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) ->
         inside: Seconds of each bucket that belong to its steps.
     """
     ran = np.nan_to_num(busy)
-    used = {name: np.nan_to_num(each) for name, each in neighbours.items()}
-    taken = sum(used.values(), np.zeros_like(ran))
-    alone = np.isfinite(busy) & (taken <= _AWAY) & (inside > 0.0)
-    if np.count_nonzero(alone) < _LEAST_BUCKETS:
-        return {}
-    would = np.minimum(float(np.median(ran[alone])), ran + taken)
+    taken = sum(neighbours.values(), np.zeros_like(ran))
     full = (ran > 0.0) & (taken > _AWAY) & (ran + taken >= _FULL)
+    alone = _lasting(np.where(np.isfinite(busy) & (taken <= _AWAY) & (inside > 0.0), 1.0, 0.0)) > 0.0
+    if not alone.any():
+        most = float(np.sum(np.where(full, taken, 0.0) * inside))
+        if most < _MUCH * float(np.sum(inside)):
+            return _OnGpu({})
+        worst = max(neighbours, key=lambda name: float(np.sum(neighbours[name] * inside)))
+        who = "programs outside Headgate" if worst == OTHERS else worst
+        used = f"it was full, and {who} used it for {say_seconds(most)}"
+        return _OnGpu({}, lacks=f"some seconds with the GPU for itself ({used})", may_have_lost=most)
+    would = np.minimum(float(np.median(ran[alone])), ran + taken)
     lost = np.where(full, 1.0 - ran / np.maximum(would, np.maximum(ran, 1e-9)), 0.0)
-    return {name: lost * each / np.maximum(taken, 1e-9) for name, each in used.items()}
+    return _OnGpu({name: lost * each / np.maximum(taken, 1e-9) for name, each in neighbours.items()})

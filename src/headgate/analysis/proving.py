@@ -11,14 +11,14 @@ benchmarking (Bulej and others, arXiv 2001.05811).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from headgate.analysis.losing import Loss, TimeEstimate
+from headgate.analysis.losing import Loss, TimeEstimate, exact
 from headgate.analysis.usage import Array
 
 ERROR = 0.05
@@ -200,7 +200,9 @@ def judged(differences: Sequence[float], error: float) -> tuple[Gain, Outcome]:
 # --- what it means for the account of the job -----------------------------------------------------------------------
 
 
-def replaced(losses: Sequence[Loss], proofs: Sequence[Proof], beside: Mapping[str, Array]) -> list[Loss]:
+def replaced(
+    losses: Sequence[Loss], proofs: Sequence[Proof], beside: Mapping[str, Array], on_gpu: Collection[str] = ()
+) -> list[Loss]:
     """The losses, with proved ones in place of counted or compared ones if they are known better.
 
     What a proof finds beyond what was counted of its neighbour comes first out of what was counted of the others. Which
@@ -209,6 +211,7 @@ def replaced(losses: Sequence[Loss], proofs: Sequence[Proof], beside: Mapping[st
     Args:
         losses: One for each culprit and resource.
         beside: Seconds of the job's steps during which each culprit ran, in each bucket of a grid.
+        on_gpu: Culprits that used the job's GPU.
     """
     kept = list(losses)
     parts: dict[str, float] = {}  # of the time beside each culprit that was proved to be lost to it
@@ -221,7 +224,7 @@ def replaced(losses: Sequence[Loss], proofs: Sequence[Proof], beside: Mapping[st
             continue
         kept = [loss for loss in kept if loss.to != proof.culprit]
         if proof.outcome != "none":
-            kept += _divided(proof.culprit, known, band)
+            kept += _divided(proof.culprit, known, band, proof.culprit in on_gpu)
             if ran > 0.0:
                 parts[proof.culprit] = band.seconds / ran
     return _without_overlap(kept, losses, parts, beside) if parts else kept
@@ -266,10 +269,14 @@ def _lost(found: Gain, seconds: float) -> TimeEstimate:
     return TimeEstimate(part, low, high)
 
 
-def _divided(to: str, known: Sequence[Loss], band: TimeEstimate) -> list[Loss]:
+def _divided(to: str, known: Sequence[Loss], band: TimeEstimate, on_gpu: bool) -> list[Loss]:
     """Divide a proved loss among resources as it was counted or compared, because a pause does not tell the resource.
-    If nothing was counted, it is due to caches and memory bandwidth."""
+    What nobody counted is due to the GPU if they share one. If nothing at all was counted, and they share none, it is
+    due to caches and memory bandwidth."""
     whole = sum(loss.lost.seconds for loss in known)
+    if on_gpu and not any(loss.resource == "gpu" for loss in known):
+        known = [*known, Loss(to, "gpu", exact(max(band.seconds - whole, 0.0)), "counted")]
+        whole = max(whole, band.seconds)
     if whole <= 0.0:
         return [Loss(to, "memory", band, "proved")]
     shares = [loss.lost.seconds / whole for loss in known]

@@ -126,6 +126,7 @@ class Path:
         waiting: It waited for the loader's processes.
         compute: It computed on cores.
         gpu: It computed on a GPU.
+        hidden: It computed on cores meanwhile.
         exposed: It only waited for other tasks.
         exchange: From the first byte of the exchange to the last. Computing hides a part of it.
         server_nic: The part of the exchange in which the NIC of the busiest node with servers was full.
@@ -139,6 +140,7 @@ class Path:
     waiting: float = 0.0
     compute: float = 0.0
     gpu: float = 0.0
+    hidden: float = 0.0
     exposed: float = 0.0
     exchange: float = 0.0
     server_nic: float = 0.0
@@ -156,7 +158,7 @@ class Path:
         Args:
             cores: How many times faster the work on cores becomes.
         """
-        compute = self.compute / cores + self.gpu / faster.gpu
+        compute = self.compute / cores + max(self.gpu / faster.gpu, self.hidden / cores)
         return compute + self._left(faster, cores, compute)
 
     def _left(self, faster: Faster, cores: float, compute: float) -> float:

@@ -42,6 +42,7 @@ Name = Literal[
     "faults",
     "starting",
     "learned",
+    "failed",
     "waiting",
     "healthy",
     "not-known",
@@ -52,6 +53,8 @@ _LEAST_PART, _LEAST_SECONDS = 0.05, 1.0
 """Of a job's elapsed time: what cost less is not worth a verdict."""
 _LEAST_STARTING = 0.2
 """Every job has to start: only a start that takes this part of the time is worth a verdict."""
+_LONGEST_FAILURE = 120
+"""Characters of why a job failed."""
 _MANY_THREADS = 0.8
 """Threads that wait on average beyond those that the cores could run: from here on, there are too many."""
 
@@ -114,12 +117,22 @@ class _Cause:
 
 
 def verdict(account: Account) -> Verdict:
-    """The cause that cost a job most; `healthy` if none cost much, `not-known` if too much is unexplained."""
+    """The cause that cost a job most; `healthy` if none cost much, `not-known` if too much is unexplained. A job that
+    failed has its failure, unless it was held back before."""
+    found = _of_its_time(account)
+    if not account.failure or found.name not in ("healthy", "not-known", "starting"):
+        return found
+    why = f"{account.job} failed: {account.failure[:_LONGEST_FAILURE].partition('. ')[0].rstrip('.')}."
+    return Verdict("failed", why, f"`headgate logs {account.job}` shows its output.", account.elapsed, account.elapsed)
+
+
+def _of_its_time(account: Account) -> Verdict:
     elapsed = account.elapsed
     unexplained = account.parts["unexplained"]
     if account.lacks or (elapsed > 0.0 and unexplained.seconds > MOST_UNEXPLAINED * elapsed):
         worst = max(_causes(account), key=lambda cause: cause.cost.low, default=None)
-        if worst is None or worst.cost.low < max(_LEAST_SECONDS, unexplained.seconds, _LEAST_PART * elapsed):
+        least = max(_LEAST_SECONDS, unexplained.seconds, account.may_have_lost, _LEAST_PART * elapsed)
+        if worst is None or worst.cost.low < least:
             return Verdict("not-known", _unknown(account), _to_know(account), unexplained.low, elapsed)
     causes = list(_causes(account))
     told = [cause for cause in causes if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
@@ -411,6 +424,10 @@ def _to_know(account: Account) -> str:
         return (
             "Print a line for each step, such as `step 5 loss 0.31`, or name the pattern of its own lines:"
             " `progress: {pattern: ...}` in its job."
+        )
+    if account.may_have_lost:
+        return (
+            f"`headgate explain --prove {account.job}` tells it while they run; so does a run of {account.job} alone."
         )
     if account.lacks:
         return "`headgate doctor` shows how to turn these readings on."

@@ -209,6 +209,8 @@ def launch(
     reads, writes = _files(job, injected, checkpoints, resume)
     if turns is not None and gpus != ():
         writes = (*writes, str(turns))
+        if gpu_names:
+            env = {**_leaving_memory(env), **env}
     serves = trains and task.name.is_server and group is None  # else its script does
     argv = server_command(interpreter(job, path), source(job)) if serves else command(job, path, first)
     if wrapper:
@@ -280,6 +282,13 @@ def _with_gpus(gpus: tuple[int, ...], called: Mapping[int, str], env: Mapping[st
     if "CUDA_VISIBLE_DEVICES" not in env and "CUDA_DEVICE_ORDER" not in env:
         told["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the numbers count; CUDA's own order puts the fastest first
     return told
+
+
+def _leaving_memory(env: Mapping[str, str]) -> dict[str, str]:
+    """What has a task take memory of a GPU as it needs it. JAX and TensorFlow would take most of it as they begin, and
+    leave none to the jobs that they take turns with."""
+    states = any(f"XLA_PYTHON_CLIENT_{name}" in env for name in ("ALLOCATOR", "MEM_FRACTION"))
+    return {"TF_FORCE_GPU_ALLOW_GROWTH": "true"} | ({} if states else {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
 
 
 def _told(task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | None, mode: str) -> dict[str, str]:

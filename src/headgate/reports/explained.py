@@ -83,7 +83,7 @@ def tell(found: list[Account], console: Console) -> None:
 def headline(account: Account) -> list[Text]:
     """What held a job back, with the error of what it cost, and the next step: a line or two."""
     told = verdict(account)
-    error = f" 90 % band: {_band(told)}." if told.name not in ("healthy", "not-known") and _band(told) else ""
+    error = f" 90 % band: {_band(told)}." if told.name not in ("healthy", "not-known", "failed") and _band(told) else ""
     lines = [Text.assemble((told.why, "bold"), error, (f" ({told.name})", "dim"))]
     if told.next:
         lines.append(Text(f"  Next: {told.next}"))

@@ -1,4 +1,5 @@
-"""What a script spends time on beside its steps: collecting garbage, evaluating, saving files of its own."""
+"""What a script spends time on beside its steps: collecting garbage, evaluating, saving files of its own, waiting for
+its turn on a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Asides:
         self._watches = False
 
     def add(self, name: str, seconds: float) -> None:
-        """So many more seconds went into `garbage-collection`, `evaluation` or `saving`."""
+        """So many more seconds went into `garbage-collection`, `evaluation` or `saving`,
+        or into waiting for its `turns` on a GPU."""
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def watch_garbage(self) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from headgate.task.asides import asides
 from headgate.task.grants import Bucket, Grant, Pause, Turns
 
 if TYPE_CHECKING:
@@ -66,7 +67,10 @@ class Gate:
         if self._regulator is not None:
             self._regulator.over(began, self._used())
         self._hold()
-        self.held += self._clock() - began
+        held = self._clock() - began
+        self.held += held
+        if self._grant is not None and self._grant.turns:
+            asides.add("turns", held)
 
     def pause(self) -> None:
         """What comes next is no step: let others have the device meanwhile."""
