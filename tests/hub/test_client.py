@@ -17,7 +17,6 @@ from headgate import runs
 from headgate.errors import HeadgateError
 from headgate.hub import api
 from headgate.hub.client import Hub, connect, connect_or_start
-from headgate.hub.submission import SUBMISSION
 from headgate.jobs import Job
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
@@ -27,7 +26,7 @@ STUBBORN = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
 
 def submit(hub: Hub, folder: Path, command: str, **more: Any) -> str:
     job = Job(name="a", run=command, workdir=str(folder))
-    data = SUBMISSION.dump_python(api.submission([job]), mode="json")
+    data = api.submission([job]).plain()
     return str(hub.ask("submit", submission=data, policy=None, **more)["run"])
 
 

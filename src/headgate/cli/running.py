@@ -24,7 +24,7 @@ from headgate.engines.program import program, source, words_of
 from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
-from headgate.hub.submission import SUBMISSION, Submission
+from headgate.hub.submission import Submission
 from headgate.jobs import NAME_PATTERN, Job, Limits, Mount
 
 
@@ -73,7 +73,7 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
     clean()
     with connect_or_start() as hub, Interrupts(hub) as interrupts:
         # From here on a Ctrl-C is one to the run, which may have begun before its id is known.
-        answer = hub.submit(SUBMISSION.dump_python(submission, mode="json"), policy, attach=True)
+        answer = hub.submit(submission.plain(), policy, attach=True)
         run = answer["run"]
         if detach and not interrupts.count:
             click.echo(

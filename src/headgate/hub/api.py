@@ -19,7 +19,7 @@ from headgate.engines.declared import usual
 from headgate.engines.program import program
 from headgate.errors import HeadgateError, UsageError
 from headgate.hub.client import ANSWER_SECONDS, TAKE_IN_SECONDS, Hub, clean, connect_or_start
-from headgate.hub.submission import SUBMISSION, Submission, reach
+from headgate.hub.submission import Submission, reach
 from headgate.isolation.attributes import Attributes
 from headgate.jobs import Job
 from headgate.profiles import Profile
@@ -115,10 +115,9 @@ def submitted(jobs: Submission, policy: str | None, kill: bool) -> Iterator[tupl
     """
     clean()
     with connect_or_start() as hub:
-        data = SUBMISSION.dump_python(jobs, mode="json")
         answer: Mapping[str, Any] | None = None
         try:
-            answer = hub.submit(data, policy, attach=True)
+            answer = hub.submit(jobs.plain(), policy, attach=True)
             yield hub, answer
         except KeyboardInterrupt:
             answer = answer or hub.receive(TAKE_IN_SECONDS) or {}  # what is handed in already may have begun

@@ -1,15 +1,16 @@
 """What a client hands in, and the nodes of labs that it names; it imports as little as it needs for that.
 
-Labs, and the files that describe them, are imported only where there is one.
+Labs, and the files that describe them, are imported only where there is one, and pydantic only where one is taken in.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any
 
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
@@ -17,6 +18,9 @@ from headgate.errors import HeadgateError, UsageError
 from headgate.events import Checkpoint
 from headgate.isolation.attributes import Attributes
 from headgate.jobs import Job
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,17 @@ class Submission:
     engine: EngineSpec = LOCAL
     only: tuple[str, ...] = ()
 
+    def plain(self) -> dict[str, Any]:
+        """It as JSON values, which `parse` reads."""
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self), default=sorted))  # of sets, there is no order
+        return found
 
-SUBMISSION = TypeAdapter(Submission)
+
+@cache
+def _adapter() -> TypeAdapter[Submission]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Submission)
 
 
 def parse(data: object) -> Submission:
@@ -68,7 +81,7 @@ def parse(data: object) -> Submission:
         UsageError: It makes no sense.
     """
     try:
-        return SUBMISSION.validate_python(data)
+        return _adapter().validate_python(data)
     except (TypeError, ValueError) as error:
         raise UsageError(f"this submission makes no sense: {error}") from error
 
