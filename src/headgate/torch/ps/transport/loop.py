@@ -106,6 +106,8 @@ class Loop:
         now = time.monotonic()
         self.idle_seconds += now - before
         for socket, _ in ready:
+            if self._ending:  # what came before it in this turn has closed all sockets
+                return
             if socket == self._wake_read:
                 os.read(self._wake_read, 4096)
                 self._take_calls()
@@ -116,6 +118,8 @@ class Loop:
 
     def _take_calls(self) -> None:
         for _ in range(len(self._calls)):
+            if self._ending:
+                return
             function, arguments = self._calls.popleft()
             function(*arguments)
 
