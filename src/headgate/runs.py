@@ -135,11 +135,12 @@ def make_sockets() -> Path:
 
 
 def remove_sockets(folder: Path | None = None) -> None:
-    """Remove the sockets of a hub (None: of this process's) that has ended; only for who holds that hub's lock."""
+    """Remove the sockets of a hub (None: of this process's) that has ended, and those that its tasks left; only for who
+    holds that hub's lock."""
     hubs_own = folder or hub()
     folder = sockets(hubs_own)
-    for name in ("hub.sock", "channel.sock"):
-        (folder / name).unlink(missing_ok=True)
+    for path in folder.glob("*.sock"):
+        path.unlink(missing_ok=True)
     if folder != hubs_own:
         with contextlib.suppress(OSError):  # it is not there, or holds what is not ours
             folder.rmdir()

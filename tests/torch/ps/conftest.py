@@ -58,12 +58,15 @@ class Task:
 class Job:
     """The servers and workers of a synchronous plan, in this process."""
 
-    def __init__(self, workers: int, servers: int, encrypt: bool = False, backups: int = 0) -> None:
+    def __init__(
+        self, workers: int, servers: int, encrypt: bool = False, backups: int = 0, sockets: Path | None = None
+    ) -> None:
         plan = Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=None, backup_workers=backups)
         self.peers = Peers(plan, encrypt)
         self.tasks: dict[str, Task] = {}
         self.backends: dict[int, Dense] = {}
         self._plan = plan
+        self._sockets = sockets
         self._servers: dict[str, tuple[Server, Future[int]]] = {}
         self._threads = ThreadPoolExecutor(16)
 
@@ -140,7 +143,8 @@ class Job:
         task.send(self.peers.view())
         assert task.channel.wait_for(lambda: bool(task.channel.peers), _SECONDS)
         if name.is_server:
-            server = Server(task.channel, services)
+            beside = None if self._sockets is None else self._sockets / f"{name}.sock"
+            server = Server(task.channel, services, beside)
             self._servers[name] = server, self._threads.submit(server.run)
             return
         backend = ps.backend(task.channel)

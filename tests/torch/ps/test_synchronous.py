@@ -4,7 +4,8 @@ something is lost on the way."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from headgate.testing import wait
 from headgate.torch.backend import RoundResult
 from headgate.torch.ps.rounds import client, pushing
 from headgate.torch.ps.rounds.dense import Dense
+from headgate.torch.ps.transport import wire
+from headgate.torch.ps.transport.loop import Loop
 
 MakeJob = Callable[..., Any]
 
@@ -124,6 +127,29 @@ def test_a_worker_beside_its_server_sends_it_headers_only(job: MakeJob) -> None:
         assert equal(result.sums, buffers, 3)
         assert result.transfers[0].push is not None
         assert result.transfers[0].push.bytes == 1_600_000
+
+
+@pytest.mark.parametrize(("apart", "way"), [(False, "ipc"), (True, "tcp")])
+def test_a_worker_takes_the_unix_socket_of_a_server_on_its_node_alone(
+    apart: bool, way: str, job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, taken = wire.connect, list[str]()
+
+    def told(loop: Loop, keys: Mapping[str, Any], endpoint: str) -> wire.Socket:
+        taken.append(endpoint.partition(":")[0])
+        return connect(loop, keys, endpoint)
+
+    monkeypatch.setattr(wire, "connect", told)
+    running = job(2, 2, encrypt=True, sockets=tmp_path)
+    running.start(apart=apart)
+    buffers = [torch.randn(200_000)]
+    for result in running.together(add(*buffers)).values():
+        assert equal(result.sums, buffers, 3)
+    assert taken == [way] * 4
+    for name in ("server-0", "server-1"):
+        running.tasks[name].send({"type": "stop"})
+        assert running.run(name).result(30) == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_differ_by_chunk_where_some_may_be_left_out_and_are_evened_out(job: MakeJob) -> None:

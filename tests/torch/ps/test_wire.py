@@ -45,19 +45,19 @@ def secrets(encrypt: bool) -> tuple[dict[str, Any], dict[str, Any]]:
 class Ends:
     """Both ends of a connection, and what arrived at each."""
 
-    def __init__(self, loop: Loop, encrypt: bool, address: str) -> None:
+    def __init__(self, loop: Loop, encrypt: bool, address: str, beside: Path | None = None) -> None:
         self.loop = loop
         self.at_server: list[Message] = []
         self.at_worker: list[Message] = []
         self._arrived = threading.Condition()
         self.ready = threading.Event()
-        loop.call(self._open, encrypt, address)
+        loop.call(self._open, encrypt, address, beside)
         self.ready.wait(10)
 
-    def _open(self, encrypt: bool, address: str) -> None:
-        keys, known = secrets(encrypt)
-        self.server, self.endpoint = wire.serve(self.loop, keys, address)
-        self.worker = wire.connect(self.loop, known, self.endpoint)
+    def _open(self, encrypt: bool, address: str, beside: Path | None) -> None:
+        keys, self.known = secrets(encrypt)
+        self.server, self.endpoints = wire.serve(self.loop, keys, address, beside)
+        self.worker = wire.connect(self.loop, self.known, self.endpoints[-1])
         for socket, into in ((self.server, self.at_server), (self.worker, self.at_worker)):
             self.loop.add(socket.zmq, lambda socket=socket, into=into: self._receive(socket, into))  # type: ignore[misc]
         self.ready.set()
@@ -119,7 +119,7 @@ def test_what_comes_from_another_job_is_no_message(loop: Loop) -> None:
     _, foreign = secrets(False)
 
     def send() -> None:
-        other = wire.connect(loop, foreign, ends.endpoint)
+        other = wire.connect(loop, foreign, ends.endpoints[0])
         loop.add(other.zmq, lambda: None)
         other.send(Header(5), b"1")
         ends.worker.send(Header(6), b"2")
@@ -128,6 +128,30 @@ def test_what_comes_from_another_job_is_no_message(loop: Loop) -> None:
     ends.arrived(ends.at_server, 1)
     loop.call(lambda: ends.worker.send(Header(7)))
     assert [message.header.kind for message in ends.arrived(ends.at_server, 2)] == [6, 7]
+
+
+def test_beside_a_server_nothing_is_encrypted_and_from_elsewhere_still_all(loop: Loop, tmp_path: Path) -> None:
+    ends = Ends(loop, True, "127.0.0.1", tmp_path / "s.sock")
+    assert [endpoint.partition(":")[0] for endpoint in ends.endpoints] == ["tcp", "ipc"]
+    assert wire.reaches(ends.endpoints[1])
+
+    def send() -> None:
+        bare = wire.connect(loop, ends.known | {"encrypt": False}, ends.endpoints[0])
+        keyed = wire.connect(loop, ends.known, ends.endpoints[0])
+        for number, socket in enumerate((bare, keyed, ends.worker)):
+            loop.add(socket.zmq, lambda: None)
+            socket.send(Header(5, sender=number), bytes(100_000))
+
+    loop.call(send)
+    assert {message.header.sender for message in ends.arrived(ends.at_server, 2)} == {1, 2}
+    loop.call(lambda: ends.worker.send(Header(7)))
+    assert ends.arrived(ends.at_server, 3)[2].header.kind == 7
+
+
+def test_workers_take_the_address_of_a_server_whose_unix_socket_they_cannot_reach(loop: Loop, tmp_path: Path) -> None:
+    ends = Ends(loop, True, "127.0.0.1", tmp_path / "missing" / "s.sock")
+    assert len(ends.endpoints) == 1
+    assert not wire.reaches(f"ipc://{tmp_path}/s.sock")
 
 
 def test_timers_fire_in_their_order(loop: Loop) -> None:
@@ -142,6 +166,16 @@ def test_timers_fire_in_their_order(loop: Loop) -> None:
     loop.call(start)
     assert done.wait(10)
     assert fired == [1, 2]
+
+
+def test_a_loop_that_closes_while_messages_arrive_fails_nobody() -> None:
+    failed: list[BaseException] = []
+    for _ in range(20):
+        loop = Loop("test", failed.append)
+        ends = Ends(loop, True, "127.0.0.1")
+        loop.call(ends.worker.send, Header(5), b"1")
+        loop.close()
+    assert failed == []
 
 
 FINDS = """

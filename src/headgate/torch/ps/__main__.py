@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import sys
+from pathlib import Path
 
 import torch
 
@@ -10,6 +13,8 @@ from headgate.task import Channel, TaskEnvironment
 from headgate.task.part import WELCOME_SECONDS
 from headgate.torch.ps.services import services
 from headgate.torch.ps.transport.server import Server
+
+_NAME_LETTERS = len("channel")
 
 
 def main() -> int:
@@ -21,7 +26,16 @@ def main() -> int:
             "a parameter server is started by Headgate, as a task of a job; nobody welcomed this one", file=sys.stderr
         )
         return 1
-    return Server(channel, services).run()
+    return Server(channel, services, _beside(environment)).run()
+
+
+def _beside(environment: TaskEnvironment) -> Path | None:
+    """A place for a Unix socket: the folder of the channel's, which only its user can enter. The name has to be as
+    short as the channel's own, and is that of the former life of the server, which may have left its socket."""
+    if environment.channel is None:
+        return None
+    name = base64.urlsafe_b64encode(hashlib.sha256(environment.task.encode()).digest())[:_NAME_LETTERS].decode()
+    return Path(environment.channel).with_name(f"{name}.sock")
 
 
 if __name__ == "__main__":

@@ -144,7 +144,8 @@ class Links:
             watcher(former)
 
     def _connect(self, server: int, member: Member) -> None:
-        socket = wire.connect(self._loop, self._secrets, member.endpoint)
+        near = member.node == self.node and member.beside and wire.reaches(member.beside)
+        socket = wire.connect(self._loop, self._secrets, member.beside if near else member.endpoint)
 
         def receive() -> None:
             message = socket.receive()

@@ -9,6 +9,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from headgate.task import Channel
@@ -47,6 +48,7 @@ class Server:
     Args:
         channel: To the hub; was welcomed.
         services: Makes the services, given the server.
+        beside: Of a Unix socket for workers on this node; only its user may be able to enter its folder.
 
     Attributes:
         index: Of this server.
@@ -58,7 +60,9 @@ class Server:
         notify: Sends a message up to the hub.
     """
 
-    def __init__(self, channel: Channel, services: Callable[[Server], Sequence[Service]]) -> None:
+    def __init__(
+        self, channel: Channel, services: Callable[[Server], Sequence[Service]], beside: Path | None = None
+    ) -> None:
         welcome = channel.welcome
         self.index: int = welcome["index"]
         self.life = 1
@@ -68,6 +72,7 @@ class Server:
         self.loop = Loop("headgate-server", self._crashed)
         self._channel = channel
         self._make_services = services
+        self._beside = beside
         self._services: dict[int, Service] = {}
         self._routes: dict[int, bytes] = {}
         self._early: list[Message] = []
@@ -106,17 +111,19 @@ class Server:
         if not self.failed:
             finished.wait()
             self.loop.close(linger_seconds=1.0)
+        if self._beside is not None:
+            self._beside.unlink(missing_ok=True)
         self._channel.flush(1.0)
         return 1 if self.failed else 0
 
     def _start(self, welcome: Mapping[str, Any]) -> None:
-        self.socket, endpoint = wire.serve(self.loop, welcome["secrets"], welcome["address"])
+        self.socket, endpoints = wire.serve(self.loop, welcome["secrets"], welcome["address"], self._beside)
         for service in self._make_services(self):
             self._services.update(dict.fromkeys(service.kinds, service))
         self.loop.add(self.socket.zmq, self._receive)
         self._channel.watcher = lambda message: self.loop.call(self._watch, message)
         self._watch(self._channel.peers)
-        self.notify({"type": "listening", "endpoints": [endpoint]})
+        self.notify({"type": "listening", "endpoints": endpoints})
 
     def _finish(self, finished: threading.Event) -> None:
         for service in dict.fromkeys(self._services.values()):

@@ -18,6 +18,7 @@ class Member:
         active: Whether it counts, or is still to be given the state of the others.
         endpoint: Where it is reached; empty before it listens.
         leaving: Whether it ends before the others: it takes no samples any more.
+        beside: Where tasks on its node may reach it as well; empty: nowhere.
     """
 
     index: int
@@ -26,6 +27,7 @@ class Member:
     active: bool
     endpoint: str
     leaving: bool = False
+    beside: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ class View:
                     "this script trains with headgate.torch, and its job's servers were started as those of headgate."
                     f"{entry['framework']}, which the file that `script:` names imports as well; leave that import out"
                 )
-            endpoint = (entry["endpoints"] or [""])[0]
+            endpoint, beside = [*(entry["endpoints"] or ()), "", ""][:2]
             leaving = bool(entry.get("leaving"))
-            member = Member(entry["index"], entry["node"], entry["life"], entry["active"], endpoint, leaving)
+            member = Member(entry["index"], entry["node"], entry["life"], entry["active"], endpoint, leaving, beside)
             roles[entry["role"]][member.index] = member
         return cls(message["view"], message["workers"], roles["worker"], roles["server"])
 

@@ -2,7 +2,8 @@
 
 A server has one ROUTER socket, a worker one DEALER for each server. No message is ever dropped at a high-water mark:
 the rounds bound what is under way. With keys (CURVE), a server admits only holders of the job's own client key. Without
-keys, each header carries a token of the job, and messages with another token are ignored.
+keys, each header carries a token of the job, and messages with another token are ignored. A worker beside the server
+takes its Unix socket, in a folder that only their user can enter: there nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import json
 import struct
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import IntEnum
+from pathlib import Path
+from socket import AF_UNIX
+from socket import socket as Connection
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import torch
@@ -42,6 +47,7 @@ ALL = 16
 _LARGEST_BYTES = 1 << 30
 _SMALL_BYTES = 16384
 _DOMAIN = b"headgate"
+_UNIX = "ipc://"
 
 
 class MessageKind(IntEnum):
@@ -189,28 +195,44 @@ def token(secrets: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(keys.encode()).digest()[:8]
 
 
-def serve(loop: Loop, secrets: Mapping[str, Any], address: str) -> tuple[Socket, str]:
-    """A server's socket, bound to a free port of `address`, and its endpoint.
+def serve(loop: Loop, secrets: Mapping[str, Any], address: str, beside: Path | None = None) -> tuple[Socket, list[str]]:
+    """A server's socket, bound to a free port of `address`, and its endpoints.
 
     Args:
         loop: Drives it; is given the gatekeeper too.
         secrets: Those of the task's welcome.
         address: IP address of the task's node.
+        beside: Of a Unix socket for workers on the same node; only their user may be able to enter its folder.
     """
     socket = _socket(loop, zmq.ROUTER, address)
+    near = []
+    if beside is not None:  # before there are keys: they hold for what is bound from then on
+        with suppress(zmq.ZMQError):  # as in a container that may not write there: workers take the other
+            socket.bind(f"{_UNIX}{beside}")
+            near = [f"{_UNIX}{beside}"]
     if secrets["encrypt"]:
         _keep_gate(loop, secrets["client_public"].encode())
         socket.zap_domain = _DOMAIN
         socket.curve_server = True
         socket.curve_secretkey = secrets["server_secret"].encode()
     socket.bind(f"tcp://{_host(address)}:0")
-    return Socket(socket, secrets, routed=True), str(socket.get_string(zmq.LAST_ENDPOINT))
+    return Socket(socket, secrets, routed=True), [str(socket.get_string(zmq.LAST_ENDPOINT)), *near]
+
+
+def reaches(endpoint: str) -> bool:
+    """Whether the Unix socket of an endpoint can be reached from here."""
+    with Connection(AF_UNIX) as probe:
+        try:
+            probe.connect(endpoint.removeprefix(_UNIX))
+        except OSError:
+            return False
+        return True
 
 
 def connect(loop: Loop, secrets: Mapping[str, Any], endpoint: str) -> Socket:
     """A worker's socket to the server at `endpoint`."""
     socket = _socket(loop, zmq.DEALER, endpoint.removeprefix("tcp:"))
-    if secrets["encrypt"]:
+    if secrets["encrypt"] and not endpoint.startswith(_UNIX):
         socket.curve_serverkey = secrets["server_public"].encode()
         socket.curve_publickey = secrets["client_public"].encode()
         socket.curve_secretkey = secrets["client_secret"].encode()
