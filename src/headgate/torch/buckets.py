@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from headgate.torch.backend import Backend
+from headgate.torch.sparse_layers import each_row_once
 
 
 @dataclass(frozen=True)
@@ -137,4 +138,4 @@ def rows(parameter: torch.Tensor, gradient: torch.Tensor | None, factor: float) 
         indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
         values = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device)
         return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False, is_coalesced=True)
-    return (gradient if gradient.is_sparse else gradient.to_sparse(1)).coalesce() * factor
+    return each_row_once(gradient if gradient.is_sparse else gradient.to_sparse(1)) * factor

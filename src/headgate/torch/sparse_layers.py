@@ -9,7 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
+
+
+def each_row_once(gradient: torch.Tensor) -> torch.Tensor:
+    """A sparse gradient coalesced. Autograd forgets of what it accumulates that it is so already, and to sort the rows
+    again takes much longer than to look."""
+    rows = gradient._indices()
+    if not gradient.is_coalesced() and len(rows) == 1 and bool((rows[0, 1:] > rows[0, :-1]).all()):
+        values = gradient._values()
+        return torch.sparse_coo_tensor(rows, values, gradient.shape, check_invariants=False, is_coalesced=True)
+    return gradient.coalesce()
+
 
 lending = False
 """Whether what is copied into tables now is changed by nobody afterwards, and need not be copied."""

@@ -28,6 +28,7 @@ from headgate.torch.ps.tables.remote_table import TableError
 from headgate.torch.ps.tables.rows import Rows
 from headgate.torch.ps.tables.shard import Shard
 from headgate.torch.ps.tables.steps import Steps, merged
+from headgate.torch.sparse_layers import each_row_once
 
 SCRIPT = Path(embeddings.__file__)
 SOURCE = Path(__file__).parents[3] / "src"
@@ -480,3 +481,14 @@ def test_different_rows_of_a_batch_are_those_of_torch(shape: tuple[int, ...], ro
     for mine, theirs in zip(found, torch.unique(indices, return_inverse=True)):
         assert torch.equal(mine, theirs)
         assert mine.dtype == torch.int64
+
+
+@pytest.mark.parametrize(("rows", "again"), [([2, 5, 8], False), ([2, 5, 5], True), ([5, 2, 8], True), ([], False)])
+def test_a_gradient_whose_rows_ascend_is_not_sorted_again(rows: list[int], again: bool) -> None:
+    values = torch.randn(len(rows), 3)
+    index = torch.tensor([rows], dtype=torch.int64)
+    gradient = torch.sparse_coo_tensor(index, values, (9, 3), check_invariants=False)
+    found = each_row_once(gradient)
+    assert found.is_coalesced()
+    assert (found._values().data_ptr() == values.data_ptr()) is not again
+    assert torch.equal(found.to_dense(), gradient.to_dense())

@@ -64,18 +64,22 @@ def _distinct(indices: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Ten
     if indices.device.type != "cpu" or not indices.numel() or most.bit_length() + bits > 62:
         rows, numbers = torch.unique(indices, return_inverse=True)
         return rows, numbers
-    keys = (indices.reshape(-1) << bits) | torch.arange(indices.numel())
+    keys = indices.reshape(-1) << bits
+    keys |= torch.arange(indices.numel())
     try:
-        keys.numpy().sort()
+        sorted_ = keys.numpy()  # in the same memory
     except RuntimeError:  # without NumPy
         rows, numbers = torch.unique(indices, return_inverse=True)
         return rows, numbers
-    ascending = keys >> bits
-    begins = torch.ones(len(keys), dtype=torch.bool)
-    torch.ne(ascending[1:], ascending[:-1], out=begins[1:])
-    places = begins.cumsum(0).sub_(1)
-    numbers = torch.empty_like(keys).scatter_(0, keys & ((1 << bits) - 1), places)
-    return ascending[begins], numbers.view(indices.shape)
+    sorted_.sort()
+    places = keys & ((1 << bits) - 1)
+    keys >>= bits
+    begins = torch.cat([torch.zeros(1, dtype=torch.int64), (keys[1:] != keys[:-1]).nonzero().squeeze(1) + 1])
+    rows = keys[begins]
+    counts = torch.diff(begins, append=torch.tensor([len(keys)]))
+    numbers = torch.empty_like(keys)
+    numbers[places] = torch.repeat_interleave(counts, output_size=len(keys))
+    return rows, numbers.view(indices.shape)
 
 
 def _looked_up(indices: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

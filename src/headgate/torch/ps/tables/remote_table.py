@@ -14,6 +14,7 @@ from headgate.torch.backend import Movement, Observer
 from headgate.torch.ps.tables.initializers import PLAIN, RANDOM, Operation
 from headgate.torch.ps.tables.rows import Rows
 from headgate.torch.ps.transport.calls import Answer, Caller, transfers
+from headgate.torch.sparse_layers import each_row_once
 
 _PIECE_BYTES = 4 << 20
 
@@ -142,7 +143,7 @@ class RemoteTable:
             rows = torch.empty(0, dtype=torch.int64)
             values = torch.empty(0, self._deferred.width, dtype=self._deferred.dtype)
         else:
-            gradient = gradient.coalesce()
+            gradient = each_row_once(gradient)
             rows, values = gradient.indices()[0].cpu(), gradient.values().cpu()
         # Counted here, not by the servers: where some may be left out, they are ahead of a worker that is late.
         self.steps += 1

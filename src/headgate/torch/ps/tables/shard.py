@@ -10,6 +10,7 @@ import torch
 from headgate.torch.ps import optimizers
 from headgate.torch.ps.tables.rows import Rows, add_rows
 from headgate.torch.ps.transport.calls import CallError
+from headgate.torch.sparse_layers import each_row_once
 
 
 class Shard:
@@ -56,7 +57,8 @@ class Shard:
             add_rows(self.values, local, gradients, group["lr"] if group["maximize"] else -group["lr"])
             return
         shape = self.values.shape
-        self.values.grad = torch.sparse_coo_tensor(local[None], gradients, shape, check_invariants=False).coalesce()
+        given = torch.sparse_coo_tensor(local[None], gradients, shape, check_invariants=False)
+        self.values.grad = each_row_once(given)
         self._optimizer.step()
         self.values.grad = None
 
