@@ -143,6 +143,9 @@ def test_jobs_of_a_file_are_profiled_by_name(place: User, tmp_path: Path) -> Non
         in place.types("profile", "jobs.yaml", "--job", "nosuch", code=2).message
     )
     assert "job 'shell' runs no Python program" in place.types("profile", "jobs.yaml", "--job", "shell", code=2).message
+    place.write("roles.yaml", "jobs: [{name: pair, roles: [{name: one, run: 'true'}, {name: two, run: 'true'}]}]\n")
+    for verb, code in (("profile", 2), ("plan", 5)):
+        assert "job 'pair' is made of roles" in place.types(verb, "roles.yaml", code=code).message
     # It is taken, and run: that this one trains with none of the libraries shows once it has ended.
     for words in (("jobs.yaml", "--job", "train"), ("python", "-m", "pkg")):
         assert "the script ended without a profile" in place.types("profile", *words, code=1).message

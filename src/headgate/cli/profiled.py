@@ -15,7 +15,7 @@ from headgate.cli.reaching import reached
 from headgate.cli.running import read
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.engines.program import program
+from headgate.engines.program import program, unprofiled
 from headgate.errors import NotFoundError, UsageError
 from headgate.hub import api
 from headgate.hub.submission import reach
@@ -60,7 +60,7 @@ def _own(job: Job, here: Node) -> Profile:
         return profile
     found = program(job)
     if found is None:
-        raise NotFoundError(f"job {job.name!r} runs no Python program, and only of those there are profiles")
+        raise NotFoundError(unprofiled(job))
     name = os.path.relpath(job.script) if job.script is not None else found.named or f"-m {found.module}"
     cure = f"measure it with: headgate profile {name}" + (f" -- {shlex.join(found.args)}" if found.args else "")
     others = [

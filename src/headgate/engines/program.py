@@ -61,6 +61,16 @@ def program(job: Job) -> Program | None:
     return None
 
 
+def unprofiled(job: Job) -> str:
+    """Why there is no profile of a job in which `program` finds nothing."""
+    if job.roles:
+        return (
+            f"job {job.name!r} is made of roles, and Headgate measures no profile of these; "
+            "`headgate run --dry-run` says which node each task goes to"
+        )
+    return f"job {job.name!r} runs no Python program, and only of those there are profiles"
+
+
 def source(job: Job) -> Path | None:
     """The file of the Python program that a job runs; None where it is not known, or not there."""
     found = program(job)

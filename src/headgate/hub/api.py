@@ -16,7 +16,7 @@ from headgate import runs
 from headgate.engines import launchers
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.declared import usual
-from headgate.engines.program import program
+from headgate.engines.program import program, unprofiled
 from headgate.errors import HeadgateError, UsageError
 from headgate.hub.client import ANSWER_SECONDS, TAKE_IN_SECONDS, Hub, clean, connect_or_start
 from headgate.hub.submission import Submission, reach
@@ -189,7 +189,7 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
 
     _check_kind(job)
     if program(job) is None:
-        raise UsageError(f"job {job.name!r} runs no Python program, and only of one there are profiles")
+        raise UsageError(unprofiled(job))
     # A script that never prepares a model would run to its end.
     job = replace(job, timeout=job.timeout or PROFILE_SECONDS)
     handed_in = submission([job], mode="profile")
