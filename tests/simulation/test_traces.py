@@ -326,14 +326,20 @@ _Share = tuple[float, float | None, float, int]
 
 
 def recorded(
-    folder: Path, used: Sequence[float], shares: Sequence[_Share] = (), beside: float = 0.0, **row: str
+    folder: Path,
+    used: Sequence[float],
+    shares: Sequence[_Share] = (),
+    beside: float = 0.0,
+    unread: float = 0.0,
+    **row: str,
 ) -> TraceJob:
-    """A job that was read each second, with another on its node for so many seconds."""
+    """A job that was read each second, with another on its node for so many seconds, and with CPU seconds in no
+    reading."""
     recorder = Recorder(folder / "run.sqlite")
     recorder.add("meta", key="node", value=_NODE)
     row = {"spec": "{}", "profile": '{"framework": "torch"}'} | row
     recorder.add("jobs", name="a", state="done", submitted=0.0, started=0.0, ended=float(len(used)), **row)
-    given = json.dumps({"cpu_seconds": sum(used)})
+    given = json.dumps({"cpu_seconds": sum(used) + unread})
     recorder.add("tasks", id="a/worker-0", job="a", node="n", started=0.0, ended=float(len(used)), exit=given)
     recorder.add("tasks", id="b/worker-0", job="b", node="n" if beside else "m", started=0.0, ended=beside)
     for second, cores in enumerate(used, 1):
@@ -367,6 +373,10 @@ def test_a_job_of_a_run_can_use_the_cores_that_it_used_while_nothing_held_it_bac
     job = recorded(tmp_path, used, shares, beside)
     assert job.cores == pytest.approx(cores)
     assert job.seconds == pytest.approx(sum(used) / cores)
+
+
+def test_a_job_of_a_run_that_mostly_waited_takes_as_long_in_a_simulation(tmp_path: Path) -> None:
+    assert recorded(tmp_path, [0.001] * 6, unread=0.3).seconds == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,8 @@ def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | Non
     follows = _on_torch(profile)
     cores = _most(reader, name, _from(found, begins), follows) or core_seconds / max(seconds, 1e-9) or 1.0
     if startup is not None:
-        seconds = (core_seconds - startup) / cores
+        # One that mostly waited is no longer alone than it took: readings may have missed when it computed.
+        seconds = min((core_seconds - startup) / cores, row["ended"] - begins)
     lead = min((each["task"] for each in progress), default="")  # the worker whose reports set the pace of its job's
     points = [each for each in progress if each["loss"] is not None and each["task"] == lead]
     points = points[:: max(math.ceil(len(points) / _LOSSES), 1)]
