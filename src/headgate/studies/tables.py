@@ -53,7 +53,7 @@ def _figures(cell: StudyCell, job: str) -> tuple[str, ...]:
     step, cpu = (cell.mean(job, name) for name in ("step_seconds", "cpu_seconds_per_step"))
     return (
         str(len(cell.figures)),
-        f"{say(cell.mean(job, 'rate'))} {' or '.join(sorted(cell.units(job)))}/s",
+        _rate(cell, job),
         *(say_step_time(each) if each is not None else MISSING for each in (step, cpu)),
         say(_over_workers(cell, job, "sent"), "B"),
         say(cell.mean(job, "memory_peak_bytes"), "B"),
@@ -155,7 +155,12 @@ def _rest(cell: StudyCell, axis: str) -> tuple[tuple[str, str], ...]:
 def _throughput(cell: StudyCell, job: str) -> tuple[str, str]:
     if not cell.figures:
         return cell.state, MISSING
-    return f"{say(cell.mean(job, 'rate'))}/s", say(cell.mean(job, "elapsed"), "s")
+    return _rate(cell, job), say(cell.mean(job, "elapsed"), "s")
+
+
+def _rate(cell: StudyCell, job: str) -> str:
+    """A script that tells no samples is as fast as its steps are."""
+    return f"{say(cell.mean(job, 'rate'))} {' or '.join(sorted(cell.units(job)))}/s"
 
 
 def _relative(effects: Iterable[Effect], cell: StudyCell, job: str, axis: str) -> tuple[str, str]:
