@@ -46,6 +46,7 @@ all, so that what a module shares is made once."""
 
 SLOW = (
     *("tests/ray/", "tests/engines/ray/", "tests/isolation/containers/", "tests/lab/", "tests/faults/"),
+    "tests/isolation/guests/",
     *("tests/keras/", "tests/jax/", "tests/test_docs.py"),
     *(f"tests/hub/test_{name}.py" for name in ("allocations", "engines", "lab", "replanning", "resuming", "sharing")),
     *(f"tests/hub/test_{name}.py" for name in ("start_estimates", "stopping", "tasks", "visible_gpus")),

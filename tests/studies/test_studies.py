@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.hub.user import User
 
-from headgate.errors import InvalidFileError, UsageError
+from headgate.errors import InvalidFileError, IsolationError, UsageError
+from headgate.isolation.vm import machines, probe
 from headgate.studies import grid, studyfile
 from headgate.testing import wait
 
@@ -295,7 +296,9 @@ mitigate: true
     assert not any(cell.values for cell in grid.cells(made) if cell.scenario != "simultaneous")
 
 
-def test_an_overlay_is_part_of_an_isolation_and_a_virtual_machine_is_not_measured(tmp_path: Path) -> None:
+def test_an_overlay_is_part_of_an_isolation_and_a_virtual_machine_without_kvm_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "lab.yaml").write_text("lab: true\nnodes: [{name: a, cores: 1, memory: 1GiB}]\n")
     text = """
 workloads: [{name: paced, script: paced.py, takes: 10s}]
@@ -309,7 +312,13 @@ repetitions: 1
     assert run.measured[0].isolation == "container"
     assert run.lab is not None and "overlay: vxlan" in run.lab
     assert "overlay" not in (grid.cell_run(made, plain).lab or "")
-    with pytest.raises(UsageError, match="no task into a virtual machine; run the study in one"):
+
+    def no_kvm() -> None:
+        raise IsolationError("no KVM on this machine: there is no /dev/kvm")
+
+    monkeypatch.setattr(probe, "accelerated", no_kvm)
+    monkeypatch.setenv(machines.EMULATION, "uml")
+    with pytest.raises(UsageError, match="guests: no KVM on this machine: there is no /dev/kvm"):
         grid.cell_run(made, virtual)
     assert grid.planned_time(made, 1, {}).total == 3 * 10
 

@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[2]))
 
 from image import make_disk
-from kernel import cache, kernel
+from tests.kernel import cache, kernel
 
 LIMIT_SECONDS = 1500
 MEMORY = "1536M"

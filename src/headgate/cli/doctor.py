@@ -41,7 +41,7 @@ def command(as_json: bool) -> None:
     uncontrolled = isolation.make(isolation.DEFAULT, "doctor").uncontrolled()
     plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
     readable = readings.survey(find_layout(CGROUPS).bases.keys())
-    hub, containers, mpirun = _hub(), _containers(), _mpi()
+    hub, containers, guests, mpirun = _hub(), _containers(), _guests(), _mpi()
     if as_json:
         found: dict[str, object] = {
             "survey": asdict(survey),
@@ -50,6 +50,7 @@ def command(as_json: bool) -> None:
             "hub": hub,
         }
         found |= {"home": str(runs.home()), "engines": _engines(), "containers": containers, "mpi": mpirun}
+        found["guests"] = guests
         found["readings"] = [asdict(each) for each in readable]
         click.echo(json.dumps(found, indent=2, default=str))
         return
@@ -59,6 +60,7 @@ def command(as_json: bool) -> None:
     click.echo(f"{'hub':12}  {hub}")
     click.echo(f"{'engines':12}  {', '.join(_engines())}")
     click.echo(f"{'containers':12}  {containers}")
+    click.echo(f"{'guests':12}  {guests}")
     click.echo(f"{'MPI':12}  {mpirun}")
     for line in uncontrolled or ("nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",):
         click.echo(f"{'uncontrolled':12}  {line}")
@@ -95,6 +97,18 @@ def _containers() -> str:
     except HeadgateError as error:
         return f"none: {error}"
     return f"Docker Engine {daemon.version} at {daemon.url}"
+
+
+def _guests() -> str:
+    """What boots the guests of `isolation: vm`, or why there are none."""
+    from headgate.isolation.vm import machines, probe
+
+    try:
+        machine = probe.machine()
+    except HeadgateError as error:
+        return f"none: {error}"
+    how = "KVM" if machine.name == "kvm" else f"emulated by {machine.name}, as {machines.EMULATION} allows"
+    return f"{how}, kernel {machine.kernel or 'of its own'}"
 
 
 def _mpi() -> str:

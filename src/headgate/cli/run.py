@@ -22,7 +22,9 @@ from headgate.errors import UsageError
 @click.option("--cores", type=options.Finite(min=0, min_open=True), help="Most cores for each script: 2, or 0.5.")
 @click.option("--memory", help="Most memory for each script: 2GiB.")
 @click.option(
-    "--isolation", metavar="NAME", help="What limits tasks: process (default; cgroups), container, or a plug-in's name."
+    "--isolation",
+    metavar="NAME",
+    help="What limits tasks: process (default; cgroups), container, vm, a plug-in's.",
 )
 @click.option(
     "--image", help="container: an image, pytorch/pytorch, or host (default): what this machine has installed."
@@ -37,7 +39,7 @@ from headgate.errors import UsageError
     "mounts",
     metavar="PATH[:OTHER][:rw]",
     multiple=True,
-    help="container: also show it this folder, read-only or with :rw writable: ~/data:/mnt:rw.",
+    help="container, vm: also show it this folder, read-only or with :rw writable: ~/data:/mnt:rw.",
 )
 @click.option(
     "--stop-signal",

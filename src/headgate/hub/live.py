@@ -225,6 +225,8 @@ class LiveHub:
             self._loop.call_soon(self._live_runs.event, run, "note", text)
         if missed := _out_of_reach(submission):
             self._loop.call_soon(self._live_runs.event, run, "warning", missed)
+        if guests := _emulated_guests(submission):
+            self._loop.call_soon(self._live_runs.event, run, "warning", guests)
         for kind, told in (("warning", submission.warnings), ("note", submission.notes)):
             for name, text in told.items():
                 self._loop.call_soon(self._live_runs.event, run, kind, text, name)
@@ -462,6 +464,14 @@ def _out_of_reach(submission: Submission) -> str:
     missed = ", ".join(submission.attributes.out_of_reach(OWN))
     cure = "end that hub first, or set HEADGATE_HOME to another folder, which has a hub of its own"
     return f"the hub was started elsewhere and may not give its tasks {missed}; {cure}" if missed else ""
+
+
+def _emulated_guests(submission: Submission) -> str:
+    """Which jobs run in guests that are emulated; empty where none does."""
+    from headgate.isolation.vm import probe
+
+    named = [job.name for job in submission.jobs if job.isolation == isolation.VM and submission.engine == LOCAL]
+    return f"{', '.join(named)}: {said}" if named and (said := probe.emulation()) else ""
 
 
 def _neighbours() -> list[str]:

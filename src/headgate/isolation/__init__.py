@@ -7,6 +7,7 @@ from headgate.isolation.base import Box, Isolation, Launch
 
 DEFAULT = "process"
 CONTAINER = "container"
+VM = "vm"
 
 
 def make(name: str, group: str) -> Isolation:
@@ -27,12 +28,18 @@ def make(name: str, group: str) -> Isolation:
         from headgate.isolation.container import ContainerIsolation
 
         return ContainerIsolation(group)
-    return registry.make("headgate.isolations", Isolation, name, (DEFAULT, CONTAINER), lambda factory: factory(group))
+    if name == VM:
+        from headgate.isolation.vm import VmIsolation
+
+        return VmIsolation(group)
+    return registry.make(
+        "headgate.isolations", Isolation, name, (DEFAULT, CONTAINER, VM), lambda factory: factory(group)
+    )
 
 
 def names() -> tuple[str, ...]:
     """Names of all isolations, those of plug-ins last."""
-    return DEFAULT, CONTAINER, *registry.load("headgate.isolations").found
+    return DEFAULT, CONTAINER, VM, *registry.load("headgate.isolations").found
 
 
-__all__ = ["CONTAINER", "DEFAULT", "Box", "Isolation", "Launch", "make", "names"]
+__all__ = ["CONTAINER", "DEFAULT", "VM", "Box", "Isolation", "Launch", "make", "names"]

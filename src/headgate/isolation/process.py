@@ -56,6 +56,7 @@ class ProcessIsolation(Isolation):
     """
 
     name = "process"
+    box_class: type[ProcessBox] = ProcessBox
 
     def __init__(
         self, group: str, *, mode: Literal["auto", "v1", "v2", "none"] = "auto", root: Path = layout.CGROUPS
@@ -96,7 +97,7 @@ class ProcessIsolation(Isolation):
             try:
                 enclosure.admit(child.pid)
                 enclosure.apply(share)
-                box = ProcessBox(launch.task, child, enclosure, self.mode, floor, _where(launch))
+                box = self.box_class(launch.task, child, enclosure, self.mode, floor, _where(launch))
                 child.release(program)
             except BaseException:
                 child.abort()

@@ -93,7 +93,7 @@ class Spawned:
         launch = self._launch
         with self._channel as channel:
             try:
-                channel.sendall(marshal.dumps(_order(program, launch)))
+                channel.sendall(marshal.dumps(order(program, launch)))
                 channel.shutdown(socket.SHUT_WR)
                 answer = b""
                 while part := channel.recv(4096):
@@ -128,7 +128,7 @@ _Attributes = tuple[int, int, list[tuple[int, int, int]]]
 Order = tuple[bytes, list[bytes], dict[bytes, bytes], _Attributes, tuple[bytes, bytes, bytes] | None]
 
 
-def _order(program: str, launch: Launch) -> Order:
+def order(program: str, launch: Launch) -> Order:
     """As bytes: the launcher may be in another locale, and so see other bytes in the same text."""
     env = {os.fsencode(name): os.fsencode(value) for name, value in launch.env.items()}
     there = None

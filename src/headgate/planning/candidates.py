@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
+from headgate.isolation import VM
 from headgate.jobs import Job, Limits
 from headgate.planning.devices import timed
 from headgate.planning.placement import place, place_roles
@@ -14,6 +15,7 @@ from headgate.plans import Plan
 from headgate.profiles import Profile
 from headgate.units import say_bytes
 
+_ONE_GUEST = "a node of a lab has one guest at a time"
 _TASKS_A_CORE, _TASKS_ANYWHERE, _MOST_TASKS = 16, 64, 10_000
 
 
@@ -30,6 +32,7 @@ def candidates(
     """The plans that a job could have; the first is the one to run.
 
     - A plan that the user states is the only one; it is placed.
+    - A job in guests has a single task, unless its user states a plan.
     - With a profile: strategies, workers, servers, batches, backup workers and placements that keep the user's
       mathematics, and whatever else the job allows. The fastest by the cost model comes first.
     - Without a profile, or without a time of a step in it: a `single` plan on each node that the job's limits fit on.
@@ -54,7 +57,9 @@ def candidates(
             f"job {job.name!r} asks for {least:,} tasks; at most {most_tasks:,} of a job run on {_size(cluster)}; "
             "ask for fewer workers"
         )
-    if job.plan is None and profile is not None and tells(profile):
+    if job.isolation == VM and (why := _not_in_guests(cluster, job, least)):
+        raise UsageError(f"job {job.name!r}: {why}")
+    if job.plan is None and profile is not None and tells(profile) and job.isolation != VM:
         from headgate.planning.cost import CostModel  # their numerics take time to import
         from headgate.planning.search import Looked
         from headgate.planning.spaces import Space
@@ -98,13 +103,29 @@ def _without_profile(cluster: Cluster, job: Job, beside: Mapping[str, float]) ->
         reasons = "; ".join(misfits.values())
         raise UsageError(f"job {job.name!r} fits on no node: {reasons}; lower its limits")
     if job.plan is not None:
-        return [place(job.plan, fitting, beside)]
+        placed = place(job.plan, fitting, beside)
+        if job.isolation == VM and len(set(on := placed.worker_nodes + placed.server_nodes)) < len(on):
+            raise UsageError(f"job {job.name!r}: {_ONE_GUEST}; name as many nodes as its plan has tasks")
+        return [placed]
     fitting.sort(key=lambda node: (-node.cores / (1 + beside.get(node.name, 0)), node.name))
     cores = job.limits.cores
     return [
         Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=(node.name,), cores_per_worker=cores)
         for node in fitting
     ]
+
+
+def _not_in_guests(cluster: Cluster, job: Job, tasks: int) -> str:
+    """Why a job cannot run in guests, each task in one; empty where it can."""
+    if job.roles:
+        return "jobs made of roles do not run in guests; leave `isolation: vm` out"
+    if tasks == 1:
+        return ""
+    if any(node.place is None for node in cluster.nodes):
+        return "its guests could not reach each other; run it on a lab, or as one worker"
+    if tasks > len(cluster.nodes):
+        return f"{_ONE_GUEST}, and there are {len(cluster.nodes)}; ask for fewer workers"
+    return ""
 
 
 def _misfit(node: Node, limits: Limits) -> str | None:

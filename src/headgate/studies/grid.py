@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import yaml
 
-from headgate import clusterfile, policies, runs, workloads
-from headgate.errors import UsageError
+from headgate import clusterfile, isolation, policies, runs, workloads
+from headgate.errors import IsolationError, UsageError
 from headgate.jobs import Allowed, Job
 from headgate.plans import Plan
 from headgate.studies.statistics import LEAST_REPETITIONS
@@ -24,7 +24,6 @@ from headgate.studies.studyfile import (
     OF_LAB,
     OVERLAY,
     UNLIMITED,
-    VM,
     Study,
     Workload,
     bundled_command,
@@ -36,7 +35,6 @@ from headgate.workloads import WorkloadError
 CellScenario = Literal["solo", "distributed", "shared", "simultaneous", "slice"]
 """A `slice` is a workload alone on the cores that its part of all of them has."""
 QUICK_REPETITIONS = 2
-_NO_VM = "Headgate puts no task into a virtual machine; run the study in one, and compare: `headgate study compare A B`"
 _BACKGROUND_SECONDS = 3600.0
 """A background that nobody ends, for the study was killed, ends after so long."""
 _GUESSED_SECONDS = 30.0
@@ -152,8 +150,8 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
         UsageError: It cannot be: a workload is not written in a framework, or the lab's file makes no sense.
     """
     values = dict(cell.values)
-    if (box := values.get("isolation", "")).startswith(VM):
-        raise UsageError(_NO_VM)
+    if (box := values.get("isolation", "")).removesuffix(OVERLAY) == isolation.VM:
+        _check_kvm()
     if box.endswith(OVERLAY):
         values |= {"isolation": box.removesuffix(OVERLAY), "overlay": "vxlan"}
     lab = _lab(study, values) if study.cluster is not None else None
@@ -179,6 +177,20 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
         for job in (_job(each, values, ("background", each.job.name)) for each in background)
     )
     return CellRun(cell, tuple(measured), beside, policy, lab)
+
+
+def _check_kvm() -> None:
+    """Whether figures of guests mean anything here, whatever emulation is allowed.
+
+    Raises:
+        UsageError: They do not.
+    """
+    from headgate.isolation.vm import probe
+
+    try:
+        probe.accelerated()
+    except IsolationError as error:
+        raise UsageError(f"guests: {error}") from None
 
 
 def _job(workload: Workload, values: Mapping[str, str], copy: tuple[str, str]) -> Job:

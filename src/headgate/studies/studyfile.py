@@ -29,8 +29,6 @@ OF_LAB = frozenset({"nic", "disk", "overlay"})
 """Axes that are properties of a lab."""
 ARGUMENTS = ("framework", "batch", "data")
 """Axes that go into a workload's arguments."""
-VM = "vm"
-"""An isolation that Headgate has not: its cells are told as not measured, so that a table shows the place."""
 OVERLAY = "+overlay"
 """After an isolation: an overlay lies between the nodes of the lab."""
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(ARGUMENTS) + r")\}")
@@ -59,8 +57,8 @@ class VaryEntry(Entry):
     """What is varied: for each axis its values. The first value of each is what the others are compared with."""
 
     isolation: _Values = []
-    """What tasks are boxed in: `process`, `container`, or the name of a plug-in. With `+overlay` a VXLAN lies between
-    the nodes, as in `container+overlay`. A `vm` is told as not measured."""
+    """What tasks are boxed in: `process`, `container`, `vm`, or the name of a plug-in. With `+overlay` a VXLAN lies
+    between the nodes, as in `container+overlay`. Without KVM a `vm` is told as not measured."""
     overlay: _Values = []
     """What is put between the nodes of the lab: `none` or `vxlan`."""
     data: _Values = []
@@ -389,7 +387,7 @@ def _wrong(axis: str, value: str, is_bundled: bool) -> str | None:
     """
     match axis:
         case "isolation":
-            return _one_of(*isolation.names(), VM)(value.removesuffix(OVERLAY))
+            return _one_of(*isolation.names())(value.removesuffix(OVERLAY))
         case "framework" if is_bundled:
             return _one_of(*workloads.FRAMEWORKS)(value)
         case "data" if is_bundled:

@@ -18,7 +18,7 @@ def cache() -> Path:
 
 
 def kernel() -> Path:
-    """Path of a bootable kernel image.
+    """Path of a bootable kernel image; its modules are in `../lib/modules` from there.
 
     Raises:
         SystemExit: apt knows none.
@@ -27,12 +27,15 @@ def kernel() -> Path:
     found = re.search(r"linux-image-[0-9][^\s]*", depends)
     if found is None:
         raise SystemExit(f"apt knows no package {PACKAGE}; run: apt-get update")
-    ready = cache() / found[0]
+    ready = cache() / f"{found[0]}.content"
     if not ready.exists():
         with tempfile.TemporaryDirectory(dir=cache()) as folder:
             subprocess.run(["apt-get", "-q", "download", found[0]], cwd=folder, check=True)
             (package,) = Path(folder).glob("*.deb")
-            subprocess.run(["dpkg", "-x", package, Path(folder) / "content"], check=True)
-            (image,) = Path(folder).glob("content/boot/vmlinuz-*")
-            image.rename(ready)
-    return ready
+            content = Path(folder) / "content"
+            subprocess.run(["dpkg", "-x", package, content], check=True)
+            if not (content / "lib").exists():  # a later Debian has them below usr
+                (content / "lib").symlink_to("usr/lib")
+            content.rename(ready)
+    (image,) = ready.glob("boot/vmlinuz-*")
+    return image

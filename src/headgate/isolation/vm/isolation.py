@@ -1,0 +1,267 @@
+"""The isolation `vm`: a task in a guest of its own, which is a task of the isolation `process` on this machine.
+
+The guest has a kernel, processes and memory of its own. It sees this machine's files read-only, and writes those that
+the task may. Its programs on this machine are in the task's box: CPU weight and cap, disk rate, readings and the end of
+the task are those of the isolation `process`.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import headgate
+from headgate.cluster import Place
+from headgate.errors import IsolationError
+from headgate.events import Exit
+from headgate.isolation import launcher, processes
+from headgate.isolation.base import Box, Launch
+from headgate.isolation.box import ProcessBox, said_shortage
+from headgate.isolation.enclosure import MemoryRecord
+from headgate.isolation.process import ProcessIsolation
+from headgate.isolation.spawning import find_program, order
+from headgate.isolation.vm import probe
+from headgate.isolation.vm.line import EVERYBODY
+from headgate.isolation.vm.machines import NAME_SERVER, Machine
+from headgate.shares import UNLIMITED, Share
+from headgate.units import say_bytes
+
+PREFIX = "headgate-vm-"
+"""The folder of every guest begins so; no other is ever removed."""
+TAP = "headgate-guest"
+"""The interface by which a guest is joined to the network of its node: that has one guest at most."""
+SYSTEM_BYTES = 192 << 20
+"""Of a guest's memory, for its kernel and what starts the task."""
+START_SECONDS = {"kvm": 60.0, "qemu": 300.0, "uml": 120.0}
+"""How long a guest may take until it is up, by its machine."""
+_FRESH = ("/tmp", "/var/tmp", "/run")
+"""Folders that are empty in a guest, but for what its task has to see."""
+_CHANNEL, _GUEST_CHANNEL = "HEADGATE_CHANNEL", "/run/headgate-channel"
+_HERE = Path(__file__).parent
+
+
+class VmBox(ProcessBox):
+    """A task in a guest. Its first process here is the guest's monitor."""
+
+    folder: Path
+    """What is the guest's alone."""
+    machine: Machine
+    memory_bytes: int | None = None
+    """Most that the task may hold."""
+
+    def apply(self, share: Share) -> tuple[str, ...]:
+        lines = list(super().apply(replace(share, memory_bytes=None)))
+        if share.memory_bytes not in (None, self.memory_bytes or UNLIMITED):
+            has = "none" if self.memory_bytes is None else say_bytes(self.memory_bytes)
+            lines.append(f"memory limit: a guest's is set when it starts, and stays as it is: {has}")
+        if isinstance(share.cpu_cap_cores, float | int) and share.cpu_cap_cores > self.machine.cores:
+            lines.append(f"CPU cap: its guest cannot use more cores than it has: {self.machine.cores}")
+        return tuple(lines)
+
+    def ask(self, number: int) -> None:
+        self._tell(number)
+
+    def terminate(self) -> None:
+        self._tell(EVERYBODY)
+
+    def _tell(self, number: int) -> None:
+        self._ending = True
+        self.release()
+        if not self._closed and self._leader is not None:
+            processes.send([self._leader], number)
+
+    def reap(self) -> Exit:
+        end = super().reap()
+        try:
+            told: dict[str, Any] = json.loads((self.folder / "end").read_text())
+        except FileNotFoundError:  # the monitor was killed
+            return end
+        if (refused := told.get("refused")) is not None:
+            return replace(end, reason=f"could not be started: {refused}")
+        if (lost := told.get("lost")) is not None:
+            return replace(end, reason=lost, lost=True)
+        reason = None
+        if (killed := told["kills"]) and told["status"] != 0:
+            memory = MemoryRecord(told["peak"], killed, self.memory_bytes, told["at_limit"])
+            reason = f"killed: {said_shortage(memory, 'its guest')}"
+        over = reason is not None and told["at_limit"]
+        return replace(end, memory_peak_bytes=told["peak"], kills=killed, over_memory=over, reason=reason)
+
+    def close(self) -> None:
+        super().close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def record(self) -> dict[str, object]:
+        return {**super().record(), "guest": str(self.folder)}
+
+
+class VmIsolation(ProcessIsolation):
+    """Boxes tasks in as virtual machines, one each.
+
+    On a node of a lab the guest has the node's network, with its addresses, by a tap. Elsewhere it reaches others by
+    QEMU's user network, and nobody reaches it. The task's connection to its engine goes over the line to its monitor.
+    """
+
+    name = "vm"
+    box_class = VmBox
+
+    def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
+        program = find_program(launch)
+        try:
+            machine = probe.machine()
+            _check(launch)
+        except IsolationError as error:
+            raise IsolationError(f"{launch.task}: {error}") from error
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        try:
+            memory = share.memory_bytes if isinstance(share.memory_bytes, int) else None
+            _prepare(folder, machine, launch, program, memory)
+            box = super().start(_monitored(launch, folder), replace(share, memory_bytes=None), output_fd)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        assert isinstance(box, VmBox)
+        box.folder, box.machine, box.memory_bytes = folder, machine, memory
+        return box
+
+    def describe(self, launch: Launch, share: Share) -> Sequence[str]:
+        *lines, _, _ = super().describe(launch, replace(share, memory_bytes=None))
+        memory = share.memory_bytes if isinstance(share.memory_bytes, int) else None
+        try:
+            machine = probe.machine()
+            how = f"{machine.name}, {machine.kernel or 'its own kernel'}, {machine.cores} cores"
+        except IsolationError as error:
+            how = f"not here: {error}"
+        writes = ", ".join(target for _, target, writable in _files(launch, launch.argv[0]) if writable)
+        return [
+            *lines,
+            f"boot a guest ({how}) with {say_bytes(_size(memory, launch.place))} of memory",
+            f"mount / read-only, an empty {', '.join(_FRESH)}, and to be written: {writes}",
+            f"cd {launch.cwd}",
+            f"exec {shlex.join(launch.argv)}",
+        ]
+
+    def check(self) -> None:
+        try:
+            probe.machine()
+        except IsolationError as error:
+            raise IsolationError(f"isolation vm: {error}") from None
+
+    def uncontrolled(self) -> tuple[str, ...]:
+        try:
+            probe.machine()
+        except IsolationError as error:
+            return (f"guests: {error}",)
+        fixed = "memory limit of a task that runs: a guest's is set when it starts; start the job again"
+        return (*super().uncontrolled(), fixed, *filter(None, [probe.emulation()]))
+
+    def sweep(self, record: Mapping[str, object]) -> None:
+        super().sweep(record)
+        folder = Path(str(record.get("guest")))
+        if not folder.name.startswith(PREFIX) or ".." in folder.parts:
+            raise IsolationError(f"{folder} is not the folder of a guest; expected one {PREFIX}...")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check(launch: Launch) -> None:
+    """Refuse what a guest cannot have."""
+    if launch.gpus:
+        raise IsolationError("a guest has no GPU; add `limits: {gpus: 0}`, or use another isolation")
+    for path in (mount.source for mount in launch.mounts):
+        if not os.path.exists(path):
+            raise IsolationError(f"`mounts`: {path} does not exist; create it, or leave it out")
+
+
+def _monitored(launch: Launch, folder: Path) -> Launch:
+    """The monitor of a task's guest, in its place."""
+    argv = (sys.executable, "-I", "-S", str(_HERE / "monitor.py"), str(folder))
+    return replace(launch, argv=argv, env={"PATH": os.environ.get("PATH", os.defpath)}, cwd="/")
+
+
+def _prepare(folder: Path, machine: Machine, launch: Launch, program: str, memory: int | None) -> None:
+    """Write down what the monitor, and then the guest, does."""
+    scheme, _, channel = launch.env.get(_CHANNEL, "").partition(":")
+    env = dict(launch.env)
+    if scheme == "unix":
+        env[_CHANNEL] = f"unix:{_GUEST_CHANNEL}"
+    files = list(_files(launch, program))
+    if launch.place is None and machine.name != "uml":
+        (folder / "resolv.conf").write_text(f"nameserver {NAME_SERVER}\n")
+        files.append((str(folder / "resolv.conf"), os.path.realpath("/etc/resolv.conf"), False))
+    told = {
+        "files": files,
+        "network": str(folder / "network"),
+        "hostname": launch.place.hostname if launch.place is not None else socket.gethostname(),
+        "channel": _GUEST_CHANNEL if scheme == "unix" else "",
+        "user": (os.geteuid(), os.getegid(), os.getgroups()),
+        "cwd": launch.cwd,
+        "memory": memory,
+        "launcher": launcher.__file__,
+        "package": str(Path(headgate.__file__).parents[1]),
+        "task": marshal.dumps(order(program, replace(launch, env=env, place=None))),
+    }
+    (folder / "order").write_bytes(marshal.dumps(told))
+    words = (sys.executable, "-I", "-S", str(_HERE / "guest.py"), str(folder / "order"))
+    init = folder / "init"
+    init.write_text(f"#!/bin/sh\nexec {shlex.join(words)}\n")
+    init.chmod(0o700)
+    tap = TAP if launch.place is not None else None
+    root = folder / "root" if os.geteuid() == 0 else Path("/")
+    plan = {
+        "programs": machine.commands(folder, root, _size(memory, launch.place), tap),
+        "network": machine.network(tap is not None),
+        "device": machine.device,
+        "tap": tap,
+        "channel": channel,
+        "writes": [source for source, _, writable in files if writable],
+        "seconds": START_SECONDS[machine.name],
+    }
+    (folder / "plan").write_bytes(marshal.dumps(plan))
+
+
+def _size(memory: int | None, place: Place | None) -> int:
+    """Bytes of a guest's memory: what its task may hold and what the guest itself needs; or what is free there, but for
+    what its programs on this machine need."""
+    if memory is not None:
+        return memory + SYSTEM_BYTES
+    free = [psutil.virtual_memory().available]
+    for controller, name in (("memory", "memory.limit_in_bytes"), ("unified", "memory.max")):
+        folder = place.cgroups.get(controller) if place is not None else None
+        file = Path(folder) / name if folder is not None else None
+        if file is not None and file.exists() and (said := file.read_text().strip()).isdecimal():
+            free.append(int(said))
+    return max(min(free) - SYSTEM_BYTES, SYSTEM_BYTES)
+
+
+def _files(launch: Launch, program: str) -> Iterator[tuple[str, str, bool]]:
+    """What a guest sees in a way of its own: its path here and there, and whether the task may write it."""
+    shown = {path: False for path in _needed(launch, program) if path.startswith(tuple(f"{each}/" for each in _FRESH))}
+    shown |= dict.fromkeys(map(os.path.realpath, (launch.cwd, *launch.writes)), True)
+    yield from (
+        (path, path, writable)
+        for path, writable in shown.items()
+        if path != "/" and (os.path.isdir(path) or os.path.isfile(path))
+    )
+    yield from ((mount.source, mount.target, mount.writable) for mount in launch.mounts)
+
+
+def _needed(launch: Launch, program: str) -> Iterator[str]:
+    """Files that have to be seen wherever they are."""
+    yield from launch.reads
+    for each in (program, sys.executable):
+        for path in (os.path.dirname(each), os.path.dirname(os.path.realpath(each))):
+            yield from (path, os.path.dirname(path))
+    yield from (sys.base_prefix, str(Path(headgate.__file__).parents[1]))
+    yield from filter(os.path.isabs, launch.env.get("PYTHONPATH", "").split(os.pathsep))

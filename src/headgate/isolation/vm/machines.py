@@ -1,0 +1,198 @@
+"""What boots a guest: QEMU with KVM; QEMU that emulates and user-mode Linux, which need no KVM and are for tests."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.errors import IsolationError
+
+EMULATION = "HEADGATE_VM_EMULATION"
+"""Variable that allows a guest without KVM: `qemu`, or `uml` for user-mode Linux."""
+KERNEL = "HEADGATE_VM_KERNEL"
+"""Variable that names the kernel of guests; its modules are in `../lib/modules` from there, or in `/lib/modules`."""
+QEMU = "qemu-system-x86_64"
+_UML = "linux.uml"
+_DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/virtiofsd", "/usr/lib/qemu/virtiofsd")
+_MODULES = ("virtio_pci", "virtiofs", "virtio_console", "virtio_net")
+_EARLY = {"sh": "dash", "insmod": "kmod", "mount": "mount", "switch_root": "util-linux"}
+"""Programs of this machine that a guest has before it sees the others, and their packages."""
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A kind of machine that guests are.
+
+    Args:
+        name: `kvm`, `qemu` or `uml`.
+        programs: What is needed of it: path of each program.
+        kernel: The kernel's image; None where the program is one.
+    """
+
+    name: str
+    programs: dict[str, str]
+    kernel: Path | None = None
+
+    @property
+    def cores(self) -> int:
+        return 1 if self.name == "uml" else len(os.sched_getaffinity(0))
+
+    @property
+    def device(self) -> str:
+        """The guest's network interface."""
+        return "vec0" if self.name == "uml" else "eth0"
+
+    def network(self, in_node: bool) -> list[list[str]]:
+        """What sets up a guest's network that is alone, as command lines."""
+        lines = ["link set lo up"]
+        if self.name != "uml" and not in_node:
+            device = self.device
+            lines += [f"address add {_ALONE} dev {device}", f"link set {device} up"]
+            lines.append(f"route add default via {_ALONE_GATEWAY} dev {device}")
+        return [[self.programs["ip"], *line.split()] for line in lines]
+
+    def commands(self, folder: Path, root: Path, memory: int, tap: str | None) -> list[list[str]]:
+        """The programs that make a guest, the guest itself last; `{line}` and `{files}` stand for descriptors.
+
+        Args:
+            folder: Holds its files: `init`, `console`, and what is made here.
+            root: What the guest sees as `/`.
+            memory: Bytes of its memory.
+            tap: The interface by which it is joined to a node; None: its network is its own.
+        """
+        if self.kernel is None:
+            joined = [] if tap is None else [f"vec0:transport=tap,ifname={tap}"]
+            console = ["con=null", "con0=null,fd:1", "ssl=null", "ssl0=fd:{line}"]
+            files = ["rootfstype=hostfs", f"rootflags={root}", "rw", f"init={folder}/init"]
+            place = [f"uml_dir={folder}/", "umid=guest"]
+            return [[self.programs[_UML], f"mem={memory // _MIB}M", *files, *console, *place, *joined, "quiet"]]
+        initrd = folder / "initrd"
+        initrd.write_bytes(_initrd(self.kernel, self.programs, f"{folder}/init"))
+        accelerator, cpu = ("kvm", "host") if self.name == "kvm" else ("tcg", "max")
+        daemon = self.programs["virtiofsd"]
+        sharing = [daemon, "--fd={files}", *_shared(daemon, root)]
+        nic = "user,id=nic" if tap is None else f"tap,id=nic,ifname={tap},script=no,downscript=no"
+        qemu = [
+            self.programs[QEMU],
+            *BARE,
+            "-machine",
+            f"q35,accel={accelerator},memory-backend=ram",
+        ]
+        qemu += ["-cpu", cpu, "-smp", str(self.cores)]
+        qemu += ["-object", f"memory-backend-memfd,id=ram,share=on,size={memory // _MIB}M", "-m", f"{memory // _MIB}M"]
+        qemu += ["-kernel", str(self.kernel), "-initrd", str(initrd), "-append", "console=ttyS0 quiet panic=-1"]
+        qemu += ["-serial", "stdio", "-device", "virtio-serial-pci", "-chardev", "socket,id=line,fd={line}"]
+        qemu += ["-device", "virtserialport,chardev=line,name=headgate"]
+        qemu += ["-chardev", f"socket,id=files,path={folder}/files"]
+        qemu += ["-device", "vhost-user-fs-pci,chardev=files,tag=headgate"]
+        qemu += ["-netdev", nic, "-device", "virtio-net-pci,netdev=nic"]
+        return [sharing, qemu]
+
+
+BARE = ("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none")
+_ALONE, _ALONE_GATEWAY, NAME_SERVER = "10.0.2.15/24", "10.0.2.2", "10.0.2.3"
+"""Addresses of QEMU's user network."""
+
+
+def find(name: str) -> Machine:
+    """The machine of that name.
+
+    Raises:
+        IsolationError: What it needs is not on this machine.
+    """
+    if name == "uml":
+        return Machine(name, _programs({_UML: "user-mode-linux", "ip": "iproute2"}))
+    packages = {QEMU: "qemu-system-x86", "virtiofsd": "virtiofsd", "ip": "iproute2", "ldd": "libc-bin"}
+    return Machine(name, _programs(packages | _EARLY), _kernel())
+
+
+def _programs(packages: dict[str, str]) -> dict[str, str]:
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    found = {name: shutil.which(name, path=path) for name in packages}
+    if found.get("virtiofsd", "") is None:
+        found["virtiofsd"] = next((each for each in _DAEMONS if os.access(each, os.X_OK)), None)
+    if lacking := [name for name, program in found.items() if program is None]:
+        cure = f"try: apt-get install {' '.join(packages[name] for name in lacking)}"
+        raise IsolationError(f"not installed: {', '.join(lacking)}; {cure}")
+    return {name: program for name, program in found.items() if program is not None}
+
+
+def _kernel() -> Path:
+    """The kernel that guests boot: the one that is named, that of this machine, or another that is installed."""
+    if named := os.environ.get(KERNEL):
+        candidates = [Path(named)]
+    else:
+        candidates = [Path("/boot") / f"vmlinuz-{platform.release()}", *sorted(Path("/boot").glob("vmlinuz-*"))[::-1]]
+    there = [each for each in candidates if each.exists()]
+    for each in there:
+        if os.access(each, os.R_OK):
+            return each
+    if there:
+        raise IsolationError(
+            f"the kernel {there[0]} cannot be read; try: chmod a+r {there[0]}, or name one in {KERNEL}"
+        )
+    raise IsolationError(f"there is no kernel at {candidates[0]}; install linux-image-amd64, or name one in {KERNEL}")
+
+
+def _shared(daemon: str, root: Path) -> list[str]:
+    """Options by which a virtiofsd serves a folder; that of QEMU itself, in C, calls them otherwise."""
+    said = subprocess.run([daemon, "--help"], capture_output=True, text=True, check=False)
+    if "--shared-dir" not in said.stdout + said.stderr:
+        return ["-o", f"source={root}", "-o", "cache=auto"]
+    sandbox = "namespace" if os.geteuid() == 0 else "none"
+    return [f"--shared-dir={root}", "--cache=auto", f"--sandbox={sandbox}"]
+
+
+# --- what a guest of QEMU starts from ---------------------------------------------------------------------------------
+
+
+def _initrd(kernel: Path, programs: dict[str, str], init: str) -> bytes:
+    """What loads the modules that a guest needs to see this machine's files, and goes on there."""
+    modules = _modules(kernel)
+    script = ["#!/bin/sh", *(f"/bin/insmod /modules/{path.name}" for path in modules)]
+    script += ["/bin/mount -t virtiofs headgate /root", f"exec /bin/switch_root /root {init}"]
+    early = [Path(programs[name]) for name in _EARLY]
+    libraries = subprocess.run([programs["ldd"], *early], capture_output=True, text=True, check=True).stdout
+    content = {f"bin/{name}": (0o755, Path(programs[name]).read_bytes()) for name in _EARLY}
+    for path in map(Path, set(re.findall(r"(?:=> |^\s+)/(\S+)", libraries, flags=re.MULTILINE))):
+        content[str(path)] = 0o755, (Path("/") / path).read_bytes()
+    content |= {f"modules/{path.name}": (0o644, path.read_bytes()) for path in modules}
+    content["init"] = 0o755, "\n".join([*script, ""]).encode()
+    return _archive(content)
+
+
+def _modules(kernel: Path) -> list[Path]:
+    """The modules of a kernel that guests need, each after those that it needs itself; without what is built in."""
+    release = kernel.name.removeprefix("vmlinuz-")
+    places = (kernel.parent.parent / "lib/modules" / release, Path("/lib/modules") / release)
+    folder = next((each for each in places if (each / "modules.dep").exists()), None)
+    if folder is None:
+        raise IsolationError(f"the modules of {kernel} are neither at {places[0]} nor at {places[1]}; install them")
+    needs = dict(line.split(":", 1) for line in (folder / "modules.dep").read_text().splitlines() if ":" in line)
+    by_name = {Path(path).name.partition(".")[0].replace("-", "_"): path for path in needs}
+    found: dict[str, None] = {}
+    for name in _MODULES:
+        if (path := by_name.get(name)) is not None:
+            found |= dict.fromkeys([*reversed(needs[path].split()), path])
+    return [folder / path for path in found]
+
+
+def _archive(content: dict[str, tuple[int, bytes]]) -> bytes:
+    """Files as a cpio archive in the form `newc`, with the folders that they are in (kernel: buffer-format.rst)."""
+    folders = {str(parent) for path in content for parent in Path(path).parents} - {"."} | {"root", "dev"}
+    entries = [(path, 0o040755, b"") for path in sorted(folders)]
+    entries += [(path, 0o100000 | mode, text) for path, (mode, text) in content.items()]
+    archive = bytearray()
+    for number, (path, mode, text) in enumerate([*entries, ("TRAILER!!!", 0, b"")], start=1):
+        name = path.encode() + b"\0"
+        fields = (number, mode, 0, 0, 1, 0, len(text), 0, 0, 0, 0, len(name), 0)
+        archive += b"070701" + b"".join(b"%08X" % field for field in fields) + name
+        archive += bytes(-len(archive) % 4) + text
+        archive += bytes(-len(archive) % 4)
+    return bytes(archive)

@@ -1,0 +1,97 @@
+"""Whether KVM can be used here: told by booting a guest, for its device opens on machines where no guest runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+from headgate.errors import IsolationError
+from headgate.isolation import processes
+from headgate.isolation.vm.machines import BARE, EMULATION, QEMU, Machine, find
+
+BOOT_SECONDS = 20.0
+_FIRST_LINE = b"Linux version"
+_NO_KVM = "no KVM on this machine"
+
+
+def machine() -> Machine:
+    """What guests are here: with KVM, or what `EMULATION` allows without it.
+
+    Raises:
+        IsolationError: There can be none, and why.
+    """
+    emulated = os.environ.get(EMULATION, "")
+    if emulated in ("qemu", "uml"):
+        return find(emulated)
+    if emulated:
+        raise IsolationError(f"{EMULATION} is {emulated!r}; expected qemu, or uml for user-mode Linux, or nothing")
+    return accelerated()
+
+
+def emulation() -> str:
+    """What is to be known of guests that are emulated; empty where they are not."""
+    if not os.environ.get(EMULATION):
+        return ""
+    return f"its guest is emulated, as {EMULATION} allows; its times tell nothing"
+
+
+def accelerated() -> Machine:
+    """A guest with KVM.
+
+    Raises:
+        IsolationError: There can be none, and why.
+    """
+    if not os.path.exists("/dev/kvm"):
+        raise IsolationError(f"{_NO_KVM}: there is no /dev/kvm; turn virtualization on in its firmware or hypervisor")
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        raise IsolationError(f"{_NO_KVM}: /dev/kvm may not be opened; try: sudo usermod -aG kvm $USER")
+    found = find("kvm")
+    if why := _remembered(found):
+        raise IsolationError(f"{_NO_KVM}: {why}")
+    return found
+
+
+def _remembered(found: Machine) -> str:
+    """Why no guest boots, empty where one does; looked for once in each boot of this machine, with each kernel."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headgate" / "kvm.json"
+    asked = [processes.boot_id(), str(found.kernel), found.programs[QEMU]]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        said = json.loads(cache.read_text())
+        if said["asked"] == asked:
+            return str(said["why"])
+    why = _boots(found)
+    with contextlib.suppress(OSError):
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        fresh = cache.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps({"asked": asked, "why": why}))
+        fresh.replace(cache)
+    return why
+
+
+def _boots(found: Machine) -> str:
+    """Boot the kernel of guests until its first line; why that did not come, empty where it did."""
+    command = [found.programs[QEMU], *BARE, "-machine", "q35,accel=kvm"]
+    command += ["-cpu", "host", "-m", "256M", "-serial", "stdio"]
+    command += ["-kernel", str(found.kernel), "-append", "console=ttyS0 earlyprintk=serial panic=-1 edd=off"]
+    said = b""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as qemu:
+        watchdog = threading.Timer(BOOT_SECONDS, qemu.kill)
+        watchdog.start()
+        try:
+            assert qemu.stdout is not None
+            while _FIRST_LINE not in said and (part := os.read(qemu.stdout.fileno(), 4096)):
+                said += part
+        finally:
+            watchdog.cancel()
+            qemu.kill()
+    if _FIRST_LINE in said:
+        return ""
+    if not watchdog.is_alive() and qemu.returncode == -signal.SIGKILL:
+        return f"/dev/kvm opens, but no guest got to its kernel's first line in {BOOT_SECONDS:g} s"
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+    return f"no guest boots: {lines[-1] if lines else f'{QEMU} ended with status {qemu.returncode}'}"
