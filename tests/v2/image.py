@@ -30,6 +30,8 @@ def make_disk(folder: Path, runs: str) -> Path:
     docker = runs == "containers"
     python = _copy_programs(root, [Path(shutil.which(name) or name) for name in DOCKER if docker])
     _copy_distributions(["pytest", "psutil", *(["docker"] if docker else [])], root / GUEST / "site")
+    for library in _shared_libraries((root / GUEST / "site").rglob("*.so")):
+        _copy(root, library)
     for name in ("src", "tests/isolation", "tests/v2"):
         shutil.copytree(REPOSITORY / name, root / GUEST / name, dirs_exist_ok=True)
     shutil.copy2(REPOSITORY / "tests/dockerd.py", root / GUEST / "tests")
@@ -58,10 +60,14 @@ def _copy_programs(root: Path, programs: list[Path]) -> str:
     modules = (file for library in libraries for file in library.rglob("lib-dynload/*.so"))
     binaries = [python, Path("/bin/sh"), *programs, *modules]
     for file in {*binaries, *_shared_libraries(binaries)}:
-        target = _inside(root, file)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, target)
+        _copy(root, file)
     return str(python)
+
+
+def _copy(root: Path, file: Path) -> None:
+    target = _inside(root, file)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(file, target)
 
 
 def _shared_libraries(binaries: Iterable[Path]) -> set[Path]:
