@@ -3,6 +3,7 @@ may run beside whom."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import select
@@ -132,6 +133,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _order(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()  # of what is collected nothing goes
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _order(nodeid: str) -> int:

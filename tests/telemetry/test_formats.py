@@ -11,7 +11,7 @@ import yaml
 from headgate.jobs import ProgressRule
 from headgate.telemetry.patterns import LineReading, ProgressReader
 
-FORMATS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("formats.yaml").read_text())
+FORMATS: list[dict[str, Any]] = yaml.load(Path(__file__).with_name("formats.yaml").read_text(), yaml.CSafeLoader)
 
 
 def read(lines: list[str], metric: str) -> list[LineReading]:
