@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
-import time
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -39,48 +38,61 @@ def test_a_kernel_that_does_not_count_says_nothing(tmp_path: Path) -> None:
     assert CoreWait(str(tmp_path)).lap() is None
 
 
-def _spin(until: float, apart: bool = False) -> None:
-    if apart:  # as tasks are that an engine starts
+SPINS = """
+import multiprocessing, os, sys, time
+from headgate.task.core_wait import CoreWait
+
+def spin(until, apart=False):
+    if apart:
         os.setsid()
     while time.monotonic() < until:
         pass
+
+def spinning(count, *how):
+    others = [multiprocessing.get_context("fork").Process(target=spin, args=how) for _ in range(count)]
+    for other in others:
+        other.start()
+    return others
+"""
+
+
+def measured(script: str) -> list[float]:
+    """The numbers that a script prints, in a session of its own as an engine starts it: of those in another one, such
+    as of tests beside this one, none counts as its own."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(headgate.__file__).parents[1])}
+    command = [sys.executable, "-c", SPINS + textwrap.dedent(script)]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, start_new_session=True)
+    return [float(word) for word in found.stdout.split()]
 
 
 @pytest.mark.skipif(
     not os.path.exists("/proc/self/schedstat"), reason="the kernel does not count how long threads wait"
 )
 def test_others_that_use_all_cores_are_noticed() -> None:
-    until = time.monotonic() + 1.0
-    cores = len(os.sched_getaffinity(0))
-    others = [multiprocessing.get_context("fork").Process(target=_spin, args=(until, True)) for _ in range(3 * cores)]
-    for other in others:
-        other.start()
-    wait = CoreWait()
-    _spin(until - 0.2)
-    waited, used = wait.lap(), wait.others()
-    for other in others:
-        other.join()
-    assert waited is not None
+    waited, used = measured(
+        """
+        until = time.monotonic() + 1.0
+        others = spinning(3 * len(os.sched_getaffinity(0)), until, True)
+        wait = CoreWait()
+        spin(until - 0.2)
+        print(wait.lap(), wait.others())
+        """
+    )
     assert waited > 0.3
     assert used > 0.5
 
 
 def test_what_a_task_starts_itself_is_none_of_the_others() -> None:
-    script = (
-        "import multiprocessing, os, time\n"
-        "from headgate.task.core_wait import CoreWait\n"
-        "def spin(until):\n    while time.monotonic() < until: pass\n"
-        "wait, until = CoreWait(), time.monotonic() + 1.0\n"
-        "helper = multiprocessing.get_context('fork').Process(target=spin, args=(until,))\n"
-        "helper.start(); spin(until - 0.05)\n"
-        "own = wait._own() - wait._begun_own\n"
-        "helper.join()\n"
-        "print(own / os.sysconf('SC_CLK_TCK'), sum(os.times()[:4]))\n"
+    own, with_helper = measured(
+        """
+        wait, until = CoreWait(), time.monotonic() + 1.0
+        [helper] = spinning(1, until)
+        spin(until - 0.05)
+        own = wait._own() - wait._begun_own
+        helper.join()
+        print(own / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4]))
+        """
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(headgate.__file__).parents[1])}
-    command = [sys.executable, "-c", script]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, start_new_session=True)
-    own, with_helper = map(float, found.stdout.split())
     assert own > 0.7 * with_helper
 
 

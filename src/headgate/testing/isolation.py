@@ -275,7 +275,7 @@ class IsolationContract(IsolationStage):
             with pytest.raises(IsolationError, match="no freezer"):
                 running.box.hold()
             return
-        assert running.box.hold()
+        self.hold(running.box)
         before = self.cpu_seconds(running.box)
         self.elapse(0.3)
         assert self.cpu_seconds(running.box) - before < 0.01
@@ -289,7 +289,7 @@ class IsolationContract(IsolationStage):
         polite, killed = (self.run(self.launch("rest", task=f"{name}/worker-0")) for name in ("polite", "killed"))
         for running in (polite, killed):
             running.said("ready")
-            assert running.box.hold()
+            self.hold(running.box)
         polite.box.terminate()
         assert polite.ended().signal == signal.SIGTERM
         killed.box.kill()
@@ -298,7 +298,7 @@ class IsolationContract(IsolationStage):
             assert not running.box.hold(), "what has ended was held"
         closed = self.run(self.launch("daemon", task="closed/worker-0"))
         closed.said("ready")
-        assert closed.box.hold()
+        self.hold(closed.box)
         closed.box.close()
         assert not self.alive(closed.box.pid)
         stubborn = self.run(self.launch("stubborn", task="stubborn/worker-0"))
@@ -312,10 +312,10 @@ class IsolationContract(IsolationStage):
         running = self.run(self.launch("spin"))
         running.said("ready")
         record = json.loads(json.dumps(running.box.record()))
-        assert running.box.hold()
+        self.hold(running.box)
         self.tested.release(record)
         self.uses(running.box, 0.1, 2.1, "once it is released by its record")
         self.tested.release(record)
-        assert running.box.hold()
+        self.hold(running.box)
         self.tested.sweep(record)
         assert not self.alive(running.box.pid)
