@@ -52,7 +52,7 @@ SAME = {
 }
 
 RATES = (0.03, 0.1, 0.3)
-"""For a row at a time; with batches, SGD takes so much times the root of the rows of one: times all of them, it diverges."""
+"""For a row at a time; with batches, SGD takes so much times the root of their rows: times their rows, it diverges."""
 BATCHES = (64, 256, 1024)
 ROWS = 16384
 IN_BATCHES = [
