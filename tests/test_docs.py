@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests import prose
+from tests.hub.user import furnish, speed
 
 from headgate import clusterfile, jobfile, lab, planfile
 from headgate.studies import studyfile
@@ -25,6 +26,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 FIRST = ("README.md", "start.md", "plans.md", "cli.md", "one_machine.md")
 """Pages whose command lines always run; those of a page on which all are of kinds that stand there too run in
 `make test-long` and `make docs`."""
+__all__ = ["speed"]  # a fixture
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # How many words a sentence of a page has on average, and how many the longest one has.
@@ -126,7 +128,7 @@ def kinds(page: Path) -> set[tuple[str, ...]]:
     for line, code in commands(page):
         words = shlex.split(line, comments=True)
         own = words[: words.index("--")] if "--" in words else words
-        options = sorted(word.partition("=")[0] for word in own if word.startswith("--") and word != "--json")
+        options = sorted({word.partition("=")[0] for word in own if word.startswith("--")} - {"--json"})
         found.add((*own[: 3 if own[1] == "lab" else 2], *options, str(code)))
     return found
 
@@ -138,8 +140,9 @@ def repeats(page: Path) -> bool:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, home: Path, speed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a reader of the pages stands: the scripts that they speak of, and `headgate` on the PATH."""
+    furnish(home, speed)
     place = tmp_path / "project"
     place.mkdir()
     for name, text in SCRIPTS.items():
@@ -209,6 +212,7 @@ def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Pa
         # TensorFlow takes its time to be imported.
         pytest.param(block, marks=[pytest.mark.long] if "keras" in block.text and not is_first(block) else [])
         for block in every("python")
+        if block.page.name != "README.md"  # tests/test_readme.py runs that one
     ],
     ids=str,
 )

@@ -54,14 +54,19 @@ class Done:
         return json.loads(self.stdout)
 
 
+def furnish(home: Path, speed: Path) -> None:
+    """Make a `HEADGATE_HOME` whose hub knows this machine already."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in (speed.name, "packages.json"):
+        shutil.copy(speed.with_name(name), home)
+
+
 class User:
     """Types commands in a folder of their own, under a `HEADGATE_HOME` of their own."""
 
     def __init__(self, folder: Path, home: Path, speed: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in (speed.name, "packages.json"):
-            shutil.copy(speed.with_name(name), home)
+        furnish(home, speed)
         self.folder = folder
         self.home = home
         self.traces = Traces(home)
