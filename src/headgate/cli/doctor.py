@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
@@ -103,10 +104,14 @@ def _guests() -> str:
     """What boots the guests of `isolation: vm`, or why there are none."""
     from headgate.isolation.vm import machines, probe
 
+    patience = threading.Timer(2.0, click.echo, ["booting a guest, to see whether KVM works here"], {"err": True})
+    patience.start()
     try:
         machine = probe.machine()
     except HeadgateError as error:
         return f"none: {error}"
+    finally:
+        patience.cancel()
     how = "KVM" if machine.name == "kvm" else f"emulated by {machine.name}, as {machines.EMULATION} allows"
     return f"{how}, kernel {machine.kernel or 'of its own'}"
 

@@ -14,7 +14,7 @@ from headgate.errors import IsolationError
 from headgate.isolation import processes
 from headgate.isolation.vm.machines import BARE, EMULATION, QEMU, Machine, find
 
-BOOT_SECONDS = 20.0
+BOOT_SECONDS = 10.0
 _FIRST_LINE = b"Linux version"
 _NO_KVM = "no KVM on this machine"
 
