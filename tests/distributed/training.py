@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.harness.cgroups import cgroups
 from tests.hub.traces import variables
 from tests.hub.user import User
 
@@ -220,9 +221,8 @@ def uneven(steps: Iterable[Step]) -> dict[int, Counter[int]]:
 
 def groups() -> set[Path]:
     """The cgroups within those of the lab's nodes."""
-    name = Names("faults", runs.home()).group
-    nodes = [node for base in Path("/sys/fs/cgroup").glob(f"**/{name}") for node in base.iterdir() if node.is_dir()]
-    return {path for node in nodes for path in node.glob("**/") if path != node}
+    bases = cgroups(Names("faults", runs.home()).group)
+    return {path for base in bases for path in cgroups("*", base) if path.parent != base}
 
 
 def _steps(path: Path) -> Iterator[Step]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.cgroups import cgroups
 from tests.harness.traffic import End
 
 from headgate import lab
@@ -81,8 +82,7 @@ class Laboratory:
         """What there is of a lab: namespaces, cgroups, files, processes."""
         names = Names(name, self.home)
         namespaces = [str(path) for path in NAMESPACES.glob(f"{names.switch}*")] if NAMESPACES.exists() else []
-        cgroups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{names.group}")]
-        return [*namespaces, *cgroups, *map(str, (self.home / "labs").glob(f"{name}*"))]
+        return [*namespaces, *map(str, cgroups(names.group)), *map(str, (self.home / "labs").glob(f"{name}*"))]
 
     def close(self) -> None:
         """Take every lab down, and wait for what was started."""

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.harness.cgroups import cgroups
+
 from headgate.testing.wait import until
 
 START_SECONDS = 300.0
@@ -80,6 +82,4 @@ def _answers(address: str) -> bool:
 def folders_left(hub: int | None = None) -> list[str]:
     """What the agents of a hub (None: of this process) left here: their folders, and the cgroups of their boxes."""
     name_of = f"ray-{hub or os.getpid()}-"
-    walk = os.walk("/sys/fs/cgroup")
-    boxes = [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith(f"headgate-{name_of}")]
-    return [*boxes, *map(str, Path("/tmp").glob(f"headgate-{name_of}*"))]
+    return list(map(str, [*cgroups(f"headgate-{name_of}*"), *Path("/tmp").glob(f"headgate-{name_of}*")]))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.ray.cluster import folders_left
+from tests.harness.cgroups import cgroups
 
 from headgate.engines.base import Engine, Listener
 from headgate.engines.ray.engine import RayEngine
@@ -101,7 +102,7 @@ class TestRay(EngineContract):
     def boxed(self) -> set[TaskId]:
         """By their cgroups: Ray's tasks are on this machine here, but its engine need not be."""
         found = (Path(folder) for folder in folders_left() if folder.startswith("/sys/fs/cgroup"))
-        return {TaskId(box.name.replace(":", "/")) for folder in found for box in folder.glob("*:*")}
+        return {TaskId(box.name.replace(":", "/")) for folder in found for box in cgroups("*:*", folder)}
 
     def descriptors(self) -> int:
         """Those of an engine that stays open are left out."""
