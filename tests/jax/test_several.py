@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.harness.gang import Gang
+from tests.harness.warm import warm_python
 
 from headgate.identifiers import TaskName
 from headgate.plans import Plan
@@ -35,8 +35,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process comes to, without Headgate."""
     folder = tmp_path_factory.mktemp("alone")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
-    environment |= {"PYTHONPATH": str(SOURCE), "PJRT_NPROC": "1"}
-    subprocess.run([sys.executable, SCRIPT, str(EPOCHS), "result.npz"], env=environment, cwd=folder, check=True)
+    environment |= {"PYTHONPATH": str(SOURCE), "PJRT_NPROC": "1", "OMP_NUM_THREADS": "1"}
+    command = [str(SCRIPT), str(EPOCHS), "result.npz"]
+    with open(folder / "output", "wb") as output:
+        process = warm_python(*WARM).start(command, env=environment, cwd=folder, output=output.fileno())
+    assert process.wait(240) == 0, (folder / "output").read_text()
     return folder / "result.npz"
 
 

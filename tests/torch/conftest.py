@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -212,10 +211,17 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What each of the right answers comes to in one process, without Headgate."""
     folder = tmp_path_factory.mktemp("alone")
+    run_alone(right_answers.__file__, folder)
+    return folder / "plain.pt"
+
+
+def run_alone(script: str, folder: Path) -> None:
+    """Run a script with this folder as its argument, without Headgate."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
     environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, right_answers.__file__, folder], env=environment, check=True)
-    return folder / "plain.pt"
+    with open(folder / "output", "wb") as output:
+        process = warm_python(*TORCH).start([script, str(folder)], env=environment, cwd=folder, output=output.fileno())
+    finish(process, folder, 240)
 
 
 Compare = Callable[..., dict[str, float]]

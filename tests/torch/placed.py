@@ -175,7 +175,7 @@ def train(model: nn.Module, optimizer: Any = None, change: Callable[[], object] 
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = hg.prepare(model, optimizer, loader)
     step = 0
-    for _epoch in hg.epochs(3):
+    for _epoch in hg.epochs(2):
         for rows, labels in loader:
             step += 1
             if step == at:

@@ -3,8 +3,6 @@ name."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,10 @@ import pytest
 import torch
 from tests.harness.gang import Gang
 from tests.torch import placed
+from tests.torch.conftest import run_alone
 
 from headgate.plans import Plan
 
-SOURCE = Path(__file__).parents[2] / "src"
 PLANS = {
     "allreduce": Plan(strategy="allreduce", workers=2, batch_per_worker=(5, 3)),
     "ps": Plan(strategy="ps", workers=2, servers=2, batch_per_worker=(5, 3)),
@@ -60,9 +58,7 @@ REFUSED: dict[str, dict[str, str]] = {
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("alone")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
-    environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, placed.__file__, folder], env=environment, check=True)
+    run_alone(placed.__file__, folder)
     found: dict[str, Any] = torch.load(folder / "plain.pt", weights_only=True)
     return found
 
