@@ -121,6 +121,7 @@ def test_what_a_killed_worker_had_is_done_by_another_and_nobody_waits_for_it(
     assert all(len(counts) == SAMPLES for counts in used(tmp_path).values())
 
 
+@pytest.mark.long  # what a killed worker had is done by another in a shorter one
 @pytest.mark.timeout(300)
 def test_what_one_that_reads_ahead_left_undone_is_done_by_another_that_had_ended_its_part_of_the_epoch(
     tmp_path: Path,

@@ -1,0 +1,17 @@
+"""Which tests of guests are long: those of what the isolation `process` does for them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+_OF_THE_BOX = ("02", "03", "05", "06", "08", "14", "15", "17", "18", "20", "23", "24")
+"""Clauses of the contract."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if re.search(rf"::TestGuests::test_({'|'.join(_OF_THE_BOX)})_", item.nodeid):
+            item.add_marker(pytest.mark.long)
