@@ -94,6 +94,7 @@ def on_disk(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long  # by made-up readings in tests/analysis/test_outside.py
 def test_a_job_that_reads_loses_to_a_disk_hog_and_one_that_computes_does_not(on_disk: Path) -> None:
     (on_disk / "reads.py").write_text(READS.format(file_mib=FILE_MIB))
     (on_disk / "hog.py").write_text(HOG.format(file_mib=FILE_MIB))

@@ -144,6 +144,7 @@ def test_without_a_whole_one_it_starts_over_only_when_told(kept: tuple[User, str
     assert user.log("learns") == learned
 
 
+@pytest.mark.long  # within one run it does so above
 def test_it_falls_back_on_the_runs_before(kept: tuple[User, str, Path, Path], learned: str) -> None:
     user, run, _, last = kept
     (user.folder / "go").unlink()

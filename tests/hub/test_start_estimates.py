@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import psutil
+import pytest
 from tests.hub.user import User
 
 from headgate.units import say_bytes
@@ -29,6 +30,7 @@ def is_told(words: str, job: Mapping[str, Any]) -> bool:
     return re.fullmatch(words, job["reason"]) is not None
 
 
+@pytest.mark.long  # who waits for what is told by tests/controller/test_queueing.py
 def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User) -> None:
     user.write("train.py", SCRIPT)
     most = psutil.virtual_memory().total * 6 // 10

@@ -112,6 +112,7 @@ def test_what_a_pipeline_takes_to_read_a_sample_is_in_the_profile(start: Start) 
     assert 0.003 < dataset["read_seconds_per_sample"] < 0.1  # 0.01, without what is read while a step computes
 
 
+@pytest.mark.long  # what a profile tells stands in the first test
 @pytest.mark.timeout(600)
 def test_a_profile_times_parts_of_batches_and_ends_the_script(start: Start) -> None:
     script = start("tensorflow", "1000", mode="profile")

@@ -47,6 +47,7 @@ def gpus_of(variables: list[Any], computed: Any = 2.5) -> set[int]:
     return trained.gpus(computed)
 
 
+@pytest.mark.long  # TensorFlow takes seconds of CPU to import here, for a moment's work
 @pytest.mark.parametrize(
     ("variables", "gpus"),
     [
@@ -86,5 +87,6 @@ def test_those_that_a_step_of_jax_was_computed_on(
     assert gpus_of([], computed) == gpus
 
 
+@pytest.mark.long
 def test_none_where_there_is_none(tensorflow: Any) -> None:
     assert gpus_of([tensorflow.Variable(1.0), tensorflow.Variable([2.0])]) == set()
