@@ -38,6 +38,7 @@ class MadeUp:
     gpu: Course | None = None
     asides: Mapping[str, float] = field(default_factory=dict)
     failed: str = ""
+    state: str = "failed"
     at: float = 0.0
     readings: Mapping[str, Course | None] = field(default_factory=dict)
 
@@ -77,7 +78,7 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
         name=name,
         position=position,
         spec={"name": name, "limits": job.limits, "at": job.at},
-        state="failed" if job.failed else "done",
+        state=job.state if job.failed else "done",
         reason=job.failed or "finished",
         submitted=0.0,
         started=start,
@@ -115,7 +116,7 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
     for aside, seconds in job.asides.items():
         recorder.add("asides", t=end, task=task, name=aside, seconds=seconds)
     recorder.add("events", t=start, job=name, kind="running", text="started")
-    recorder.add("events", t=end, job=name, kind="failed" if job.failed else "done", text=job.failed or "finished")
+    recorder.add("events", t=end, job=name, kind=job.state if job.failed else "done", text=job.failed or "finished")
 
 
 def _at(course: Course, t: int) -> float:

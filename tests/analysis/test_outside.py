@@ -282,12 +282,20 @@ def test_programs_outside_that_fill_a_gpu_are_culprits(tmp_path: Path) -> None:
     assert lost(account(recording(tmp_path / "alone.sqlite", jobs, node=ONE_GPU, readings=busy))) == {}
 
 
+def test_a_job_on_a_gpu_that_has_not_come_to_its_steps_is_explained(tmp_path: Path) -> None:
+    starting = on_gpu(0.4, steps=lambda t: 1.0 if t == 40 else 0.0)
+    for name, others in (("alone", {}), ("beside", {"b": on_gpu(0.6)})):
+        found = account(recording(tmp_path / f"{name}.sqlite", {"a": starting, **others}, node=ONE_GPU), "a")
+        assert lost(found) == {}
+        assert verdict(found).name == "starting"
+
+
 def test_of_a_job_that_never_had_a_full_gpu_for_itself_nothing_tells_what_it_lost(tmp_path: Path) -> None:
     found = account(recording(tmp_path / "run.sqlite", {"a": on_gpu(0.4), "b": on_gpu(0.6)}, node=ONE_GPU), "a")
     assert lost(found) == {}
     told = verdict(found)
     assert told.name == "not-known"
-    assert "`headgate explain --prove a`" in told.next
+    assert "`headgate explain --prove a` tells it" in told.next
     assert "some seconds with the GPU for itself (it was full, and b used it for 2" in told.why
     found = account(recording(tmp_path / "free.sqlite", {"a": on_gpu(0.4), "b": on_gpu(0.3)}, node=ONE_GPU), "a")
     assert verdict(found).name == "healthy"

@@ -50,6 +50,8 @@ def test_a_job_that_failed_is_told_its_failure_unless_it_was_held_back(tmp_path:
     assert found.name == "failed"
     assert found.why == "a failed: exit code 1, after the line: OutOfMemoryError: CUDA out of memory."
     assert "headgate logs a" in found.next
+    killed = told(tmp_path / "killed", MadeUp(ran=1.0, failed="over its memory limit", state="killed"))
+    assert killed.why == "a was killed: over its memory limit."
     assert told(tmp_path / "slowed", MadeUp(ran=0.5, waited=0.5, failed=failure), {"b": MadeUp(ran=1.5)}).name == (
         "neighbour-cores"
     )

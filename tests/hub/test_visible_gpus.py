@@ -72,7 +72,7 @@ def test_what_is_allowed_is_what_there_is(on_gpus: User) -> None:
     assert [gpu["name"] for gpu in survey["node"]["gpus"]] == ["H1", "H2"]
     assert (survey["gpu_busy"], survey["gpu_memory_bytes"]) == (pytest.approx(0.45), 3 << 30)
     told = on_gpus.types("doctor").stdout
-    assert "1, 2 of 5 on this machine may be used (CUDA_VISIBLE_DEVICES=1,2)" in told
+    assert "number 1, 2 of 5 on this machine may be used (CUDA_VISIBLE_DEVICES=1,2)" in told
     on_gpus.write("jobs.yaml", "jobs: [{script: says.py, limits: {gpus: 1}}]")
     [planned] = on_gpus.json("run", "jobs.yaml", "--dry-run")
     assert planned["env"]["CUDA_VISIBLE_DEVICES"] == "1"

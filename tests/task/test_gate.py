@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from headgate.task import Channel, Gate, TaskEnvironment
+from headgate.task import gate as gate_module
+from headgate.task.asides import Asides
 from headgate.task.grants import MOST_HELD_SECONDS, MOST_PAUSED_SECONDS, MOST_WAITED_SECONDS, Grant, Turns
 from headgate.testing import wait
 from headgate.testing.listener import ChannelListener
@@ -71,6 +73,28 @@ def test_a_pause_holds_the_next_step_until_it_is_lifted_and_never_for_long() -> 
     engine.grant(paused=True)()
     assert steps(engine, gate, 1, 0.1) == pytest.approx(0.1 + MOST_PAUSED_SECONDS)
     assert steps(engine, gate, 1, 0.1) == pytest.approx(0.1), "a hub that lifts it no more holds nobody"
+
+
+def test_what_a_step_waits_for_its_turn_is_told_and_no_other_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Asides()
+    monkeypatch.setattr(gate_module, "asides", told)
+    sent: list[dict[str, object]] = []
+    engine = Engine(fraction=0.25)
+    steps(engine, gate_of(engine), 20, 0.1)
+    told.tell(sent.append, now=True)
+    assert sent == []
+    engine.gate = Grant(0.25, turns=(str(tmp_path / "turn"),))
+    gate = gate_of(engine)
+    # The first round is spent, and another has the turn for a while.
+    other = Turns.open(engine.gate)
+    assert other is not None and other.wait(engine.now, 0.0) == 0.0
+    engine.at.append((engine.now + 0.4, other.close))
+    steps(engine, gate, 3, 0.1)
+    told.tell(sent.append, now=True)
+    assert sent == [{"type": "asides", "seconds": {"turns": pytest.approx(gate.held)}}]
+    assert gate.held >= 0.3
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 0.9])

@@ -101,7 +101,7 @@ class Account:
         read: Whether anything was read of it: a job may end before.
         reports: Whether it reported steps.
         may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
-        failure: Why it failed; empty if it did not.
+        failure: How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on.
         more: What more of each resource would buy it.
         tasks: How many it had.
         roles: Whether these have roles that its user named.
@@ -269,7 +269,7 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
             _lacks(job, grid.devices, outside, may_have_lost, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)
         ),
         may_have_lost=may_have_lost,
-        failure=job.reason if job.state in FAULTS else "",
+        failure=_failure(job),
     )
 
 
@@ -425,6 +425,12 @@ def _lacks(job: RecordedJob, devices: Devices, outside: Outside, may_have_lost: 
     if unexplained and not devices.tell_blocked(job):
         lacks.append("time that it was blocked on a disk (PSI, or kernel.task_delayacct)")
     return lacks
+
+
+def _failure(job: RecordedJob) -> str:
+    if job.state not in FAULTS or not job.reason:
+        return ""
+    return f"{'failed' if job.state == 'failed' else f'was {job.state}'}: {job.reason}"
 
 
 def _mean(values: Array, weights: Array) -> float:

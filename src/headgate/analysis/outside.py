@@ -368,7 +368,7 @@ def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) ->
     alone = _lasting(np.where(np.isfinite(busy) & (taken <= _AWAY) & (inside > 0.0), 1.0, 0.0)) > 0.0
     if not alone.any():
         most = float(np.sum(np.where(full, taken, 0.0) * inside))
-        if most < _MUCH * float(np.sum(inside)):
+        if most <= _MUCH * float(np.sum(inside)):
             return _OnGpu({})
         worst = max(neighbours, key=lambda name: float(np.sum(neighbours[name] * inside)))
         who = "programs outside Headgate" if worst == OTHERS else worst

@@ -122,7 +122,7 @@ def verdict(account: Account) -> Verdict:
     found = _of_its_time(account)
     if not account.failure or found.name not in ("healthy", "not-known", "starting"):
         return found
-    why = f"{account.job} failed: {account.failure[:_LONGEST_FAILURE].partition('. ')[0].rstrip('.')}."
+    why = f"{account.job} {account.failure[:_LONGEST_FAILURE].partition('. ')[0].rstrip('.')}."
     return Verdict("failed", why, f"`headgate logs {account.job}` shows its output.", account.elapsed, account.elapsed)
 
 
@@ -426,9 +426,8 @@ def _to_know(account: Account) -> str:
             " `progress: {pattern: ...}` in its job."
         )
     if account.may_have_lost:
-        return (
-            f"`headgate explain --prove {account.job}` tells it while they run; so does a run of {account.job} alone."
-        )
+        prove = f"`headgate explain --prove {account.job}` tells it."
+        return f"Run {account.job} alone once. If only jobs of Headgate are beside it, {prove}"
     if account.lacks:
         return "`headgate doctor` shows how to turn these readings on."
     stacks = f"`headgate stacks {account.job} --all` shows where it stands, while it runs."

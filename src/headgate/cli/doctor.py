@@ -161,7 +161,7 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
         yield "allocation", str(share)
     yield "GPUs", _listed([f"{gpu.name}, {say_bytes(gpu.memory_bytes)}" for gpu in node.gpus])
     if (stated := os.environ.get(VARIABLE)) is not None and survey.machine_gpus:
-        which = ", ".join(str(gpu.index) for gpu in node.gpus) or "none"
+        which = f"number {', '.join(str(gpu.index) for gpu in node.gpus)}" if node.gpus else "none"
         yield "", f"{which} of {survey.machine_gpus} on this machine may be used ({VARIABLE}={stated})"
     if survey.missing_gpus:
         yield "", survey.missing_gpus

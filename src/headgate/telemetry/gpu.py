@@ -188,10 +188,8 @@ class _Division:
 
     def _watch(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
-            try:
-                samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._since)
-            except self._nvml.NVMLError:
-                continue  # also its answer where nothing ran since then
+            # An error is also its answer where nothing ran since then.
+            samples = _ask(self._nvml, "nvmlDeviceGetProcessUtilization", self._handle, self._since) or ()
             newest = max((sample.timeStamp for sample in samples), default=0)
             if newest <= self._since:
                 continue

@@ -94,16 +94,6 @@ class TestGuests(IsolationContract):
         running.box.kill()
         assert running.box.pids() == []
 
-    def test_15_boxes_are_apart(self) -> None:
-        first = self.run(self.launch("rest"))
-        second = self.run(self.launch("daemon", task="job/worker-1"))
-        first.said("ready")
-        second.said("ready")
-        assert not set(first.box.pids()) & set(second.box.pids())
-        first.box.kill()
-        first.box.close()
-        assert self.alive(second.box.pid)
-
     def test_18_boxes_leave_nothing_behind(self) -> None:
         running = self.run(self.launch("daemon"))
         running.said("ready")
