@@ -6,8 +6,10 @@
   `examples/plain.py`, which never mentions Headgate. The two ways are taken in turn and compared pair by pair. Both are
   whole commands, from the prompt to the prompt; that the hub starts, and that a report is written at the end, is in the
   figure. Beside it stands the job alone, as the run recorded it.
-- `steps`: the same of one step, for a job whose steps take 1.5, 2.5 and 10 ms: with the three calls against the bare
-  loop, and one that prints a line a step against the same under plain python. The script times its own steps.
+- `steps`: the same of one step, for a job whose steps take 1.5, 2.5 and 10 ms: with the calls against the bare loop,
+  and one that prints a line a step against the same under plain python. Both processes of a pair are up at the same
+  time and train in turn, for an eighth of a second each; the other waits. A pair gives one ratio, and the interval is
+  over pairs, for two processes of the same script differ too. It takes about four minutes on a machine that is idle.
 - `calls`: import, report, and a step with a prepared model, optimizer and loader; of a model so small that little but
   the overhead is left of it. Under an engine (a bare listener) and under plain `python` it is compared with the same
   loop without Headgate, taking turns.
@@ -26,6 +28,7 @@ import os
 import re
 import resource
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +36,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import distribution, requires
 from pathlib import Path
 from typing import Any, Literal
@@ -47,7 +51,7 @@ from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.shares import Share
-from headgate.studies.statistics import say_ratio
+from headgate.studies.statistics import Ratio, say_ratio
 from headgate.telemetry.base import Target
 from headgate.telemetry.round import SamplingRound, samplers
 from headgate.testing.listener import ChannelListener
@@ -104,12 +108,18 @@ def of_a_job_alone(options: argparse.Namespace) -> object:
 # --- one step ---------------------------------------------------------------------------------------------------------
 
 STEP_MILLISECONDS = (1.5, 2.5, 10.0)
-STEPPING_SECONDS = 6.0
-STEPPING = """
-import sys, time
+BLOCK_SECONDS = 0.125
+BLOCKS = 18
+"""Of each of the two processes of a pair, for each length of step."""
+WARMING_SECONDS = 0.5
+"""Of each process and length before its blocks count: the library weighs the model in the first steps."""
+COLD_STEPS = 2
+"""At the begin of a block, untimed: caches hold what the other process needed."""
+STEPPING = f"""
+import socket, sys, time
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-way, turns, steps, to = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+way, at, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -117,55 +127,147 @@ loader = DataLoader(TensorDataset(torch.randn(steps, 4), torch.randint(0, 2, (st
 if way == "calls":
     import headgate.torch as hg
     model, optimizer, loader = hg.prepare(model, optimizer, loader)
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(at)
+asked = connection.makefile("rw")
+timed = left = 0
 for step, (features, labels) in enumerate(loader):
-    if step == steps // 5:
-        began = time.perf_counter()
+    if not left:
+        if timed:
+            asked.write(f"{{(time.perf_counter() - wall) / timed}} {{(time.process_time() - cpu) / timed}}\\n")
+            asked.flush()
+        if not (line := asked.readline()):
+            break
+        turns, timed = map(int, line.split())
+        left = timed + {COLD_STEPS}
+    if left == timed:
+        wall, cpu = time.perf_counter(), time.process_time()
     loss = torch.nn.functional.cross_entropy(model(features), labels)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
     for _ in range(turns): pass
     if way == "calls":
         hg.report(loss=loss)
     elif way == "prints":
-        print(f"step {step} loss {loss.item():.4f}", flush=True)
-open(to, "w").write(str((time.perf_counter() - began) / (steps - steps // 5)))
+        print(f"step {{step}} loss {{loss.item():.4f}}", flush=True)
+    left -= 1
 """
+
+Spent = tuple[float, float]
+"""Wall and CPU seconds of a step."""
+
+
+class Stepping:
+    """A process that trains while it is asked to, and waits in between."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self._process = process
+        self._connection = connection
+        self._asked = connection.makefile("rw")
+
+    def block(self, turns: int, steps: int) -> Spent:
+        """Of a step, on average over so many with that many turns of an empty loop each.
+
+        Raises:
+            RuntimeError: The process has ended.
+        """
+        self._asked.write(f"{turns} {steps}\n")
+        self._asked.flush()
+        if not (line := self._asked.readline()):
+            raise RuntimeError(f"the stepping script ended early, with {self._process.wait()}")
+        wall, cpu = map(float, line.split())
+        return wall, cpu
+
+    def end(self) -> None:
+        self._asked.close()
+        self._connection.close()
+        self._process.wait()
+
+
+@contextmanager
+def stepping(home: str, way: str, steps: int, *under: str) -> Iterator[Stepping]:
+    """The script, ready for its first block, under a command or under plain python.
+
+    Raises:
+        RuntimeError: It ended before.
+    """
+    script, at = Path(home) / "stepping.py", Path(home) / f"asks-{way}-{len(under)}"
+    script.write_text(STEPPING)
+    at.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(at))
+        listener.listen()
+        listener.settimeout(1.0)
+        process = subprocess.Popen(
+            [sys.executable, *under, str(script), *(("--",) if under else ()), way, str(at), str(steps)],
+            env=_frame.environment(HEADGATE_HOME=home),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while True:
+            try:
+                connection, _ = listener.accept()
+                break
+            except TimeoutError:
+                if process.poll() is not None:
+                    raise RuntimeError(f"the stepping script ended early, with {process.returncode}") from None
+    made = Stepping(process, connection)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def alternating(base: Stepping, under: Stepping, turns: int, steps: int, warming: int) -> tuple[Spent, Spent]:
+    """Of a step of each, on average over blocks that they train in turn, first the one first and then the other."""
+    for each in (base, under):
+        each.block(turns, warming)
+    found: dict[Stepping, list[Spent]] = {base: [], under: []}
+    for n in range(BLOCKS):
+        for each in (base, under) if n % 2 == 0 else (under, base):
+            found[each].append(each.block(turns, steps))
+    return mean(found[base]), mean(found[under])
+
+
+def mean(spent: list[Spent]) -> Spent:
+    return statistics.fmean(wall for wall, _ in spent), statistics.fmean(cpu for _, cpu in spent)
 
 
 def of_a_step(options: argparse.Namespace) -> object:
-    print(f"{'':24}{'without':>12}{'with':>12}{'ratio':>26}")
+    counts = {
+        milliseconds: tuple(max(int(seconds * 1e3 / milliseconds), 5) for seconds in (BLOCK_SECONDS, WARMING_SECONDS))
+        for milliseconds in STEP_MILLISECONDS
+    }
+    steps = sum(BLOCKS * (block + COLD_STEPS) + warming + COLD_STEPS for block, warming in counts.values()) + 1
+    print(f"{'':24}{'without':>12}{'with':>12}{'ratio':>26}{'ratio of CPU time':>26}")
     rows = []
     with tempfile.TemporaryDirectory() as home:
-        script, told = Path(home) / "stepping.py", Path(home) / "seconds"
-        script.write_text(STEPPING)
-
-        def seconds(way: str, turns: int, steps: int, *under: str) -> float:
-            after = ("--",) if under else ()
-            subprocess.run(
-                [sys.executable, *under, str(script), *after, way, str(turns), str(steps), str(told)],
-                env=_frame.environment(HEADGATE_HOME=home),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                check=True,
-            )
-            return float(told.read_text())
-
-        small, large = (seconds("bare", turns, 500) for turns in (0, 100_000))
-        for milliseconds in STEP_MILLISECONDS:
-            turns = max(int((milliseconds / 1e3 - small) / (large - small) * 100_000), 0)
-            steps = int(STEPPING_SECONDS * 1e3 / milliseconds)
-            for way, base in (("calls", "bare"), ("prints", "prints")):
-                headgate = ("-m", "headgate", "run")
-                pairs = [
-                    (seconds(base, turns, steps), seconds(way, turns, steps, *headgate))
-                    for _ in range(options.repetitions)
-                ]
-                found = _frame.ratio(pairs)
-                without, under = (statistics.median(pair[i] for pair in pairs) * 1e3 for i in (0, 1))
+        with stepping(home, "bare", 2000) as bare:
+            bare.block(0, 500)
+            (small, _), (large, _) = bare.block(0, 500), bare.block(100_000, 100)
+        for way, without in (("calls", "bare"), ("prints", "prints")):
+            pairs: dict[float, list[tuple[Spent, Spent]]] = {milliseconds: [] for milliseconds in counts}
+            for _ in range(options.repetitions):
+                with (
+                    stepping(home, without, steps) as base,
+                    stepping(home, way, steps, "-m", "headgate", "run") as under,
+                ):
+                    for milliseconds, (block, warming) in counts.items():
+                        turns = max(int((milliseconds / 1e3 - small) / (large - small) * 100_000), 0)
+                        pairs[milliseconds].append(alternating(base, under, turns, block, warming))
+            for milliseconds, found in pairs.items():
+                wall, cpu = (_frame.ratio([(one[i], other[i]) for one, other in found]) for i in (0, 1))
+                before, after = (statistics.median(pair[i][0] for pair in found) * 1e3 for i in (0, 1))
                 name = f"{milliseconds:g} ms, {way}"
-                print(f"{name:24}{without:>9.3f} ms{under:>9.3f} ms{say_ratio(found):>26}")
-                rows.append({"step": name, "pairs": pairs, "ratio": found.value, "aim": AIM_ALONE})
+                print(f"{name:24}{before:>9.3f} ms{after:>9.3f} ms{close(wall):>26}{close(cpu):>26}", flush=True)
+                ratios = {"ratio": asdict(wall), "ratio_of_cpu_time": asdict(cpu)}
+                rows.append({"step": name, "pairs": found, **ratios, "aim": AIM_ALONE})
         _frame.end_hubs(_frame.environment(HEADGATE_HOME=home))
     return rows
+
+
+def close(ratio: Ratio) -> str:
+    """A ratio to a tenth of a percent."""
+    return f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
 
 
 # --- the three calls --------------------------------------------------------------------------------------------------
@@ -428,7 +530,8 @@ COSTS: dict[str, Callable[[argparse.Namespace], object]] = {
 
 def main() -> None:
     parser = _frame.parser("What Headgate costs.", 5)
-    parser.add_argument("--only", default=",".join(COSTS), help=f"some of {', '.join(COSTS)}, by comma (default: all)")
+    only = f"some of {', '.join(COSTS)}, by comma (default: all); steps takes about four minutes at 5 repetitions"
+    parser.add_argument("--only", default=",".join(COSTS), help=only)
     parser.add_argument("--seconds", type=int, default=20, help="rounds of a repetition of watching (default: 20)")
     options = parser.parse_args()
     if options.seconds < 2 or options.repetitions < 1:
