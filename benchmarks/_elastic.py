@@ -27,6 +27,8 @@ KINDS = {"vae": 60, "cnn": 16, "keras_digits": 16, "charlm": 1, "plain": 60, "ja
 """Scripts of `examples/`, and epochs that take some 15 s on two cores."""
 PLAIN = {"graph": 120, "digits": 3, "names": 8, "gan": 8}
 """The same of `plain/`, kinds that people train everywhere and that know nothing of Headgate."""
+ON_GPU = {"language": 16, "images": 16, "vectors": 16}
+"""Kinds of `plain/saturating.py`, and epochs, for one large GPU that they share."""
 LENGTHS = (0.5, 1.0, 2.0)
 SPAN_SECONDS = 60.0
 APART_SECONDS = 40.0
@@ -57,10 +59,19 @@ class Job:
 
     def entry(self, isolation: str) -> dict[str, object]:
         """It as a job file has it."""
+        script = EXAMPLES / f"{self.kind}.py"
+        arguments = ["--epochs", str(self.epochs)]
+        if self.kind in PLAIN:
+            script = HERE / "plain" / f"{self.kind}.py"
+        if self.kind == "names":
+            arguments = ["--max-steps", str(50 * self.epochs)]
+        if self.kind in ON_GPU:
+            script = HERE / "plain/saturating.py"
+            arguments += ["--kind", self.kind]
         entry: dict[str, object] = {
             "name": self.name,
-            "script": str(HERE / "plain" / f"{self.kind}.py" if self.kind in PLAIN else EXAMPLES / f"{self.kind}.py"),
-            "args": ["--max-steps", str(50 * self.epochs)] if self.kind == "names" else ["--epochs", str(self.epochs)],
+            "script": str(script),
+            "args": arguments,
             "at": f"{self.at:.1f}s",
             "isolation": isolation,
         }
@@ -145,7 +156,7 @@ def distributed(stretch: float, scale: float) -> list[Job]:
 
 def epochs(kind: str, scale: float) -> int:
     """So many times the usual epochs of a script, at least one."""
-    return max(1, round({**KINDS, **PLAIN}[kind] * scale))
+    return max(1, round({**KINDS, **PLAIN, **ON_GPU}[kind] * scale))
 
 
 @dataclass(frozen=True)

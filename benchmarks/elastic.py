@@ -1,6 +1,6 @@
 """Jobs that share this machine under several policies, run for real: when each ends, against the system's own sharing.
 
-    python benchmarks/elastic.py [--jobs three|plain|distributed|N] [--seeds 1] [--first-seed 0] [--policies none,equal]
+    python benchmarks/elastic.py [--jobs three|plain|gpu|distributed|N] [--seeds 1] [--first-seed 0] [--policies A,B]
                                  [--isolation container] [--stretch 0.25] [--scale 1] [--repetitions 1] [--json PATH]
 
 `three` is the published experiment (FlowCon, ICPP 2019): a VAE in PyTorch, 40 s later a CNN in PyTorch, 80 s after the
@@ -8,7 +8,8 @@ first a CNN in TensorFlow; a number is that many jobs of six kinds, of lengths f
 at random within 60 s. `distributed` are four jobs on four nodes of a lab that share their cores: all-reduce, parameter
 servers, these without waiting, and a single task, 40 s apart; the lab needs root. `plain` are four of the kinds that
 people train everywhere, of random lengths too: a graph network, a convolutional one, a small transformer whose lines
-tell no end, and a GAN, as scripts that know nothing of Headgate. `--stretch` multiplies the times of
+tell no end, and a GAN, as scripts that know nothing of Headgate. `gpu` are six jobs whose steps each keep a large GPU
+busy. `--stretch` multiplies the times of
 arrival, for jobs that are shorter than the published ones, and `--scale` the epochs.
 
 A policy whose name is followed by ` known`, as `headgate known`, remembers how long such jobs took before: they were
@@ -33,7 +34,7 @@ from typing import Any
 
 import _frame
 import _machine_speed
-from _elastic import KINDS, PLAIN, Job, Ran, Run, at_random, distributed, published, stage
+from _elastic import KINDS, ON_GPU, PLAIN, Job, Ran, Run, at_random, distributed, published, stage
 
 POLICIES = "none,equal,flowcon:faithful,flowcon,slaq,srpt,headgate,headgate known"
 AGAIN = " again"
@@ -157,7 +158,9 @@ def compare(
 def main() -> None:
     made = _frame.parser("Jobs that share this machine under several policies.", 1)
     made.add_argument(
-        "--jobs", default="three", help="`three`, `plain`, `distributed`, or a number of random ones (default: three)"
+        "--jobs",
+        default="three",
+        help="`three`, `plain`, `gpu`, `distributed`, or a number of random ones (default: three)",
     )
     made.add_argument("--seeds", type=int, default=1, help="draws of random jobs (default: 1)")
     made.add_argument("--first-seed", type=int, default=0, help="of these draws (default: 0)")
@@ -174,7 +177,10 @@ def main() -> None:
         draws = [distributed(options.stretch, options.scale)]
     else:
         seeds = range(options.first_seed, options.first_seed + options.seeds)
-        count, kinds = (len(PLAIN), PLAIN) if options.jobs == "plain" else (int(options.jobs), KINDS)
+        count, kinds = {"plain": (len(PLAIN), PLAIN), "gpu": (2 * len(ON_GPU), ON_GPU)}.get(options.jobs) or (
+            int(options.jobs),
+            KINDS,
+        )
         draws = [at_random(count, seed, options.stretch, options.scale, kinds) for seed in seeds]
     found = []
     measured: dict[tuple[str, int, str], float] = {}
