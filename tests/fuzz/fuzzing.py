@@ -41,8 +41,7 @@ from headgate.errors import HeadgateError, StorageError
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.server import HubServer
 from headgate.hub.state.attempt import Attempt
-from headgate.hub.state.live_runs import LiveRuns
-from headgate.hub.state.run import LiveRun
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission, parse
 from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.jobs import Job, ProgressRule

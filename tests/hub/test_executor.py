@@ -15,8 +15,7 @@ from headgate.cluster import Node
 from headgate.engines.base import LOCAL
 from headgate.events import Action, Exit, MarkIdle, MarkJob, SetShare, StartTask, StopTask
 from headgate.hub.parts.executor import Executor
-from headgate.hub.state.live_runs import LiveRuns
-from headgate.hub.state.run import LiveRun
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job

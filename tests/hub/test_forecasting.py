@@ -15,7 +15,7 @@ from headgate.events import Checkpoint, Event, Fitted, Progress, TaskStarted, Us
 from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.hub.user import SECONDS, User
 
+from headgate.hub.messages import OPEN, PAUSED, gate, strictest
 from headgate.hub.state.attempt import Attempt
-from headgate.hub.state.gating import OPEN, PAUSED, gate, strictest
 from headgate.identifiers import JobId, TaskName
 from headgate.jobs import ProgressRule
 from headgate.plans import Plan

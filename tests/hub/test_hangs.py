@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from headgate.events import Event, Exit, Progress, TaskExited, TaskStarted
-from headgate.hub.parts.hangs import Hangs, StepClock
-from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.parts.monitoring import Hangs, StepClock
+from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import TaskId
 
 

@@ -20,8 +20,7 @@ from headgate.hub.parts import listener as listener_module
 from headgate.hub.parts.listener import AT_ONCE, MOST_COMPLAINTS, HubListener
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import MOST_METRICS
-from headgate.hub.state.live_runs import LiveRuns
-from headgate.hub.state.run import LiveRun
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.jobs import Job, ProgressRule

@@ -11,7 +11,7 @@ from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.events import Event, NodeJoined, NodeLeft
 from headgate.hub.parts.nodes import Nodes
-from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.state.run import LiveRuns
 
 ENGINE = EngineSpec("elsewhere")
 HERE, THERE = (Node("here", cores=cores, memory_bytes=2**30) for cores in (4.0, 2.0))

@@ -13,7 +13,7 @@ from headgate.engines.base import EngineSpec, Slot
 from headgate.events import Exit, NodeJoined, StartTask, TaskExited
 from headgate.hub.parts.engines import Engines, Reserving
 from headgate.hub.parts.nodes import Nodes
-from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job, Limits
 from headgate.plans import Plan

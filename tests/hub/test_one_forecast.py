@@ -20,7 +20,7 @@ from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.parts.planning import Replanning
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import FIRST_WORKER, JobId, TaskName
 from headgate.jobs import Job, ProgressRule
 from headgate.planning.moving import Standing

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.hub.packages import packages
+from headgate.hub.submission import packages
 
 
 def install(folder: Path, name: str, version: str) -> None:

@@ -13,9 +13,8 @@ import pytest
 from headgate.engines.base import LOCAL
 from headgate.errors import IsolationError, UsageError
 from headgate.events import Progress, StopTask
-from headgate.hub.parts.pauses import StepReports
-from headgate.hub.parts.proving import MOST_PART, Proving
-from headgate.hub.state.live_runs import LiveRuns
+from headgate.hub.parts.proving import MOST_PART, Proving, StepReports
+from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box
 from headgate.jobs import Job

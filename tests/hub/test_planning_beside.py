@@ -14,8 +14,7 @@ from tests.planning.jobs import profile
 from headgate.cluster import Cluster, Node
 from headgate.events import Event, JobPlanned, PlanJob, StopRequested
 from headgate.hub.parts.planning import Choosing
-from headgate.hub.state.live_runs import LiveRuns
-from headgate.hub.state.run import LiveRun
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId
 from headgate.jobs import Job

@@ -23,7 +23,7 @@ from tests.hub.traces import Traces
 
 from headgate.cli.status import latest
 from headgate.errors import HeadgateError
-from headgate.hub.packages import packages
+from headgate.hub.submission import packages
 from headgate.telemetry import machine
 from headgate.telemetry.allocation import BATCH_JOBS
 from headgate.telemetry.store import RunReader

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
 from typing import Literal, NamedTuple, get_args
 
@@ -76,6 +76,10 @@ class Proof:
     seconds: float
     gain: Gain
     outcome: Outcome
+
+    def row(self) -> dict[str, object]:
+        """It as a row of the store, without its time."""
+        return {**asdict(self), "gain": self.gain.part, "low": self.gain.low, "high": self.gain.high}
 
     def __str__(self) -> str:
         by, tail = f"{self.gain.low:.0%} to {self.gain.high:.0%}", f"{self.pauses} pauses of {self.seconds:.2g} s"
@@ -195,6 +199,37 @@ def judged(differences: Sequence[float], error: float) -> tuple[Gain, Outcome]:
     if found.low > 0.0 or found.high < 0.0:
         return found, "seen"
     return found, "none" if found.high < EFFECT else "open"
+
+
+@dataclass
+class Pair:
+    """What the pauses of a culprit have told about a victim so far."""
+
+    culprit: str
+    victim: str
+    looks: Mapping[int, float]
+    differences: list[float] = field(default_factory=list)
+    found: Proof | None = None
+    is_open: bool = True
+
+    def add(self, difference: float, seconds: float) -> None:
+        """Take in a pause, and look at the result if this count was fixed beforehand."""
+        self.differences.append(difference)
+        count = len(self.differences)
+        if (error := self.looks.get(count)) is not None:
+            gain, outcome = judged(self.differences, error)
+            self.found = Proof(self.culprit, self.victim, count, seconds, gain, outcome)
+            self.is_open = outcome == "open" and count < max(self.looks)
+
+
+def planned_pair(culprit: str, victim: str, deviation: float) -> Pair:
+    """A pair that has to be paused so often that an effect shows beyond the noise of the victim's steps.
+
+    Args:
+        deviation: Of the differences between two windows without a pause (`noise`).
+    """
+    planned = min(pauses_needed(deviation), MOST_PAUSES)
+    return Pair(culprit, victim, looks(planned))
 
 
 # --- what it means for the account of the job -----------------------------------------------------------------------

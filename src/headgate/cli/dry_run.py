@@ -20,7 +20,7 @@ from headgate.engines.base import LOCAL
 from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch
 from headgate.errors import UsageError
-from headgate.hub.state.gating import turns_in
+from headgate.hub.messages import turns_in
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId, TaskId
 from headgate.planning.choosing import JobToPlan, choose

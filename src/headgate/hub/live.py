@@ -26,19 +26,17 @@ from headgate.engines.remote.environment import more, sent
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event
 from headgate.hub.client import connect, overlapping
+from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines, Reserving
 from headgate.hub.parts.executor import Executor, Oversubscription
 from headgate.hub.parts.forecasting import Forecasting, StartEstimates
-from headgate.hub.parts.hangs import Hangs
 from headgate.hub.parts.listener import HubListener
+from headgate.hub.parts.monitoring import Hangs, Readiness, Sampling
 from headgate.hub.parts.nodes import HealthChecks, Nodes
 from headgate.hub.parts.planning import Choosing, Replanning
 from headgate.hub.parts.proving import Proving
-from headgate.hub.parts.readiness import Readiness
-from headgate.hub.parts.sampling import Sampling
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.live_runs import Component, LiveRuns
-from headgate.hub.state.run import LiveRun
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId
 from headgate.isolation.spawning import OWN

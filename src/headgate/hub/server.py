@@ -25,7 +25,7 @@ from headgate.hub import messages
 from headgate.hub.client import publish_allocation
 from headgate.hub.guard import Guarded, leftovers
 from headgate.hub.live import LiveHub
-from headgate.hub.state.live_runs import Watcher
+from headgate.hub.state.run import Watcher
 from headgate.hub.submission import parse
 from headgate.telemetry import machine
 

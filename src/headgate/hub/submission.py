@@ -1,12 +1,16 @@
-"""What a client hands in, and the nodes of labs that it names; it imports as little as it needs for that.
+"""What a client hands in, and what that stands on: nodes of labs, a git commit, the packages of interpreters.
 
-Labs, and the files that describe them, are imported only where there is one, and pydantic only where one is taken in.
+It imports as little as it can. Labs, and the files that describe them, are imported only where there is one, and
+pydantic only where one is taken in.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,6 +25,19 @@ from headgate.jobs import Job
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+_LIST_SECONDS = 60.0
+_LISTS_KEPT = 20
+_LIST_PACKAGES = """
+import importlib.metadata, json, os, site, sys
+os.nice(19)
+found = list(importlib.metadata.distributions())
+looked_at = [sys.executable, site.getusersitepackages(), *filter(None, sys.path)]
+looked_at += [str(each._path) for each in found if getattr(each, "_path", None) is not None]
+changed = {path: os.stat(path).st_mtime_ns if os.path.exists(path) else None for path in looked_at}
+packages = sorted({"%s==%s" % (about["Name"], about["Version"]) for about in (each.metadata for each in found)})
+print(json.dumps({"changed": changed, "packages": packages}))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +144,69 @@ def nodes_there(cluster: str) -> frozenset[str]:
         return frozenset()
     made = [name for name, each in known.nodes.items() if each.stage != "making"]
     return frozenset(name for name in made if Path(known.place(name).namespace).exists())
+
+
+def git_commit(folder: str) -> str:
+    """The git commit that a folder is at, with `+changes` where files differ from it; empty outside a repository."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""
+
+
+def packages(python: str, cache: Path) -> list[str] | None:
+    """What is installed for an interpreter, as `name==version`; None where it cannot be asked.
+
+    It is asked once, as long as nothing changes where it looks for packages. That takes some tenths of a second of CPU
+    time, in a process of its own.
+
+    Args:
+        python: The interpreter.
+        cache: A JSON file of what interpreters answered before.
+    """
+    key = f"{python}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    known = _known(cache)
+    with suppress(KeyError, TypeError, AttributeError):  # what it was is no answer
+        if _is_unchanged(known[key]["changed"]):
+            return list(known[key]["packages"])
+    try:
+        asked = [python, "-c", _LIST_PACKAGES]
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=_LIST_SECONDS, check=True).stdout
+        found: dict[str, Any] = json.loads(answer)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    known.pop(key, None)
+    known[key] = found
+    fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
+    try:
+        fresh.write_text(json.dumps(dict(list(known.items())[-_LISTS_KEPT:])))
+        fresh.replace(cache)
+    except OSError:
+        fresh.unlink(missing_ok=True)  # it is asked again
+    return list(found["packages"])
+
+
+def _known(cache: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(cache.read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _is_unchanged(before: dict[str, int | None]) -> bool:
+    return all(_changed(path) == changed for path, changed in before.items())
+
+
+def _changed(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None

@@ -19,8 +19,9 @@ from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec, Listener, Slot
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Exit, MoveRequested, NodeJoined, StartTask, TaskExited
+from headgate.hub.parts import Component
 from headgate.hub.parts.nodes import Nodes
-from headgate.hub.state.live_runs import Component, LiveRuns
+from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import JobId, TaskId
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan

@@ -18,15 +18,15 @@ from headgate.engines.launch import inject, launch
 from headgate.engines.program import source
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited
+from headgate.hub.messages import gate, turns_at, turns_in
+from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.parts.planning import Choosing
 from headgate.hub.state.attempt import Attempt
-from headgate.hub.state.gating import gate, turns_at, turns_in
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.live_runs import Component, LiveRuns
-from headgate.hub.state.run import LiveRun
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.identifiers import TaskId
 from headgate.plans import Plan
 from headgate.roles import Addresses, task_names

@@ -15,8 +15,9 @@ from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, answe
 from headgate.analysis.scaling import Scaling
 from headgate.controller.start_forecast import StartForecast
 from headgate.events import Action, Event, Fitted, Progress, TaskExited, TaskStarted, Usage
+from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.live_runs import Component, LiveRuns
+from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import JobId, TaskId
 from headgate.profiling import lengths
 from headgate.telemetry.vocabulary import is_adversarial

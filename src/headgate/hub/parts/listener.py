@@ -18,8 +18,7 @@ from headgate.events import Event, Exit
 from headgate.hub import messages
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.live_runs import LiveRuns
-from headgate.hub.state.run import LiveRun
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.identifiers import TaskId, TaskName
 from headgate.profiling import store as profiles
 from headgate.telemetry.failures import FailureReader

@@ -12,8 +12,8 @@ from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import UsageError
 from headgate.events import Action, Event
-from headgate.hub.state.live_runs import Component, LiveRuns
-from headgate.hub.state.run import LiveRun
+from headgate.hub.parts import Component
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission, nodes_there
 from headgate.runs import STORE
 from headgate.telemetry import namespaces

@@ -33,11 +33,12 @@ from headgate.events import (
     TaskExited,
     TaskStarted,
 )
+from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
 from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.live_runs import Component, LiveRuns
+from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import JobId
 from headgate.jobs import Job
 from headgate.planning.candidates import tells

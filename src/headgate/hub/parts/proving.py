@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -15,25 +17,25 @@ from typing import TYPE_CHECKING, Any
 from headgate.engines.base import LOCAL
 from headgate.errors import HeadgateError, IsolationError, UsageError
 from headgate.events import ENDED, Action, Event, Progress, StopRequested, StopTask, TaskExited, TaskStarted
-from headgate.hub.parts.pauses import JobPause, Pair, StepReports, planned_pair
-from headgate.hub.state.live_runs import Component, LiveRuns
-from headgate.hub.state.run import LiveRun
+from headgate.hub.parts import Component
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box
 from headgate.units import say_seconds
 
 if TYPE_CHECKING:
-    from headgate.analysis.proving import Window
+    from headgate.analysis.proving import Pair, Window
+    from headgate.analysis.usage import Array
 
 MOST_PART, MOST_PART_ASKED = 0.02, 0.25
 """Part of its time that a job may be held: by default, and at the most."""
 LEAST_SECONDS, MOST_SECONDS, TOGETHER_SECONDS = 0.4, 1.0, 0.4
-"""The shortest and the longest pause; the longest for a job of several tasks, whose collectives may time out after 1
-s."""
+"""The shortest and the longest pause; the longest for several tasks, whose collectives may time out after 1 s."""
 PATIENCE_SECONDS = 60.0
 """How long a proof waits for enough steps."""
 _LOOK_SECONDS = 1.0
 _TRIES = 3
+_KEPT_REPORTS = 4096
 _NO_STEPS = "reports too few steps: print a line for each step, or name the pattern of its lines (docs/progress.md)"
 
 Tell = Callable[[dict[str, Any]], None]
@@ -236,12 +238,11 @@ class ProofUnderWay:
         held = [culprit for culprit in self.culprits if await self._can_be_held(culprit)]
         most = min((self._longest(culprit) for culprit in held), default=0.0)
         deviations = await self._watch(self.victims if held else [], most)
-        for culprit in held:
-            self._pairs += [
-                await self._in_thread(planned_pair, culprit, each, deviations[each])
-                for each in deviations
-                if each != culprit
-            ]
+        if deviations:
+            from headgate.analysis.proving import planned_pair  # it is there: the noise was found with it
+
+            pairs = [(culprit, victim) for culprit in held for victim in deviations if victim != culprit]
+            self._pairs = [planned_pair(culprit, victim, deviations[victim]) for culprit, victim in pairs]
         period = max(self._seconds / self._most, 4 * self._seconds * len(held))
         for pair in self._pairs:
             needed = max(pair.looks)
@@ -392,23 +393,12 @@ class ProofUnderWay:
                 self._reasons.append(
                     f"nothing can be said yet of {pair.culprit} and {pair.victim}: the proof ended after {after}"
                 )
+        told = []
         for proof in found:
             self.run.record_proof(proof)
             self.run.event(self.run.clock(), "note", f"proved: {proof}", job=proof.victim)
-        told = [
-            {
-                "culprit": proof.culprit,
-                "victim": proof.victim,
-                "pauses": proof.pauses,
-                "seconds": proof.seconds,
-                "faster": proof.gain.part,
-                "low": proof.gain.low,
-                "high": proof.gain.high,
-                "outcome": proof.outcome,
-                "text": str(proof),
-            }
-            for proof in found
-        ]
+            row = proof.row()
+            told.append({"faster": row.pop("gain"), **row, "text": str(proof)})
         self._tell({"type": "proved", "run": self.run.id, "proofs": told, "reasons": self._reasons})
 
     # --- small things -----------------------------------------------------------------------------------------------
@@ -434,3 +424,77 @@ class ProofUnderWay:
 
     async def _in_thread(self, act: Callable[..., Any], *facts: object) -> Any:
         return await self._loop.run_in_executor(self._thread, act, *facts)
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+
+
+class StepReports:
+    """The latest steps of a job, and when it reported them."""
+
+    def __init__(self) -> None:
+        self._reports: deque[tuple[float, int]] = deque(maxlen=_KEPT_REPORTS)
+
+    def add(self, now: float, step: int) -> None:
+        if self._reports and step < self._reports[-1][1]:
+            self._reports.clear()  # it was started again
+        if not self._reports or step > self._reports[-1][1]:
+            self._reports.append((now, step))
+
+    def seconds(self) -> float:
+        """Mean seconds of a step."""
+        if len(self._reports) < 2:
+            return 0.0
+        (begin, first), (end, last) = self._reports[0], self._reports[-1]
+        return (end - begin) / (last - first)
+
+    def arrays(self) -> tuple[Array, Array]:
+        import numpy as np
+
+        table = np.array(list(self._reports), dtype=float).reshape(-1, 2)
+        return table[:, 0], table[:, 1]
+
+
+class JobPause:
+    """Holds all tasks of a job together.
+
+    Args:
+        boxes: The boxes of its tasks.
+        gate: Holds its steps instead of its processes, on the hub's loop; None: its processes are held.
+        settles: Seconds until a step that has begun is over.
+    """
+
+    def __init__(self, boxes: Sequence[Box], gate: Callable[[bool], None] | None, settles: float = 0.0) -> None:
+        self._boxes = boxes
+        self._gate = gate
+        self._settles = settles
+        self._over = threading.Event()
+
+    def end(self) -> None:
+        """Release it before its time."""
+        self._over.set()
+
+    def hold(self, seconds: float) -> Window | None:
+        """Hold it for `seconds` from the first held task on. Return the window in which all tasks were held; None if
+        the pause was ended early. Call it from a thread that may wait.
+
+        Raises:
+            IsolationError: A task cannot be held.
+        """
+        from headgate.analysis.proving import Window
+
+        asked = time.monotonic()
+        try:
+            if self._gate is not None:
+                self._gate(True)
+                self._over.wait(min(self._settles, seconds / 2))
+            elif not all(box.hold() for box in self._boxes):
+                return None
+            begin = time.monotonic()
+            self._over.wait(max(asked + seconds - begin, 0.0))
+            return None if self._over.is_set() else Window(begin, time.monotonic())
+        finally:
+            if self._gate is not None:
+                self._gate(False)
+            for box in self._boxes if self._gate is None else ():
+                box.release()

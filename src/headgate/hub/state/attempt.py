@@ -14,7 +14,7 @@ from typing import Any
 
 from headgate.engines.contracts import is_out_of_memory, port_taken
 from headgate.events import Exit, Progress
-from headgate.hub.state.gating import OPEN, PAUSED, strictest
+from headgate.hub.messages import OPEN, PAUSED, strictest
 from headgate.hub.state.peers import AttemptMeetings, Peers
 from headgate.identifiers import EVALUATOR, JobId, TaskId, TaskName
 from headgate.plans import Plan

@@ -1,15 +1,16 @@
-"""One run as the hub keeps it: its folder, its store, and how its jobs stand now."""
+"""The runs that have not ended: the folder, the store and the jobs of each, and the clients that watch it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
 import os
 import shlex
 import shutil
-import subprocess
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -26,10 +27,9 @@ from headgate.engines.program import program
 from headgate.errors import StorageError
 from headgate.events import ENDED, Checkpoint, Progress
 from headgate.hub import messages
-from headgate.hub.packages import packages
 from headgate.hub.state.job import LiveJob
-from headgate.hub.submission import Submission
-from headgate.identifiers import FIRST_WORKER, TaskId, TaskOfRun
+from headgate.hub.submission import Submission, git_commit, packages
+from headgate.identifiers import FIRST_WORKER, JobId, TaskId, TaskOfRun
 from headgate.jobs import Job
 from headgate.paths import below
 from headgate.shares import FIELDS, Share, Unlimited
@@ -40,7 +40,10 @@ from headgate.units import say_text
 if TYPE_CHECKING:
     from headgate.analysis.proving import Proof
 
+Watcher = Callable[[dict[str, Any]], None]
+
 JOB = TypeAdapter(Job)
+SHOW_SECONDS = 0.5
 _FLUSH_SECONDS = 5.0
 """Longest that the first rows of a run may take to be on disk; whoever hands it in waits for them."""
 _EVERY_REPORT_SECONDS = 600.0  # ten rows a second for a month would be 26 million
@@ -280,18 +283,7 @@ class LiveRun:
 
     def record_proof(self, proof: Proof) -> None:
         """Write what pauses of one job told about another."""
-        self.recorder.add(
-            "proofs",
-            t=self.clock(),
-            culprit=proof.culprit,
-            victim=proof.victim,
-            pauses=proof.pauses,
-            seconds=proof.seconds,
-            gain=proof.gain.part,
-            low=proof.gain.low,
-            high=proof.gain.high,
-            outcome=proof.outcome,
-        )
+        self.recorder.add("proofs", t=self.clock(), **proof.row())
 
     def event(self, t: float, kind: str, text: str, **more: object) -> None:
         """Write what happened; `more` names further columns of the table."""
@@ -312,7 +304,7 @@ class LiveRun:
     def note_origin(self) -> None:
         """Record the git commit that the run was started at, and what is installed for each interpreter that its
         scripts use. Takes a moment, in processes of its own."""
-        self.recorder.add("meta", key="git_commit", value=_commit(self.submission.cwd))
+        self.recorder.add("meta", key="git_commit", value=git_commit(self.submission.cwd))
         cache = runs.home() / "packages.json"
         listed = {python: packages(python, cache) for python in _interpreters(self.submission)}
         answered = {python: found for python, found in listed.items() if found is not None}
@@ -336,17 +328,103 @@ def _interpreters(submission: Submission) -> list[str]:
     return sorted({interpreter(job, {**environment, **job.env}.get("PATH")) for job in programs})
 
 
-def _commit(folder: str) -> str:
-    """The git commit that a folder is at, with `+changes` where files differ from it; empty outside a repository."""
-    try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return answer.stdout.strip() if answer.returncode == 0 else ""
+class Watchers:
+    """Tells the watchers of a run what happens to it, and twice a second how it stands.
+
+    Args:
+        snapshot: How a run stands; None once it has ended.
+    """
+
+    def __init__(self, snapshot: Callable[[str], dict[str, Any] | None]) -> None:
+        self._snapshot = snapshot
+        self._watchers: dict[str, set[Watcher]] = {}
+        self._timer: asyncio.Handle | None = None
+
+    def add(self, run: str, watcher: Watcher) -> Callable[[], None]:
+        """Have `watcher` called with what there is to say of a run; the function returned ends that."""
+        watchers = self._watchers.setdefault(run, set())
+        watchers.add(watcher)
+        if self._timer is None:
+            # Not at once: the answer to the request comes first.
+            self._timer = asyncio.get_running_loop().call_soon(self._show)
+        return lambda: watchers.discard(watcher)
+
+    def tell(self, run: str, message: dict[str, Any]) -> None:
+        """Send a message to all watchers of a run."""
+        for watcher in list(self._watchers.get(run, ())):
+            watcher(message)
+
+    def drop(self, run: str) -> None:
+        """There is nothing more to say of a run."""
+        self._watchers.pop(run, None)
+
+    def close(self) -> None:
+        """Say no more by the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _show(self) -> None:
+        self._timer = None
+        snapshots = {run: self._snapshot(run) for run, watchers in self._watchers.items() if watchers}
+        if any(snapshot is not None for snapshot in snapshots.values()):
+            self._timer = asyncio.get_running_loop().call_later(SHOW_SECONDS, self._show)
+        for run, snapshot in snapshots.items():
+            if snapshot is not None:
+                self.tell(run, snapshot)
+
+
+class LiveRuns:
+    """Finds runs, and tells what happens to them to their stores and to whoever watches.
+
+    Args:
+        policy: Name of the policy as of now.
+    """
+
+    def __init__(self, policy: Callable[[], str]) -> None:
+        self.runs: dict[str, LiveRun] = {}
+        self.watchers = Watchers(self._snapshot)
+        self._policy = policy
+        self._loop = asyncio.get_running_loop()
+
+    def find(self, id: JobId | TaskId) -> tuple[LiveRun, LiveJob]:
+        """Run and job of a job's or task's id."""
+        job = id if isinstance(id, JobId) else id.job
+        return self.runs[job.run], self.runs[job.run].jobs[job.name]
+
+    def event(
+        self, run: LiveRun, kind: str, text: str, job: str | None = None, task: TaskId | None = None, **more: object
+    ) -> None:
+        """Something happened to a run; `more` names further columns of the store's table of events."""
+        text = say_text(text)
+        at, name = run.clock(), task.of_run if task else None
+        run.event(at, kind, text, job=job, task=name, **more)
+        message = {"type": "event", "t": at, "kind": kind, "text": text, "job": job, "task": name}
+        self.watchers.tell(run.id, message)
+
+    def failed(self, what: str, error: BaseException, about: str | None = None) -> None:
+        """Something could not be done for an error that nobody foresaw.
+
+        Args:
+            about: Id of a run, a job or a task, whose run is told; None: all are.
+        """
+        traceback.print_exception(error)
+        text = f"{what}: {error!r:.300}"
+        job = about.job if isinstance(about, TaskId) else about if isinstance(about, JobId) else None
+        run = job.run if job is not None else about
+        if run is None:
+            self.tell_all(text)
+        elif run in self.runs:
+            task = about if isinstance(about, TaskId) else None
+            self.event(self.runs[run], "warning", text, job.name if job is not None else None, task)
+
+    def trouble(self, text: str | None) -> None:
+        """Something concerns every run, None: no longer; may be called from any thread."""
+        self._loop.call_soon_threadsafe(self.tell_all, text or "the store is written again", bool(text))
+
+    def tell_all(self, text: str, warns: bool = True) -> None:
+        """Tell every run of something."""
+        for run in self.runs.values():
+            self.event(run, "warning" if warns else "note", text)
+
+    def _snapshot(self, run: str) -> dict[str, Any] | None:
+        return self.runs[run].snapshot(self._policy()) if run in self.runs else None

@@ -1,0 +1,398 @@
+"""What is seen of tasks from outside: what they and nodes use, whether those of roles are ready, and jobs that hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from headgate import events
+from headgate.cluster import Node
+from headgate.engines.base import LOCAL, Engine, EngineSpec
+from headgate.errors import HeadgateError
+from headgate.events import Action, Event, Progress, StartTask, TaskExited, TaskReady, TaskStarted
+from headgate.hub.parts import Component
+from headgate.hub.parts.engines import Engines
+from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.identifiers import JobId, TaskId
+from headgate.roles import Ready
+from headgate.telemetry import stacks
+from headgate.telemetry.base import Target
+from headgate.telemetry.columns import Column
+from headgate.telemetry.connections import listens
+from headgate.telemetry.expressions import Expression, TooSlowError
+from headgate.telemetry.round import SamplingRound, samplers
+from headgate.telemetry.stacks import Frame, TaskStacks
+from headgate.units import say_seconds
+
+SAMPLE_SECONDS = 1.0
+_NODE = "node:"
+
+
+class Sampling(Component):
+    """Reads the samplers as long as there are runs.
+
+    Args:
+        live_runs: Whose runs the readings are for.
+        engine: That of this machine, whose tasks are read.
+        step: Tells the controller.
+    """
+
+    def __init__(self, live_runs: LiveRuns, engine: Engine, step: Callable[[Event], None]) -> None:
+        self._live_runs = live_runs
+        self._engine = engine
+        self._step = step
+        self._round = SamplingRound(samplers(live_runs.trouble), live_runs.trouble)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        if isinstance(event, events.JobSubmitted) and self._timer is None:
+            self._sample()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def told(self, engine: EngineSpec, target: str, reading: Mapping[Column, float]) -> None:
+        """An engine says what a task, or a node of it, used."""
+        if not target.startswith(_NODE):
+            self._task(TaskId(target), reading)
+            return
+        name = target.removeprefix(_NODE)
+        for run in self._live_runs.runs.values():
+            if run.submission.engine == engine and any(node.name == name for node in run.nodes):
+                run.record_usage(target, reading)
+
+    def _sample(self) -> None:
+        runs = self._live_runs.runs
+        if not runs:
+            self._timer = None
+            self._round.read(time.monotonic(), [])  # lets go of the files of what is gone
+            return
+        self._timer = asyncio.get_running_loop().call_later(SAMPLE_SECONDS, self._sample)
+        targets: dict[str, Target] = {task: Target(task, box) for task, box in self._engine.boxes().items()}
+        of_runs: dict[str, list[tuple[LiveRun, Node]]] = {}
+        for run in runs.values():
+            for node in run.nodes if run.submission.engine == LOCAL else ():
+                target = _target(node)
+                targets[target.id] = target
+                of_runs.setdefault(target.id, []).append((run, node))
+        for id, reading in self._round.read(time.monotonic(), list(targets.values())).items():
+            if id not in of_runs:
+                self._task(TaskId(id), reading)
+            for run, node in of_runs.get(id, ()):
+                run.record_usage(_NODE + node.name, reading)
+
+    def _task(self, id: TaskId, reading: Mapping[Column, float]) -> None:
+        if id.run not in self._live_runs.runs:
+            return
+        run, live = self._live_runs.find(id)
+        run.record_usage(id.of_run, reading)
+        if live.current is not None and id.name in live.current.tasks:
+            live.current.tasks[id.name].usage = reading
+        if "cpu_cores" in reading and "memory_bytes" in reading:
+            disk = reading.get("disk_read", 0.0) + reading.get("disk_write", 0.0)
+            network = reading.get("net_in", 0.0) + reading.get("net_out", 0.0)
+            self._step(events.Usage(id, reading["cpu_cores"], reading["memory_bytes"], disk, network))
+
+
+def _target(node: Node) -> Target:
+    """A node of this machine; that itself with the GPUs that a run's environment allows, which differ between runs."""
+    if node.place is not None:
+        return Target(_NODE + node.name, None, node.place)
+    gpus = tuple(gpu.index for gpu in node.gpus)
+    return Target(f"{_NODE}{node.name} {gpus}", None, gpus=gpus)
+
+
+# --- which tasks of roles are ready -----------------------------------------------------------------------------------
+
+_SOONEST_SECONDS, _LATEST_SECONDS, _RARER = 0.05, 0.5, 1.3
+"""Between two looks at a port, at first and later on, and how much longer each pause is than the one before."""
+_TAIL = 5
+"""Lines of its output that are quoted of a task which does not become ready."""
+
+
+@dataclass(slots=True)
+class _Unready:
+    """A task that is not ready yet."""
+
+    ready: Ready
+    port: int
+    expression: Expression | None
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
+    looking: asyncio.Task[None] | None = None
+
+    def end(self) -> None:
+        if self.looking is not None:
+            self.looking.cancel()
+
+
+class Readiness(Component):
+    """Tells the controller of tasks that are ready, and of those that have not become so in time.
+
+    Args:
+        live_runs: Where the runs are.
+        engines: What is asked of ports on other machines.
+        step: Tells the controller.
+    """
+
+    def __init__(self, live_runs: LiveRuns, engines: Engines, step: Callable[[Event], None]) -> None:
+        self._live_runs = live_runs
+        self._engines = engines
+        self._step = step
+        self._watched: dict[TaskId, _Unready] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        match event:
+            case TaskStarted(task, pid) if (watched := self._watched.get(task)) is not None:
+                watched.looking = self._loop.create_task(self._look(task, watched, pid))
+            case TaskExited(task):
+                self._drop(task)
+        for action in actions:  # it may be the same task's next start
+            if isinstance(action, StartTask):
+                self._expect(action)
+
+    def printed(self, task: TaskId, lines: Sequence[str]) -> None:
+        """A task has printed lines."""
+        if (watched := self._watched.get(task)) is None:
+            return
+        watched.tail += [line for line in lines if line.strip()]
+        if (expression := watched.expression) is None:
+            return
+        try:
+            if any(expression.search(line) for line in lines):
+                self._told(task)
+        except TooSlowError as error:
+            self._told(task, f"the expression {expression.pattern!r} of its `ready` {error}")
+
+    def forget(self, run: str) -> None:
+        for task in [task for task in self._watched if task.run == run]:
+            self._drop(task)
+
+    def close(self) -> None:
+        for task in list(self._watched):
+            self._drop(task)
+
+    def _expect(self, start: StartTask) -> None:
+        role = start.spec.role_of(start.task.name)
+        _, live = self._live_runs.find(start.task)
+        if role is None or role.ready is None or live.current is None:
+            return
+        ready = role.ready
+        port = live.current.port_of(start.task.name) if ready.port is True else int(ready.port)
+        expression = Expression(ready.line) if ready.line is not None else None
+        self._watched[start.task] = _Unready(ready, port, expression)
+
+    async def _look(self, task: TaskId, watched: _Unready, pid: int) -> None:
+        """Look for a task's port until it is there, or its time is over."""
+        ready = watched.ready
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ready.timeout):
+                pause = _SOONEST_SECONDS
+                while ready.line is not None or not await self._listens(task, pid, watched.port):
+                    await asyncio.sleep(pause)
+                    pause = min(pause * _RARER, _LATEST_SECONDS)
+                self._loop.call_soon(self._told, task)
+                return
+        text = f"not ready within {say_seconds(ready.timeout)}: {ready.in_words(watched.port)}"
+        last = " | ".join(watched.tail)
+        text += f"; it printed last: {last}" if last else "; it printed nothing"
+        self._loop.call_soon(self._told, task, text)
+
+    async def _listens(self, task: TaskId, pid: int, port: int) -> bool:
+        """Whether a program listens at a port where a task runs."""
+        spec = self._engines.spec_of(task.run)
+        if spec == LOCAL:
+            return listens(pid, port)
+        run, live = self._live_runs.find(task)
+        node = live.current.tasks[task.name].node if live.current is not None else ""
+        try:
+            return await asyncio.to_thread(self._engines.of(run.id).ask, node, listens, pid, port)
+        except HeadgateError:  # it does not answer now; a node that is gone ends the task
+            return False
+
+    def _told(self, task: TaskId, failure: str | None = None) -> None:
+        """A task is ready, or has not become so."""
+        if task not in self._watched:
+            return
+        self._drop(task)
+        run, live = self._live_runs.find(task)
+        if failure is None:
+            self._live_runs.event(run, "note", f"{task.name} is ready", live.spec.name, task)
+        self._step(TaskReady(task, failure))
+
+    def _drop(self, task: TaskId) -> None:
+        if (watched := self._watched.pop(task, None)) is not None:
+            watched.end()
+
+
+# --- which jobs hang --------------------------------------------------------------------------------------------------
+
+_LEAST_SILENCE = 60.0
+"""Without a step: a shorter silence is not told of, however short steps are."""
+_TIMES = 10.0
+"""By so many times the longest time between two steps so far, which an evaluation or a checkpoint may have been."""
+_LEAST_STEPS = 3
+"""Reports of a step, before what is usual is known."""
+_NOT_THE_SCRIPT = ("-packages/", "/lib/python", "/inject/", "<frozen")
+"""In the files of calls that no user wrote."""
+
+
+@dataclass
+class StepClock:
+    """How long a job usually takes from one step to the next, and since when it has made none.
+
+    Args:
+        at: When its attempt began, in seconds.
+        least: Seconds without a step that are never told of.
+    """
+
+    at: float
+    least: float = _LEAST_SILENCE
+    step: int = -1
+    reports: int = 0
+    longest: float = 0.0
+    told: bool = False
+
+    def reported(self, now: float, step: int) -> float | None:
+        """It has come to this step; where its silence was told of, how long it was."""
+        if step <= self.step:
+            return None
+        silence, was_told = now - self.at, self.told
+        if self.reports:  # the first one has its start in it
+            self.longest = max(self.longest, silence)
+        self.step, self.at, self.told = step, now, False
+        self.reports += 1
+        return silence if was_told else None
+
+    def is_late(self, now: float) -> bool:
+        """Whether it has made no step for far longer than usual, and nobody was told."""
+        usual = max(self.least, _TIMES * self.longest)
+        return not self.told and self.reports >= _LEAST_STEPS and now - self.at > usual
+
+    def stood_still(self, seconds: float) -> None:
+        """The machine or the hub stood still for so long: nobody made a step then."""
+        self.at += seconds
+
+
+@dataclass
+class _Watched:
+    """An attempt of a job, and the first process of each of its tasks."""
+
+    clock: StepClock
+    pids: dict[TaskId, int] = field(default_factory=dict)
+
+
+class Hangs(Component):
+    """Watches the steps of all jobs.
+
+    Args:
+        live_runs: Whose runs are told.
+        is_here: Whether the tasks of a run are processes of this machine.
+        least: Seconds without a step that are never told of; it looks ten times as often.
+    """
+
+    def __init__(self, live_runs: LiveRuns, is_here: Callable[[LiveRun], bool], least: float = _LEAST_SILENCE) -> None:
+        self._live_runs = live_runs
+        self._is_here = is_here
+        self._least = least
+        self._watched: dict[JobId, _Watched] = {}
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._looked = time.monotonic()
+        self._reading: set[asyncio.Task[None]] = set()
+
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        if isinstance(event, TaskStarted):
+            fresh = _Watched(StepClock(time.monotonic(), self._least))
+            self._watched.setdefault(event.task.job, fresh).pids[event.task] = event.pid
+            if self._timer is None:
+                self._looked = time.monotonic()
+                self._look_later()
+        elif isinstance(event, Progress) and event.step is not None:
+            self._reported(event.task, event.step)
+        elif isinstance(event, TaskExited) and (watched := self._watched.get(event.task.job)) is not None:
+            watched.pids.pop(event.task, None)
+            if not watched.pids:
+                del self._watched[event.task.job]
+
+    def forget(self, run: str) -> None:
+        self._watched = {job: watched for job, watched in self._watched.items() if job.run != run}
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for reading in self._reading:
+            reading.cancel()
+
+    def _reported(self, task: TaskId, step: int) -> None:
+        job = task.job
+        if (watched := self._watched.get(job)) is None:
+            return
+        silence = watched.clock.reported(time.monotonic(), step)
+        if silence is not None and job.run in self._live_runs.runs:
+            run = self._live_runs.runs[job.run]
+            self._live_runs.event(
+                run, "note", f"it makes steps again, after {say_seconds(silence)} without one", job.name
+            )
+
+    def _look_later(self) -> None:
+        self._timer = self._loop.call_later(self._least / 10, self._look)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        paused, self._looked = now - self._looked - self._least / 10, now
+        if not self._watched:
+            self._timer = None
+            return
+        self._look_later()
+        for job, watched in self._watched.items():
+            if paused > self._least / 10:
+                watched.clock.stood_still(paused)
+            if watched.clock.is_late(now) and job.run in self._live_runs.runs:
+                watched.clock.told = True
+                run, silence = self._live_runs.runs[job.run], now - watched.clock.at
+                reading = self._loop.create_task(self._tell(job, run, dict(watched.pids), silence))
+                self._reading.add(reading)
+                reading.add_done_callback(self._reading.discard)
+
+    async def _tell(self, job: JobId, run: LiveRun, pids: dict[TaskId, int], silence: float) -> None:
+        """Say where its tasks stand; reading that takes some time, and is not done on the hub's loop."""
+        where = "its tasks run elsewhere, and where they stand is not known"
+        if self._is_here(run):
+            where = await asyncio.to_thread(_where, pids)
+        if job.run in self._live_runs.runs:
+            text = f"no step for {say_seconds(silence)}, far longer than usual: {where}"
+            self._live_runs.event(run, "warning", text, job.name)
+
+
+def _where(pids: dict[TaskId, int]) -> str:
+    """Where each task stands, in a line, tasks of one place together; the one that differs is named."""
+    try:
+        groups = stacks.grouped(stacks.read(task.name, pid) for task, pid in pids.items())
+    except (HeadgateError, OSError, ValueError) as error:
+        return f"where its tasks stand cannot be read: {error}"
+    told = [_place(group) for group in groups]
+    differ = stacks.differing(groups)
+    others = f"; {', '.join(differ)}: elsewhere than most; the others may be waiting for it" if differ else ""
+    return "; ".join(told) + others
+
+
+def _place(group: Sequence[TaskStacks]) -> str:
+    """Where the tasks of a group are: the call that they are in, and the line of the script that led there."""
+    names = ", ".join(task.task for task in group)
+    frames = group[0].place
+    if not frames:
+        return f"{names}: {group[0].trouble}"
+    own = next((frame for frame in frames if not any(part in frame.file for part in _NOT_THE_SCRIPT)), frames[-1])
+    told = [_call(frame) for frame in dict.fromkeys([frames[0], own])]
+    return f"{names} in {', called from '.join(told)}"
+
+
+def _call(frame: Frame) -> str:
+    return f"{frame.function} ({os.path.basename(frame.file)}:{frame.line})"
