@@ -80,12 +80,14 @@ class Place:
         hosts: Path of the file that its tasks see as `/etc/hosts`.
         cgroups: Folder of its cgroup by controller (`cpu`, `memory`, ..., `unified`), below which the boxes of its
             tasks go; a controller that is not named is used as on the machine itself.
+        cpus: The CPUs that its tasks keep to; empty: all.
     """
 
     namespace: str
     hostname: str
     hosts: str
     cgroups: Mapping[str, str]
+    cpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

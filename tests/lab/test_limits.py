@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.lab.laboratory import Laboratory
 
 from headgate import lab
-from headgate.cluster import Node, Place
+from headgate.cluster import Node
 from headgate.errors import IsolationError, UsageError
+from headgate.identifiers import TaskId
+from headgate.isolation.base import Box, Launch
 from headgate.isolation.layout import CgroupLayout
+from headgate.isolation.process import ProcessIsolation
 from headgate.lab import limits
+from headgate.shares import Share
+from headgate.telemetry.limits import cpus_of
 from headgate.testing import wait
 
 BUSY = """
@@ -37,26 +44,115 @@ def folder(node: Node, controller: str) -> Path:
     return Path(node.place.cgroups[controller])
 
 
+FOUR = {0: 0, 1: 0, 2: 2, 3: 2}
+"""Two cores of two CPUs each."""
+
+
 @pytest.mark.parametrize(
-    ("cores", "priorities", "cpus", "told"),
+    ("cores", "core_of_cpu", "claimed", "expected"),
     [
-        ({"a": 0.6}, {3.0, 1.0}, 2.0, "node a has fewer cores"),
-        ({"a": 1.0, "b": 0.5}, {3.0, 1.0}, 2.0, "nodes a, b have fewer cores"),
-        ({"a": 1.0, "b": 3.5}, {3.0, 1.0}, 4.0, "node a has fewer cores"),
-        ({"a": 1.5}, {3.0, 1.0}, 2.0, ""),
-        ({"a": 0.6}, {3.0, 1.0}, 1.0, ""),
-        ({"a": 0.6}, {2.0}, 2.0, ""),
-        ({}, {3.0, 1.0}, 2.0, ""),
+        ({"a": 1.0}, {0: 0, 1: 1}, {}, {"a": (0,)}),
+        ({"a": 0.6, "b": 0.9}, {0: 0, 1: 1}, {}, {"a": (1,), "b": (0,)}),
+        ({"a": 0.2, "b": 0.5, "c": 0.5, "d": 0.3}, {0: 0, 1: 1}, {}, {"a": (1,), "b": (0,), "c": (1,), "d": (0,)}),
+        ({"a": 1.5, "b": 0.2}, {0: 0, 1: 1}, {}, {"a": (), "b": (0,)}),
+        ({"a": 0.6, "b": 0.6, "c": 0.6}, {0: 0, 1: 1}, {}, {"a": (), "b": (), "c": ()}),
+        ({"a": 1.0, "b": 1.0, "c": 1.0}, {0: 0, 1: 1}, {}, {"a": (), "b": (), "c": ()}),
+        ({"a": 4.0}, FOUR, {}, {"a": ()}),
+        ({"a": 1.0, "b": 1.0}, FOUR, {}, {"a": (0,), "b": (2,)}),
+        ({"a": 1.2, "b": 0.9}, FOUR, {}, {"a": (0, 2), "b": (1,)}),
+        ({"a": 0.7}, FOUR, {0: 0.7, 2: 0.2}, {"a": (3,)}),
+        ({"a": 0.7}, {0: 0, 1: 1}, {0: 0.7, 1: 0.7}, {"a": ()}),
+        ({"a": 0.5}, {0: 0}, {}, {"a": ()}),
     ],
 )
-def test_priorities_that_divide_nothing_on_a_node_are_told_of(
-    cores: dict[str, float], priorities: set[float], cpus: float, told: str
+def test_nodes_keep_to_the_cpus_that_are_claimed_least_if_each_can_have_its_cores(
+    cores: dict[str, float],
+    core_of_cpu: dict[int, int],
+    claimed: dict[int, float],
+    expected: dict[str, tuple[int, ...]],
 ) -> None:
-    place = Place("", "", "", {})
-    nodes = [Node(name, each, 1 << 30, place=place) for name, each in cores.items()]
-    said = limits.weightless(nodes, priorities, cpus)
-    assert said.startswith(told) and bool(said) == bool(told)
-    assert limits.weightless([Node("machine", 1.0, 1 << 30)], {3.0, 1.0}, 2.0) == ""
+    assert limits.spread(cores, core_of_cpu, claimed) == expected
+
+
+def runs_on(pid: int) -> frozenset[int]:
+    return cpus_of(Path(f"/proc/{pid}/status"))
+
+
+def test_a_node_keeps_to_its_cpus_and_gets_others_while_it_runs(laboratory: Laboratory) -> None:
+    machine = frozenset(os.sched_getaffinity(0))
+    if len(machine) < 2:
+        pytest.skip("it takes two CPUs")
+    a, _ = laboratory.up("name: a, cores: 0.5", "name: b, cores: 0.4")
+    pids = []
+    for node in "ab":
+        process = laboratory.starts(
+            node, sys.executable, "-c", "import time; print('up', flush=True); time.sleep(1000)"
+        )
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        pids.append(process.pid)
+    first = [runs_on(pid) for pid in pids]
+    assert [len(cpus) for cpus in first] == [1, 1] and not first[0] & first[1]
+    assert a.place is not None and first[0] == frozenset(a.place.cpus)
+    lab.change("a", {"cores": 1.2})
+    assert len(runs_on(pids[0])) == 2
+    assert lab.up(laboratory.write("name: a, cores: 0.5", "name: b, cores: 0.4")).changes
+    assert [runs_on(pid) for pid in pids] == first
+    lab.up(
+        laboratory.write(
+            "name: a, cores: 0.5",
+            "name: b, cores: 0.4",
+            f"name: c, cores: {len(machine)}",
+            options="oversubscribe: true",
+        )
+    )
+    assert all(runs_on(pid) == machine for pid in pids)
+
+
+def test_a_task_that_is_pinned_within_a_node_stays_so_where_it_can(laboratory: Laboratory) -> None:
+    machine = sorted(os.sched_getaffinity(0))
+    if len(machine) < 2:
+        pytest.skip("it takes two CPUs")
+    [a] = laboratory.up("name: a, cores: 1.2")
+    if "cpuset" not in (a.place.cgroups if a.place is not None else {}):
+        pytest.skip("without cpusets the affinity of each process is set")
+    inner = folder(a, "cpuset") / "headgate-test"
+    inner.mkdir()
+    for name in ("cpuset.mems", "cpuset.cpus"):
+        (inner / name).write_text((folder(a, "cpuset") / name).read_text().strip() or "0")
+    (inner / "cpuset.cpus").write_text(str(machine[1]))
+    lab.change("a", {"cores": 1.1})
+    assert (inner / "cpuset.cpus").read_text().strip() == str(machine[1])
+    lab.change("a", {"cores": 0.4})
+    [a] = lab.nodes().nodes
+    assert a.place is not None and set(a.place.cpus) == {machine[0]}
+    effective = inner / ("cpuset.cpus.effective" if (inner / "cpuset.cpus.effective").exists() else "cpuset.cpus")
+    assert effective.read_text().strip() == str(machine[0])
+
+
+def test_weights_divide_a_node_among_threads_that_would_each_have_a_cpu(laboratory: Laboratory) -> None:
+    [a] = laboratory.up("name: a, cores: 1")
+    if a.place is None or not a.place.cpus:
+        pytest.skip("it takes two CPUs")
+    isolation = ProcessIsolation(f"test-{os.getpid()}")
+    boxes: list[Box] = []
+    try:
+        with open(os.devnull, "w") as nowhere:
+            for weight in (300.0, 100.0):
+                argv = (sys.executable, "-I", "-S", "-c", "while True: pass")
+                task = TaskId(f"weights/of-{weight:g}/worker-0")
+                launch = Launch(task, argv, dict(os.environ), str(laboratory.folder), 1, place=a.place)
+                boxes.append(isolation.start(launch, Share(cpu_weight=weight), nowhere.fileno()))
+
+        def used() -> list[float]:
+            return [sum(psutil.Process(box.pid).cpu_times()[:2]) for box in boxes]
+
+        before = used()
+        wait.until(lambda: sum(used()) - sum(before) > 2.0, 60, "they have used two CPU seconds")
+        heavy, light = (after - first for after, first in zip(used(), before, strict=True))
+        assert heavy / light == pytest.approx(3.0, rel=0.4)
+    finally:
+        for box in boxes:
+            box.close()
 
 
 @pytest.mark.parametrize("cores", [0.2, 0.5])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import textwrap
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ WORK = """
 """
 """Steps that take a core for about work / 20 milliseconds."""
 
-THREADS = """
+READS = """
     import hashlib, sys, threading
     work, steps = int(sys.argv[1]), int(sys.argv[2])
     block, lock, done = b"x" * 65536, threading.Lock(), 0
@@ -102,11 +100,7 @@ def test_twins_get_their_due_in_either_order(user: User, names: tuple[str, str])
 
 @pytest.mark.long
 def test_three_times_the_priority_gets_three_times_as_much_by_its_weight(user: User) -> None:
-    # On the machine itself: the cap of a lab's node is used up by whoever runs, whatever its weight.
-    cores = len(os.sched_getaffinity(0))
-    text = TWINS.format("a", 3, "b", 1).replace("cluster: lab.yaml", "").replace("work.py", "threads.py")
-    user.write("threads.py", f"THREADS = {cores}\n" + textwrap.dedent(THREADS))
-    told = measured(user, text, "--quick")
+    told = measured(user, TWINS.format("a", 3, "b", 1), "--quick")
     [sharing] = told["sharing"]
     assert (sharing["most"], sharing["least"]) == ("a", "b")
     assert sharing["cause"] == "priority 3 against 1"

@@ -40,7 +40,6 @@ from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId
 from headgate.isolation.spawning import OWN
-from headgate.lab.limits import weightless
 from headgate.planning import candidates
 from headgate.planning.candidates import tasks_on
 from headgate.policies import Policy
@@ -219,8 +218,6 @@ class LiveHub:
             self._loop.call_soon(self._live_runs.event, run, "note" if share.here else "warning", str(share))
         for text in self._missing_gpus(submission):
             self._loop.call_soon(self._live_runs.event, run, "warning", text)
-        if text := weightless(submission.nodes, {job.priority for job in submission.jobs}, self._node.cores):
-            self._loop.call_soon(self._live_runs.event, run, "note", text)
         if missed := _out_of_reach(submission):
             self._loop.call_soon(self._live_runs.event, run, "warning", missed)
         if guests := _emulated_guests(submission):

@@ -41,13 +41,13 @@ class CgroupsV1(Cgroups):
     def make_group(self, folder: Path) -> None:
         super().make_group(folder)
         if folder == self._group("cpuset"):
-            for write in _inherit_cpuset(folder):
+            for write in inherit_cpuset(folder):
                 write.path.write_text(write.text)
 
     def setup(self, folder: Path) -> Sequence[Write]:
         """A cpuset is born without cores and memory nodes, and nothing may enter it until it has some. A disk rate
         holds for a cgroup alone: that of a place has to be passed on to what is below it."""
-        writes = _inherit_cpuset(folder) if folder == self.folders.get("cpuset") else []
+        writes = inherit_cpuset(folder) if folder == self.folders.get("cpuset") else []
         if folder == self.folders.get("blkio"):
             writes += [
                 Write(folder / name, f"{disk} {rate}")
@@ -211,7 +211,8 @@ def cores_above(folder: Path) -> float:
     return least
 
 
-def _inherit_cpuset(folder: Path) -> list[Write]:
+def inherit_cpuset(folder: Path) -> list[Write]:
+    """What gives a new cpuset the cores and memory nodes of those above it."""
     return [
         Write(folder / name, text)
         for name in ("cpuset.cpus", "cpuset.mems")

@@ -97,6 +97,8 @@ class ProcessIsolation(Isolation):
             try:
                 enclosure.admit(child.pid)
                 enclosure.apply(share)
+                if launch.place is not None and launch.place.cpus and "cpuset" not in launch.place.cgroups:
+                    enclosure.pin(frozenset(launch.place.cpus))
                 box = self.box_class(launch.task, child, enclosure, self.mode, floor, _where(launch))
                 child.release(program)
             except BaseException:

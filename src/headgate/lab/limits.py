@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from headgate import runs
 from headgate.cluster import Node
 from headgate.errors import HeadgateError, IsolationError
 from headgate.isolation import disks
-from headgate.isolation.cgroup_v1 import CgroupsV1
+from headgate.isolation.cgroup_v1 import CgroupsV1, inherit_cpuset
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups, cap_microseconds, read_number
+from headgate.isolation.enclosure import cpu_list
 from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.layout import CGROUPS, CURE, CgroupLayout, find_layout
 from headgate.lab.record import Record
 from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share
+from headgate.telemetry.limits import parse_list
 
-CONTROLLERS = ("cpu", "cpuacct", "memory", "blkio", "io", "unified")
-"""Those that a node has a cgroup of; in others, such as cpuset, its tasks are as on the machine itself."""
+CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "unified")
+"""Those that a node has a cgroup of; in others its tasks are as on the machine itself."""
 SHELL = "shell"
 """Cgroup below a node's for what is run in it by hand: under v2 processes and cgroups must not be side by side."""
 
@@ -28,23 +30,36 @@ WEIGHT_PER_CORE = 10 * WEIGHT_DEFAULT
 """A node is to have its cores as a machine has them, whatever else runs here; what it may not have is left to that."""
 
 
-def weightless(nodes: Sequence[Node], priorities: Collection[float], cpus: float) -> str:
-    """That priorities divide little on nodes of a lab, and what does; empty if they divide, or are all the same.
+def spread(
+    cores: Mapping[str, float], core_of_cpu: Mapping[int, int], claimed: Mapping[int, float]
+) -> dict[str, tuple[int, ...]]:
+    """The CPUs that each node of a lab is to keep to: as many as its cores, rounded up. Empty: all.
 
-    A node's cores are a cap on time of any CPU. Threads on different CPUs use it up alike. Weights count only among
-    those that wait for the same CPU.
+    A node's cap is on the time of all CPUs. Threads on different CPUs use it up alike, whatever they weigh: weights
+    count only among those that wait for the same CPU. So a node gets no more CPUs than it needs, those least claimed
+    first, on cores least claimed. Where some CPU would be claimed beyond its time (three nodes of 0.6 cores on two
+    CPUs), all nodes of the lab have all CPUs, or they could not have what the file says.
 
     Args:
-        cpus: Of this machine.
+        cores: Cores of each node.
+        core_of_cpu: The CPUs that there are, and the core of each.
+        claimed: Cores that nodes of other labs claim, by CPU.
     """
-    few = [node.name for node in nodes if node.place is not None and math.ceil(node.cores) < cpus]
-    if not few or len(priorities) < 2:
-        return ""
-    which = f"node {few[0]} has" if len(few) == 1 else f"nodes {', '.join(few)} have"
-    return (
-        f"{which} fewer cores than this machine has CPUs, as a cap: jobs that keep no more than {cpus:g} threads busy"
-        " use it up alike, whatever their priorities; `share: 1/4` of the job that is to have less holds there"
-    )
+    load = {cpu: claimed.get(cpu, 0.0) for cpu in core_of_cpu}
+    of_core = dict.fromkeys(core_of_cpu.values(), 0.0)
+    for cpu, each in load.items():
+        of_core[core_of_cpu[cpu]] += each
+    found: dict[str, tuple[int, ...]] = {}
+    for node in sorted(cores, key=lambda name: -cores[name]):
+        chosen: list[int] = []
+        count = min(math.ceil(cores[node] - 1e-9), len(load))
+        for _ in range(count):
+            cpu = min(load.keys() - chosen, key=lambda cpu: (load[cpu], of_core[core_of_cpu[cpu]], cpu))
+            load[cpu] += cores[node] / count
+            of_core[core_of_cpu[cpu]] += cores[node] / count
+            chosen.append(cpu)
+        found[node] = tuple(sorted(chosen)) if count < len(load) else ()
+    return found if max(load.values()) <= 1.0 + 1e-9 else dict.fromkeys(cores, ())
 
 
 def find() -> CgroupLayout:
@@ -71,6 +86,9 @@ def make(record: Record, nodes: list[Node], vacate: bool) -> None:
         for folder in cgroups.unique_folders:
             _optional(folder / "memory.oom.group", "0")  # a machine that is out of memory kills a process, not all
             (folder / SHELL).mkdir()
+        if isinstance(cgroups, CgroupsV1) and "cpuset" in cgroups.folders:
+            for write in inherit_cpuset(cgroups.folders["cpuset"] / SHELL):
+                write.path.write_text(write.text)
 
 
 def put(record: Record, node: Node) -> tuple[str, ...]:
@@ -93,13 +111,36 @@ def put(record: Record, node: Node) -> tuple[str, ...]:
         memory_bytes=node.memory_bytes,
         disk_bytes_per_second=disk,
     )
-    notes = cgroups.apply(share)
+    notes = (*cgroups.apply(share), *confine(record, node.name))
     cgroups.weigh_group(WEIGHT_PER_CORE)
     if isinstance(cgroups, CgroupsV1) and cgroups.disk is not None and "blkio" in cgroups.folders:
         # Under v1 a disk rate holds for a cgroup alone, not for those below it.
         for folder in _below(cgroups.folders["blkio"]):
             CgroupsV1({"blkio": folder}, Fallbacks(Cores()), cgroups.disk).apply(Share(disk_bytes_per_second=disk))
     return tuple(f"{node.name}: {note}" for note in notes)
+
+
+def confine(record: Record, node: str) -> tuple[str, ...]:
+    """Let a node keep to its CPUs, its tasks running. A task that was pinned to some of them stays so where it can.
+
+    Returns:
+        What is to be said about it, if anything.
+    """
+    cgroups, cpus = _of(record, node), frozenset(record.nodes[node].cpus) or None
+    folder = cgroups.folders.get("cpuset")
+    if folder is None or not isinstance(cgroups, CgroupsV1):
+        return cgroups.pin(cpus)
+    # Under v1 a cpuset is within the one above at any time.
+    [write] = cgroups.pin_writes(cpus) or ()
+    within = parse_list(write.text)
+    files = [each / write.path.name for each in (*_below(folder), folder)]
+    had = {file: parse_list(file.read_text()) for file in files}
+    for file in reversed(files):
+        file.write_text(cpu_list(had[file] | within))
+    for file in files:
+        pinned = had[file] & within if had[file] != had[write.path] else within
+        file.write_text(cpu_list(pinned or within))
+    return ()
 
 
 def lower_caps(cpu: Path, cores: float) -> None:
@@ -147,7 +188,10 @@ def remove(record: Record, node: str) -> None:
 
 def enter(record: Record, node: str) -> None:
     """Put this process into the cgroups of a node."""
-    for name, folder in record.cgroups(node).items():
+    cgroups = record.cgroups(node)
+    if "cpuset" not in cgroups and (cpus := record.nodes[node].cpus):
+        os.sched_setaffinity(0, cpus)
+    for name, folder in cgroups.items():
         # Under v1 the node's disk rate holds for those in its own folder.
         (folder / ("." if name == "blkio" else SHELL) / "cgroup.procs").write_text(str(os.getpid()))
 

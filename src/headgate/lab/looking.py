@@ -27,6 +27,7 @@ class NodeStatus:
         memory_bytes: Memory in use, page cache not counted.
         bytes_in: Received, bytes a second.
         bytes_out: Sent, bytes a second.
+        cpus: The CPUs of this machine that it keeps to; empty: all.
     """
 
     lab: str
@@ -37,6 +38,7 @@ class NodeStatus:
     memory_bytes: int
     bytes_in: float
     bytes_out: float
+    cpus: tuple[int, ...] = ()
 
 
 def nodes(lab: str | None = None) -> Cluster:
@@ -92,6 +94,7 @@ def status(lab: str | None = None) -> tuple[NodeStatus, ...]:
                 memory_bytes=limits.used(known, name)[1],
                 bytes_in=max(0, after[0] - before[0]) / took,
                 bytes_out=max(0, after[1] - before[1]) / took,
+                cpus=made.cpus,
             )
         )
     return tuple(found)

@@ -13,6 +13,7 @@ from headgate import clusterfile
 from headgate.cluster import Node
 from headgate.clusterfile import ClusterFile
 from headgate.errors import HeadgateError, StorageError, UsageError
+from headgate.isolation.enclosure import cpu_list
 from headgate.isolation.processes import boot_id
 from headgate.lab import inhabitants, limits, network, record, tools
 from headgate.lab.record import Made, Record
@@ -99,17 +100,25 @@ def change(node: str, values: Mapping[str, object], plugged: bool | None = None)
         if after.cores > before.node.cores:
             others = [made.node.cores for other, made in lab.nodes.items() if other != name]
             _check_cores(lab.name, [*others, after.cores], lab.oversubscribe)
-        made = Made(after, "setting", before.plugged if plugged is None else plugged)
-        record.write(lab.with_nodes({name: made}))
+        cpus = _cpus(lab.name, {**{other: made.node for other, made in lab.nodes.items()}, name: after})
+        there = {other: made for other, made in lab.nodes.items() if made.stage != "making"}
+        moved = {other: replace(made, cpus=cpus[other]) for other, made in there.items() if made.cpus != cpus[other]}
+        made = Made(after, "setting", before.plugged if plugged is None else plugged, cpus[name])
         try:
-            _set(lab, made)
+            _change(lab.with_nodes({**moved, name: made}), moved, made)
         except HeadgateError:
-            record.write(lab.with_nodes({name: replace(before, stage="setting")}))
-            _set(lab, before)
-            record.write(lab.with_nodes({name: before}))
+            _change(lab.with_nodes({name: replace(before, stage="setting")}), moved, before)
+            record.write(lab)
             raise
-        record.write(lab.with_nodes({name: replace(made, stage="ready")}))
+        record.write(lab.with_nodes({**moved, name: replace(made, stage="ready")}))
         return after
+
+
+def _change(lab: Record, confined: Iterable[str], made: Made) -> None:
+    record.write(lab)
+    _set(lab, made)
+    for node in confined:
+        limits.confine(lab, node)
 
 
 def _bring_up(file: ClusterFile) -> LabChanges:
@@ -136,17 +145,21 @@ def _bring_up(file: ClusterFile) -> LabChanges:
     }
     gone = [name for name in _found(before) if name not in kept]
     new = [node for name, node in wanted.items() if name not in kept]
-    altered = [node for name, node in wanted.items() if name in kept and kept[name] != Made(node, "ready")]
+    cpus = _cpus(file.name, wanted)
+    ready = {name: Made(node, "ready", cpus=cpus[name]) for name, node in wanted.items()}
+    altered = [node for name, node in wanted.items() if name in kept and kept[name] != ready[name]]
     changes += [f"{name}: removed" for name in gone if name not in wanted]
     changes += [f"{node.name}: made" for node in new]
-    changes += [f"{node.name}: {_difference(kept[node.name], node)}" for node in altered]
+    changes += [f"{node.name}: {_difference(kept[node.name], ready[node.name])}" for node in altered]
     if not changes and list(before.nodes) == list(wanted) and before.oversubscribe == file.oversubscribe:
         return LabChanges(file.name, ())
     stages = {node.name: "making" for node in new} | {node.name: "setting" for node in altered}
     lab = replace(
         before,
         oversubscribe=file.oversubscribe,
-        nodes={name: Made(node, cast(record.Stage, stages.get(name, "ready"))) for name, node in wanted.items()},
+        nodes={
+            name: replace(each, stage=cast(record.Stage, stages.get(name, "ready"))) for name, each in ready.items()
+        },
     )
     record.write(lab)
     _remove(before, gone)
@@ -157,8 +170,20 @@ def _bring_up(file: ClusterFile) -> LabChanges:
         changes += limits.put(lab, node)
     for node in altered:
         changes += _set(lab, Made(node))
-    record.write(replace(lab, complete=True, nodes={name: Made(node, "ready") for name, node in wanted.items()}))
+    record.write(replace(lab, complete=True, nodes=ready))
     return LabChanges(file.name, tuple(changes))
+
+
+def _cpus(lab: str, nodes: Mapping[str, Node]) -> dict[str, tuple[int, ...]]:
+    """The CPUs that each node of a lab is to keep to, beside those of other labs."""
+    core_of_cpu = machine.core_of_cpu()
+    claimed = dict.fromkeys(core_of_cpu, 0.0)
+    others = [known for other in record.names() if other != lab and (known := record.read(other)) is not None]
+    for made in (made for other in others for made in other.nodes.values()):
+        among = made.cpus or tuple(core_of_cpu)
+        for cpu in claimed.keys() & set(among):
+            claimed[cpu] += made.node.cores / len(among)
+    return limits.spread({name: node.cores for name, node in nodes.items()}, core_of_cpu, claimed)
 
 
 def _set(lab: Record, made: Made) -> tuple[str, ...]:
@@ -272,8 +297,8 @@ def _check_cores(lab: str, cores: Iterable[float], oversubscribe: bool) -> None:
         )
 
 
-def _difference(made: Made, node: Node) -> str:
-    was = made.node
+def _difference(made: Made, wanted: Made) -> str:
+    was, node = made.node, wanted.node
     said = []
     if was.cores != node.cores:
         said.append(f"cores {was.cores:g} -> {node.cores:g}")
@@ -285,6 +310,8 @@ def _difference(made: Made, node: Node) -> str:
         said.append(f"disk {_disk(was.disk_bytes_per_second)} -> {_disk(node.disk_bytes_per_second)}")
     if not made.plugged:
         said.append("NIC connected again")
+    if not said and made.cpus != wanted.cpus:
+        said.append(f"CPUs {cpu_list(frozenset(wanted.cpus)) or 'all'}")
     return ", ".join(said) or "set again"
 
 

@@ -34,11 +34,13 @@ class Made:
         node: What it is meant to be; without a place.
         stage: `making`: nobody knows what of it is there. `setting`: it is there, and its limits may be others.
         plugged: Whether its NIC is connected.
+        cpus: The CPUs of this machine that it keeps to; empty: all.
     """
 
     node: Node
     stage: Stage = "making"
     plugged: bool = True
+    cpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Record:
             hostname=node,
             hosts=str(self.hosts),
             cgroups={controller: str(folder) for controller, folder in self.cgroups(node).items()},
+            cpus=self.nodes[node].cpus if node in self.nodes else (),
         )
 
 
@@ -234,4 +237,5 @@ def _made(data: dict[str, object]) -> Made:
     node = dict(data["node"])  # type: ignore[call-overload]
     node |= {"gpus": tuple(Gpu(**gpu) for gpu in node["gpus"]), "nics": (), "disks": (), "place": None}
     node["gpu_link"] = GpuLink(**link) if (link := node.get("gpu_link")) else None
-    return Made(Node(**node), data["stage"], data["plugged"])  # type: ignore[arg-type]
+    cpus = tuple(data.get("cpus", ()))  # type: ignore[arg-type, var-annotated]
+    return Made(Node(**node), data["stage"], data["plugged"], cpus)  # type: ignore[arg-type]

@@ -179,16 +179,21 @@ def describe(root: Path = Path("/")) -> Node:
     )
 
 
+def core_of_cpu(root: Path = Path("/")) -> dict[int, int]:
+    """The core that each CPU which may be used belongs to, by the number of the core's first CPU."""
+    folder = root / "sys/devices/system/cpu"
+    # Without topology files (some containers and ARM boards) each CPU stands for a core.
+    return {
+        cpu: min(limits.parse_list(content(folder / f"cpu{cpu}/topology/thread_siblings_list")), default=cpu)
+        for cpu in limits.allowed_cpus(root)
+    }
+
+
 def topology(root: Path = Path("/")) -> Topology:
     """The CPUs that may be used, from /proc and /sys below `root`."""
     allowed = limits.allowed_cpus(root)
     folder = root / "sys/devices/system/cpu"
     online = limits.parse_list(content(folder / "online")) or allowed
-    cores = set()
-    for cpu in allowed:
-        # Without topology files (some containers and ARM boards) each CPU stands for a core.
-        siblings = limits.parse_list(content(folder / f"cpu{cpu}/topology/thread_siblings_list"))
-        cores.add(min(siblings, default=cpu))
     nodes = 0
     for path in sorted((root / "sys/devices/system/node").glob("node[0-9]*")):
         if limits.parse_list(content(path / "cpulist")) & allowed:  # a node may have memory only
@@ -197,7 +202,7 @@ def topology(root: Path = Path("/")) -> Topology:
         model=_cpu_model(root),
         online=len(online),
         allowed=len(allowed),
-        physical=len(cores),
+        physical=len(set(core_of_cpu(root).values())),
         numa_nodes=max(1, nodes),
     )
 
