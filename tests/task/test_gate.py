@@ -81,10 +81,19 @@ def test_what_a_step_waits_for_its_turn_is_told_and_no_other_wait(
     told = Asides()
     monkeypatch.setattr(gate_module, "asides", told)
     sent: list[dict[str, object]] = []
-    engine = Engine(fraction=0.25)
-    steps(engine, gate_of(engine), 20, 0.1)
+    engine = Engine(cores=0.5)
+    steps(engine, gate_of(engine), 20, 0.1, cpu=0.1)
+    engine = Engine(paused=True)
+    steps(engine, gate_of(engine), 3, 0.1)
     told.tell(sent.append, now=True)
     assert sent == []
+    # A part of a GPU's time where no file is shared, as on a node of Ray.
+    engine = Engine(fraction=0.25)
+    gate = gate_of(engine)
+    steps(engine, gate, 20, 0.1)
+    told.tell(sent.append, now=True)
+    assert sent.pop() == {"type": "asides", "seconds": {"turns": pytest.approx(gate.held)}}
+    assert gate.held > 1.0
     engine.gate = Grant(0.25, turns=(str(tmp_path / "turn"),))
     gate = gate_of(engine)
     # The first round is spent, and another has the turn for a while.

@@ -29,7 +29,7 @@ class Asides:
 
     def add(self, name: str, seconds: float) -> None:
         """So many more seconds went into `garbage-collection`, `evaluation` or `saving`,
-        or into waiting for its `turns` on a GPU."""
+        or into waiting for its `turns`, its part of the time of a GPU."""
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def watch_garbage(self) -> None:

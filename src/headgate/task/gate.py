@@ -69,7 +69,7 @@ class Gate:
         self._hold()
         held = self._clock() - began
         self.held += held
-        if self._grant is not None and self._grant.turns:
+        if self._grant is not None and not self._grant.cores and not self._grant.paused:
             asides.add("turns", held)
 
     def pause(self) -> None:
