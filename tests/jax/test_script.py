@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,28 @@ def test_a_step_is_told_that_is_part_of_a_state_which_is_gone(attempt: Attemptin
             step.delete()  # as a donation does
 
     assert attempt(training).of("progress")[-1]["step"] == 20
+
+
+@pytest.mark.parametrize("every", [1, 10])
+@pytest.mark.parametrize("number", [int, jnp.int32])
+def test_steps_are_measured_one_by_one_however_seldom_they_are_reported(
+    attempt: Attempting, every: int, number: Callable[[int], Any]
+) -> None:
+    began: list[float] = []
+
+    def training(at_step: trainings.AtStep) -> None:
+        hg.init()
+        for _ in hg.epochs(1):
+            for step in range(1, 10 * every + 1):
+                time.sleep(0.002)  # what is measured
+                if step % every == 0:
+                    began.append(time.perf_counter())
+                    hg.report(loss=1.0, step=number(step))
+
+    told = attempt(training).of("spans")
+    whole = (began[-1] - began[0]) / (9 * every)
+    assert len(told) == 5
+    assert 0.002 <= sum(message["seconds"] for message in told) / 5 < 2 * whole
 
 
 def test_a_loss_that_is_not_a_number_is_told_as_such(attempt: Attempting) -> None:

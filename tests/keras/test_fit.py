@@ -54,6 +54,14 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, s
 
 
 @pytest.mark.timeout(600)
+def test_of_steps_that_keras_does_at_once_each_counts_with_its_samples(start: Start) -> None:
+    script = start("jax", "4", "several")
+    script.finish()
+    last = script.listener.of("progress")[-1]
+    assert (last["step"], last["samples"]) == (4 * STEPS_AN_EPOCH, 4 * 70)
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("backend", "step", "data"),
     [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,30 @@ def test_rates_come_from_the_window_in_which_all_are_warm_and_none_has_ended(tmp
     assert [found["jobs"]["late"][part] for part in ("startup", "elapsed")] == [6.0, 20.0]  # it was handed in at 0
     assert not found["disturbed"]
     assert found["nodes"]["nimbus"]["idle"][0] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("tells", [lambda t: True, lambda t: t % 10 == 0, lambda t: t in (1, 2, 3, 17, 18, 30, 39, 40)])
+def test_however_seldom_a_job_tells_its_steps_its_rate_is_that_of_steps(
+    tmp_path: Path, tells: Callable[[int], bool]
+) -> None:
+    recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0, steps=1.0, tells=tells)})
+    found = measured(tmp_path, ["job"], warm=10)["jobs"]["job"]
+    assert (found["unit"], found["rate"], found["step_seconds"]) == ("steps", pytest.approx(1.0), pytest.approx(1.0))
+    assert found["cpu_seconds_per_step"] == pytest.approx(1.0)
+
+
+def test_where_one_worker_coordinates_all_each_makes_its_part_of_the_steps_that_it_tells(tmp_path: Path) -> None:
+    sends = {"tcp_out": 1000.0, "tcp_in": 500.0}
+    recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0, spans={"step": 0.1}, readings=sends)})
+    plan = {"strategy": "ps", "workers": 2, "servers": 1, "synchronous": False}
+    with sqlite3.connect(tmp_path / "run.sqlite") as store:
+        store.execute(
+            "INSERT INTO tasks SELECT 'job/worker-1', job, node, attempt, pid, started, ended, exit FROM tasks"
+        )
+        store.execute("UPDATE jobs SET plan = ?", [json.dumps(plan)])
+    workers = measured(tmp_path, ["job"], warm=0)["jobs"]["job"]["workers"]
+    assert workers["worker-0"] == pytest.approx({"step_seconds": 0.2, "sent": 200.0, "received": 100.0})
+    assert workers["worker-1"]["step_seconds"] == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(("outside", "stolen"), [(0.3, 0.0), (0.0, 0.3)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.task import ProgressReporter, Saver, StepSpans, Stop, fit_line
-from headgate.task.measured import StepSampling, is_told, is_warm
+from headgate.task.measured import Step, StepMeter, StepSampling, is_told, is_warm
 
 
 def ticking(times: list[float]) -> Callable[[], float]:
@@ -173,6 +173,38 @@ def test_the_spans_of_few_of_the_first_steps_are_told_and_of_all_that_are_measur
             told.append(number)
     assert told == [3, 4, 5, 6, 7, 50, 51, 100, 101, 150, 400, 401, 800, 801, 1200, 1201, 1250, 1251, 1300, 1301]
     assert [number for number in range(1, 5) if is_warm(number)] == [3, 4]
+
+
+@pytest.mark.parametrize("last", [[1, 2, 3, 4, 5, 6], [10, 20, 30, 40, 50, 60], [3, 4, 9, 30, 31, 60]])
+def test_however_many_steps_a_script_reports_at_once_those_that_are_measured_are_single(last: list[int]) -> None:
+    found: list[Step] = []
+    clock = Clock()
+    meter = StepMeter(found.append, lambda done: None, clock=clock)
+    for before, number in zip([0, *last], last, strict=False):
+        meter.begin(None)
+        clock.now += 0.25 * (number - before)
+        meter.mark("compute")
+        clock.now += 0.5 * (number - before)
+        meter.samples = 8 * (number - before)
+        meter.end(None, told=number)
+    assert [each.spans for each in found[1:]] == [{"other": 0.25, "compute": 0.5}] * 5
+    assert [each.begins["compute"] for each in found[1:]] == [0.25] * 5
+    assert [each.samples for each in found[1:]] == [8] * 5
+
+
+def test_what_is_reported_after_an_epoch_of_several_steps_is_not_measured() -> None:
+    found: list[Step] = []
+    clock = Clock()
+    meter = StepMeter(found.append, lambda done: None, clock=clock)
+    for number in (10, 20, 30, 40):
+        meter.begin(None)
+        clock.now += 5.0
+        if number == 30:  # an epoch ends with step 25
+            meter.drop()
+            meter.begin(None)
+        clock.now += 5.0
+        meter.end(None, told=number)
+    assert [(each.number, each.seconds) for each in found] == [(1, 10.0), (2, 1.0), (4, 1.0)]
 
 
 def saving(told: list[dict[str, object]], clock: Callable[[], float], folder: str | None) -> Saver:

@@ -120,7 +120,8 @@ def report(loss: Any = None, step: int | None = None, *, state: Any = None, **me
 
     Args:
         loss: Loss of the batch, as the step returned it: Headgate does not wait for it.
-        step: Number of the step; by default the reports with a loss or a state are counted.
+        step: Number of the step; by default the reports with a loss or a state are counted. A script that reports every
+            tenth step has to give it.
         state: What `prepare` returned, as the step left it, in the same form. Not needed for Flax NNX objects.
         **metrics: Numbers, for example `accuracy=right / total`.
     """

@@ -164,10 +164,12 @@ class Session(TaskSession):
             self._progress.report(loss, metrics)  # which says so
             return
         done = (loss, metrics, state)
+        if isinstance(step, jax.Array):
+            step = step.copy()  # part of a state whose memory the next step may need
         if loss is not None or state is not None:
             self.steps += 1
             self._fed = False
-            self.meter.end(done)
+            self.meter.end(done, told=step)
         if state is not None:
             if self._trained is None:
                 raise RuntimeError("report(state=...) before prepare(): prepare the state first")
@@ -175,8 +177,6 @@ class Session(TaskSession):
         self._done = self._passes.done()
         if self._dealt:
             self._samples, self._dealt = (self._samples or 0) + self._dealt, 0
-        if isinstance(step, jax.Array):
-            step = step.copy()  # part of a state whose memory the next step may need
         self._reports.append(_Report(self.steps, step, self._epoch, self._samples, loss, metrics))
         self._tell()
         if self.profiling and self.meter.steps >= FIRST_STEPS:

@@ -115,7 +115,8 @@ def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
     Args:
         loss: Loss of the batch, a tensor or a number. It counts one step of a loop of the script's own. None: report
             only metrics.
-        step: Number of the step. By default Headgate counts the reports with a loss.
+        step: Number of the step. By default Headgate counts the reports with a loss. A script that reports every tenth
+            step has to give it.
         **metrics: Numbers, for example `accuracy=0.97`.
     """
     session = _session if _joined else _join()

@@ -200,7 +200,8 @@ class Fitting:
             if not batches:
                 return self._inner(*args)
             held = iter(batches) if self._backend == "jax" else batches
-            return self._run(tuple(state), held, batches[0] if len(batches) == 1 else None, _size(batches))
+            one = batches[0] if len(batches) == 1 else None
+            return self._run(tuple(state), held, one, _size(batches), count=len(batches))
         if not Feeder.fits(source):
             if Feeder.reads(source):
                 self._session.costs.reads_inside()
@@ -223,7 +224,16 @@ class Fitting:
             return self._inner(source)
         return self._run((), feeder.holding(batch), batch, backends.size_of(batch), feeder)
 
-    def _run(self, state: tuple[Any, ...], source: Any, batch: Any, samples: int | None, feeder: Any = None) -> Any:
+    def _run(
+        self,
+        state: tuple[Any, ...],
+        source: Any,
+        batch: Any,
+        samples: int | None,
+        feeder: Any = None,
+        count: int | None = None,
+    ) -> Any:
+        """Have Keras do `count` steps; None: as many as it does at once."""
         session = self._session
         if self._skip:
             return self._skipping(state)
@@ -250,7 +260,7 @@ class Fitting:
         session.logs = logs = dict(logs) if isinstance(logs, Mapping) else {}
         if samples and self._samples_left is not None:
             self._samples_left -= samples
-        session.stepped(samples, logs, self._at_once())
+        session.stepped(samples, logs, count or self._at_once())
         return outputs
 
     def _skipping(self, state: tuple[Any, ...]) -> Any:

@@ -125,7 +125,7 @@ class Session(TaskSession):
             self._progress.samples = (self._progress.samples or 0) + samples
         self.steps += count
         self.meter.samples = samples
-        self.meter.end(None)
+        self.meter.end(None, count)
         self._begun = False
         self._progress.step, self._progress.said = self.steps, None
         self._progress.epoch_so_far(*_parted(logs))
@@ -167,7 +167,7 @@ class Session(TaskSession):
             self._progress.report(loss, metrics)  # which says what is wrong with one that is traced
             return
         self.steps += 1
-        self.meter.end(loss)
+        self.meter.end(loss, told=step)
         self._progress.step, self._progress.said = self.steps, step
         self._progress.report(loss, metrics)
         self._turn(loss)

@@ -4,6 +4,7 @@ and elapsed time apart."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from headgate import runs
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.analysis.own_causes import evaluations
+from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import EMPTY, Array, Signal
 from headgate.errors import HeadgateError, StorageError
 from headgate.reports import explained
@@ -170,7 +172,7 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
         "cpu_seconds_per_step": used.mean * (end - start) / done if used.mean is not None else None,
         "memory_peak_bytes": job.memory_peak_bytes,
         "loss": float(known[-1]) if len(known) else None,
-        "workers": {task.name: _worker(task, start, end) for task in job.tasks if task.is_worker},
+        "workers": _workers(job, start, end),
         **_model(job.profile or {}),
         "verdict": told["verdict"]["name"],
         "why": told["verdict"]["why"],
@@ -179,10 +181,21 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
     }
 
 
-def _worker(task: RecordedTask, start: float, end: float) -> dict[str, float | None]:
-    """Of its sampled steps: seconds, and bytes that came and went, by the library's count or the kernel's, whichever is
-    more. The library's lacks what sparse gradients move without servers, and the kernel's what a short window has."""
-    told = task.division
+def _workers(job: RecordedJob, start: float, end: float) -> dict[str, dict[str, float | None]]:
+    """Of each worker's sampled steps: seconds, and bytes that came and went. Where workers do not wait for each other
+    and one coordinates all, it tells their steps together: each makes its part of them."""
+    workers = [task for task in job.tasks if task.is_worker]
+    told = [task.division for task in workers if task.division is not None]
+    coordinated = len(workers) > 1 and len(told) == 1 and not (job.plan or {}).get("synchronous", True)
+    if not coordinated:
+        return {task.name: _worker(task, task.division, start, end) for task in workers}
+    own = replace(told[0], step_seconds=told[0].step_seconds * len(workers))
+    return {task.name: _worker(task, own, start, end) for task in workers}
+
+
+def _worker(task: RecordedTask, told: StepBreakdown | None, start: float, end: float) -> dict[str, float | None]:
+    """Bytes are those of the library's count or the kernel's, whichever is more: the library's lacks what sparse
+    gradients move without servers, and the kernel's what a short window has."""
     if told is None:
         return {"step_seconds": None, "received": None, "sent": None}
     rates = (_inside(task.signal(column), [(start, end)]).mean for column in _CONNECTIONS)
@@ -196,11 +209,11 @@ def _worker(task: RecordedTask, start: float, end: float) -> dict[str, float | N
 
 def _model(profile: Mapping[str, Any]) -> dict[str, float | None]:
     """Samples of a batch, bytes of its parameters, and of those that it uses: rows of tables that it does not touch are
-    left out. Rows of tables on servers are not known."""
+    left out. Rows of tables on servers are not known, nor what tables there are in other frameworks than PyTorch."""
     dense, tables, sparse = (float(profile.get(f"{each}_bytes") or 0.0) for each in ("dense", "dense_table", "sparse"))
     rows, part, batch = (profile.get(each) for each in ("sparse_bytes_per_sample", "dense_table_touched", "batch"))
     touched = dense - tables + tables * (part if part is not None else 1.0) + (rows or 0.0) * (batch or 0)
-    known = rows is not None or not sparse
+    known = profile.get("dense_table_bytes") is not None and (rows is not None or not sparse)
     return {"batch": batch, "model_bytes": dense + sparse or None, "touched_bytes": (known and touched) or None}
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log
 from statistics import fmean, median, quantiles
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 from headgate.task.core_wait import CALM
 from headgate.task.fit import fit_line
+from headgate.task.progress import whole
 from headgate.task.spans import StepSpans
 
 FIRST_STEPS = 20
@@ -57,10 +58,10 @@ _Measured = TypeVar("_Measured", Timing, Read)
 
 @dataclass
 class Step:
-    """A measured step of a framework that does not part forward from backward.
+    """A measured step of a framework that does not part forward from backward; of several at once their mean.
 
     Args:
-        number: Counts the steps of this process, from 1.
+        number: Counts what this process measured, from 1.
         samples: Samples that this worker computed; None where that is not known.
         spans: Seconds by span: `input` (reading and placing a batch), `compute` (from there until the step's results
             are there: forward, backward, exchange and optimizer are one program), `other`; or all of it as `step`,
@@ -142,25 +143,33 @@ class StepMeter:
     """Times the steps of a framework that does not part forward from backward, as of `StepSampling`. Other steps cost a
     comparison a mark, and are not waited for.
 
+    A script may tell of several steps at once, as one that reports every tenth. Then what is measured is their mean.
+
     Args:
         deliver: Takes each measured step.
         wait: Waits for what a step computes.
         every_step: Sample all steps.
+        clock: Seconds, never going back.
 
     Attributes:
-        steps: Steps that ended so far.
+        steps: How often steps ended so far.
         sampled: Whether the running step is measured.
         samples: Samples of the running step, where known.
     """
 
     def __init__(
-        self, deliver: Callable[[Step], None], wait: Callable[[Any], object], every_step: bool = False
+        self,
+        deliver: Callable[[Step], None],
+        wait: Callable[[Any], object],
+        every_step: bool = False,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._deliver = deliver
         self._wait = wait
         self._sampling = StepSampling(every_step)
-        self._spans = StepSpans()
-        self._open = self._waited = False
+        self._spans = StepSpans(clock)
+        self._open = self._waited = self._dropped = False
+        self._told: Any = None
         self.steps = 0
         self.sampled = False
         self.samples: int | None = None
@@ -183,23 +192,38 @@ class StepMeter:
         if self.sampled:
             self._spans.enter(name)
 
-    def end(self, done: Any) -> None:
-        """The running step is over, once `done` is there."""
+    def end(self, done: Any, steps: int = 1, told: Any = None) -> None:
+        """The running step is over, once `done` is there.
+
+        Args:
+            steps: How many steps were done since `begin`.
+            told: The script's own number of the last of them, which may be a tensor; None: it gives none. By its growth
+                the steps are counted.
+        """
+        before, self._told = self._told, told
         if not self._open:
             return
         self.steps += 1
-        self._waited, samples = self.sampled, self.samples
+        self._waited, samples, dropped = self.sampled, self.samples, self._dropped
         self.drop()
-        if self._waited:
-            self._wait(done)
-            spans, begins = self._spans.end(), self._spans.begins
-            if list(spans) == ["other"]:  # nothing tells its parts
-                spans, begins = {"step": spans["other"]}, {"step": begins["other"]}
-            self._deliver(Step(self.steps, samples, spans, begins))
+        self._dropped = False
+        if not self._waited:
+            return
+        self._wait(done)
+        spans, begins = self._spans.end(), self._spans.begins
+        if told is not None and before is not None:
+            steps = max(whole(told, 0) - whole(before, 0), 1)
+            if dropped and steps > 1:  # some of them were done before `begin`
+                return
+        if list(spans) == ["other"]:  # nothing tells its parts
+            spans, begins = {"step": spans["other"]}, {"step": begins["other"]}
+        spans, begins = ({name: each / steps for name, each in some.items()} for some in (spans, begins))
+        self._deliver(Step(self.steps, samples and samples // steps, spans, begins))
 
     def drop(self) -> None:
         """What runs is no step: an epoch ends in it."""
         self._open = self.sampled = False
+        self._dropped = True
 
 
 def are_calm(timings: Iterable[Timing]) -> bool:
