@@ -23,12 +23,11 @@ from headgate.identifiers import (
 TASK = TaskId("20261121-0930/cnn/server-12")
 
 
-def test_a_task_has_its_run_its_job_its_role_and_its_index() -> None:
-    assert (TASK.run, TASK.job, TASK.name, TASK.role, TASK.index) == (
+def test_a_task_has_its_run_its_job_its_name_and_its_index() -> None:
+    assert (TASK.run, TASK.job, TASK.name, TASK.index) == (
         "20261121-0930",
         JobId("20261121-0930/cnn"),
         TaskName("server-12"),
-        "server",
         12,
     )
     assert (TASK.job.run, TASK.job.name) == ("20261121-0930", "cnn")

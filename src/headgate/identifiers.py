@@ -127,11 +127,6 @@ class TaskId(str):
         return TaskName(self.rpartition("/")[2])
 
     @property
-    def role(self) -> str:
-        """`worker`, `server` or `evaluator`."""
-        return self.name.role
-
-    @property
     def index(self) -> int:  # type: ignore[override]
         """From 0.
 

@@ -43,12 +43,10 @@ class Choice:
 
     Args:
         why: One line; empty where there was nothing to choose.
-        prediction: What the plan is expected to bring; None: not known.
     """
 
     plan: Plan
     why: str = ""
-    prediction: Prediction | None = None
 
 
 def has_choice(cluster: Cluster, job: Job) -> bool:
@@ -182,7 +180,7 @@ def _best(asked: _Informed, cluster: Cluster, used: Collection[str], measured_on
     free = len(cluster.nodes) - len({node.name for node in cluster.nodes} & set(used))
     if used and free < len(cluster.nodes):
         why += f"; {free} of {len(cluster.nodes)} nodes were free"
-    return Choice(found.best.plan, why, found.best)
+    return Choice(found.best.plan, why)
 
 
 def _divided(
@@ -198,7 +196,6 @@ def _divided(
             each.plan,
             f"{expected(each)}{grown(of.job, of.profile, each.plan)}; {part:.0%} {beside}"
             f"{_caveats(of.job, of.profile)}",
-            each,
         )
         for of, each, part in zip(asked, division.predictions, division.normalised)
     ]

@@ -127,8 +127,6 @@ class Features:
         to_servers: Copies of the model each way through the busiest NIC of a node with servers, in units of the
             fastest NIC.
         to_workers: The same of a node without servers.
-        pushed: Copies of the model that a worker pushes in a step: less than 1 where sparse layers move only rows that
-            are used.
         handled: Copies of the model that a worker's cores send and receive in a step, each way; rows by their cost.
         applied: The same that a worker's step asks of servers.
         server_cores: Cores of the slowest server; 1 where nobody said.
@@ -159,7 +157,6 @@ class Features:
     nodes: Floats
     to_servers: Floats
     to_workers: Floats
-    pushed: Floats
     handled: Floats
     applied: Floats
     server_cores: Floats
@@ -234,7 +231,6 @@ def features(space: Sequence[Plan], cluster: Cluster | None, batch: float, known
         nodes=on_nodes,
         to_servers=to_servers * pushed,
         to_workers=to_workers * pushed,
-        pushed=pushed,
         handled=known.handled(sparse, workers, servers, on_nodes, (hosts * counts).max(1) > 0),
         applied=known.dense + sparse * known.rows[1],
         server_cores=server_cores,

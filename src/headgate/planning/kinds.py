@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headgate.cluster import Node
@@ -34,21 +34,15 @@ def name_of(node: Node) -> str:
     return node.kind or f"{gpus or node.cpu_model} {node.core_gflops or ''}".strip()
 
 
-def kinds(nodes: Sequence[Node], used: Collection[str] = ()) -> tuple[NodeKind, ...]:
-    """The kinds of nodes, those first whose first node comes first.
-
-    Args:
-        nodes: All of them.
-        used: Names of nodes that are left out: others use them.
-    """
+def kinds(nodes: Sequence[Node]) -> tuple[NodeKind, ...]:
+    """The kinds of nodes, those first whose first node comes first."""
     found: dict[object, list[Node]] = {}
     for node in nodes:
         gpus = tuple((gpu.name, gpu.memory_bytes) for gpu in node.gpus)
         memory = f"{node.memory_bytes:.1e}"  # machines that are alike report a little less or more of it
         key = (node.kind, node.cores, memory, node.core_gflops, node.nic_bytes_per_second, gpus, node.gpu_link)
         core = (node.cpu_model, node.core_convolution_gflops, node.core_copy_bytes_per_second)
-        if node.name not in used:
-            found.setdefault((*key, *core), []).append(node)
+        found.setdefault((*key, *core), []).append(node)
     return tuple(
         NodeKind(name_of(alike[0]), min(alike, key=lambda node: node.memory_bytes), tuple(node.name for node in alike))
         for alike in found.values()

@@ -33,13 +33,11 @@ class Costed:
         throughput: Samples a second; 0 where a layout cannot be.
         nodes: Nodes that it takes.
         tasks: Workers and servers.
-        batches: Most samples of a step of each worker of a pattern.
     """
 
     throughput: Floats
     nodes: Indices
     tasks: Indices
-    batches: Floats
 
 
 class Space:
@@ -115,7 +113,7 @@ class Space:
             whole = np.full(at.size, float(batch)) * (total[at] if self.costs.grows else 1)
             of = self._features(rows[at], batches[at], cores[at], whole, mode)
             throughput[at] = physics.seconds(self.costs.prior.mean, of).throughput
-        return Costed(throughput, nodes, tasks, batches)
+        return Costed(throughput, nodes, tasks)
 
     def _cores(self, tasks: Indices) -> Floats:
         """Cores of each worker of a pattern, (layouts, patterns)."""
@@ -227,7 +225,6 @@ class Space:
             nodes=nodes,
             to_servers=np.where(serves, load, 0.0).max(1) * pushed,
             to_workers=np.where(serves, 0.0, load).max(1) * pushed,
-            pushed=pushed,
             handled=known.handled(sparse, workers, servers, nodes, (rows * works * ~self.on_gpu).max(1) > 0),
             applied=known.dense + sparse * known.rows[1],
             server_cores=self._server_cores(there & serves, stated),

@@ -109,7 +109,7 @@ class PublishedFlowCon(Policy):
             self._period *= 2.0
             return self._lift()
         total = sum(growth.values())
-        return self._limit(growth, total, int(cores), cores) if total > 0.0 else {}
+        return self._limit(growth, total, cores) if total > 0.0 else {}
 
     def _growth(self, now: float, cores: float, job: _Container, anew: bool) -> float:
         """Growth efficiency, of the machine's CPU."""
@@ -127,9 +127,7 @@ class PublishedFlowCon(Policy):
             job.limit = None
         return {id: (Share(cpu_cap_cores=UNLIMITED), "all jobs are completing") for id, _ in limited}
 
-    def _limit(
-        self, growth: dict[JobId, float], total: float, whole: int, cores: float
-    ) -> dict[JobId, tuple[Share, str]]:
+    def _limit(self, growth: dict[JobId, float], total: float, cores: float) -> dict[JobId, tuple[Share, str]]:
         shares: dict[JobId, tuple[Share, str]] = {}
         count = len(self._jobs)
         least = 1.0 / ((1.0 + 1.0 / count) * count)

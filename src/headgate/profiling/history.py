@@ -29,13 +29,11 @@ _IDLE = 0.1  # of a node's cores: with more of them idle nobody was in the way
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """What a plan brought: samples and seconds of a step, and the run that showed it. Also the part of its nodes' cores
-    that others used, where they left no core idle."""
+    """What a plan brought, in samples a second, and the part of its nodes' cores that others used, where they left no
+    core idle."""
 
     plan: Plan
     throughput: float
-    step_seconds: float
-    run: str
     others: float = 0.0
 
 
@@ -80,7 +78,7 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
                 # Of a job whose steps were not looked at nobody knows whether it wanted more cores than it had.
                 seen = json.loads(row["profile"]).get("source") == "run"
                 others = _others(reader, row["name"], plan, cores) if seen else 0.0
-                yield MeasuredPlan(plan, samples / seconds, seconds, store.parent.name, others)
+                yield MeasuredPlan(plan, samples / seconds, others)
 
 
 def _since(reader: RunReader, job: str) -> float:

@@ -44,10 +44,6 @@ class Figures:
     events: int
     wall_seconds: float
 
-    @property
-    def microseconds_an_event(self) -> float:
-        return self.wall_seconds / max(self.events, 1) * 1e6
-
 
 def figures(outcome: Outcome, speeds: Speeds | None = None) -> Figures:
     """Figures of what a policy made of a trace."""

@@ -49,14 +49,12 @@ class LossReading:
     Attributes:
         over: What it is a mean over: samples, tokens, a sum of weights; None: that is not seen.
         terms: The same of each of its terms.
-        divided: Whether it is a sum that is divided by that.
         elements: How many numbers are summed, of a sum that is divided by a number of Python's; 0: there is none.
         doubt: Why several workers may not come to what one process comes to; empty: nothing speaks for that.
     """
 
     over: float | None = None
     terms: tuple[float, ...] = ()
-    divided: bool = False
     elements: int = 0
     doubt: str = ""
 
@@ -118,7 +116,7 @@ def read(roots: Sequence[torch.Tensor]) -> LossReading:
         doubt = "a sum over the batch is part of it"
     elif seen.others:
         doubt = f"it is made by {seen.others[0]}, and no mean over samples is seen in it"
-    return LossReading(over, tuple(terms), seen.divided, seen.elements, doubt)
+    return LossReading(over, tuple(terms), seen.elements, doubt)
 
 
 def _walk(root: Any, seen: _LossTerms) -> None:

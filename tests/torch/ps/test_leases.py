@@ -111,18 +111,22 @@ def test_whatever_happens_every_batch_is_done_exactly_once(seed: int) -> None:
     holds: dict[str, list[int]] = {name: [] for name in "abcd"}
     done: list[int] = []
     over: set[str] = set()
+    asking: set[str] = set()
     while over != holds.keys():
         worker = luck.choice([name for name in holds if name not in over])
         if luck.random() < 0.02 and len(holds) > 1:
             leases.gone(worker)
             del holds[worker]
+            asking.discard(worker)
         elif holds[worker] and luck.random() < 0.6:
             number = holds[worker].pop()
             leases.done(worker, 0, [number])
             done.append(number)
-        elif not leases.waiting(worker):
+        elif worker not in asking:
             leases.ask(worker, 0)
+            asking.add(worker)
         for name, answer in leases.answers():
+            asking.discard(name)
             if isinstance(answer, int) and answer >= total:
                 leases.ends(0, total)
             elif isinstance(answer, int):

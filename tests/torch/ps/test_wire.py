@@ -76,7 +76,7 @@ class Ends:
 
 
 @pytest.mark.parametrize(("encrypt", "address"), [(True, "127.0.0.1"), (False, "127.0.0.1"), (False, "::1")])
-def test_messages_arrive_as_they_were_sent_and_are_counted(encrypt: bool, address: str, loop: Loop) -> None:
+def test_messages_arrive_as_they_were_sent(encrypt: bool, address: str, loop: Loop) -> None:
     ends = Ends(loop, encrypt, address)
     values = torch.randn(200_000, dtype=torch.float64)
     header = Header(5, 3, 1, 2, 4, 7, 1 << 40, 9, 11, 1 << 35, 1 << 33, 0.5, 1.25, 1 << 34)
@@ -89,8 +89,6 @@ def test_messages_arrive_as_they_were_sent_and_are_counted(encrypt: bool, addres
     message.tensor().add_(1.0)  # is the receiver's own
     loop.call(lambda: ends.server.send(Header(8), b"{}", route=message.route))
     assert ends.arrived(ends.at_worker, 1)[0].json() == {}
-    assert ends.worker.bytes_out == ends.server.bytes_in > 1_600_000
-    assert ends.server.bytes_out == ends.worker.bytes_in
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -123,10 +123,6 @@ class Leases:
                 found.append((worker, answer))
         return found
 
-    def waiting(self, worker: str) -> bool:
-        """Whether a worker waits for an answer."""
-        return worker in self._asking
-
     def positions(self) -> list[tuple[int, int, list[int]]]:
         """Of each epoch that is gone through what is done: its number, under which number all batches are, and which
         others."""

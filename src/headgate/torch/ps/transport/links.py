@@ -92,11 +92,6 @@ class Links:
         link = self._links.get(server)
         return None if link is None else link.member
 
-    def traffic(self, server: int) -> tuple[int, int]:
-        """Bytes received from and sent to the present life of a server."""
-        link = self._links.get(server)
-        return (0, 0) if link is None else (link.socket.bytes_in, link.socket.bytes_out)
-
     def ours(self, server: int, seconds: float) -> float:
         """A time of the server's clock, by ours."""
         link = self._links.get(server)

@@ -128,13 +128,13 @@ class Message(NamedTuple):
         """The first frame as JSON; an empty object where there is none."""
         return json.loads(self.frames[0].bytes) if self.frames else {}
 
-    def tensor(self, index: int = 0) -> torch.Tensor:
-        """The frame of that index as a flat tensor of the header's type, in the memory that it arrived in.
+    def tensor(self) -> torch.Tensor:
+        """The first frame as a flat tensor of the header's type, in the memory that it arrived in.
 
         The memory is the receiver's alone: it may be written to.
         """
         # Small frames lie within the buffer that they were read into, at any address.
-        frame = self.frames[index]
+        frame = self.frames[0]
         data = bytearray(frame.buffer) if len(frame.buffer) < _SMALL_BYTES else frame.buffer
         return torch.frombuffer(data, dtype=DTYPES[self.header.dtype]) if len(data) else torch.empty(0)
 
@@ -147,25 +147,17 @@ def memory(tensor: torch.Tensor) -> memoryview:
 
 
 class Socket:
-    """One end: frames messages, counts their bytes.
-
-    Attributes:
-        bytes_in: Bytes of payload and headers received.
-        bytes_out: The same, sent.
-    """
+    """One end: frames messages."""
 
     def __init__(self, socket: zmq.Socket[bytes], secrets: Mapping[str, Any], routed: bool) -> None:
         self.zmq = socket
         self._token = token(secrets)
         self._routed = routed
-        self.bytes_in = 0
-        self.bytes_out = 0
 
     def send(self, header: Header, *frames: Buffer, route: bytes = b"") -> None:
         """Send a message; returns at once. The memory of a large frame must not change until it was answered."""
         first = _LAYOUT.pack(self._token, *header[:-1], time.monotonic())
         parts: list[Buffer] = [route, first, *frames] if self._routed else [first, *frames]
-        self.bytes_out += len(first) + sum(map(len, frames))
         self.zmq.send_multipart(parts, copy=False)
 
     def receive(self) -> Message | None:
@@ -182,7 +174,6 @@ class Socket:
         mark, *fields = _LAYOUT.unpack(parts[0].buffer)
         if not hmac.compare_digest(mark, self._token):
             return None
-        self.bytes_in += sum(map(len, parts))
         return Message(route, Header(*fields), parts[1:], now)
 
     def close(self) -> None:
