@@ -63,27 +63,27 @@ NO_CGROUP = ("CPU weight: nice stands in, which without root can only go up: no 
         (Share(cpu_weight=100.0), 1.5, True, {"cores": 1.5}),
         (Share(cpu_weight=100.0), 2.0, True, {}),
         (Share(cpu_weight=100.0), 1.5, False, {}),
-        (Share(gpu_fraction=0.25), 1.5, False, {"fraction": 0.25, "turns": ["/turn"]}),
-        (Share(gpu_fraction=0.25), 1.5, True, {"fraction": 0.25, "turns": ["/turn"]}),
+        (Share(gpu_fraction=0.25), 1.5, False, {"fraction": 0.25, "turns": ["gpu-0"]}),
+        (Share(gpu_fraction=0.25), 1.5, True, {"fraction": 0.25, "turns": ["gpu-0"]}),
         (Share(gpu_fraction=UNLIMITED), 2.0, True, {}),
     ],
 )
 def test_a_gate_stands_in_for_what_nothing_else_divides(
     share: Share, entitled: float, boxless: bool, expected: Mapping[str, Any]
 ) -> None:
-    assert gate(share, entitled, 2.0, NO_CGROUP if boxless else (), ["/turn"]) == {"type": "gate", **expected}
+    assert gate(share, entitled, 2.0, NO_CGROUP if boxless else (), ["gpu-0"]) == {"type": "gate", **expected}
 
 
 def test_who_is_held_for_all_takes_turns_on_the_gpus_of_all() -> None:
     gates = [
-        {"type": "gate", "fraction": 0.5, "turns": ["/gpu-1"]},
+        {"type": "gate", "fraction": 0.5, "turns": ["gpu-1"]},
         {"type": "gate", "fraction": 0.3, "turns": []},
         OPEN,
     ]
-    assert strictest([*gates, {**gates[0], "turns": ["/gpu-0", "/gpu-1"]}]) == {
+    assert strictest([*gates, {**gates[0], "turns": ["gpu-0", "gpu-1"]}]) == {
         "type": "gate",
         "fraction": 0.3,
-        "turns": ["/gpu-0", "/gpu-1"],
+        "turns": ["gpu-0", "gpu-1"],
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.dockerd import linked_daemon
+from tests.hub.test_gating import STEPS
 from tests.hub.test_memory_kills import EATS
 from tests.hub.test_memory_kills import JOBS as JOBS_THAT_LOSE_ONE
 from tests.hub.test_stopping import SAVES
@@ -83,6 +84,26 @@ def test_the_same_job_file_gives_the_same_losses_as_on_this_machine(user: Somebo
         assert user.losses(there, name)[-1][0] == user.losses(here, name)[-1][0] == 2 * 16
         losses = [user.log(f"{run}/{name}") for run in (there, here)]
         assert losses[0].count("loss ") == 2 and losses[0] == losses[1]
+
+
+def test_two_jobs_on_one_gpu_of_a_node_take_turns_by_their_priorities(user: Somebody) -> None:
+    limits = "limits: {cores: 0.4}"
+    for name in ("a", "b"):
+        user.write(f"{name}.py", STEPS)
+    user.write("jobs.yaml", f"jobs: [{{script: a.py, priority: 3, {limits}}}, {{script: b.py, {limits}}}]")
+    user.types("run", "--detach", "jobs.yaml", "--policy", "equal", "--nodes", "b", *RAY)
+
+    def steps(job: str) -> int:
+        return int((user.stands(job) or {}).get("step") or 0)
+
+    wait.until(lambda: any(Path("/tmp").glob("headgate-ray-*/turns/gpu-0")), 90, "both step, by turns")
+    before = steps("a"), steps("b")
+    wait.until(lambda: steps("a") + steps("b") > sum(before) + 400, 90, "steps are done")
+    a, b = steps("a") - before[0], steps("b") - before[1]
+    assert a / (a + b) == pytest.approx(0.75, abs=0.07)
+    for name in ("a", "b"):
+        user.types("stop", name)
+        user.sees_state(name, "stopped")
 
 
 def test_workers_on_two_nodes_learn_together(user: Somebody) -> None:

@@ -13,7 +13,7 @@ import pytest
 from headgate.task import Channel, Gate, TaskEnvironment
 from headgate.task import gate as gate_module
 from headgate.task.asides import Asides
-from headgate.task.grants import MOST_HELD_SECONDS, MOST_PAUSED_SECONDS, MOST_WAITED_SECONDS, Grant, Turns
+from headgate.task.grants import MOST_HELD_SECONDS, MOST_PAUSED_SECONDS, MOST_WAITED_SECONDS, TURNS, Grant, Turns
 from headgate.testing import wait
 from headgate.testing.listener import ChannelListener
 
@@ -287,7 +287,7 @@ def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path)
     processes = []
     try:
         for listener in listeners:
-            environment = {"PYTHONPATH": ":".join(sys.path), **listener.environment()}
+            environment = {"PYTHONPATH": ":".join(sys.path), **listener.environment(), TURNS: str(tmp_path)}
             processes.append(subprocess.Popen([sys.executable, "-c", HELD], env=environment))
         for listener in listeners:
             listener.wait_for("progress")
@@ -300,7 +300,7 @@ def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path)
 
         for part in (0.75, 0.3):
             for listener, fraction in zip(listeners, (part, 1.0 - part), strict=True):
-                listener.send({"type": "gate", "fraction": fraction, "turns": [str(tmp_path / "turn")]})
+                listener.send({"type": "gate", "fraction": fraction, "turns": ["turn"]})
             wait.until(partial(are_done, 50, done()), 60, "they have heard of it")
             before = done()
             wait.until(partial(are_done, 300, before), 60, "steps are done")
@@ -349,16 +349,22 @@ def test_a_process_without_a_cgroup_uses_no_more_cores_than_it_is_granted(tmp_pa
     assert told["used"] / told["took"] <= 0.25 + 0.05  # less, where the machine has no more to give
 
 
-def test_a_gate_comes_down_the_channel_and_goes_with_the_engine(tmp_path: Path) -> None:
+def test_a_gate_comes_down_the_channel_and_goes_with_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TURNS, "/turns")
     with ChannelListener(tmp_path, welcome={}) as listener:
         channel = Channel.open(TaskEnvironment.read(listener.environment()), "torch", "2.0", 7)
         wait.until(lambda: channel.welcome)
-        listener.send({"type": "gate", "fraction": 0.25, "turns": ["/x"]})
-        wait.until(lambda: channel.gate == Grant(0.25, turns=("/x",)))
+        listener.send({"type": "gate", "fraction": 0.25, "turns": ["x"]})
+        wait.until(lambda: channel.gate == Grant(0.25, turns=("/turns/x",)))
         listener.send({"type": "gate", "fraction": "much"})
         wait.until(lambda: channel.gate is None)
         listener.send({"type": "gate", "cores": 1.5})
         wait.until(lambda: channel.gate == Grant(1.5, cores=True))
+        monkeypatch.delenv(TURNS)
+        listener.send({"type": "gate", "fraction": 0.5, "turns": ["x"]})
+        wait.until(lambda: channel.gate == Grant(0.5))
         listener.hang_up()
         wait.until(lambda: not channel.connected)
         assert channel.gate is None

@@ -22,6 +22,7 @@ from headgate.isolation.attributes import Attributes
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.jobs import Job, Mount, signal_number
 from headgate.roles import Addresses
+from headgate.task.grants import TURNS
 from headgate.task.observing import VARIABLE as OBSERVE
 
 _THREAD_VARIABLES = (
@@ -176,7 +177,8 @@ def launch(
         mode: `run` or `profile`.
         place: Where on this machine it runs; None: on the machine as it is.
         attributes: Attributes of its process, from the terminal that submitted the job; None: those of the hub.
-        turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: they do not.
+        turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: its engine has one
+            elsewhere, or they take none.
         group: The workers of the attempt, where its job says by which contract they find each other.
         addresses: Where the tasks of the attempt are reached, where its job is made of roles.
         observe: Have its steps seen from outside, as it calls none of Headgate's libraries.
@@ -208,9 +210,10 @@ def launch(
     path = env.get("PATH")
     reads, writes = _files(job, injected, checkpoints, resume)
     if turns is not None and gpus != ():
+        env[TURNS] = str(turns)
         writes = (*writes, str(turns))
-        if gpu_names:
-            env = {**_leaving_memory(env), **env}
+    if gpu_names and gpus != ():
+        env = {**_leaving_memory(env), **env}
     serves = trains and task.name.is_server and group is None  # else its script does
     argv = server_command(interpreter(job, path), source(job)) if serves else command(job, path, first)
     if wrapper:

@@ -212,7 +212,7 @@ def gate(
         entitled_cores: What its weight and cap come to.
         node_cores: Cores of its node; None: it is gone.
         uncontrolled: What its engine cannot control.
-        turns: Paths of the files by which the tasks on its GPUs take turns; empty: they cannot.
+        turns: Names of the files by which the tasks on its GPUs take turns; empty: they cannot.
     """
     if isinstance(share.gpu_fraction, int | float) and share.gpu_fraction < 1:
         return {"type": "gate", "fraction": share.gpu_fraction, **({"turns": list(turns)} if turns else {})}
@@ -234,17 +234,6 @@ def turns_in(home: Path) -> Path | None:
     except OSError:  # the disk is full: steps are held all the same, but may overlap
         return None
     return folder
-
-
-def turns_at(home: Path, gpus: Sequence[int]) -> list[str]:
-    """Paths of the files by which the tasks on these GPUs of this machine take turns; empty where there are none.
-
-    Args:
-        home: Headgate's folder.
-        gpus: Numbers of the GPUs that a task uses.
-    """
-    folder = turns_in(home) if gpus else None
-    return [str(folder / f"gpu-{gpu}") for gpu in gpus] if folder is not None else []
 
 
 def strictest(gates: Sequence[Mapping[str, object]]) -> Mapping[str, object]:

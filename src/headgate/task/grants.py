@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+TURNS = "HEADGATE_TURNS"
+"""The variable with the folder of the files by whose locks tasks take turns."""
 BURST_SECONDS = 1.0
 """Of what was granted and not used, so much at the most may be made up for later."""
 MOST_HELD_SECONDS = 30.0
@@ -49,7 +51,9 @@ class Grant:
         for name in ("fraction", "cores"):
             rate = message.get(name)
             if isinstance(rate, (int, float)) and math.isfinite(rate) and rate > 0:
-                return cls(float(rate), name == "cores", tuple(map(str, message.get("turns") or ())))
+                folder = os.environ.get(TURNS)
+                names = map(str, message.get("turns") or ()) if folder else ()
+                return cls(float(rate), name == "cores", tuple(os.path.join(str(folder), file) for file in names))
         return None
 
 

@@ -40,6 +40,7 @@ from headgate.events import Exit
 from headgate.identifiers import TaskId
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.paths import below
+from headgate.task.grants import TURNS
 from headgate.telemetry import machine
 from headgate.telemetry.base import Target
 from headgate.telemetry.round import SamplingRound, samplers
@@ -195,6 +196,11 @@ class Agent:
                 self._relay.returns[launch.task] = folder
                 writes = (*writes, str(folder))
             argv = self._interpreter(launch)
+        if launch.gpus != ():
+            turns = self._folder / "turns"
+            turns.mkdir(mode=0o700, exist_ok=True)
+            env[TURNS] = str(turns)
+            writes = (*writes, str(turns))
         return replace(launch, env=env, argv=argv, reads=reads, writes=writes)
 
     def _interpreter(self, launch: Launch) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from headgate.engines.launch import inject, launch
 from headgate.engines.program import source
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited
-from headgate.hub.messages import gate, turns_at, turns_in
+from headgate.hub.messages import gate, turns_in
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
 from headgate.hub.parts.listener import HubListener
@@ -251,7 +251,9 @@ class Executor(Component):
             in_process = live.spec.isolation in (None, isolation.DEFAULT)
             uncontrolled = self._engines.of(run.id).uncontrolled() if in_process else ()
             node = self._nodes.get(spec, told.node)
-            turns = turns_at(self._home, told.gpus) if spec == LOCAL else ()
+            # One worker may be held for all, so it has to reach the locks of all.
+            here = spec == LOCAL or len({*live.current.plan.worker_nodes, *live.current.plan.server_nodes}) == 1
+            turns = [f"gpu-{gpu}" for gpu in told.gpus] if here else ()
             told.gate = gate(share, entitled, node.cores if node is not None else None, uncontrolled, turns)
             live.current.hold()
         run.record_share(task, share, threads, entitled, reason)
