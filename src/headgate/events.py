@@ -59,6 +59,7 @@ class Exit:
         signal: Number of that signal.
         memory_peak_bytes: Most memory it held; None where that cannot be told.
         over_memory: It ran out of memory: the kernel killed it for being over its limit, or its output says so.
+        on_gpu: It was the memory of a GPU that it ran out of.
         reason: What ended it in words, where Headgate knows more than the status says.
         cpu_seconds: CPU time that it used from its start to its end; None where that cannot be told.
         lost: It did not end by itself, but with its node, its agent, its daemon or its container.
@@ -75,6 +76,7 @@ class Exit:
     lost: bool = False
     kills: int = 0
     port_taken: bool = False
+    on_gpu: bool = False
 
     @property
     def ok(self) -> bool:
@@ -133,6 +135,7 @@ class JobSubmitted:
             ten; None: not known.
         gpus: GPUs of a node that its environment allows, in the environment's order; None: all.
         divides: Its script divides the model's memory among its workers, as FSDP does.
+        gpu_memory_bytes: What a worker is known to need on each of its GPUs; None: not known.
     """
 
     job: JobId
@@ -143,6 +146,7 @@ class JobSubmitted:
     work: tuple[float, float, float] | None = None
     gpus: tuple[int, ...] | None = None
     divides: bool = False
+    gpu_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +267,17 @@ class Usage:
     disk_bytes_per_second: float = 0.0
     network_bytes_per_second: float = 0.0
     seconds: float | None = None
+    gpu_memory_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemoryUsed:
+    """Bytes in use on each GPU of a node, by all programs; and `held` of these by each task, as far as that can be
+    told."""
+
+    node: str
+    used: Mapping[int, float]
+    held: Mapping[TaskId, Mapping[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +357,7 @@ Event = (
     | TaskLeaves
     | Progress
     | Usage
+    | GpuMemoryUsed
     | Fitted
     | CheckpointDone
     | CheckpointLost

@@ -85,6 +85,12 @@ def _goal(value: float | None, info: ValidationInfo) -> float | None:
     return value
 
 
+def _on_a_gpu(value: int | None, info: ValidationInfo) -> int | None:
+    if value is not None and info.data.get("gpus") == 0:
+        raise ValueError("the job has `gpus: 0`; leave one of them out")
+    return value
+
+
 Share = Annotated[str, BeforeValidator(_share), example("string", "1/3")]
 StopSignal = Annotated[str, BeforeValidator(_stop_signal), example(["string", "integer"], "SIGINT")]
 Workers = Annotated[tuple[int, int | None], BeforeValidator(_workers), example(["integer", "string"], "1..8")]
@@ -99,6 +105,8 @@ class LimitsEntry(Entry):
     """The most memory, in bytes or with a unit such as `2GiB`; a job that takes more is ended."""
     gpus: Annotated[Whole, Field(ge=0)] | None = None
     """How many GPUs the job gets to see."""
+    gpu_memory: Annotated[Bytes | None, AfterValidator(_on_a_gpu)] = None
+    """The memory of each of its GPUs that each worker is expected to hold; the job waits until that is free."""
     workers: Workers = (1, None)
     """The fewest and the most workers that a plan may have: `4`, `1..8` or `2..`."""
 
@@ -388,7 +396,7 @@ class JobDraft:
 
     def _limits(self) -> Limits:
         limits = self.entry.limits
-        return Limits(limits.cores, limits.memory, limits.gpus, limits.workers)
+        return Limits(limits.cores, limits.memory, limits.gpus, limits.workers, limits.gpu_memory)
 
     def _interpreter(self, python: str | None) -> str | None:
         """Its interpreter, a path resolved against its folder (a link, as of a virtual environment, stays one); empty

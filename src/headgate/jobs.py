@@ -41,6 +41,7 @@ class Limits:
         cores: CPU cores, fractions allowed.
         memory_bytes: Resident memory of a task.
         gpus: Number of GPUs.
+        gpu_memory_bytes: Memory of each of its GPUs that a worker is expected to hold.
         workers: Fewest and most workers.
     """
 
@@ -48,16 +49,24 @@ class Limits:
     memory_bytes: int | None = None
     gpus: int | None = None
     workers: tuple[int, int | None] = (1, None)
+    gpu_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for what, number in (("cores", self.cores), ("memory_bytes", self.memory_bytes), ("gpus", self.gpus)):
+        sizes = (
+            ("cores", self.cores),
+            ("memory_bytes", self.memory_bytes),
+            ("gpu_memory_bytes", self.gpu_memory_bytes),
+        )
+        for what, number in (*sizes, ("gpus", self.gpus)):
             if number is not None and not _is_number(number):
                 raise TypeError(f"Limits.{what} is {number!r}; expected a number, or None for no limit")
-        for name, value in (("cores", self.cores), ("memory_bytes", self.memory_bytes)):
+        for name, value in sizes:
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"Limits.{name} is {value!r}; expected a positive number, or None for no limit")
         if self.gpus is not None and self.gpus < 0:
             raise ValueError(f"Limits.gpus is {self.gpus!r}; expected 0 or more, or None for no limit")
+        if self.gpus == 0 and self.gpu_memory_bytes is not None:
+            raise ValueError("Limits.gpu_memory_bytes is given with gpus 0; leave one of them out")
         fewest, most = self.workers
         if fewest < 1 or (most is not None and most < fewest):
             raise ValueError(

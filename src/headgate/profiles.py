@@ -78,7 +78,8 @@ class Profile:
         flops_per_sample: FLOPs of forward and backward of one sample.
         optimizer_state_bytes: Bytes of optimizer state after the first step.
         memory_peak_bytes: Most resident memory of a worker while measured.
-        gpu_memory_peak_bytes: Most memory it held on its GPU; None without one.
+        gpu_memory_peak_bytes: Most memory that its framework's allocator held on its GPU, what it keeps in reserve
+            included, and without what CUDA itself takes; None without one.
         batch: Samples of a step as the script asks for them.
         step_times: What was timed.
         fits: α + β·b for each device and thread count timed.

@@ -134,6 +134,9 @@ def against_others(job: Any) -> Iterator[tuple[str, str, str]]:
     for what in ("args", "plan", "batch", "launch", "evaluator") if has_roles else ():
         if getattr(job, what):
             yield what, f"found `{what}` beside `roles`", "leave it out; each role has a command of its own"
+    limits = job.limits
+    if has_roles and (getattr(limits, "gpu_memory", None) or getattr(limits, "gpu_memory_bytes", None)):
+        yield "limits", "found `gpu_memory` beside `roles`", "leave it out; roles do not wait for the memory of GPUs"
 
 
 def _against_numbers(role: Role) -> Iterator[tuple[str, str, str]]:

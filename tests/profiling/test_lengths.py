@@ -44,7 +44,7 @@ def test_the_latest_of_a_script_are_kept(tmp_path: Path) -> None:
         '{"a": 1}',
         '[["job", "long", 1]]',
         '[["job", NaN, 1], ["job", -1, 1], ["job", 1, NaN], ["job", 1, 1, NaN]]',
-        '[["job", 1, 1, 1, 1]]',
+        '[["job", 1, 1, 1, NaN], ["job", 1, 1, 1, 1, 1]]',
     ],
 )
 def test_a_file_that_makes_no_sense_is_as_none(tmp_path: Path, text: str) -> None:

@@ -23,10 +23,12 @@ from headgate.errors import UsageError
 from headgate.hub.messages import turns_in
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId, TaskId
+from headgate.jobs import Job
 from headgate.planning.choosing import JobToPlan, choose
 from headgate.planning.interference import stored_pairs
+from headgate.planning.memory import GpuNeed, gpu_need
 from headgate.plans import Plan
-from headgate.profiling import store
+from headgate.profiling import lengths, store
 from headgate.profiling.calibration import calibrated
 from headgate.roles import Addresses
 from headgate.task.part import LOOPBACK
@@ -125,6 +127,8 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             click.echo(f"  {key}={shlex.quote(value)}")
         for line in entry["box"]:
             click.echo(f"  {line}")
+        if entry["gpu_memory"] is not None:
+            click.echo(f"  GPU memory: {entry['gpu_memory']}")
 
 
 def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
@@ -147,6 +151,7 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
         box = [line for line in boxes[kind].describe(prepared, start.share) if line not in made]
         made.update(line for line in box if line.startswith("mkdir "))
         added = {key: value for key, value in sorted(prepared.env.items()) if os.environ.get(key) != value}
+        on_gpu = start.gpus != () and bool(cluster.node(start.node).gpus)
         entries.append(
             {
                 "job": start.spec.name,
@@ -161,9 +166,17 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
                 "threads": start.threads,
                 "entitled_cores": start.entitled_cores,
                 "box": box,
+                "gpu_memory": _gpu_need(start.spec, allowed, home).in_words() if on_gpu else None,
             }
         )
     return entries
+
+
+def _gpu_need(job: Job, here: Node, home: Path) -> GpuNeed:
+    """What a job is expected to hold of the memory of its GPUs."""
+    key = store.key(job, here)
+    before = lengths.gpu_memory_bytes(home / "lengths", store.script_of(key), key)
+    return gpu_need(job.limits, store.load(home / "profiles", key), before)
 
 
 def _group(start: events.StartTask, cluster: Cluster, *, here: bool) -> LaunchedGroup | Addresses | None:

@@ -21,6 +21,7 @@ from headgate.errors import UsageError
 )
 @click.option("--cores", type=options.Finite(min=0, min_open=True), help="Most cores for each script: 2, or 0.5.")
 @click.option("--memory", help="Most memory for each script: 2GiB.")
+@click.option("--gpu-memory", help="Memory that each script is expected to hold on its GPU: 10GiB.")
 @click.option(
     "--isolation",
     metavar="NAME",
@@ -61,6 +62,7 @@ def command(
     policy: str | None,
     cores: float | None,
     memory: str | None,
+    gpu_memory: str | None,
     isolation: str | None,
     image: str | None,
     runtime: str | None,
@@ -105,7 +107,7 @@ def command(
     from headgate.cli import placement, running  # what jobs need takes a while to import; help needs none of it
 
     said = placement.PlacementOptions(**where)
-    jobs = running.read(targets, ctx.meta["asked"], name, cores, memory)
+    jobs = running.read(targets, ctx.meta["asked"], name, cores, memory, gpu_memory)
     jobs = running.launches(
         running.boxed(jobs, isolation, image, runtime, mounts, stop_signal), launch, batch, parameters
     )

@@ -88,7 +88,12 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
 
 
 def read(
-    targets: Sequence[str], asked: CommandLine, name: str | None, cores: float | None, memory: str | None
+    targets: Sequence[str],
+    asked: CommandLine,
+    name: str | None,
+    cores: float | None,
+    memory: str | None,
+    gpu_memory: str | None = None,
 ) -> list[Job]:
     """The jobs that a command line names.
 
@@ -99,7 +104,7 @@ def read(
     if files:
         if len(targets) > 1:
             raise UsageError(f"found {len(targets)} files; expected one job file, or scripts only")
-        if asked != CommandLine() or name or cores or memory:
+        if asked != CommandLine() or name or cores or memory or gpu_memory:
             raise UsageError(f"arguments, name, interpreter and limits of the jobs of {files[0]} go into that file")
         from headgate import jobfile
 
@@ -109,14 +114,14 @@ def read(
         raise UsageError("found nothing to run; expected a script, a job file (.yaml) or a command")
     if name is not None and len(programs) > 1:
         raise UsageError(f"found --name with {len(programs)} scripts; expected one script")
-    memory_bytes = _bytes(memory)
+    memory_bytes, gpu_memory_bytes = _bytes("--memory", memory), _bytes("--gpu-memory", gpu_memory)
     jobs: list[Job] = []
     for stem, fields in programs:
         stem = name or (stem if NAME_PATTERN.fullmatch(stem) else "job")
         taken = {job.name for job in jobs}
         unique = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(programs) + 2))) if n not in taken)
         try:
-            limits = Limits(cores=cores, memory_bytes=memory_bytes)
+            limits = Limits(cores=cores, memory_bytes=memory_bytes, gpu_memory_bytes=gpu_memory_bytes)
             jobs.append(Job(name=unique, workdir=os.getcwd(), limits=limits, **fields))
         except ValueError as error:
             raise UsageError(str(error)) from None
@@ -152,11 +157,11 @@ def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
                 )
 
 
-def _bytes(memory: str | None) -> int | None:
+def _bytes(option: str, memory: str | None) -> int | None:
     try:
         return units.size(memory) if memory is not None else None
     except ValueError as error:
-        raise UsageError(f"found --memory {memory!r}; {error}") from None
+        raise UsageError(f"found {option} {memory!r}; {error}") from None
 
 
 def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str, dict[str, Any]]]:

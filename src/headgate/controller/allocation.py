@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
@@ -122,29 +122,39 @@ class Allocator:
         # One that is only a place on a machine has no other cores than that machine's.
         self._cores = sum(node.cores for node in self.nodes.values() if node.place is None)
 
-    def gpus(self, job: JobRecord, node: Node, of_job: int, count: int | None = None) -> tuple[int, ...] | None:
+    def gpus(
+        self, job: JobRecord, node: Node, of_job: int, count: int | None = None, kept: Sequence[int] = ()
+    ) -> tuple[int, ...] | None:
         """The GPUs of a node for one of a job's `of_job` workers there: those that the fewest tasks use, among those
         that the job's environment allows. None where it may use all, or no GPU of the node is known. Workers that
         another launcher's contract tells of each other see those of all: each takes the one of its local rank.
-        `count` is how many it is to have; None: as the job's limits say."""
+        `count` is how many it is to have; None: as the job's limits say. Those that keep memory for it come first."""
         there = [gpu.index for gpu in node.gpus]
         if job.gpus is not None:
             there = [index for index in job.gpus if index in there]
         count = count if count is not None else job.spec.limits.gpus
-        seen_by_all = job.spec.contract not in (None, "tensorflow")  # whose processes take all that they see
+        if kept:
+            there = [*kept, *(index for index in there if index not in kept)]
+        seen_by_all = job.sees_gpus_of_all
         if seen_by_all:
             count = count * of_job if count is not None else None
         elif count is None and of_job >= 2 and there:
             count = max(1, len(there) // of_job)
         if count is None or (count and not node.gpus):
-            return None if job.gpus is None else tuple(there)
+            all_of_them = job.gpus is None and there == [gpu.index for gpu in node.gpus]
+            return None if all_of_them else tuple(there)
         used = dict.fromkeys(there if count else (), 0)
         for other, task in self.jobs.on.get(node.name, {}).values():
             for index in task.gpus or ():
                 if index in used and not (seen_by_all and other is job):
                     used[index] += 1
-        chosen = sorted(used, key=lambda index: (used[index], there.index(index)))[:count]
+        chosen = sorted(used, key=lambda index: (index not in kept, used[index], there.index(index)))[:count]
         return tuple(sorted(chosen, key=there.index))
+
+    def without_slots(self, name: str) -> Counter[int]:
+        """How many tasks for which no memory is kept use each GPU of a node."""
+        there = self.jobs.on.get(name, {}).values()
+        return Counter(gpu for job, task in there if not job.slots for gpu in task.gpus or task.computes_on)
 
     # --- settling ---------------------------------------------------------------------------------------------------
 

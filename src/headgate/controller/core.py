@@ -21,6 +21,7 @@ from headgate.events import (
     Exit,
     Fault,
     Fitted,
+    GpuMemoryUsed,
     GpusUsed,
     JobPlanned,
     JobState,
@@ -73,7 +74,9 @@ class Controller:
         self.policy = policy
         self._queue = queue
         self._jobs = Jobs()
-        self._allocator = Allocator(policy, self._jobs)
+        self._allocator = allocator = Allocator(policy, self._jobs)
+        if queue is not None:
+            queue.sees(lambda name: allocator.without_slots(name))  # noqa: PLW0108  # a bound method would be copied
 
     def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
         """What to do about an event.
@@ -96,6 +99,8 @@ class Controller:
                 actions += self._submitted(now, event)
             case JobPlanned():
                 actions += self._planned(now, event)
+            case GpuMemoryUsed() if self._queue is not None:
+                self._queue.gpus_used(event)
             case TaskExited(task, exit):
                 actions += self._exited(pending, task, exit)
             case Usage() | Progress() | CheckpointDone() | CheckpointLost():
@@ -137,7 +142,7 @@ class Controller:
     def _submitted(self, now: float, event: JobSubmitted) -> list[Action]:
         job = self._jobs.add(event.job, event.spec, now, event.resume, event.nodes)
         job.needs_bytes, job.work, job.gpus, job.divides = event.memory_bytes, event.work, event.gpus, event.divides
-        job.revision = 1
+        job.needs_gpu_bytes, job.revision = event.gpu_memory_bytes, 1
         return [job.mark("waiting", "being planned"), PlanJob(job.id, job.wanted, job.revision)]
 
     def _planned(self, now: float, event: JobPlanned) -> list[Action]:
@@ -226,6 +231,11 @@ class Controller:
         task = job.drop(id)
         job.kills += exit.kills
         pending.left(job, task)
+        if exit.on_gpu:
+            node, there = self._allocator.nodes.get(task.node), self._jobs.on.get(task.node, {}).values()
+            gpus = job.gpus_of(task) or tuple(gpu.index for gpu in (node.gpus if node is not None else ()))
+            besides = sum(self._queue.besides(task.node, gpu) for gpu in gpus) if self._queue is not None else 0.0
+            exit = replace(exit, reason=exit.in_words() + faults.on_gpus(job, task, gpus, there, besides))
         actions: list[Action] = []
         if job.undisturbed and not task.stopping:
             if faults.is_last(job, task, exit):
@@ -375,7 +385,9 @@ class Controller:
     def _start(self, pending: Pending, jobs: Sequence[JobRecord]) -> list[Action]:
         if not jobs:
             return []
-        actions = [action for job in jobs for action in starting.place(pending, job, self._allocator)]
+        # Those for whom GPUs were found go first, so that the others get GPUs that these leave.
+        first = sorted(jobs, key=lambda job: not job.slots)
+        actions = [action for job in first for action in starting.place(pending, job, self._allocator)]
         # Newcomers' shares are settled with everybody else's before they start, so that they start with them.
         for job in jobs:
             workers = job.planned().workers

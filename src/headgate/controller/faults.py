@@ -28,7 +28,7 @@ A restart of all tasks, or of a server, is done three times between two checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from headgate.cluster import Node
@@ -43,6 +43,8 @@ from headgate.units import say_bytes, say_seconds
 
 MOST_BETWEEN_CHECKPOINTS = 3
 """Times that a job is started again, or one of its servers is, without a checkpoint in between."""
+
+_LITTLE_BYTES = 1 << 30  # of a GPU: a driver and a display have some
 
 MOST_STARTS = 4
 """Times that one worker is started in an attempt, the first included."""
@@ -197,10 +199,14 @@ def among_more(job: JobRecord, task: TaskRecord, failure: Exit, nodes: Mapping[s
 
 def memory_advice(job: JobRecord, failure: Exit) -> str:
     """What the user of a job that ran out of memory may change, where its workers find each other by another launcher's
-    contract; else empty."""
-    if not failure.over_memory or job.spec.contract is None:
+    contract, or of a GPU; else empty."""
+    if not failure.over_memory or (job.spec.contract is None and not failure.on_gpu):
         return ""
+    if failure.on_gpu and job.spec.contract is None:
+        return "; make its batch smaller, compute in bfloat16, or keep fewer activations (checkpointing)"
     held, limit, words = failure.memory_peak_bytes, job.spec.limits.memory_bytes, failure.in_words()
+    if failure.on_gpu:  # these are of main memory
+        held = limit = None
     told = [f"held {say_bytes(held)}"] if held is not None and say_bytes(held) not in words else []
     if limit is not None and say_bytes(limit) not in words:
         told.append(f"its limit is {say_bytes(limit)}")
@@ -213,6 +219,47 @@ def memory_advice(job: JobRecord, failure: Exit) -> str:
     else:
         cures.append("give it more or larger nodes: no more workers have room on these")
     return "".join(f"; {each}" for each in told) + f"; {', or '.join(cures)}"
+
+
+def on_gpus(
+    job: JobRecord,
+    task: TaskRecord,
+    gpus: Sequence[int],
+    there: Iterable[tuple[JobRecord, TaskRecord]],
+    besides: float,
+) -> str:
+    """What a task that ran out of the memory of a GPU held, who else had memory there, and how jobs wait for each
+    other.
+
+    Args:
+        gpus: Those that it computed on, or may have.
+        there: The tasks on its node, and the job of each.
+        besides: Bytes of these GPUs in use by programs for which none are kept.
+    """
+    kept, held = job.gpu_memory_bytes, task.most_gpu_bytes
+    own = [f"held {say_bytes(held)}"] if held else []
+    own.append(f"was expected to need {say_bytes(kept)}" if kept else "its need was not known")
+    others: dict[str, float] = {}
+    for other, its in there:
+        if other is not job and not set(gpus).isdisjoint(other.gpus_of(its) or gpus):
+            used = its.used.gpu_memory_bytes if its.used is not None else 0.0
+            others[other.spec.name] = others.get(other.spec.name, 0.0) + (used or other.gpu_memory_bytes or 0)
+            besides -= _unkept(other, used)
+    besides -= _unkept(job, held)
+    names = [f"{name} had {say_bytes(size)}" for name, size in others.items() if size]
+    names += [f"programs outside Headgate had {say_bytes(besides)}"] if besides > _LITTLE_BYTES else []
+    where = f"GPU {', '.join(map(str, gpus))} of node {task.node}" if gpus else f"node {task.node}"
+    told = f"; it {' and '.join(own)}" if held or kept else f"; {own[0]}"
+    told += f"; on {where} {', '.join(names) or 'no other job had memory'}"
+    if not names:
+        return told
+    say = f"that it needs more than {say_bytes(max(held, kept))}" if kept else "what it needs"
+    return f"{told}; say {say} (`limits: {{gpu_memory: …}}`, --gpu-memory), and it waits until that is free"
+
+
+def _unkept(job: JobRecord, used: float) -> float:
+    """Bytes of what a task of a job uses of a GPU that are not kept for it."""
+    return max(used - (job.gpu_memory_bytes or 0), 0.0) if job.slots else used
 
 
 def _room(node: Node, each: int | None) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headgate.cluster import Node
+from headgate.controller.gpu_memory import GpuMemory, GpuRequest, WorkerSlot
 from headgate.controller.records import JobRecord
 from headgate.roles import task_names
 from headgate.units import say_bytes
@@ -21,6 +22,7 @@ class ResourceRequest(NamedTuple):
         memory_bytes: Of each worker; 0 where nobody said.
         fixed: The nodes of its workers, where they are settled.
         allowed: Names of the nodes it may use; None: any.
+        on_gpus: What each worker needs of the memory of GPUs; None: nothing that is known.
     """
 
     workers: int
@@ -28,6 +30,7 @@ class ResourceRequest(NamedTuple):
     memory_bytes: int
     fixed: tuple[str, ...]
     allowed: frozenset[str] | None
+    on_gpus: GpuRequest | None = None
 
     @property
     def all_gpus(self) -> int:
@@ -36,6 +39,8 @@ class ResourceRequest(NamedTuple):
     def in_words(self) -> str:
         if self.gpus:
             return "1 GPU" if self.all_gpus == 1 else f"{self.all_gpus} GPUs"
+        if self.on_gpus is not None and not self.memory_bytes:
+            return f"{say_bytes(self.on_gpus.memory_bytes)} of GPU memory"
         return f"{say_bytes(self.workers * self.memory_bytes)} of memory"
 
 
@@ -46,12 +51,21 @@ def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest
         return _request_of_roles(job, gpus_are_shared)
     gpus = 0 if gpus_are_shared else limits.gpus or 0
     memory = limits.memory_bytes or job.needs_bytes or 0
-    if not (gpus or memory):
+    on_gpus = _on_gpus(job) if gpus or gpus_are_shared else None
+    if not (gpus or memory or on_gpus):
         return None
     own = job.spec.plan
     settled = not gpus or (own is not None and bool(own.worker_nodes))
     allowed = frozenset(job.nodes) if job.nodes and not settled else None
-    return ResourceRequest(plan.workers, gpus, memory, plan.worker_nodes if settled else (), allowed)
+    return ResourceRequest(plan.workers, gpus, memory, plan.worker_nodes if settled else (), allowed, on_gpus)
+
+
+def _on_gpus(job: JobRecord) -> GpuRequest | None:
+    """What each worker of a job needs of the memory of GPUs. One whose user says of no number is taken to use one."""
+    limits, needs = job.spec.limits, job.gpu_memory_bytes
+    if not needs or limits.gpus == 0:
+        return None
+    return GpuRequest(needs, limits.gpus or 1, job.gpus, job.sees_gpus_of_all)
 
 
 def _request_of_roles(job: JobRecord, gpus_are_shared: bool) -> ResourceRequest | None:
@@ -71,11 +85,17 @@ def _evenly(nodes: Sequence[str], amounts: Sequence[int]) -> int:
     return max(-(-total // nodes.count(name)) for name, total in sums.items())
 
 
+_NOTHING_ELSE = ResourceRequest(0, 0, 0, (), None)[2:]
+
+
 class FreeResources:
     """GPUs and memory of nodes, and how much of each is taken.
 
     A worker goes where the fewest GPUs are left that are enough for it (best fit). So whole nodes stay free for jobs
     that need one. Among equal nodes it goes to the one that has been so for longest.
+
+    Attributes:
+        gpu_memory: That of GPUs which jobs compute on by turns.
     """
 
     def __init__(self) -> None:
@@ -85,12 +105,14 @@ class FreeResources:
         self._taken: dict[str, list[int]] = {}  # GPUs and bytes, of nodes that are gone too
         self._by_free: list[dict[str, None]] = [{}]
         self._possible: dict[ResourceRequest, bool] = {}
+        self.gpu_memory = GpuMemory()
 
     def join(self, node: Node) -> None:
         """A node is there, or has changed; what is taken of it stays so."""
         self.leave(node.name)
         self._nodes[node.name] = node
         self._possible.clear()
+        self.gpu_memory.join(node)
         while len(self._by_free) <= len(node.gpus):
             self._by_free.append({})
         self._file(node.name, len(node.gpus) - self._taken.setdefault(node.name, [0, 0])[0])
@@ -100,29 +122,54 @@ class FreeResources:
         if name in self._nodes:
             free = self._free.pop(name)
             del self._by_free[max(free, 0)][name], self._nodes[name]
+            self.gpu_memory.leave(name)
             self._possible.clear()
             self.free_gpus -= max(free, 0)
 
     def could(self, request: ResourceRequest) -> bool:
         """Whether there would be room if nothing ran."""
         if request not in self._possible:
-            whole = (self.held(request, name, len(node.gpus), node.memory_bytes) for name, node in self._nodes.items())
+            whole = (
+                self.held(request, name, len(node.gpus), node.memory_bytes, whole=True)
+                for name, node in self._nodes.items()
+            )
             self._possible[request] = sum(whole) >= request.workers
         return self._possible[request]
 
     def trimmed(self, request: ResourceRequest) -> ResourceRequest:
-        """A request for settled nodes, with no more memory than they have as a whole."""
-        there = [name for name in set(request.fixed) if name in self._nodes]
-        most = min((self._nodes[name].memory_bytes // request.fixed.count(name) for name in there), default=None)
-        return request if most is None else request._replace(memory_bytes=min(request.memory_bytes, most))
+        """A request for settled nodes, with no more memory than they and their GPUs have as a whole."""
+        there = {name: request.fixed.count(name) for name in request.fixed if name in self._nodes}
+        if not there:
+            return request
+        memory = min(self._nodes[name].memory_bytes // workers for name, workers in there.items())
+        request = request._replace(memory_bytes=min(request.memory_bytes, memory))
+        if (on_gpus := request.on_gpus) is None:
+            return request
+        most = min(self.gpu_memory.most(on_gpus, name, workers) for name, workers in there.items())
+        # Where there is no GPU, or too few, nobody waits for its memory.
+        fits = on_gpus._replace(memory_bytes=min(on_gpus.memory_bytes, most)) if most else None
+        return request._replace(on_gpus=fits)
 
-    def held(self, request: ResourceRequest, name: str, gpus: int, memory_bytes: int) -> int:
-        """How many of the workers find room on a node with so much left of it."""
+    def shortage(self, request: ResourceRequest) -> str:
+        """What GPUs lack of the memory that is asked for; empty where they have enough."""
+        if request.on_gpus is None or request.gpus:
+            return ""
+        return self.gpu_memory.shortage(request.on_gpus, Counter(request.fixed))
+
+    def in_words(self, request: ResourceRequest) -> str:
+        """What a request that finds no room waits for."""
+        return self.shortage(request) or request.in_words()
+
+    def held(self, request: ResourceRequest, name: str, gpus: int, memory_bytes: int, *, whole: bool = False) -> int:
+        """How many of the workers find room on a node with so much left of it; `whole`: and with all of the memory of
+        its GPUs."""
         most = request.fixed.count(name) if request.fixed else request.workers
         if request.allowed is not None and name not in request.allowed:
             return 0
         if request.gpus:
             most = min(most, gpus // request.gpus)
+        if request.on_gpus is not None:
+            most = self.gpu_memory.room(request.on_gpus, name, most, whole=whole or bool(request.gpus))
         return max(min(most, memory_bytes // request.memory_bytes) if request.memory_bytes else most, 0)
 
     def left(self, name: str) -> tuple[int, int]:
@@ -135,34 +182,41 @@ class FreeResources:
 
     def places(self, request: ResourceRequest) -> int:
         """For how many workers there is room now."""
-        if request.gpus and not request.memory_bytes and not request.fixed and request.allowed is None:
+        if request.gpus and request[2:] == _NOTHING_ELSE:
             return sum(len(names) * (free // request.gpus) for free, names in enumerate(self._by_free))
         return sum(self.held(request, name, *self.left(name)) for name in self._nodes)
 
     def is_there(self, name: str) -> bool:
         return name in self._nodes
 
-    def seize(self, request: ResourceRequest) -> tuple[str, ...] | None:
-        """Take what is asked for: the node of each worker; None, with nothing taken, where there is no room now."""
+    def seize(self, request: ResourceRequest) -> tuple[WorkerSlot, ...] | None:
+        """Take what is asked for: where each worker has room; None, with nothing taken, where there is no room now."""
         if request.all_gpus > self.free_gpus:
             return None
-        found: list[str] = []
+        found: list[WorkerSlot] = []
         for i in range(request.workers):
             name = request.fixed[i] if request.fixed else self._best(request)
             if name is None or name not in self._nodes or not self._fits(request, name):
                 self.give(request, found)
                 return None
-            self.take(request, (name,))
-            found.append(name)
+            gpus: tuple[int, ...] | None = ()
+            if request.on_gpus is not None and not request.gpus:
+                gpus = self.gpu_memory.choose(request.on_gpus, name, found)
+            if gpus is None:
+                self.give(request, found)
+                return None
+            slot = WorkerSlot(name, gpus)
+            self.take(request, (slot,))
+            found.append(slot)
         return tuple(found)
 
-    def take(self, request: ResourceRequest, nodes: Iterable[str]) -> None:
-        """Take what a worker asks for on each of these nodes."""
-        self._change(request.gpus, request.memory_bytes, nodes)
+    def take(self, request: ResourceRequest, slots: Iterable[WorkerSlot]) -> None:
+        """Take what a worker asks for in each of these places."""
+        self._change(request, 1, slots)
 
-    def give(self, request: ResourceRequest, nodes: Iterable[str]) -> None:
+    def give(self, request: ResourceRequest, slots: Iterable[WorkerSlot]) -> None:
         """Give it back."""
-        self._change(-request.gpus, -request.memory_bytes, nodes)
+        self._change(request, -1, slots)
 
     def _best(self, request: ResourceRequest) -> str | None:
         for bucket in self._by_free[request.gpus :]:
@@ -173,13 +227,19 @@ class FreeResources:
 
     def _fits(self, request: ResourceRequest, name: str) -> bool:
         gpus, memory_bytes = self.left(name)
-        return gpus >= request.gpus and (not request.memory_bytes or memory_bytes >= request.memory_bytes)
+        if gpus < request.gpus or (request.memory_bytes and memory_bytes < request.memory_bytes):
+            return False
+        return request.on_gpus is None or self.gpu_memory.room(request.on_gpus, name, 1, whole=bool(request.gpus)) > 0
 
-    def _change(self, gpus: int, memory_bytes: int, nodes: Iterable[str]) -> None:
-        for name in nodes:
+    def _change(self, request: ResourceRequest, sign: int, slots: Iterable[WorkerSlot]) -> None:
+        gpus = sign * request.gpus
+        for slot in slots:
+            name = slot.node
             taken = self._taken[name]
             taken[0] += gpus
-            taken[1] += memory_bytes
+            taken[1] += sign * request.memory_bytes
+            if request.on_gpus is not None and slot.gpus:
+                self.gpu_memory.change(request.on_gpus, slot, sign)
             free = self._free.get(name)
             if gpus and free is not None:
                 del self._by_free[max(free, 0)][name]
@@ -206,9 +266,9 @@ class Eviction:
     def fits(self) -> bool:
         return self._places >= self._ask.workers
 
-    def give(self, request: ResourceRequest, nodes: Iterable[str], sign: int = 1) -> None:
-        """One gives back what it has on these nodes; with a sign of -1 it keeps it after all."""
-        for name in nodes:
+    def give(self, request: ResourceRequest, slots: Iterable[WorkerSlot], sign: int = 1) -> None:
+        """One gives back what it has in these places; with a sign of -1 it keeps it after all."""
+        for name, _ in slots:
             if self._resources.is_there(name):
                 free_gpus, free_bytes = self._resources.left(name)
                 if name not in self._held:

@@ -75,15 +75,15 @@ class Ranking:
         eviction = Eviction(resources, request)
         while not eviction.fits and (worst := self._worst(now)) is not None and worst[0] > key:
             gone.append(self._entries.pop())
-            eviction.give(worst[1].request, worst[1].nodes)
+            eviction.give(worst[1].request, worst[1].slots)
         self._entries.extend(reversed(gone))  # each was the last when it was taken
         if not eviction.fits:
             return []
         needed: list[Claim] = []
         for _, claim in reversed(gone):  # of what the others give already, the first in rank keep theirs
-            eviction.give(claim.request, claim.nodes, -1)
+            eviction.give(claim.request, claim.slots, -1)
             if not eviction.fits:
-                eviction.give(claim.request, claim.nodes)
+                eviction.give(claim.request, claim.slots)
                 needed.append(claim)
         return needed
 

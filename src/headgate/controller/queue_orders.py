@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headgate.controller.free_resources import ResourceRequest
+from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.records import JobRecord
 from headgate.identifiers import JobId
 
@@ -22,7 +23,7 @@ class Claim:
     Args:
         served: Seconds that it had it, up to `since`.
         since: When it got what it has now; None: it has nothing.
-        nodes: Of its workers; empty: it has nothing.
+        slots: Of its workers; empty: it has nothing.
         review: When its rank gets worse next.
         found: It has what it was found to use, without having asked.
         size: GPUs; 1 for a job that has none.
@@ -32,7 +33,7 @@ class Claim:
     request: ResourceRequest
     served: float = 0.0
     since: float | None = None
-    nodes: tuple[str, ...] = ()
+    slots: tuple[WorkerSlot, ...] = ()
     review: float | None = None
     found: bool = False
     size: int = field(init=False)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 from headgate.cluster import Node
 from headgate.controller.free_resources import FreeResources, ResourceRequest, request_of
+from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.preemption import Key, Ranking
 from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.start_forecast import StartForecast, beside, expected_starts
-from headgate.events import Action, MarkJob, Resize
+from headgate.events import Action, GpuMemoryUsed, MarkJob, Resize
 from headgate.identifiers import JobId
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
@@ -29,8 +31,9 @@ class Queue:
 
     Args:
         order: The order of jobs.
-        gpus_are_shared: Jobs take turns on GPUs, so none waits for a GPU. Memory is then the most that a job may take.
-            A job that may take more than a node has gets the node's memory.
+        gpus_are_shared: Jobs take turns on GPUs, so none waits for a GPU, but for its memory where the job's need is
+            known. Memory is then the most that a job may take. A job that may take more than a node has gets the node's
+            memory.
         seconds: How long a job that waits is expected to run for; None: unknown.
     """
 
@@ -67,6 +70,10 @@ class Queue:
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
+    def sees(self, others: Callable[[str], Counter[int]]) -> None:
+        """From now on it can tell how many tasks for which it keeps no memory use each GPU of a node."""
+        self._resources.gpu_memory.others = others
+
     def join(self, node: Node) -> None:
         """A node is there, or has changed."""
         self._resources.join(node)
@@ -89,7 +96,7 @@ class Queue:
         claim = self._claims.setdefault(job.id, Claim(job, request))
         claim.job, claim.request = job, request
         insort(self._waiting.setdefault(request, []), (self._running.key(claim, now), claim))
-        return [job.mark("waiting", f"for {request.in_words()}")]
+        return [job.mark("waiting", f"for {self._resources.in_words(request)}")]
 
     def move(self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]) -> list[Action]:
         """A node has come. Jobs that wait start there as far as they fit, in their order, or else on several nodes that
@@ -102,7 +109,7 @@ class Queue:
             nodes: All that are there.
         """
         actions: list[Action] = []
-        taken: list[tuple[ResourceRequest, tuple[str, ...]]] = []
+        taken: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]] = []
         for job in jobs:
             found = self._elsewhere(job, node, nodes)
             if found is None:
@@ -115,8 +122,8 @@ class Queue:
                 self._dequeue(claim)
                 claim.request = request
                 insort(self._waiting.setdefault(request, []), (self._running.key(claim, now), claim))
-        for request, names in taken:
-            self._resources.give(request, names)
+        for request, slots in taken:
+            self._resources.give(request, slots)
         self._changed = self._changed or bool(taken)
         return actions
 
@@ -138,31 +145,48 @@ class Queue:
         if claim is not None and has_request:
             if most > claim.request.memory_bytes:
                 more = claim.request._replace(memory_bytes=most)
-                self._resources.give(claim.request, claim.nodes)
-                self._resources.take(more, claim.nodes)
+                self._resources.give(claim.request, claim.slots)
+                self._resources.take(more, claim.slots)
                 claim.request = more
             return
-        request, nodes = ResourceRequest(len(tasks), 0, most, (), None), tuple(task.node for task in tasks)
+        request, slots = ResourceRequest(len(tasks), 0, most, (), None), tuple(WorkerSlot(task.node) for task in tasks)
         if claim is None or claim.since is None:
             claim = self._claims[job.id] = Claim(job, request, since=now, found=True)
             self._running.add(claim, now)
-        elif most <= claim.request.memory_bytes and nodes == claim.nodes:
+        elif most <= claim.request.memory_bytes and slots == claim.slots:
             return
         else:
-            self._resources.give(claim.request, claim.nodes)
-            self._changed = self._changed or nodes != claim.nodes
+            self._resources.give(claim.request, claim.slots)
+            self._changed = self._changed or slots != claim.slots
             self._hopeless.clear()
-        claim.request, claim.nodes = request, nodes
-        self._resources.take(request, nodes)
+        claim.request, claim.slots = request, slots
+        self._resources.take(request, slots)
+
+    def gpus_used(self, event: GpuMemoryUsed) -> None:
+        """Memory of a node's GPUs is in use, by jobs and by others."""
+        held: defaultdict[int, float] = defaultdict(float)
+        for claim in self._running:
+            if (on_gpus := claim.request.on_gpus) is None or not claim.job.slots:
+                continue
+            for id in claim.job.tasks:
+                for gpu, size in event.held.get(id, {}).items():
+                    held[gpu] += min(size, on_gpus.memory_bytes)
+        if self._resources.gpu_memory.observe(event.node, event.used, held):
+            self._changed = True
+
+    def besides(self, node: str, gpu: int) -> float:
+        """Bytes of a GPU in use by programs for which none are kept."""
+        return self._resources.gpu_memory.besides(node, gpu)
 
     def ended(self, now: float, job: JobRecord) -> None:
         """The last task of an attempt has ended."""
         claim = self._claims.get(job.id)
         if claim is None or claim.since is None:
             return
-        self._resources.give(claim.request, claim.nodes)
+        self._resources.give(claim.request, claim.slots)
         claim.served += now - claim.since
-        claim.since, claim.nodes, claim.found = None, (), False
+        claim.since, claim.slots, claim.found = None, (), False
+        job.slots = ()
         self._leaving.discard(job.id)
         self._running.remove(claim)
         self._changed = True
@@ -183,12 +207,14 @@ class Queue:
         """
         running = list(self._running)
         waiting = [claim for _, claim in sorted(entry for each in self._waiting.values() for entry in each)]
-        have = [(claim, claim.nodes) for claim in running]
+        have = [(claim, claim.slots) for claim in running]
         starts = expected_starts(now, self._resources, waiting, running, ends, self._seconds)
-        return [
-            StartForecast(claim.job.id, claim.request.in_words(), beside(claim.request, have), start.at, start.unknown)
-            for claim, start in zip(waiting, starts, strict=True)
-        ]
+        found = []
+        for claim, start in zip(waiting, starts, strict=True):
+            on_gpu = bool(self._resources.shortage(claim.request))
+            what, holders = self._resources.in_words(claim.request), beside(claim.request, have, on_gpu)
+            found.append(StartForecast(claim.job.id, what, holders, start.at, start.unknown, on_gpu))
+        return found
 
     # --- what follows -----------------------------------------------------------------------------------------------
 
@@ -216,13 +242,14 @@ class Queue:
             actions += self.enqueue(now, job)
         self._settle()
         blocked: set[ResourceRequest] = set()
+        set_aside: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]] = []
         while (head := self._head(blocked)) is not None:
             key, claim = head
             if self._reserved is not None and key > self._reserved[0]:
                 break
-            nodes = self._resources.seize(claim.request)
-            if nodes is not None:
-                actions += self._start(now, claim, nodes)
+            slots = self._resources.seize(claim.request)
+            if slots is not None:
+                actions += self._start(now, claim, slots)
                 admitted.append(claim.job)
                 continue
             hopeless = self._hopeless.get(claim.request)
@@ -234,10 +261,30 @@ class Queue:
                     self._reserved = head
                 else:
                     self._hopeless[claim.request] = key
-            if not self.order.overtakes:
+            if self.order.overtakes:
+                blocked.add(claim.request)
+            elif not self._let_others_by(claim.request, blocked, set_aside):
                 break
-            blocked.add(claim.request)
+        for request, slots in set_aside:
+            self._resources.give(request, slots)
         return admitted, actions
+
+    def _let_others_by(
+        self,
+        request: ResourceRequest,
+        blocked: set[ResourceRequest],
+        set_aside: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]],
+    ) -> bool:
+        """Let jobs that want no memory of these GPUs start before one that lacks nothing else, whose main memory is set
+        aside; whether that is so."""
+        rest = request._replace(on_gpus=None)
+        slots = self._resources.seize(rest) if self._resources.shortage(request) else None
+        if slots is None:
+            return False
+        set_aside.append((rest, slots))
+        nodes = set(request.fixed)
+        blocked |= {each for each in self._waiting if each.on_gpus is not None and nodes.intersection(each.fixed)}
+        return True
 
     def _could(self, job: JobRecord) -> bool:
         request = self._request_of(job)
@@ -249,7 +296,7 @@ class Queue:
 
     def _elsewhere(
         self, job: JobRecord, node: Node, nodes: Mapping[str, Node]
-    ) -> tuple[ResourceRequest, tuple[str, ...]] | None:
+    ) -> tuple[ResourceRequest, tuple[WorkerSlot, ...]] | None:
         """Take room for a job by another plan, which it has from then on; None, with nothing changed, where there is
         none."""
         before = job.planned()
@@ -302,16 +349,17 @@ class Queue:
         if left:
             self._waiting[claim.request] = left
 
-    def _start(self, now: float, claim: Claim, nodes: tuple[str, ...]) -> list[Action]:
+    def _start(self, now: float, claim: Claim, slots: tuple[WorkerSlot, ...]) -> list[Action]:
         waiting = self._waiting[claim.request]
         waiting.pop(0)
         if not waiting:
             del self._waiting[claim.request]
         job = claim.job
         job.queued = False
-        claim.since, claim.nodes = now, nodes
+        claim.since, claim.slots = now, slots
         self._running.add(claim, now)
-        plan = job.planned()
+        job.slots = slots if any(slot.gpus for slot in slots) else ()
+        plan, nodes = job.planned(), tuple(slot.node for slot in slots)
         if plan.worker_nodes == nodes:
             return []
         job.plan = _placed(plan, nodes)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from headgate.cluster import Node
+from headgate.controller.gpu_memory import WorkerSlot
 from headgate.events import (
     CONNECTED_GRACE_SECONDS,
     ENDED,
@@ -52,6 +53,7 @@ class TaskRecord:
         saves: Its script may save a checkpoint of its own when it is asked to end.
         grace: Seconds that it has to save when it is asked to end, where it can.
         most_bytes: The most memory that it used.
+        most_gpu_bytes: The same of GPUs.
         idle: It has used hardly any of what it is entitled to for a while.
     """
 
@@ -71,6 +73,7 @@ class TaskRecord:
     entitled: float = 0.0
     used: Usage | None = None
     most_bytes: float = 0.0
+    most_gpu_bytes: float = 0.0
     idle: bool = False
     computes_on: tuple[int, ...] = ()
     _busy_at: float = 0.0
@@ -92,6 +95,7 @@ class TaskRecord:
     def use(self, now: float, usage: Usage) -> bool:
         """Take note of what it uses now; whether it has turned idle, or busy again."""
         self.used, self.most_bytes = usage, max(self.most_bytes, usage.memory_bytes)
+        self.most_gpu_bytes = max(self.most_gpu_bytes, usage.gpu_memory_bytes)
         if now - self._used_at > _IDLE_SECONDS or usage.cpu_cores > self.idle_cores:
             self._busy_at = now  # or nothing was heard of it meanwhile
         self._used_at = now
@@ -117,6 +121,8 @@ class JobRecord:
         jobs: Where it is kept, which is told what becomes of it.
         number: How many were handed in before it.
         needs_bytes: Memory that a worker of it is known to need; None: unknown.
+        needs_gpu_bytes: The same of each GPU that it uses.
+        slots: Where its workers have room, if memory of GPUs is kept for them; empty: it is not.
         divides: Whether its script divides the model's memory among its workers.
         work: Core-seconds that such jobs took: likely, at the least, at the most; None: unknown.
         gpus: Of each node those that its environment allows, in its order; None: all.
@@ -153,6 +159,8 @@ class JobRecord:
     resume: Checkpoint | None
     nodes: tuple[str, ...]
     needs_bytes: int | None = None
+    needs_gpu_bytes: int | None = None
+    slots: tuple[WorkerSlot, ...] = ()
     divides: bool = False
     work: tuple[float, float, float] | None = None
     gpus: tuple[int, ...] | None = None
@@ -235,6 +243,23 @@ class JobRecord:
     def placed_by_user(self) -> bool:
         """Whether its user said which nodes its tasks go to."""
         return self.spec.plan is not None and bool(self.spec.plan.worker_nodes or self.spec.plan.server_nodes)
+
+    @property
+    def gpu_memory_bytes(self) -> int | None:
+        """What each worker is expected to hold on each of its GPUs; None: not known."""
+        return self.spec.limits.gpu_memory_bytes or self.needs_gpu_bytes
+
+    def gpus_of(self, task: TaskRecord) -> tuple[int, ...]:
+        """The GPUs that a task of it computes on, as far as is known: what it says, those that keep memory for it, or
+        all that it may see."""
+        kept = dict.fromkeys(gpu for slot in self.slots if slot.node == task.node for gpu in slot.gpus)
+        return task.computes_on or tuple(kept) or task.gpus or ()
+
+    @property
+    def sees_gpus_of_all(self) -> bool:
+        """Whether each of its workers sees the GPUs of all on its node, and takes the one of its local rank, as other
+        launchers have it."""
+        return self.spec.contract not in (None, "tensorflow")  # whose processes take all that they see
 
     @property
     def doubts_its_plan(self) -> bool:

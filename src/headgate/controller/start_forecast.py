@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from headgate.controller.free_resources import FreeResources, ResourceRequest
+from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.queue_orders import Claim
 from headgate.identifiers import JobId
 
@@ -20,9 +21,10 @@ class StartForecast(NamedTuple):
 
     Args:
         what: What it waits for, in words.
-        holders: The jobs that have it now.
+        holders: The jobs that have it now, or a part of it.
         at: When it is expected to start; None: cannot be predicted. Jobs of unknown length are taken to go on.
         unknown: Where it cannot be predicted, the jobs of unknown length that would have to end first.
+        on_gpu: It waits for the memory of a GPU.
     """
 
     job: JobId
@@ -30,6 +32,7 @@ class StartForecast(NamedTuple):
     holders: tuple[JobId, ...]
     at: float | None
     unknown: tuple[JobId, ...] = ()
+    on_gpu: bool = False
 
 
 class ExpectedStart(NamedTuple):
@@ -57,33 +60,35 @@ def expected_starts(
         seconds: How long one that waits is expected to run for; None: it is taken to go on.
     """
     resources = deepcopy(resources)
-    leaving = [(ends[claim.job.id], -i, claim, claim.nodes) for i, claim in enumerate(running) if claim.job.id in ends]
+    leaving = [(ends[claim.job.id], -i, claim, claim.slots) for i, claim in enumerate(running) if claim.job.id in ends]
     heapify(leaving)
-    staying = [(claim, claim.nodes) for claim in running if claim.job.id not in ends]
+    staying = [(claim, claim.slots) for claim in running if claim.job.id not in ends]
     for place, claim in enumerate(waiting):
-        while (nodes := resources.seize(claim.request)) is None and leaving:
+        while (slots := resources.seize(claim.request)) is None and leaving:
             end, _, gone, left = heappop(leaving)
             resources.give(gone.request, left)
             now = max(now, end)
-        if nodes is None:
-            unknown = beside(claim.request, staying)
+        if slots is None:
+            unknown = beside(claim.request, staying, bool(resources.shortage(claim.request)))
             yield from (ExpectedStart(None, unknown) for _ in waiting[place:])
             return
         yield ExpectedStart(now)
         lasts = seconds(claim.job.id)
         if lasts is None:
-            staying.append((claim, nodes))
+            staying.append((claim, slots))
         else:
-            heappush(leaving, (now + lasts, place + 1, claim, nodes))
+            heappush(leaving, (now + lasts, place + 1, claim, slots))
 
 
-def beside(request: ResourceRequest, claims: Iterable[tuple[Claim, tuple[str, ...]]]) -> tuple[JobId, ...]:
-    """The jobs of some claims, each with its nodes, that are on nodes which are asked for; but for those that asked for
-    nothing and have little."""
+def beside(
+    request: ResourceRequest, claims: Iterable[tuple[Claim, tuple[WorkerSlot, ...]]], on_gpus: bool = False
+) -> tuple[JobId, ...]:
+    """The jobs of some claims, each with its places, that are on nodes which are asked for; but for those that asked
+    for nothing and have little. `on_gpus`: those alone for which memory of GPUs is kept."""
     wanted = set(request.fixed)
     return tuple(
         claim.job.id
-        for claim, nodes in claims
-        if (not wanted or wanted.intersection(nodes))
+        for claim, slots in claims
+        if any((not wanted or slot.node in wanted) and (slot.gpus or not on_gpus) for slot in slots)
         and not (claim.found and claim.request.memory_bytes < _LITTLE * request.memory_bytes)
     )

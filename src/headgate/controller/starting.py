@@ -86,9 +86,15 @@ def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action
         job.held = dict(zip(task_names(job.spec.roles), plan.worker_nodes))
         release(pending, job, allocator)
         return actions
+    slots = list(job.slots)
     for i, name in enumerate(plan.worker_nodes):
         node, beside = allocator.nodes[name], plan.worker_nodes.count(name)
-        job.add(TaskName.of("worker", i), name, allocator.gpus(job, node, beside))
+        kept = [gpu for slot in job.slots if slot.node == name for gpu in slot.gpus]
+        if slots and not job.sees_gpus_of_all:
+            own = next(slot for slot in slots if slot.node == name)
+            slots.remove(own)
+            kept = list(own.gpus)
+        job.add(TaskName.of("worker", i), name, allocator.gpus(job, node, beside, kept=kept))
     if job.spec.evaluator:  # beside the worker that saves what it reads
         job.add(EVALUATOR, plan.worker_nodes[0], ())
     pending.start(job, job.tasks)

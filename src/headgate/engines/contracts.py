@@ -31,9 +31,14 @@ _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORT_TAKEN = re.compile(r"(?i)EADDRINUSE|address already in use|failed to add (?:a )?port to server")
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|\b[Oo]ut of memory\b|std::bad_alloc|\bMemoryError\b|RESOURCE_EXHAUSTED|ResourceExhaustedError"
-    r"|can'?(?:t|not) allocate memory"
+    r"|can'?(?:t|not) allocate memory|cudaErrorMemoryAllocation|STATUS_ALLOC_FAILED"
 )
 """PyTorch on GPUs and CPUs, C++, Python, JAX, TensorFlow, and the system."""
+_OF_A_GPU = re.compile(
+    r"\b(?:CUDA|HIP)\b[^.]*[Oo]ut of memory|cudaErrorMemoryAllocation|STATUS_ALLOC_FAILED|device:GPU|\bGPU_\d+_bfc\b"
+)
+_OF_A_DEVICE = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhaustedError")
+"""JAX and TensorFlow do not always name the device."""
 _MEETING: Mapping[Contract, str] = {
     "torchrun": "RANK, WORLD_SIZE, MASTER_ADDR and the other variables of torchrun",
     "deepspeed": "RANK, WORLD_SIZE, MASTER_ADDR and the argument --local_rank, as deepspeed gives them",
@@ -158,6 +163,11 @@ def port_taken(text: str, port: int, variables: str = "MASTER_ADDR and MASTER_PO
 def is_out_of_memory(text: str) -> bool:
     """Whether the last words of a script say that it ran out of memory."""
     return _OUT_OF_MEMORY.search(text) is not None
+
+
+def is_out_of_gpu_memory(text: str, on_gpu: bool) -> bool:
+    """Whether it was the memory of a GPU; `on_gpu`: the script computes on one."""
+    return _OF_A_GPU.search(text) is not None or (on_gpu and _OF_A_DEVICE.search(text) is not None)
 
 
 def free_ports(count: int, taken: Collection[int], *, here: bool) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ from headgate.identifiers import JobId
 from headgate.isolation.spawning import OWN
 from headgate.planning import candidates
 from headgate.planning.candidates import tasks_on
+from headgate.planning.memory import gpu_need
 from headgate.policies import Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
@@ -200,11 +201,22 @@ class LiveHub:
             took = lengths.recall(self._home / "lengths", live.script_key, live.profile_key)
             used = lengths.memory_bytes(self._home / "lengths", live.script_key, live.profile_key)
             needs = max(used or 0, (known.memory_peak_bytes if known is not None else None) or 0) or None
+            before = lengths.gpu_memory_bytes(self._home / "lengths", live.script_key, live.profile_key)
+            on_gpu = gpu_need(live.spec.limits, known, before)
             environment = {**submission.environment, **live.spec.env}
             gpus = visible.indices(environment, self._node.gpus) if submission.engine == LOCAL else None
             job = JobId.of(run.id, name)
             divides = live.spec.contract is not None and launchers.divides_memory(live.spec)
-            self._step(events.JobSubmitted(job, live.spec, live.checkpoint, names, needs, took, gpus, divides))
+            each = on_gpu.memory_bytes
+            self._step(events.JobSubmitted(job, live.spec, live.checkpoint, names, needs, took, gpus, divides, each))
+            if (
+                each is None
+                and known is None
+                and live.spec.limits.gpus != 0
+                and any(node.gpus for node in cluster.nodes)
+            ):
+                text = f"its GPU memory is {on_gpu.in_words()}"
+                self._loop.call_soon(self._live_runs.event, run, "note", text, name)
         unused = () if self._controller.policy.limits_disk else (_DISK_RATE,)
         if missing := [line.split(":")[0] for line in engine.uncontrolled() if not line.startswith(unused)]:
             text = f"only approximate or missing here: {', '.join(missing)}; `headgate doctor` says why and what to do"

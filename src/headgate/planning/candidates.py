@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.isolation import VM
-from headgate.jobs import Job, Limits
+from headgate.jobs import Job
 from headgate.planning.devices import timed
+from headgate.planning.memory import misfit
 from headgate.planning.placement import place, place_roles
 from headgate.plans import Plan
 from headgate.profiles import Profile
-from headgate.units import say_bytes
 
 _ONE_GUEST = "a node of a lab has one guest at a time"
 _TASKS_A_CORE, _TASKS_ANYWHERE, _MOST_TASKS = 16, 64, 10_000
@@ -90,7 +90,7 @@ def tells(profile: Profile) -> bool:
 def _without_profile(cluster: Cluster, job: Job, beside: Mapping[str, float]) -> list[Plan]:
     if job.roles:
         return [place_roles(job, cluster.nodes, beside)]
-    misfits = {node.name: reason for node in cluster.nodes if (reason := _misfit(node, job.limits)) is not None}
+    misfits = {node.name: reason for node in cluster.nodes if (reason := misfit(node, job.limits)) is not None}
     fitting = [node for node in cluster.nodes if node.name not in misfits]
     if job.plan is not None:
         for name in (*job.plan.worker_nodes, *job.plan.server_nodes):
@@ -126,13 +126,3 @@ def _not_in_guests(cluster: Cluster, job: Job, tasks: int) -> str:
     if tasks > len(cluster.nodes):
         return f"{_ONE_GUEST}, and there are {len(cluster.nodes)}; ask for fewer workers"
     return ""
-
-
-def _misfit(node: Node, limits: Limits) -> str | None:
-    """Why a task of the job does not fit on a node; None where it does."""
-    if limits.gpus is not None and limits.gpus > len(node.gpus):
-        return f"{node.name} has {len(node.gpus)} GPUs, {limits.gpus} are asked for"
-    if limits.memory_bytes is not None and limits.memory_bytes > node.memory_bytes:
-        asked, has = say_bytes(limits.memory_bytes), say_bytes(node.memory_bytes)
-        return f"{node.name} has {has} of memory, {asked} are asked for"
-    return None

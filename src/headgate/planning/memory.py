@@ -5,10 +5,51 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headgate.cluster import Node
+from headgate.jobs import Limits
 from headgate.profiles import Profile
+from headgate.units import say_bytes
 
 _PROCESS = 300 << 20  # a framework without a model
 _SERVER = 150 << 20  # a server without a model
+_CONTEXT = 512 << 20  # what CUDA, its libraries and their kernels take of a GPU, beside what a framework allocates
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNeed:
+    """Memory that a worker is expected to hold on each of its GPUs.
+
+    Args:
+        memory_bytes: None: not known.
+        known: From what, in words.
+    """
+
+    memory_bytes: int | None
+    known: str
+
+    def in_words(self) -> str:
+        """As `run --dry-run` says it."""
+        if self.memory_bytes is None:
+            return f"not known: {self.known}"
+        return f"{say_bytes(self.memory_bytes)} on each of its GPUs, {self.known}"
+
+
+def gpu_need(limits: Limits, profile: Profile | None, before: int | None) -> GpuNeed:
+    """What a worker of a job is expected to hold on each of its GPUs.
+
+    Args:
+        limits: Of the job.
+        profile: Of the job; None: it has none.
+        before: The most that a worker of the same job held before; None: not known.
+    """
+    if limits.gpu_memory_bytes is not None:
+        return GpuNeed(limits.gpu_memory_bytes, "as its limits say")
+    on_gpu = profile.gpu_memory_peak_bytes if profile is not None else None
+    profiled = on_gpu + _CONTEXT if on_gpu else 0
+    if profiled >= (before or 0) and profiled:
+        return GpuNeed(profiled, "as its profile says")
+    if before:
+        return GpuNeed(before, "as it held before")
+    return GpuNeed(None, "it starts whatever is free; `limits: {gpu_memory: …}` or --gpu-memory says it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +98,7 @@ def memory(profile: Profile) -> Memory:
     measured = float(peak) if peak is not None else _PROCESS + model + sparse
     fixed = min(_PROCESS + model, max(measured - sparse, 0.0))
     on_gpu = profile.gpu_memory_peak_bytes
-    gpu = min(model + sparse, float(on_gpu)) if on_gpu is not None else None
+    gpu = _CONTEXT + min(model + sparse, float(on_gpu)) if on_gpu is not None else None
     sharded = min(model, fixed) if profile.sharded else 0.0
     gpu_sharded = min(model, gpu or 0.0) if profile.sharded else 0.0
     return Memory(
@@ -67,7 +108,7 @@ def memory(profile: Profile) -> Memory:
         server=float(_SERVER),
         served=model + sparse,
         gpu=gpu - gpu_sharded if gpu is not None else None,
-        gpu_sample=(float(on_gpu) - gpu) / batch if on_gpu is not None and gpu is not None else 0.0,
+        gpu_sample=(_CONTEXT + float(on_gpu) - gpu) / batch if on_gpu is not None and gpu is not None else 0.0,
         sharded=sharded,
         gpu_sharded=gpu_sharded,
     )
@@ -76,3 +117,27 @@ def memory(profile: Profile) -> Memory:
 def most_gpu_bytes(node: Node) -> float:
     """Memory of the smallest GPU of a node."""
     return float(min((gpu.memory_bytes for gpu in node.gpus), default=0))
+
+
+def misfit(node: Node, limits: Limits, name: str = "") -> str | None:
+    """Why a task of a job does not fit on a node; None where it does.
+
+    Args:
+        name: What the node is called; empty: its name.
+    """
+    name = name or node.name
+    if limits.gpus is not None and limits.gpus > len(node.gpus):
+        return f"{name} has {len(node.gpus)} GPUs, {limits.gpus} are asked for"
+    if limits.memory_bytes is not None and limits.memory_bytes > node.memory_bytes:
+        asked, has = say_bytes(limits.memory_bytes), say_bytes(node.memory_bytes)
+        return f"{name} has {has} of memory, {asked} are asked for"
+    if (needs := limits.gpu_memory_bytes) is not None:
+        sizes = sorted((gpu.memory_bytes for gpu in node.gpus), reverse=True)
+        count = limits.gpus or 1
+        if len(sizes) < count:
+            return f"{name} has {len(sizes)} GPUs, {say_bytes(needs)} of GPU memory are asked for"
+        if needs > sizes[count - 1]:
+            whose = "its GPUs have" if count > 1 or len(sizes) == 1 else "its largest GPU has"
+            asked = say_bytes(needs) + (f" on each of {count} GPUs" if count > 1 else "")
+            return f"{name}: {whose} {say_bytes(sizes[count - 1])} of memory, {asked} are asked for"
+    return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headgate.jobs import Job
 from headgate.planning.cost import CostModel
 from headgate.planning.features import Indices
+from headgate.planning.memory import misfit
 
 _ON_ONE = (2, 3)  # servers that a node may have besides one: it then carries a greater part of the model
 
@@ -48,11 +49,9 @@ def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> t
     fewest, there = limits.workers[0], max(int(free.sum()), 1)
     equal = {fewest // there, -(-fewest // there)}  # where all nodes have as many: so many are asked for
     for i, kind in enumerate(costs.kinds):
-        if not free[i] or (limits.memory_bytes or 0) > kind.node.memory_bytes:
+        if not free[i] or misfit(kind.node, limits) is not None:  # no task is started there, a server neither
             continue
         gpus, cores = len(kind.node.gpus), kind.node.cores
-        if (limits.gpus or 0) > gpus:  # no task of such a job is started there, a server neither
-            continue
         if limits.gpus == 0 or not gpus:
             counts = {1, *(2,) * (cores >= 4), *(4,) * (cores >= 16), *(count for count in equal if count <= cores)}
         else:

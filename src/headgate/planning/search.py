@@ -14,6 +14,7 @@ from headgate.planning.bounds import bound
 from headgate.planning.cost import CostModel
 from headgate.planning.features import Floats, Indices
 from headgate.planning.joining import alone
+from headgate.planning.memory import misfit
 from headgate.planning.patterns import Mode
 from headgate.planning.spaces import Space
 from headgate.plans import Plan, Prediction
@@ -246,11 +247,8 @@ def _nowhere(space: Space) -> str:
         most = min(node.memory_bytes, job.limits.memory_bytes or node.memory_bytes)
         if not free:
             reasons.append(f"{name}: other jobs use all {len(kind.names)}")
-        elif (job.limits.gpus or 0) > len(node.gpus):
-            reasons.append(f"{name} has {len(node.gpus)} GPUs, {job.limits.gpus} are asked for")
-        elif (job.limits.memory_bytes or 0) > node.memory_bytes:
-            asked = say_bytes(job.limits.memory_bytes or 0)
-            reasons.append(f"{name} has {say_bytes(node.memory_bytes)} of memory, {asked} are asked for")
+        elif (lacks := misfit(node, job.limits, name)) is not None:
+            reasons.append(lacks)
         elif least > most:
             reasons.append(f"{name} allows {say_bytes(most)} of memory, a worker needs {say_bytes(least)}")
     fewest = job.limits.workers[0]

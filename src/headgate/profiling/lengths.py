@@ -32,12 +32,14 @@ class Took(NamedTuple):
         work: Core-seconds.
         seconds: From its beginning to its end.
         memory_bytes: The most that one of its workers used; 0: not known.
+        gpu_memory_bytes: The same of each of its GPUs.
     """
 
     job: str
     work: float
     seconds: float
     memory_bytes: float = 0.0
+    gpu_memory_bytes: float = 0.0
 
 
 def recall(folder: Path, script: str, job: str) -> WorkEstimate | None:
@@ -64,6 +66,12 @@ def memory_bytes(folder: Path, script: str, job: str) -> int | None:
     it: with other arguments it may be a multiple."""
     known, same = _of(folder, script, job)
     return int(max(took.memory_bytes for took in known)) or None if same else None
+
+
+def gpu_memory_bytes(folder: Path, script: str, job: str) -> int | None:
+    """The most memory of one GPU that a worker of a job held before; None: that is not known."""
+    known, same = _of(folder, script, job)
+    return int(max(took.gpu_memory_bytes for took in known)) or None if same else None
 
 
 def remember(folder: Path, script: str, took: Took) -> None:
@@ -96,5 +104,8 @@ def _read(path: Path) -> list[Took]:
     return [
         each
         for each in found
-        if 0 < each.work < infinity and 0 < each.seconds < infinity and 0 <= each.memory_bytes < infinity
+        if 0 < each.work < infinity
+        and 0 < each.seconds < infinity
+        and 0 <= each.memory_bytes < infinity
+        and 0 <= each.gpu_memory_bytes < infinity
     ]

@@ -150,10 +150,12 @@ def _pcie(nvml: Any, handle: Any) -> float:
 
 @dataclass(slots=True)
 class _State:
-    """The readings of one GPU in one round; None where it gives none (MIG, an old driver)."""
+    """The readings of one GPU in one round; None where it gives none (MIG, an old driver). `taken` is the memory that
+    nobody can have: what is in use, and what the driver reserves."""
 
     busy: float | None
     memory: float | None
+    taken: float | None
     memory_by_pid: Mapping[int, float]
     busy_by_pid: Mapping[int, float]
 
@@ -221,9 +223,14 @@ class GpuSampler(Sampler):
         self._handles: dict[int, Any] = {}
         self._divisions: dict[int, _Division] = {}
         self._since: dict[int, int] = {}
+        self.used: Mapping[int, float] = {}
+        """Bytes in use on each GPU when it was read last, with what its driver reserves,"""
+        self.held: Mapping[str, Mapping[int, float]] = {}
+        """and of these by each task, by its target's id, as far as NVML tells."""
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
         del now  # NVML averages by itself
+        self.used, self.held = {}, {}
         if not self._looked:
             self._nvml, self._looked = open_nvml(), True
         if self._nvml is None:
@@ -236,6 +243,10 @@ class GpuSampler(Sampler):
         states = {index: self._state(self._nvml, index, handle) for index, handle in self._handles.items()}
         if any(target.box is not None or target.place is not None for target in targets):
             self._divide([index for index, state in states.items() if len(state.memory_by_pid) > 1])
+        self.used = {index: state.taken for index, state in states.items() if state.taken is not None}
+        self.held = {
+            target.id: _by_gpu(states, frozenset(target.box.pids())) for target in targets if target.box is not None
+        }
         readings: dict[str, Mapping[Column, float]] = {}
         for target in targets:
             box = target.box if target.place is None else PlacedNode(target.place)
@@ -263,7 +274,10 @@ class GpuSampler(Sampler):
             by_pid = self._divisions[index].take()
         else:
             by_pid = dict.fromkeys(holders, busy or 0.0) if len(holders) == 1 else {}
-        return _State(busy, float(memory.used) if memory is not None else None, holders, by_pid)
+        if memory is None:
+            return _State(busy, None, None, holders, by_pid)
+        used = float(memory.used)
+        return _State(busy, used, used + float(getattr(memory, "reserved", 0)), holders, by_pid)
 
     def _busy(self, nvml: Any, index: int, handle: Any) -> float | None:
         """Part of the time since the last reading in which a kernel ran; of an old GPU its latest fifth of a second."""
@@ -283,6 +297,14 @@ def _memory(nvml: Any, handle: Any) -> Any | None:
     version = getattr(nvml, "nvmlMemory_v2", None)
     told = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
     return told if told is not None else _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+
+
+def _by_gpu(states: Mapping[int, _State], pids: frozenset[int]) -> dict[int, float]:
+    """Bytes that processes hold on each GPU; without those on which they hold none."""
+    held = {
+        index: sum(size for pid, size in state.memory_by_pid.items() if pid in pids) for index, state in states.items()
+    }
+    return {index: size for index, size in held.items() if size}
 
 
 def _of_node(states: Sequence[_State]) -> dict[Column, float]:

@@ -30,16 +30,20 @@ Report = Callable[[str], None]
 _KNOWN = frozenset(COLUMNS)
 
 
-def samplers(report: Report) -> list[Sampler]:
+def samplers(report: Report, gpu: GpuSampler | None = None) -> list[Sampler]:
     """The built-in samplers, then those that other packages register under `headgate.samplers` (a class or a function
-    that makes one without arguments). A broken one is reported and left out."""
+    that makes one without arguments). A broken one is reported and left out.
+
+    Args:
+        gpu: That of GPUs; None: a new one.
+    """
     found: list[Sampler] = [
         CpuSampler(),
         MemorySampler(),
         DiskSampler(),
         NetworkSampler(),
         ConnectionsSampler(),
-        GpuSampler(),
+        gpu if gpu is not None else GpuSampler(),
         PressureSampler(),
         WaitingSampler(),
         CounterSampler(),

@@ -193,7 +193,7 @@ class Costs:
             "optimizer": type(self._optimizers[0]).__name__ if self._optimizers else None,
             "optimizer_state_bytes": state_bytes(self._optimizers) if self._optimizers else None,
             "memory_peak_bytes": measured.memory_peak_bytes(),
-            "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated() if cuda_in_use() else None,
+            "gpu_memory_peak_bytes": torch.cuda.max_memory_reserved() if cuda_in_use() else None,
             "batch": self.batch,
             "sparse_rows_per_sample": self._touched[0] if self._touched else None,
             "sparse_bytes_per_sample": self._touched[1] if self._touched else None,

@@ -169,7 +169,7 @@ class StepObserver:
             "optimizer": type(self._optimizers[self._first]).__name__,
             "optimizer_state_bytes": costs.state_bytes(self._optimizers.values()),
             "memory_peak_bytes": measured.memory_peak_bytes(),
-            "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated() if cuda_in_use() else None,
+            "gpu_memory_peak_bytes": torch.cuda.max_memory_reserved() if cuda_in_use() else None,
             "batch": usual if self._sees_batch else None,
             "step_times": step_times,
             "others": others,

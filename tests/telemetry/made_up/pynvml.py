@@ -1,7 +1,12 @@
-"""NVIDIA's management library as a machine with four GPUs has it, of which the last is divided in two (MIG)."""
+"""NVIDIA's management library as a machine with four GPUs has it, of which the last is divided in two (MIG).
+
+Processes hold memory of them as files in the folder `MADE_UP_GPU_MEMORY` say: named `GPU-PID`, with a number of bytes.
+"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 BUSY = (90, 80, 10, 0)
@@ -53,7 +58,8 @@ def nvmlDeviceGetMigDeviceHandleByIndex(handle: int, index: int) -> int:  # noqa
 
 
 def nvmlDeviceGetMemoryInfo(handle: int) -> SimpleNamespace:  # noqa: N802
-    return SimpleNamespace(total=80 << 30, used=handle << 30)
+    held = sum(process.usedGpuMemory for process in nvmlDeviceGetComputeRunningProcesses(handle))
+    return SimpleNamespace(total=80 << 30, used=(handle << 30) + held)
 
 
 def nvmlDeviceGetUtilizationRates(handle: int) -> SimpleNamespace:  # noqa: N802
@@ -63,7 +69,13 @@ def nvmlDeviceGetUtilizationRates(handle: int) -> SimpleNamespace:  # noqa: N802
 
 
 def nvmlDeviceGetComputeRunningProcesses(handle: int) -> list[SimpleNamespace]:  # noqa: N802
-    return []
+    folder = os.environ.get("MADE_UP_GPU_MEMORY")
+    found = []
+    for file in Path(folder).glob(f"{handle}-*") if folder else ():
+        pid = int(file.name.partition("-")[2])
+        if Path(f"/proc/{pid}").exists() and (text := file.read_text()):
+            found.append(SimpleNamespace(pid=pid, usedGpuMemory=int(text)))
+    return found
 
 
 def nvmlDeviceGetProcessUtilization(handle: int, since: int) -> list[SimpleNamespace]:  # noqa: N802

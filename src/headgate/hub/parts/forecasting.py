@@ -32,8 +32,8 @@ _NAMED = 3
 @dataclass
 class _ForecastJob:
     """The attempt of a job: its outlook, the tasks that train, the cores that each uses, the core-seconds that they
-    used, the most memory that one of its workers did, when it began, and when it is expected to end. `whole` is whether
-    all that it takes is seen, as of a job that does not resume."""
+    used, the most memory that one of its workers did (and of a GPU), when it began, and when it is expected to end.
+    `whole` is whether all that it takes is seen, as of a job that does not resume."""
 
     live: LiveJob
     outlook: Outlook
@@ -45,6 +45,7 @@ class _ForecastJob:
     scaling: Scaling = field(default_factory=Scaling)
     work: float = 0.0
     most_bytes: float = 0.0
+    most_gpu_bytes: float = 0.0
     ends: float | None = None
 
     def used(self, now: float) -> None:
@@ -140,11 +141,14 @@ class Forecasting(Component):
                 self._of(task, starts=True)
             case Progress(task) if self._runs(task):
                 self._reported(event)
-            case Usage(task, cpu_cores, memory_bytes) if self._runs(task):
+            case Usage(task, cpu_cores, memory_bytes, gpu_memory_bytes=on_gpus) if self._runs(task):
                 now, watched = time.monotonic(), self._of(task)
                 watched.cores[task] = cpu_cores
                 if task.name.is_worker:
                     watched.most_bytes = max(watched.most_bytes, memory_bytes)
+                    attempt = watched.live.current
+                    gpus = attempt.tasks[task.name].gpus if attempt is not None else ()
+                    watched.most_gpu_bytes = max(watched.most_gpu_bytes, on_gpus / max(len(gpus), 1))
                 watched.used(now)
                 watched.outlook.used(now, sum(watched.cores.values()))
                 self._scale(watched, now)
@@ -193,7 +197,8 @@ class Forecasting(Component):
 
     async def _remember(self, watched: _ForecastJob) -> None:
         live = watched.live
-        took = lengths.Took(live.profile_key, watched.work, watched.since - watched.began, watched.most_bytes)
+        seconds, most = watched.since - watched.began, (watched.most_bytes, watched.most_gpu_bytes)
+        took = lengths.Took(live.profile_key, watched.work, seconds, *most)
         with suppress(OSError):  # it is worth no warning: the next one is predicted later
             await asyncio.to_thread(lengths.remember, self._lengths, live.script_key, took)
         self._took.clear()  # what is remembered now tells of others
@@ -268,7 +273,9 @@ class StartEstimates(Component):
 def _in_words(ahead: StartForecast, place: int) -> str:
     words = f"for {ahead.what}"
     if ahead.holders:
-        words += f", which {_names(ahead.job, ahead.holders)} {'have' if len(ahead.holders) > 1 else 'has'}"
+        has = "have" if len(ahead.holders) > 1 else "has"
+        names = _names(ahead.job, ahead.holders)
+        words += f"; {names} {has} some of it" if ahead.on_gpu else f", which {names} {has}"
     if place:
         words += f"; {place} before it"
     if ahead.unknown:

@@ -25,6 +25,7 @@ from headgate.telemetry.base import Target
 from headgate.telemetry.columns import Column
 from headgate.telemetry.connections import listens
 from headgate.telemetry.expressions import Expression, TooSlowError
+from headgate.telemetry.gpu import GpuSampler
 from headgate.telemetry.round import SamplingRound, samplers
 from headgate.telemetry.stacks import Frame, TaskStacks
 from headgate.units import say_seconds
@@ -46,7 +47,8 @@ class Sampling(Component):
         self._live_runs = live_runs
         self._engine = engine
         self._step = step
-        self._round = SamplingRound(samplers(live_runs.trouble), live_runs.trouble)
+        self._gpu = GpuSampler()
+        self._round = SamplingRound(samplers(live_runs.trouble, self._gpu), live_runs.trouble)
         self._timer: asyncio.TimerHandle | None = None
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
@@ -86,6 +88,9 @@ class Sampling(Component):
                 self._task(TaskId(id), reading)
             for run, node in of_runs.get(id, ()):
                 run.record_usage(_NODE + node.name, reading)
+        for name in {node.name for nodes in of_runs.values() for _, node in nodes} if self._gpu.used else ():
+            held = {TaskId(id): by_gpu for id, by_gpu in self._gpu.held.items()}
+            self._step(events.GpuMemoryUsed(name, self._gpu.used, held))
 
     def _task(self, id: TaskId, reading: Mapping[Column, float]) -> None:
         if id.run not in self._live_runs.runs:
@@ -97,7 +102,9 @@ class Sampling(Component):
         if "cpu_cores" in reading and "memory_bytes" in reading:
             disk = reading.get("disk_read", 0.0) + reading.get("disk_write", 0.0)
             network = reading.get("net_in", 0.0) + reading.get("net_out", 0.0)
-            self._step(events.Usage(id, reading["cpu_cores"], reading["memory_bytes"], disk, network))
+            on_gpus = reading.get("gpu_memory_bytes", 0.0)
+            used = reading["cpu_cores"], reading["memory_bytes"], disk, network
+            self._step(events.Usage(id, *used, gpu_memory_bytes=on_gpus))
 
 
 def _target(node: Node) -> Target:

@@ -1,0 +1,270 @@
+"""Memory of GPUs that jobs share: who waits for it, where jobs go, and what is said when one runs out of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.controller.driver import PLAN, job
+from tests.controller.test_queueing import GANG, GIB, Queueing, started, states
+
+from headgate.cluster import Gpu, Node
+from headgate.controller import Controller, Queue
+from headgate.controller.queue_orders import FifoOrder
+from headgate.events import Action, Exit, GpuMemoryUsed, JobPlanned, JobSubmitted, NodeJoined, Usage
+from headgate.identifiers import JobId, TaskId
+from headgate.jobs import Job, Limits
+from headgate.plans import Plan
+from headgate.policies import NoPolicy
+
+ON_N = replace(PLAN, worker_nodes=("n",))
+TWO_ON_N = replace(GANG, worker_nodes=("n", "n"))
+
+
+def node(*sizes: int, name: str = "n") -> Node:
+    """A node whose GPUs have so many GiB."""
+    gpus = tuple(Gpu(index, "g", size * GIB) for index, size in enumerate(sizes))
+    return Node(name, cores=4.0, memory_bytes=64 * GIB, gpus=gpus)
+
+
+class Sharing(Queueing):
+    """A controller as a hub has it, where jobs take turns on GPUs."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.queue = Queue(FifoOrder(), gpus_are_shared=True)
+        self.controller = Controller(NoPolicy(), self.queue)
+        self.wake_at = None
+        for each in nodes:
+            self.step(0.0, NodeJoined(each))
+
+    def hands_in(
+        self,
+        name: str,
+        *,
+        stated: int | None = None,
+        known: int | None = None,
+        gpus: int | None = None,
+        allowed: tuple[int, ...] | None = None,
+        plan: Plan = ON_N,
+        **fields: object,
+    ) -> list[Action]:
+        """A job that needs so many GiB of its GPUs: as its user states, or as is known of it."""
+        limits = Limits(gpus=gpus, gpu_memory_bytes=stated * GIB if stated else None)
+        spec: Job = job(name, limits=limits, **fields)
+        needs = known * GIB if known else None
+        self.step(0.0, JobSubmitted(JobId(f"r/{name}"), spec, gpus=allowed, gpu_memory_bytes=needs))
+        return self.step(0.0, JobPlanned(JobId(f"r/{name}"), 1, plan))
+
+    def uses(self, used: dict[int, float], **held: dict[int, float]) -> list[Action]:
+        """So many GiB are in use on the GPUs; and by jobs."""
+        by_task = {TaskId(f"r/{name}/worker-0"): _bytes(each) for name, each in held.items()}
+        return self.step(1.0, GpuMemoryUsed("n", _bytes(used), by_task))
+
+    def waits_for(self, name: str) -> str:
+        """What a job that waits is told."""
+        return next(each.what for each in self.controller.ahead(2.0, {}) if each.job == f"r/{name}")
+
+
+def _bytes(gib: dict[int, float]) -> dict[int, float]:
+    return {gpu: size * GIB for gpu, size in gib.items()}
+
+
+def where(actions: list[Action]) -> list[tuple[str, tuple[int, ...] | None]]:
+    return [(task.split("/")[1], gpus) for task, _, gpus in started(actions)]
+
+
+@pytest.mark.parametrize("need", ["stated", "known"])
+def test_who_needs_more_than_admitted_jobs_leave_waits_until_one_ends(need: str) -> None:
+    hub = Sharing(node(80))
+    stated, known = (50, None) if need == "stated" else (None, 50)
+    assert where(hub.hands_in("a", stated=stated, known=known)) == [("a", None)]
+    waits = hub.hands_in("b", stated=stated, known=known)
+    assert states(waits) == [("r/b", "waiting", "for GPU memory: needs 50 GiB, 30 GiB free on GPU 0 of node n")]
+    [ahead] = hub.controller.ahead(1.0, {})
+    assert (ahead.holders, ahead.on_gpu) == ((JobId("r/a"),), True)
+    assert where(hub.end(2.0, "a/worker-0")) == [("b", None)]
+
+
+def test_who_fit_together_start_together() -> None:
+    hub = Sharing(node(80))
+    assert where(hub.hands_in("a", stated=20)) == [("a", None)]
+    assert where(hub.hands_in("b", known=20)) == [("b", None)]
+
+
+def test_what_is_stated_counts_and_not_what_is_known() -> None:
+    hub = Sharing(node(80))
+    hub.hands_in("a", stated=20, known=70)
+    assert where(hub.hands_in("b", stated=60, known=1)) == [("b", None)]
+    assert where(hub.hands_in("c", stated=1)) == []
+
+
+def test_what_nothing_is_known_of_starts_and_what_it_is_seen_to_hold_is_waited_for() -> None:
+    hub = Sharing(node(80))
+    hub.hands_in("a")
+    hub.uses({0: 45}, a={0: 45})
+    assert where(hub.hands_in("b")) == [("b", None)]
+    assert where(hub.hands_in("c", known=40)) == []
+    assert "35 GiB free on GPU 0 of node n, where programs that nothing is kept for use 45 GiB" in hub.waits_for("c")
+    hub.end(2.0, "a/worker-0")
+    assert where(hub.uses({0: 1})) == [("c", None)]
+
+
+def test_memory_that_programs_outside_hold_is_not_there() -> None:
+    hub = Sharing(node(80))
+    hub.uses({0: 60})
+    assert where(hub.hands_in("a", stated=30)) == []
+    assert hub.waits_for("a") == (
+        "GPU memory: needs 30 GiB, 20 GiB free on GPU 0 of node n, where programs that nothing is kept for use 60 GiB"
+    )
+    assert where(hub.uses({0: 51})) == []
+    assert where(hub.uses({0: 5})) == [("a", None)]
+
+
+def test_what_a_job_does_not_hold_yet_is_kept_and_what_it_holds_counts_once() -> None:
+    hub = Sharing(node(80))
+    hub.uses({0: 10})
+    hub.hands_in("a", stated=50)
+    hub.uses({0: 12}, a={0: 2})
+    assert where(hub.hands_in("b", stated=21)) == []  # 10 outside, 50 kept
+    assert where(hub.uses({0: 59}, a={0: 50})) == [("b", None)]
+
+
+def test_what_a_job_holds_beyond_its_need_counts_too() -> None:
+    hub = Sharing(node(80))
+    hub.hands_in("a", stated=20)
+    hub.uses({0: 65}, a={0: 65})
+    assert where(hub.hands_in("b", stated=20)) == []
+
+
+def test_where_it_cannot_be_told_whose_memory_it_is_a_job_s_own_is_not_counted_twice() -> None:
+    """As in a container, where NVML tells of no processes."""
+    hub = Sharing(node(80))
+    hub.uses({0: 5})
+    hub.hands_in("a", stated=30)
+    hub.uses({0: 35})
+    assert where(hub.hands_in("b", stated=40)) == [("b", None)]
+    hub.uses({0: 75})
+    assert where(hub.hands_in("c", stated=6)) == []
+    hub.end(2.0, "b/worker-0")
+    assert [name for name, _ in where(hub.uses({0: 35}))] in ([], ["c"])
+
+
+def test_of_several_gpus_a_job_gets_the_one_where_it_fits() -> None:
+    hub = Sharing(node(80, 80, 24))
+    assert where(hub.hands_in("a", gpus=1, stated=50)) == [("a", (0,))]
+    assert where(hub.hands_in("b", gpus=1, stated=50)) == [("b", (1,))]
+    assert where(hub.hands_in("c", gpus=1, stated=25)) == [("c", (0,))]  # the last is free, and too small
+    assert where(hub.hands_in("d", gpus=1, stated=25)) == [("d", (1,))]
+    assert where(hub.hands_in("e", gpus=1, stated=20)) == [("e", (2,))]
+    assert where(hub.hands_in("f", gpus=1, stated=20)) == []
+
+
+def test_a_job_that_sees_all_gpus_sees_the_one_where_it_fits_first() -> None:
+    hub = Sharing(node(24, 80))
+    assert where(hub.hands_in("a", stated=50)) == [("a", (1, 0))]
+    assert where(hub.hands_in("b", stated=20)) == [("b", None)]  # which is the first as it is
+    assert where(hub.hands_in("c", stated=20, allowed=(1, 0))) == [("c", (1, 0))]
+
+
+def test_an_idle_gpu_is_preferred_to_one_that_others_use() -> None:
+    hub = Sharing(node(80, 80))
+    assert where(hub.hands_in("unknown", gpus=1)) == [("unknown", (0,))]
+    assert where(hub.hands_in("a", gpus=1, stated=20)) == [("a", (1,))]
+    assert where(hub.hands_in("next", gpus=1)) == [("next", (0,))]
+
+
+def test_one_without_a_known_need_that_starts_with_another_leaves_it_its_gpu() -> None:
+    hub = Sharing(node(80, 80))
+    for name, needs in (("unknown", None), ("a", 20 * GIB)):
+        spec = job(name, limits=Limits(gpus=1))
+        hub.step(0.0, JobSubmitted(JobId(f"r/{name}"), spec, gpu_memory_bytes=needs))
+    hub.step(0.0, JobPlanned(JobId("r/unknown"), 1, ON_N))
+    assert where(hub.step(0.0, JobPlanned(JobId("r/a"), 1, ON_N))) == [("unknown", (1,)), ("a", (0,))]
+
+
+def test_only_gpus_that_the_environment_allows_are_waited_for() -> None:
+    hub = Sharing(node(80, 80))
+    hub.hands_in("a", stated=50, allowed=(1,))
+    assert where(hub.hands_in("b", stated=50, allowed=(1,))) == []
+    assert "free on GPU 1 of node n" in hub.waits_for("b")
+    hub.end(1.0, "a/worker-0")
+    assert where(hub.hands_in("c", stated=80, allowed=(0,))) == [("c", (0,))]
+
+
+def test_workers_of_a_job_have_room_for_all_of_them_or_none_starts() -> None:
+    hub = Sharing(node(80, 80))
+    hub.hands_in("a", gpus=1, stated=50)
+    assert where(hub.hands_in("two", gpus=1, stated=60, plan=TWO_ON_N)) == []
+    assert where(hub.end(1.0, "a/worker-0")) == [("two", (0,)), ("two", (1,))]
+
+
+def test_workers_of_another_launcher_get_a_gpu_each() -> None:
+    hub = Sharing(node(80, 24))
+    hub.hands_in("two", stated=20, plan=TWO_ON_N, launch="torchrun")
+    assert where(hub.hands_in("big", stated=61)) == []
+    assert "60 GiB free on GPU 0" in hub.waits_for("big")
+
+
+def test_a_job_on_several_gpus_needs_the_memory_of_each() -> None:
+    hub = Sharing(node(80, 80, 80))
+    hub.hands_in("a", gpus=1, stated=50)
+    assert where(hub.hands_in("b", gpus=2, stated=50)) == [("b", (1, 2))]
+    assert where(hub.hands_in("c", gpus=2, stated=50)) == []
+    assert hub.waits_for("c").startswith("GPU memory: needs 50 GiB for each of 2 tasks and GPUs, 30 GiB free on GPU")
+
+
+def test_a_known_need_beyond_a_gpu_waits_for_a_whole_one_and_no_longer() -> None:
+    hub = Sharing(node(24))
+    hub.hands_in("a", known=2)
+    assert where(hub.hands_in("b", known=60)) == []
+    assert where(hub.end(1.0, "a/worker-0")) == [("b", None)]
+
+
+def test_where_there_is_no_gpu_what_was_known_of_one_is_not_waited_for() -> None:
+    hub = Sharing(node())
+    assert where(hub.hands_in("a", known=60)) == [("a", None)]
+
+
+def test_jobs_that_want_no_gpu_do_not_wait_behind_one_that_does_but_leave_it_its_memory() -> None:
+    hub = Sharing(node(80))
+    hub.hands_in("a", stated=50)
+
+    def asks(name: str, memory: int, on_gpu: int | None = None) -> list[Action]:
+        on = on_gpu * GIB if on_gpu else None
+        limits = Limits(memory_bytes=memory * GIB, gpus=None if on else 0, gpu_memory_bytes=on)
+        return hub.submit(0.0, job(name, limits=limits), ON_N)
+
+    assert where(asks("b", 40, on_gpu=50)) == []
+    assert where(asks("small", 1, on_gpu=1)) == []  # first come, first served among those that want it
+    assert where(asks("cpu", 20)) == [("cpu", ())]
+    assert where(asks("more", 20)) == []
+    assert where(hub.end(1.0, "a/worker-0")) == [("b", None), ("small", None)]
+    assert where(hub.end(2.0, "cpu/worker-0")) == [("more", ())]
+
+
+def test_a_task_that_runs_out_of_gpu_memory_is_told_who_else_had_it_and_what_to_do() -> None:
+    hub = Sharing(node(80))
+    hub.uses({0: 6})
+    hub.hands_in("a", stated=20)
+    hub.hands_in("b")
+    hub.step(1.0, Usage(TaskId("r/a/worker-0"), 1.0, 1.0, gpu_memory_bytes=60.0 * GIB))
+    hub.step(1.0, Usage(TaskId("r/b/worker-0"), 1.0, 1.0, gpu_memory_bytes=10.0 * GIB))
+    hub.uses({0: 76}, a={0: 60}, b={0: 10})
+    exit = Exit(code=1, over_memory=True, on_gpu=True, reason="CUDA out of memory. Tried to allocate 10.00 GiB")
+    [(_, state, why)] = states(hub.end(2.0, "b/worker-0", exit))
+    assert state == "failed"
+    assert why == (
+        "CUDA out of memory. Tried to allocate 10.00 GiB; it held 10 GiB and its need was not known; "
+        "on GPU 0 of node n a had 60 GiB, programs outside Headgate had 6 GiB; say what it needs "
+        "(`limits: {gpu_memory: …}`, --gpu-memory), and it waits until that is free; make its batch smaller, compute "
+        "in bfloat16, or keep fewer activations (checkpointing)"
+    )
+
+
+def test_a_task_that_runs_out_of_gpu_memory_alone_is_told_what_it_needed() -> None:
+    hub = Sharing(node(80))
+    hub.hands_in("a", gpus=1, stated=20)
+    hub.step(1.0, Usage(TaskId("r/a/worker-0"), 1.0, 1.0, gpu_memory_bytes=78.0 * GIB))
+    exit = Exit(code=1, over_memory=True, on_gpu=True, reason="CUDA out of memory")
+    [(_, _, why)] = states(hub.end(2.0, "a/worker-0", exit))
+    assert "it held 78 GiB and was expected to need 20 GiB; on GPU 0 of node n no other job had memory; make" in why

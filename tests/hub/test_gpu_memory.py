@@ -1,0 +1,156 @@
+"""Jobs that hold memory of a GPU, on a real hub and a made-up machine with four of 80 GiB each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.hub.user import SECONDS, User
+from tests.telemetry import made_up
+
+from headgate.telemetry.store import RunReader
+from headgate.testing import wait
+
+HOLDS = """
+    import os, sys, time
+    name, gib = sys.argv[1:]
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    file = os.path.join(os.environ["MADE_UP_GPU_MEMORY"], f"{gpu}-{os.getpid()}")
+    with open(file + ".new", "w") as out:
+        out.write(str(int(gib) << 30))
+    os.replace(file + ".new", file)
+    print("on", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+    until = time.process_time() + 0.1
+    while time.process_time() < until:
+        pass
+    while not os.path.exists(name):
+        time.sleep(0.05)
+    if name.startswith("fails"):
+        raise MemoryError("CUDA out of memory. Tried to allocate 10.00 GiB")
+"""
+
+
+@pytest.fixture
+def gpus(user: User) -> User:
+    """Of which jobs may use the first."""
+    folder = Path(next(iter(made_up.__path__)))
+    user.variables["PYTHONPATH"] = os.pathsep.join([str(folder), user.variables["PYTHONPATH"]])
+    user.variables["CUDA_VISIBLE_DEVICES"] = "0"
+    held = user.folder / "held"
+    held.mkdir()
+    user.variables["MADE_UP_GPU_MEMORY"] = str(held)
+    user.write("holds.py", HOLDS)
+    return user
+
+
+def jobs(user: User, *entries: tuple[str, int, str], file: str = "jobs.yaml") -> str:
+    """A file of jobs that hold so many GiB, with what is said of each."""
+    lines = [f"  - {{name: {name}, script: holds.py, args: [{name}, '{gib}']{more}}}" for name, gib, more in entries]
+    user.write(file, "\n".join(["jobs:", *lines]))
+    return file
+
+
+def sees_held(user: User, run: str, job: str, gib: int) -> None:
+    """Wait until a job is recorded to hold so many GiB."""
+
+    def is_recorded() -> bool:
+        with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
+            rows = reader.query(f"SELECT cpu_cores, gpu_memory_bytes FROM usage WHERE target = '{job}/worker-0'")
+        return any(row["cpu_cores"] and row["gpu_memory_bytes"] == gib << 30 for row in rows)
+
+    wait.until(is_recorded, SECONDS, f"{job} is recorded to hold {gib} GiB")
+
+
+def states_need(gib: int) -> str:
+    return f", limits: {{gpu_memory: {gib}GiB}}"
+
+
+def test_jobs_that_need_more_than_the_gpu_has_run_one_after_the_other(gpus: User) -> None:
+    run = gpus.detaches(
+        jobs(gpus, ("a", 50, states_need(50)), ("b", 50, states_need(50)), ("c", 0, ", limits: {gpus: 0}"))
+    )
+    gpus.sees_state("a", "running", run=run)
+    gpus.sees_state("c", "running", run=run)
+    words = "for GPU memory: needs 50 GiB, 30 GiB free on GPU 0 of node"
+    waits = gpus.sees_job("b", lambda job: words in job["reason"] and "; a has some of it" in job["reason"], run, words)
+    assert waits["state"] == "waiting"
+    assert words in " ".join(gpus.types("status").stdout.split())
+    gpus.touch("a")
+    gpus.sees_state("b", "running", run=run)
+    gpus.touch("b")
+    gpus.touch("c")
+    gpus.sees_state("b", "done", run=run)
+
+
+def test_jobs_that_fit_run_at_once(gpus: User) -> None:
+    run = gpus.detaches(jobs(gpus, ("a", 20, states_need(20)), ("b", 20, states_need(20))))
+    for name in "ab":
+        gpus.sees_state(name, "running", run=run)
+    for name in "ab":
+        gpus.touch(name)
+
+
+def test_what_a_job_held_before_it_is_expected_to_need(gpus: User) -> None:
+    file = jobs(gpus, ("a", 50, ""))
+    first = gpus.detaches(file)
+    sees_held(gpus, first, "a", 50)
+    gpus.touch("a")
+    gpus.sees_state("a", "done", run=first)
+    (gpus.folder / "a").unlink()
+
+    def is_known() -> bool:
+        [planned] = gpus.json("run", file, "--dry-run")
+        return bool(planned["gpu_memory"] == "50 GiB on each of its GPUs, as it held before")
+
+    wait.until(is_known, SECONDS, "what it held is remembered")
+    again = gpus.detaches(file)
+    gpus.sees_state("a", "running", run=again)
+    later = gpus.detaches(jobs(gpus, ("other", 40, states_need(40)), file="other.yaml"))
+    words = "needs 40 GiB, 30 GiB free on GPU 0"
+    gpus.sees_job("other", lambda job: words in job["reason"], later, words)
+    gpus.touch("a")
+    gpus.sees_state("other", "running", run=later)
+    gpus.touch("other")
+
+
+def test_programs_outside_are_waited_for(gpus: User) -> None:
+    other = gpus.folder / "held" / f"0-{os.getpid()}"
+    other.write_text(str(60 << 30))
+    run = gpus.detaches(jobs(gpus, ("a", 30, states_need(30))))
+    words = "20 GiB free on GPU 0 of node"
+    gpus.sees_job("a", lambda job: words in job["reason"], run, words)
+    other.unlink()
+    gpus.sees_state("a", "running", run=run)
+    gpus.touch("a")
+
+
+def test_a_job_goes_where_it_fits(gpus: User) -> None:
+    gpus.variables["CUDA_VISIBLE_DEVICES"] = "0,1"
+    run = gpus.detaches(jobs(gpus, ("a", 50, states_need(50)), ("b", 50, states_need(50))))
+    for name, gpu in (("a", "0,1"), ("b", "1,0")):
+        gpus.sees_state(name, "running", run=run)
+        assert gpus.sees(str(gpus.home / "runs" / run / "jobs" / name / "worker-0.log")).strip() == f"on {gpu}"
+    for name in "ab":
+        gpus.touch(name)
+
+
+def test_what_no_gpu_has_is_refused_and_what_nothing_is_known_of_is_told(gpus: User) -> None:
+    refused = gpus.types("run", jobs(gpus, ("a", 1, states_need(100))), code=2).message
+    assert "its GPUs have 80 GiB of memory, 100 GiB are asked for" in refused
+    refused = gpus.types("run", "holds.py", "--gpu-memory", "100GiB", "--", "a", "1", code=2).message
+    assert "100 GiB are asked for" in refused
+    told = gpus.types("run", jobs(gpus, ("a", 1, "")), "--dry-run").stdout
+    assert "GPU memory: not known: it starts whatever is free" in told
+
+
+def test_a_job_that_runs_out_of_gpu_memory_is_told_who_had_it(gpus: User) -> None:
+    run = gpus.detaches(jobs(gpus, ("a", 60, states_need(60)), ("fails", 10, "")))
+    for name in ("a", "fails"):
+        sees_held(gpus, run, name, 60 if name == "a" else 10)
+    gpus.touch("fails")
+    reason = gpus.sees_state("fails", "failed", run=run)["reason"]
+    assert "Tried to allocate 10.00 GiB" in reason
+    assert "; it held 10 GiB and its need was not known; on GPU 0 of node" in reason
+    assert " a had 60 GiB; say what it needs (`limits: {gpu_memory: …}`, --gpu-memory)" in reason
+    gpus.touch("a")
