@@ -19,6 +19,7 @@ from pydantic import (
 from headgate import goals, planfile, roles, sparkfile
 from headgate.fields import Bytes, Command, Count, Name, Plain, Seconds, Text, Variable, example
 from headgate.jobs import (
+    MOST_PRIORITY,
     NAME_PATTERN,
     SHARES,
     SIGNALS,
@@ -153,7 +154,7 @@ class JobEntry(Entry):
     """How long the job waits after it was submitted, or after `after` ended: seconds, or with a unit: `2m`."""
     after: Text | None = None
     """The name of a job in this file that has to end well before this one starts."""
-    priority: Annotated[Number, Field(gt=0, le=100)] = 1.0
+    priority: Annotated[Number, Field(gt=0, le=MOST_PRIORITY)] = 1.0
     """The job's claim on what is contended, relative to the others; above 0, at most 100."""
     share: Share | None = None
     """A fixed part of the CPU and GPU time of its nodes, such as `1/3`; without it, the policy decides."""

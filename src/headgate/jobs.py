@@ -327,6 +327,8 @@ class Job:
         return int(part) / int(whole)
 
 
+MOST_PRIORITY = 100.0
+"""Of a job in a file."""
 SIGNALS = "a signal that a script can catch, such as SIGINT, SIGUSR1 or 15"
 """What a job's `stop_signal` may be."""
 _NO_STOP = frozenset({"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGCHLD"})

@@ -118,6 +118,12 @@ class Account:
         told_threads: What `OMP_NUM_THREADS` says in its own `env`; empty: nothing.
         priority: Of the job.
         plan_command: The commands that show other plans for it; empty if Headgate cannot plan it.
+        cores_setting: What its user set that holds its cores back, as it stands in its job; empty: nothing.
+        share: Its `share:`; empty if it has none, or all there is.
+        pattern: Whether it names a `pattern` of its progress.
+        goal: A `goal` of its progress that it has reached; `...` if its metric is another than the loss.
+        provable: Whether other jobs may be held to prove what they cost it, and are not yet.
+        after: What each other job has in `after:`.
     """
 
     job: str
@@ -152,6 +158,12 @@ class Account:
     told_threads: str = ""
     priority: float = 1.0
     plan_command: str = ""
+    cores_setting: str = ""
+    share: str = ""
+    pattern: bool = False
+    goal: str = "..."
+    provable: bool = True
+    after: Mapping[str, str] = field(default_factory=dict)
 
 
 def accounts(
@@ -163,10 +175,10 @@ def accounts(
     most = max(_MOST_BUCKETS // max(tasks, 10) ** 2, _LEAST_BUCKETS)
     edges = np.linspace(since, max(seconds, since + 1e-3), min(max(math.ceil(seconds - since), 1), most) + 1)
     grid = Grid(jobs, {node.name: node for node in nodes}, edges)
-    return tuple(_account(job, grid, seconds) for job in jobs)
+    return tuple(_account(job, [other for other in jobs if other is not job], grid, seconds) for job in jobs)
 
 
-def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
+def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, seconds: float) -> Account:
     until = job.ended if job.ended is not None else max(seconds, job.submitted)
     elapsed = max(until - job.submitted, 0.0)
     # An event is told some microseconds after what it tells of.
@@ -235,6 +247,8 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
     own_found = own_causes(job, grid.nodes, time)
     within_it = [Loss(ITSELF, cause.resource, cause.cost, "counted") for cause in own_found if cause.resource]
     told = sorted((*losses, *of_its_own, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
+    share, rule = str(job.spec.get("share") or ""), job.spec.get("progress") or {}
+    flat = converged(job)
     return Account(
         job=job.name,
         elapsed=elapsed,
@@ -243,7 +257,13 @@ def _account(job: RecordedJob, grid: Grid, seconds: float) -> Account:
         excess_threads=_mean(lost.excess, stepping),
         helper_cores=helped_by(job, time.stretches),
         own=own_found,
-        converged=converged(job),
+        converged=flat,
+        cores_setting=job.cores_setting(job.tasks[0], grid.cores(job.tasks[0])),
+        share=share if len(set(share.split("/"))) > 1 else "",
+        pattern=bool(rule.get("pattern")),
+        goal=f"{flat.loss:.4g}" if flat is not None and rule.get("metric", "loss") == "loss" else "...",
+        provable=not job.spec.get("prove") and any(other.spec.get("pausable", True) for other in others),
+        after={other.name: str(wanted) for other in others if (wanted := other.spec.get("after"))},
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
         more=more,
         disk_unsure=float(np.sum(outside.unsure * stepping)),
@@ -410,8 +430,8 @@ def _fewer_workers(job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> int:
 def _threads(job: RecordedJob, grid: Grid) -> int:
     """Threads of each task that have a core each, where it has most tasks."""
     beside = {node: sum(task.node == node for task in job.tasks) for node in {task.node for task in job.tasks}}
-    limit = job.limit("cores") or math.inf
-    least = min(min(grid.cores(task) / beside[task.node], limit) for task in job.tasks)
+    allowed = {task.id: job.allowed_cores(task, grid.cores(task)) for task in job.tasks}
+    least = min(min(grid.cores(task) / beside[task.node], allowed[task.id]) for task in job.tasks)
     return max(math.floor(least), 1) if math.isfinite(least) else 1
 
 

@@ -286,8 +286,7 @@ def _jobs(beside: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _threads_alone(job: RecordedJob, cores: float) -> float:
-    limit = job.limit("cores")
-    most = min(cores, limit) if limit is not None else cores
+    most = min(cores, job.allowed_cores(job.tasks[0], cores))
     return max(float(np.ceil(most - 1e-9)), 1.0) if np.isfinite(most) else 1.0
 
 

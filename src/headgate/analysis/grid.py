@@ -59,7 +59,7 @@ class Grid:
     def contended(self, job: RecordedJob, task: RecordedTask, ready: Array) -> Contended:
         """What one of its tasks lost to its neighbours, if it was ready to run for the part `ready` of each bucket."""
         node = self.nodes.get(task.node)
-        cap, limit = self.mean(task.cap), 0.99 * (job.limit("cores") or math.inf)
+        cap, limit = self.mean(task.cap), 0.99 * job.allowed_cores(task, self.cores(task))
         return contended(
             OnNode(
                 ran=_carried(self._ran[task.id]),

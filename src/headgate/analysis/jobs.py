@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,6 +152,25 @@ class RecordedJob:
         found = (self.spec.get("limits") or {}).get(name)
         return float(found) if isinstance(found, int | float) else None
 
+    def allowed_cores(self, task: RecordedTask, cores: float) -> float:
+        """The most cores that its user lets a task have on a node of so many, by `limits: {cores: ...}` and `share:`;
+        infinite if there is neither."""
+        return min(self.limit("cores") or math.inf, self._pinned(task, cores))
+
+    def cores_setting(self, task: RecordedTask, cores: float) -> str:
+        """What of its user's settings `allowed_cores` comes from, as it stands in its job; empty: nothing."""
+        allowed = self.allowed_cores(task, cores)
+        if not math.isfinite(allowed):
+            return ""
+        pinned = self._pinned(task, cores)
+        return f"share: {self.spec['share']}" if allowed == pinned else f"limits: {{cores: {allowed:g}}}"
+
+    def _pinned(self, task: RecordedTask, cores: float) -> float:
+        if not (share := self.spec.get("share")):
+            return math.inf
+        part, _, whole = str(share).partition("/")
+        return int(part) / int(whole) * cores / max(sum(each.node == task.node for each in self.tasks), 1)
+
     @property
     def distributed(self) -> bool:
         """Whether it had several tasks."""
@@ -162,8 +182,9 @@ class RecordedJob:
 
     @property
     def told_threads(self) -> str:
-        """What `OMP_NUM_THREADS` says in its own `env`; empty: nothing."""
-        return str((self.spec.get("env") or {}).get("OMP_NUM_THREADS", ""))
+        """What `OMP_NUM_THREADS` says in its own `env`, or in that of one of its roles; empty: nothing."""
+        environments = [each.get("env") or {} for each in (*(self.spec.get("roles") or ()), self.spec)]
+        return next((str(env["OMP_NUM_THREADS"]) for env in environments if "OMP_NUM_THREADS" in env), "")
 
     @property
     def alone(self) -> str:
@@ -199,9 +220,11 @@ class RecordedJob:
 
     @property
     def least_workers(self) -> int:
-        """The fewest that its plan can have: one, or the chief and a worker of TensorFlow's parameter servers."""
+        """The fewest that its plan can have: those of its `limits: {workers: ...}`, and the chief and a worker of
+        TensorFlow's parameter servers."""
         served = self.spec.get("launch") == "tensorflow" and (self.plan or {}).get("strategy") == "ps"
-        return 2 if served else 1
+        fewest, *_ = (self.spec.get("limits") or {}).get("workers") or (1,)
+        return max(2 if served else 1, int(fewest))
 
     def with_workers(self, count: int) -> str:
         """The command that runs it with so many workers; empty if it is no script, or if it has no more. Another

@@ -7,6 +7,7 @@ a step, without its waiting for others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
@@ -79,6 +80,11 @@ def fewer_threads(count: int, told: str) -> str:
     )
 
 
+def more_cores(setting: str) -> str:
+    """The advice to give a job more cores, which one of its own settings may hold back."""
+    return f"raise or drop `{setting}` of the job" if setting else "give the job more cores"
+
+
 class OwnCause(NamedTuple):
     """A cause within a job.
 
@@ -120,7 +126,7 @@ class OwnTime(NamedTuple):
 def own_causes(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> tuple[OwnCause, ...]:
     """All causes found in a job, whatever each cost."""
     found = [*_straggling(job, nodes, time), *_exchanging(job, nodes, time), *_loading(job, nodes, time)]
-    return (*found, *_small_steps(job, time), *_between_steps(job, time), *_pausing(job, time))
+    return (*found, *_small_steps(job, nodes, time), *_between_steps(job, time), *_pausing(job, time))
 
 
 # --- workers that wait for one ----------------------------------------------------------------------------------------
@@ -146,7 +152,9 @@ def _straggling(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
         has = f" ({cores:g} cores)" if cores and cores not in usual_cores else ""
         slows = f"because its node {slow.node}{has} is slow: it takes {takes}"
         why = f"All workers of {job.name} wait for {slow.name}, {slows}"
-        yield OwnCause("slow-node", cost, why, f"`--nodes {rest}` leaves that node out.", "communication", "straggler")
+        placed = (job.spec.get("plan") or {}).get("worker_nodes")
+        leaves = "Take it out of `worker_nodes:` below `plan:`" if placed else f"`--nodes {rest}` leaves that node out"
+        yield OwnCause("slow-node", cost, why, f"{leaves}.", "communication", "straggler")
         return
     span = max(slow.division.seconds, key=lambda name: _longer(slow, others, name)) if slow.division else ""
     why = f"All workers of {job.name} wait for {slow.name}, which takes {takes}; most of that is in {span}"
@@ -223,6 +231,8 @@ def _exchanging(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
     cost = time.communication._replace(low=time.communication.low / (len(servers) + 1))
     why = f"The workers of {job.name} wait for {full.name}, whose {what}"
     more = f"Add a server: `--servers {len(servers) + 1}`, or `servers: {len(servers) + 1}` below `plan:`."
+    if job.spec.get("roles"):
+        more = f"Add one: a higher `count:` of its role `{full.name.rpartition('-')[0]}`."
     yield OwnCause("servers", cost, why, more, "communication", "servers")
 
 
@@ -282,21 +292,23 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
         )
         return
     task = job.tasks[0]
-    node, limit = nodes.get(task.node), job.limit("cores")
-    cores = min((each for each in (node.cores if node else None, limit) if each), default=0.0)
+    node = nodes.get(task.node)
+    of_node = (node.cores if node else None) or math.inf
+    allowed = job.allowed_cores(task, of_node)
+    cores, limited = min(of_node, allowed), math.isfinite(allowed)
     # Between two epochs there are no workers: medians leave that out. Threads that wait for a core want it as well, but
     # bursts of them wait while cores are idle most of the time.
     ours, waiting = _usual(task, "cpu_cores", time), _usual(task, "cpu_waiting", time)
     if (
-        not cores
+        not math.isfinite(cores)
         or _mean(task, "cpu_ready", time) < _BUSY_WORKER
         or ours + waiting < _BUSY_WORKER * min(time.readers or 1, cores)
     ):
         return  # its workers wait for a disk, for each other, or for something that is not read
-    used = min(max(ours, _usual(node, "cpu_cores", time) if node is not None and not limit else 0.0), cores)
+    used = min(max(ours, _usual(node, "cpu_cores", time) if node is not None and not limited else 0.0), cores)
     if used >= _ALL_CORES * cores:
         why = f"{job.name} waited for its loader, whose workers have no core left: {used:.1f} of {cores:g} are in use"
-        once = "Decode the data once and store it, or give the job more cores."
+        once = f"Decode the data once and store it, or {more_cores(job.cores_setting(task, of_node))}."
         yield OwnCause("decoding", time.input, why, once, "input", "cores")
         return
     idle = f"while {cores - used:.1f} of {cores:g} cores are idle"
@@ -308,7 +320,7 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 
-def _small_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
+def _small_steps(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> Iterator[OwnCause]:
     profile, division = job.profile or {}, job.division
     flops, batch, peak = (float(profile.get(name) or 0.0) for name in ("flops_per_sample", "batch", "core_gflops"))
     if division is None or job.distributed or not (flops and batch and peak) or job.signal("gpu_busy").mean:
@@ -327,8 +339,9 @@ def _small_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
         why = f"{cores:.1f} cores are busy and do little: {takes}; the rest is Python, and threads that spin meanwhile"
         yield OwnCause("own-threads", cost, why, fewer_threads(1, job.told_threads), "compute")
         return
-    limit = job.limit("cores")
-    frees = "; `limits: {cores: 1}` frees them" if limit is None or limit > 1.0 else ""
+    node = nodes.get(job.tasks[0].node)
+    allowed = job.allowed_cores(job.tasks[0], (node.cores if node else None) or math.inf)
+    frees = "; `limits: {cores: 1}` frees them" if allowed > 1.0 else ""
     larger = f"Use a larger batch or `torch.compile`. More cores do not help{frees}."
     yield OwnCause("small-steps", cost, f"Steps are too small for the machine: {takes}", larger, "compute")
 

@@ -10,7 +10,8 @@ from headgate.analysis.accounts import MOST_UNEXPLAINED, Account, Part
 from headgate.analysis.learned import Converged
 from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, less, sum_of
 from headgate.analysis.more import Buyable
-from headgate.analysis.own_causes import MORE_READERS, fewer_threads
+from headgate.analysis.own_causes import MORE_READERS, fewer_threads, more_cores
+from headgate.jobs import MOST_PRIORITY
 from headgate.units import say_bytes, say_seconds
 
 Name = Literal[
@@ -175,8 +176,8 @@ def _causes(account: Account) -> Iterator[_Cause]:
     yield _Cause(
         "own-cap",
         parts["cap"],
-        f"Its own limit of cores held {job} back for {part('cap')}.",
-        "Raise or drop `limits: {cores: ...}` of the job.",
+        f"Its own `{account.cores_setting or 'limits'}` held {job} back for {part('cap')}.",
+        f"{_sentence(more_cores(account.cores_setting))}.",
     )
     yield _Cause(
         "own-tasks",
@@ -204,12 +205,13 @@ def _causes(account: Account) -> Iterator[_Cause]:
         f"`headgate logs {job}` shows what happened.",
     )
     waited = max(parts["waiting"].seconds - account.asked_to_wait, 0.0)
+    priority = min(2.0 * max(account.priority, 1.0), MOST_PRIORITY)
+    first = f"; `priority: {priority:g}` of the job lets it go first" if priority > account.priority else ""
     yield _Cause(
         "waiting",
         exact(waited),
         f"{job} waited to start for {_part(waited, account.elapsed)}.",
-        f"`headgate status` shows what it waited for; `priority: {2.0 * max(account.priority, 1.0):g}` of the job lets"
-        " it go first.",
+        f"`headgate status` shows what it waited for{first}.",
     )
     yield _Cause(
         "starting",
@@ -241,11 +243,11 @@ def _bought(name: Name, account: Account) -> str:
     if resource == "loader" and more.loader_workers is not None:
         now = more.loader_workers
         what = f"`num_workers={2 * now}` instead of {now}" if now else "a loader worker (`num_workers=1`)"
-    elif resource == "servers" and account.servers:
+    elif resource == "servers" and account.servers and not account.roles:
         what = f"`--servers {2 * account.servers}` instead of {account.servers}"
     else:
         what = f"twice the {_TWICE[resource]}"
-    return f"{what[0].upper()}{what[1:]}: {sure[resource]:.1f} times the speed."
+    return f"{_sentence(what)}: {sure[resource]:.1f} times the speed."
 
 
 def _waits(account: Account) -> Iterator[_Cause]:
@@ -322,7 +324,10 @@ def _other_plans(account: Account) -> str:
 
 
 def _fewer(account: Account, count: int, command: str) -> str:
-    """So many workers; if it has no more, fewer servers, or none. Empty if it has none of these."""
+    """So many workers; if it has no more, fewer servers, or none. Empty if it has none of these, or if they are roles,
+    which no plan changes."""
+    if account.roles:
+        return ""
     if count < account.workers:
         there = ", with `--cluster` as for the run" if account.nodes > 1 else ""
         run = f"`{command}`{there}, or " if command else ""
@@ -339,6 +344,8 @@ def _besides(account: Account, lost: TimeEstimate, what: str) -> str:
 
 def _more_cores(account: Account) -> str:
     fewer = "fewer tasks: a lower `count:` of one of its roles" if account.roles else "one task less"
+    if account.cores_setting.startswith("share"):
+        return f"{_sentence(more_cores(account.cores_setting))}, or {fewer}."
     return f"Give it more cores than the {account.cores:g} that its {account.tasks} tasks share, or {fewer}."
 
 
@@ -374,16 +381,19 @@ def _neighbours(account: Account) -> Iterator[_Cause]:
             also = [loss.to for loss in losses if loss is not worst]
             others = f"{len(also)} others" if len(also) > 1 else "programs outside it" if also == [OTHERS] else also[0]
             why += f", and together with {others} {_part(cost.seconds, account.elapsed)}"
-        yield _Cause(name, cost, f"{why}.", _instead(worst.to, account.job, resource))
+        yield _Cause(name, cost, f"{why}.", _instead(worst.to, account, resource))
 
 
-def _instead(culprit: str, victim: str, resource: Resource) -> str:
+def _instead(culprit: str, account: Account, resource: Resource) -> str:
     """The culprit goes second: the victim is then done sooner, and the culprit hardly later, since both shared what
-    there is."""
+    there is. On a GPU a victim with a share of its own has that, and can have more of it first."""
     if culprit == OTHERS:
         ends = "`top` shows what else runs; end it"
         return f"{ends}, or lower its priority: `renice 19 -p PID`." if resource == "cores" else f"{ends}."
-    return f"Run {culprit} afterwards: `after: {victim}` in its job."
+    instead = f", in place of `after: {account.after[culprit]}`" if culprit in account.after else ""
+    afterwards = f"un {culprit} afterwards: `after: {account.job}` in its job{instead}."
+    raises = f"Raise or drop `share: {account.share}` of {account.job}, or r"
+    return f"{raises if resource == 'gpu' and account.share else 'R'}{afterwards}"
 
 
 def _too_many_threads(account: Account) -> Verdict:
@@ -392,7 +402,8 @@ def _too_many_threads(account: Account) -> Verdict:
     waiting = f"{account.excess_threads:.1f} threads of {account.job} waited"
     if account.excess_threads - account.helper_cores < _MANY_THREADS:  # without the loader, its threads would fit
         why = f"{waiting}: its loader's workers want {account.helper_cores:.1f} of the cores that its training wants."
-        return Verdict("decoding", why, "Decode the data once and store it, or give the job more cores.", 0.0, high)
+        once = f"Decode the data once and store it, or {more_cores(account.cores_setting)}."
+        return Verdict("decoding", why, once, 0.0, high)
     waiting = f"{waiting}: it has more threads than cores"
     return Verdict("own-threads", f"{waiting}.", fewer_threads(account.threads, account.told_threads), 0.0, high)
 
@@ -403,7 +414,7 @@ def _learned(account: Account, converged: Converged) -> Verdict:
     since = max(account.elapsed - converged.since, 0.0)
     loss = f"The loss of {account.job} has converged at {converged.loss:.4g}"
     why = f"{loss}: the last {say_seconds(since)} changed nothing."
-    stop = f"`headgate stop {account.job}` ends it; `progress: {{goal: ...}}` would have done so."
+    stop = f"`headgate stop {account.job}` ends it; `progress: {{goal: {account.goal}}}` would have done so."
     return Verdict("learned", why, stop, since / 2.0, since)
 
 
@@ -420,18 +431,27 @@ def _to_know(account: Account) -> str:
     """What would let Headgate tell more of a job."""
     if not account.read:
         return ""
+    if not account.reports and account.pattern:
+        return (
+            "The `pattern` of its `progress` found no step: name the step in it, `(?P<step>\\d+)`."
+            f" `headgate logs {account.job}` shows its lines."
+        )
     if not account.reports:
         return (
             "Print a line for each step, such as `step 5 loss 0.31`, or name the pattern of its own lines:"
             " `progress: {pattern: ...}` in its job."
         )
     if account.may_have_lost:
-        prove = f"`headgate explain --prove {account.job}` tells it."
-        return f"Run {account.job} alone once. If only jobs of Headgate are beside it, {prove}"
+        prove = f" If only jobs of Headgate are beside it, `headgate explain --prove {account.job}` tells it."
+        return f"Run {account.job} alone once.{prove if account.provable else ''}"
     if account.lacks:
         return "`headgate doctor` shows how to turn these readings on."
     stacks = f"`headgate stacks {account.job} --all` shows where it stands, while it runs."
     return f"{stacks} With `headgate.torch`, `headgate.keras` or `headgate.jax` its steps tell more."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _part(seconds: float, elapsed: float) -> str:
