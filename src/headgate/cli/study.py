@@ -98,6 +98,7 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
         "axes": {axis: list(values) for axis, values in grid.axes(study).items()},
         "priorities": {each.job.name: each.job.priority for each in study.workloads},
         "cells": [{**asdict(cell), "name": cell.name} for cell in planned.cells],
+        "published": [each.model_dump() for each in study.published],
     }
     if resume:
         if not before:

@@ -66,6 +66,16 @@ class StudyCell:
                 found[block] = float(value)
         return found
 
+    def batch_seconds(self, job: str) -> dict[int, float]:
+        """Seconds of a batch by block, where it tells steps, or samples and how many a batch has."""
+        found: dict[int, float] = {}
+        for block, figures in self.figures.items():
+            told = figures["jobs"][job]
+            size = {"steps": 1.0, "samples": told.get("batch")}.get(told["unit"])
+            if size:
+                found[block] = float(size) / told["rate"]
+        return found
+
     def units(self, job: str) -> set[str]:
         """What its rates count: samples, steps or epochs."""
         return {figures["jobs"][job]["unit"] for figures in self.figures.values()}
@@ -277,8 +287,9 @@ def _effects(
             continue
         for job in cell.workloads:
             for what, base, value, other in _bases(cell, cells, axes):
-                ratio = paired(other.seconds(job, metric), cell.seconds(job, metric))
-                if ratio is not None and (metric != "step" or cell.units(job) == other.units(job)):
+                alike = metric != "step" or cell.units(job) == other.units(job)
+                both = [each.seconds(job, metric) if alike else each.batch_seconds(job) for each in (other, cell)]
+                if (ratio := paired(*both)) is not None:
                     floor = floors.of((cell.scenario, other.scenario), job, metric)
                     rest = tuple(each for each in cell.values if each[0] != what)
                     yield Effect(job, cell.scenario, what, value, base, rest, metric, ratio, floor)

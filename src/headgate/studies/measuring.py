@@ -23,7 +23,8 @@ from headgate.telemetry.store import told_as_damage
 
 FOREIGN = 0.1
 """Part of the cores: if others used more, or the hypervisor kept more, a cell counts as disturbed."""
-_LEAST_REPORTS = 3
+_LEAST_REPORTS, _LEAST_STEPS = 2, 2
+"""What a rate is told from: the reports of a window, and the steps between the first and the last of them."""
 _LEAD = 1.3
 """How much longer than it took a background has to start."""
 _TOGETHER = 0.5
@@ -111,22 +112,28 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
         began = float(times[0]) if len(times) else job.started or 0.0
         if began > end:
             late = f"the background {job.name} was under way only when others had ended"
-            raise NotTogetherError(late, dict.fromkeys(jobs, began * _LEAD))
+            raise NotTogetherError(late, _warm_at(run, stretches, began * _LEAD))
         start = max(start, began)
         last = max(each.ended or 0.0 for each in run.jobs if each.name in jobs)
         if job.ended is not None and job.ended < last:
             early = f"the background {job.name} ended too early"
             raise NotMeasuredError(f"{early}: {last - job.ended:.1f} s before what it was to slow")
     for job in run.jobs:
-        times, _, _ = _counted(job)
-        if job.name in jobs and np.count_nonzero((times >= start) & (times <= end)) < _LEAST_REPORTS:
+        times, steps, _ = _counted(job)
+        if job.name in jobs and not _enough(steps[(times >= start) & (times <= end)]):
             message = f"jobs were warm together for {max(end - start, 0.0):.1f} s: give each more steps"
             raise (
-                NotTogetherError(message, dict.fromkeys(jobs, start * _LEAD))
+                NotTogetherError(message, _warm_at(run, stretches, start * _LEAD))
                 if background
                 else NotMeasuredError(message)
             )
     return start, end
+
+
+def _warm_at(run: Recording, stretches: Mapping[str, tuple[float, float]], at: float) -> dict[str, float]:
+    """The second at which each job has to be started so that it is warm at that second of the run."""
+    took = {job.name: stretches[job.name][0] - _handed_in(job) for job in run.jobs if job.name in stretches}
+    return {name: max(at - seconds, 0.0) for name, seconds in took.items()}
 
 
 def _handed_in(job: RecordedJob) -> float:
@@ -137,14 +144,18 @@ def _handed_in(job: RecordedJob) -> float:
 def _warm_stretch(job: RecordedJob, warm: int) -> tuple[float, float]:
     """Seconds of the run from which on a job is warm, and of its last report."""
     times, steps, _ = _counted(job)
-    warmed = times[steps >= steps[0] + warm] if len(times) else times
-    if len(warmed) < _LEAST_REPORTS:
+    is_warm = steps >= (steps[0] + warm if len(steps) else 0)
+    if not _enough(steps[is_warm]):
         told = int(steps[-1]) if len(steps) else 0
         raise NotMeasuredError(
             f"{job.name} told {told} steps, and {warm} are for its warm-up: give it more steps, have it print `step N` "
             "with its loss, or lower `warm`"
         )
-    return float(warmed[0]), float(warmed[-1])
+    return float(times[is_warm][0]), float(times[is_warm][-1])
+
+
+def _enough(steps: Array) -> bool:
+    return len(steps) >= _LEAST_REPORTS and steps[-1] - steps[0] >= _LEAST_STEPS
 
 
 def _counted(job: RecordedJob) -> tuple[Array, Array, Array]:

@@ -20,6 +20,7 @@ from headgate.reports.templates import render
 from headgate.reports.words import counted
 from headgate.studies.findings import Effect, Findings
 from headgate.studies.journal import Measurement
+from headgate.studies.published import comparisons
 from headgate.studies.statistics import LEAST_REPETITIONS
 from headgate.studies.tables import tables
 
@@ -57,6 +58,7 @@ def as_json(study: Findings) -> dict[str, Any]:
             {**asdict(each), "change": each.change, "title": each.title, "words": each.words} for each in study.effects
         ],
         "sharing": [{**asdict(each), "dominates": each.dominates} for each in study.sharing],
+        "published": [asdict(each) for each in comparisons(study)],
         "findings": study.sentences(),
         "notes": list(study.notes),
     }

@@ -93,6 +93,35 @@ class SkipEntry(VaryEntry):
     """Ways to share better, of those that `mitigate` tries."""
 
 
+class PublishedEntry(Entry):
+    """A published figure, to be held against what the study measures."""
+
+    says: Text
+    """What was published."""
+    source: Text
+    """Where it was measured: hardware, and the year."""
+    scenario: Scenario
+    """The scenario of the cells that it is about."""
+    workload: list[Text] = []
+    """Names of the workloads that it is about; without it, all."""
+    of: dict[Text, Text] = {}
+    """The axis that is compared, and its value: `{isolation: container}`."""
+    against: dict[Text, Text] = {}
+    """The value that it is compared with: `{isolation: process}`, or `{scenario: solo}`. It has to be the first of its
+    axis."""
+    where: dict[Text, Text] = {}
+    """Values of other axes."""
+    figure: Literal["step", "elapsed", "cpu", "received", "sent"] = "step"
+    """What is compared: seconds of a step, from start to end, or of CPU time, over those `against`; or bytes that a
+    worker receives or sends in a step, over those of the model."""
+    low: Annotated[float, Field(gt=0)] | None = None
+    """The least for which what was published holds."""
+    high: Annotated[float, Field(gt=0)] | None = None
+    """The most."""
+    differs: Text = ""
+    """Why it may not hold here, as far as known."""
+
+
 class StudyFile(Entry):
     """A study file."""
 
@@ -127,6 +156,8 @@ class StudyFile(Entry):
     `labs/three.yaml`. The study brings up one of its own for each cell."""
     budget: Annotated[Seconds, Field(gt=0)] | None = None
     """The most time that the study may take; one that is planned to take longer is refused."""
+    published: list[PublishedEntry] = []
+    """Published figures. A table says of each whether it holds here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +194,7 @@ class Study:
     policy: str
     cluster: str | None
     budget: float | None
+    published: tuple[PublishedEntry, ...] = ()
 
     def workload(self, name: str) -> Workload:
         """The workload of that name."""
@@ -176,6 +208,7 @@ _MODELS: Mapping[str, type[Entry]] = {
     "background": WorkloadEntry,
     "vary": VaryEntry,
     "skip": SkipEntry,
+    "published": PublishedEntry,
 }
 _TEXTS = {*jobfile.TEXTS, "workload", "framework", "size", "vary", "skip", "policy", "cluster", "scenarios"}
 
@@ -258,6 +291,7 @@ def load(path: str) -> Study:
         policy=told.policy,
         cluster=cluster,
         budget=told.budget,
+        published=tuple(told.published),
     )
 
 
@@ -326,6 +360,7 @@ def _check(
     if told.mitigate and "simultaneous" not in told.scenarios:
         file.problem(("mitigate",), "found no scenario `simultaneous`", "add it to `scenarios`: no other is mitigated")
     _check_skip(file, told, vary, entries)
+    _check_published(file, told, vary, entries)
     is_bundled = all(entry.workload is not None for entry in entries)
     overlaid = any(value.endswith(OVERLAY) for value in vary.get("isolation", ()))
     for axis in sorted(OF_LAB & vary.keys()) + ["isolation"] * overlaid:
@@ -364,6 +399,29 @@ def _check_skip(
                     known = ", ".join(there.get(key, ()))
                     cure = f"expected one of {known}" if known else f"nothing varies {key}: remove it"
                     file.problem(("skip", index, key), f"found {value!r}", cure)
+
+
+def _check_published(
+    file: UserFile, told: StudyFile, vary: Mapping[str, Sequence[str]], entries: Sequence[WorkloadEntry]
+) -> None:
+    """Note published figures that are about nothing in the study."""
+    names = [name for entry in entries if (name := entry.name or entry.workload) is not None]
+    for index, each in enumerate(told.published):
+        place = ("published", index)
+        there: list[tuple[str, Sequence[str], Sequence[str]]]
+        there = [("scenario", [each.scenario], told.scenarios), ("workload", each.workload, names)]
+        for key, values in (("of", each.of), ("where", each.where)):
+            there += [(key, [value], vary.get(axis, ())) for axis, value in values.items()]
+        for axis, value in each.against.items():
+            there.append(("against", [value], ["solo"] if axis == "scenario" else vary.get(axis, ())[:1]))
+        for key, some, known in there:
+            for value in (value for value in some if value not in known):
+                file.problem((*place, key), f"found {value!r}", f"expected one of {', '.join(known)}")
+        if each.low is None and each.high is None:
+            file.problem(place, "found neither `low` nor `high`", "say between what it holds")
+        if (each.figure in ("received", "sent")) == bool(each.against) or len(each.against) > 1:
+            cure = "compare times `against` one value, and bytes with those of the model alone"
+            file.problem((*place, "figure"), f"found {each.figure!r}", cure)
 
 
 def _check_at_once(file: UserFile, scenarios: Sequence[str], workloads: int) -> None:

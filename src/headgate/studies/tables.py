@@ -9,6 +9,7 @@ from typing import Any
 from headgate.reports.explained import SPEED_COLUMNS
 from headgate.reports.words import MISSING, say, say_loss, say_step_time
 from headgate.studies.findings import Effect, Findings, StudyCell
+from headgate.studies.published import comparisons
 from headgate.studies.statistics import say_ratio
 
 _MORE_FIGURES = ("Moved a step", "Peak memory", "Loss")
@@ -33,8 +34,14 @@ class StudyTable:
 
 def tables(study: Findings) -> list[StudyTable]:
     """All tables that a study has rows for."""
-    found = [_cells(study), *_axes(study), _sharing(study), _workers(study), _bottlenecks(study), _cluster(study)]
+    found = [_published(study), _cells(study), *_axes(study), _sharing(study), _workers(study)]
+    found += [_bottlenecks(study), _cluster(study)]
     return [each for each in found if each.rows]
+
+
+def _published(study: Findings) -> StudyTable:
+    columns = ("Published", "Measured there", "Compared here", "Holds for", "Here", "Holds?", "Why not")
+    return StudyTable("Published figures, and those of this study", columns, tuple(e.row for e in comparisons(study)))
 
 
 def _cells(study: Findings) -> StudyTable:
