@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headgate.errors import NotFoundError, StorageError
-from headgate.reports import html
+from headgate.reports import html, sections
 from headgate.reports.templates import render
 from headgate.telemetry.columns import COLUMNS
 from headgate.telemetry.store import TABLES, Recorder
@@ -178,7 +178,7 @@ def test_a_part_of_a_report_that_cannot_be_made_costs_nothing_but_itself_and_is_
     def fails(*_: object) -> None:
         raise OverflowError("cannot convert float infinity to integer")
 
-    monkeypatch.setattr(html, "timeline", fails)
+    monkeypatch.setattr(sections, "timeline", fails)
     monkeypatch.setattr(html, "loss_plots", fails)
     path = tmp_path / "run.sqlite"
     recorder = Recorder(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.reports.recording import read
-from headgate.reports.timeline import timeline
+from headgate.reports.sections import timeline
 from headgate.telemetry.store import Recorder
 
 RESIZED = (4.0, "running", "resized from 2 to 3 workers: worker-2 joins")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from headgate.analysis.jobs import figures
-from headgate.reports import sections, sharing, tasks
+from headgate.reports import sections, sharing
 from headgate.reports.explained import explained
 from headgate.reports.figures import (
     Plot,
@@ -28,7 +28,6 @@ from headgate.reports.frames import frames, payload
 from headgate.reports.recording import Recording, read
 from headgate.reports.saving import save
 from headgate.reports.templates import Markup, render, script_json
-from headgate.reports.timeline import timeline
 from headgate.telemetry.store import told_as_damage
 
 T = TypeVar("T")
@@ -92,9 +91,9 @@ def page(run: Recording) -> str:
         parts.section("Summary", sections.summary, jobs) if jobs else None,
         parts.section("Where the time went", sections.accounts, run.jobs, accounts),
         parts.section("How jobs shared the machines", sharing.section, run),
-        parts.section("Timeline", timeline, run) if jobs else None,
+        parts.section("Timeline", sections.timeline, run) if jobs else None,
         parts.section("Faults", sections.faults, run),
-        *(parts.section(f"Tasks of {job.name}", tasks.section, job, throughput) for _, job, throughput in several),
+        *(parts.section(f"Tasks of {job.name}", sections.tasks, job, throughput) for _, job, throughput in several),
         ("Network", [sections.network(nics), frames(network_plots, "plots small")]) if nics else None,
         _course(entitled, losses),
         parts.section("Decisions", sections.decisions, run),

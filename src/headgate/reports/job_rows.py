@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from headgate.analysis.faults import survived
-from headgate.analysis.jobs import Phase, RecordedJob, RecordedTask, Usage, phases, running
+from headgate.analysis.jobs import Phase, RecordedDecision, RecordedJob, RecordedTask, Usage, phases, running
 from headgate.analysis.progress import ProgressSeries, together
 from headgate.analysis.proving import OUTCOMES, Gain, Proof
 from headgate.analysis.steps import divide
-from headgate.analysis.usage import EMPTY, Array, Signal, highest, total
+from headgate.analysis.usage import EMPTY, Array, Signal, highest, settings, total
 from headgate.events import ENDED
 from headgate.identifiers import TaskOfRun
-from headgate.reports import share_rows, stepping
+from headgate.reports import stepping
 from headgate.reports.stepping import Stepping
 from headgate.telemetry.columns import COLUMNS, Column
 from headgate.telemetry.store import RunReader
@@ -28,6 +28,12 @@ _HIGHEST: frozenset[Column] = frozenset(
     {"cpu_fullest_core", "cpu_ready", "main_ready", "gpu_busy", "psi_cpu", "psi_memory", "psi_io"}
 )
 """In these columns the largest of the tasks of a job counts; all others add up."""
+_AT_ONCE_SECONDS = 0.1
+"""A decision is brought to the tasks of a job one after the other, each with a time of its own."""
+_SAME_CORES = 1e-6
+
+_ShareRow = tuple[float, TaskOfRun, float, str]
+"""Time, task, cores and reason."""
 
 
 def loads(text: str | None) -> Any:
@@ -89,7 +95,7 @@ def job(
     reported = _progress(reader, list(tasks), after, attempt, begins, most)
     progress = together(reported, synchronous=synchronous)
     records = tuple(_task(reader, task, usage, steps, course, until) for task in tasks.values())
-    entitled, decisions = share_rows.granted(reader, tasks, course, until)
+    entitled, decisions = _granted(reader, tasks, course, until)
     return RecordedJob(
         name=name,
         state=state,
@@ -158,8 +164,8 @@ def _task(
         usage=_together([usage.get(id, {})], course),
         division=divide([steps.sums[id]]) if id in steps.sums else None,
         memory_peak_bytes=peak if isinstance(peak, int | float) else None,
-        cap=share_rows.held(reader, row, "cpu_cap_cores", course, until),
-        threads=share_rows.held(reader, row, "threads", course, until),
+        cap=_held(reader, row, "cpu_cap_cores", course, until),
+        threads=_held(reader, row, "threads", course, until),
     )
 
 
@@ -253,3 +259,77 @@ def _spent(
         elif len(cpu):
             parts.append(cpu.integral)
     return sum(parts) if parts else None
+
+
+# --- what it was granted, and why -------------------------------------------------------------------------------------
+
+
+def _granted(
+    reader: RunReader, tasks: Mapping[TaskOfRun, Mapping[str, Any]], course: Sequence[Phase], until: float
+) -> tuple[Signal, tuple[RecordedDecision, ...]]:
+    """The cores that a job was entitled to while it ran, and what was decided about them.
+
+    Args:
+        tasks: Its rows, by id.
+        until: Seconds of the run.
+    """
+    marks = ", ".join("?" * len(tasks))
+    sql = (
+        f"SELECT t, task, entitled_cores, coalesce(reason, '') FROM shares WHERE task IN ({marks})"
+        " AND entitled_cores IS NOT NULL ORDER BY t, rowid"
+    )
+    rows: list[_ShareRow] = [
+        (t, TaskOfRun(task), cores, why) for t, task, cores, why in reader.tuples(sql, list(tasks))
+    ]
+    return _entitled(rows, tasks, course, until), tuple(_decisions(rows, tasks))
+
+
+def _held(reader: RunReader, task: Mapping[str, Any], column: str, course: Sequence[Phase], until: float) -> Signal:
+    """One setting of a task (`cpu_cap_cores`, `threads`) while it ran; empty while it had none.
+
+    Args:
+        task: Its row.
+        until: Seconds of the run.
+    """
+    sql = f"SELECT t, {column} FROM shares WHERE task = ? ORDER BY t, rowid"
+    table = np.array(reader.tuples(sql, [task["id"]]), dtype=float).reshape(-1, 2)
+    if not len(table):
+        return EMPTY
+    return settings(table[:, 0], table[:, 1], _last(task, table[-1, 0], until)).during(running(course))
+
+
+def _last(task: Mapping[str, Any], given: float, until: float) -> float:
+    """When its last setting ended. While an attempt runs, the row still has the end of the attempt before."""
+    ended = task["ended"]
+    return until if ended is None or ended < given else float(ended)
+
+
+def _entitled(
+    rows: Sequence[_ShareRow], tasks: Mapping[TaskOfRun, Mapping[str, Any]], course: Sequence[Phase], until: float
+) -> Signal:
+    by_task: defaultdict[TaskOfRun, list[tuple[float, float]]] = defaultdict(list)
+    for t, task, cores, _ in rows:
+        by_task[task].append((t, cores))
+    signals = []
+    for task, given in by_task.items():
+        table = np.array(given, dtype=float)
+        signals.append(settings(table[:, 0], table[:, 1], _last(tasks[task], table[-1, 0], until)))
+    return total(signals).during(running(course))
+
+
+def _decisions(rows: Sequence[_ShareRow], tasks: Mapping[TaskOfRun, Mapping[str, Any]]) -> Iterator[RecordedDecision]:
+    """The decisions that changed the cores of a job, or the reason for them."""
+    held: dict[TaskOfRun, float] = {}
+    last: RecordedDecision | None = None
+    for index, (t, task, cores, reason) in enumerate(rows):
+        held[task] = cores
+        following = rows[index + 1] if index + 1 < len(rows) else None
+        if following is not None and following[3] == reason and following[0] - t < _AT_ONCE_SECONDS:
+            continue
+        ends = {id: tasks[id]["ended"] for id in held}
+        held = {id: each for id, each in held.items() if ends[id] is None or ends[id] > t or id == task}
+        whole = sum(held.values())
+        before = last.cores if last is not None else None
+        if last is None or last.reason != reason or abs(whole - last.cores) > _SAME_CORES:
+            last = RecordedDecision(t, whole, before, reason)
+            yield last

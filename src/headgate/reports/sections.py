@@ -1,24 +1,26 @@
-"""The parts of the page that are text and tables: what each template is given."""
+"""The parts of the page that are no plots: what each template is given."""
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from headgate.analysis.accounts import PARTS, Account
 from headgate.analysis.faults import KIND, survived
-from headgate.analysis.jobs import FAULTS, JobFigures, RecordedJob
+from headgate.analysis.jobs import FAULTS, JobFigures, Phase, RecordedJob, RecordedTask
 from headgate.analysis.losing import LEAST_SECONDS
 from headgate.analysis.nics import NicUse
 from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
-from headgate.reports.figures import job_colour
+from headgate.reports.figures import Plot, job_colour
+from headgate.reports.frames import frames
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
-from headgate.reports.step_drawing import span_colour
+from headgate.reports.step_drawing import drawing, keys, ordered, span_colour
 from headgate.reports.templates import Markup, render
-from headgate.reports.words import counted, say, say_step_time, what_happened
-from headgate.units import say_bytes
+from headgate.reports.words import counted, planned, say, say_step_time, what_happened
+from headgate.units import say_bytes, say_seconds
 
 _MOST = 500
 """Rows of a table of what happened."""
@@ -65,9 +67,24 @@ _MORE = (
     ("More of", "text", ""),
     *((name, "", "steps a second over the present ones; in brackets a band of 90 %") for name in SPEED_COLUMNS),
 )
+_TASKS = (
+    ("Task", "text", ""),
+    ("Node", "text", ""),
+    ("Cores", "", "in use: mean and most"),
+    ("Memory peak", "", "most resident memory: as the kernel counted it, or the highest reading where that is more"),
+    ("In a step", "", "bytes received, mean over its sampled steps"),
+    ("Out a step", "", "bytes sent, mean over its sampled steps"),
+    ("Step", "", "mean over its sampled steps, or over a server's rounds"),
+    ("Exposed", "", "fraction of a step that only waits for communication: push, wait and pull"),
+)
 _NICS = ("NIC", "In, mean", "In, max", "Out, mean", "Out, max")
 _DECISIONS = tuple((name, "", "") for name in ("At", "Job", "Cores", "Why"))
 _EVENTS = tuple((name, "", "") for name in ("At", "Job", "Event", ""))
+_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+_CLOSEST = 1.4
+"""Percent of the width below which two marks would cover each other."""
+_SAME_SECONDS = 0.5
+"""An attempt that ends so few seconds from a fault was ended by it."""
 
 
 def heading(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Account]) -> Markup:
@@ -129,6 +146,30 @@ def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | 
         more_columns=_MORE,
         say_speedup=say_speedup,
     )
+
+
+def tasks(job: RecordedJob, throughput: Plot | None) -> Markup:
+    """A job of several tasks: its plan, its tasks, and its steps."""
+    return render(
+        "tasks.html",
+        job=job,
+        plan=planned(job.plan or {}, len(job.nodes) or 1),
+        columns=_TASKS,
+        throughput=frames([throughput], "plots throughput") if throughput is not None else None,
+        drawings=[drawing(step) for step in job.sampled],
+        keys=keys(job.sampled) if job.sampled else None,
+        workers=_sampled([task for task in job.tasks if task.is_worker], "Step"),
+        servers=_sampled([task for task in job.tasks if not task.is_worker], "Round"),
+    )
+
+
+def _sampled(every: Sequence[RecordedTask], whole: str) -> dict[str, object] | None:
+    """Tasks whose steps were sampled, and the spans that any of them has; None where there is none."""
+    known = [task for task in every if task.division is not None]
+    seen = {span for task in known if task.division is not None for span in task.division.seconds}
+    spans = ordered(seen)
+    columns = [("Task", "text", ""), *((name, "", "") for name in (whole, *spans))]
+    return {"tasks": known, "spans": spans, "columns": columns} if known else None
 
 
 def network(uses: Sequence[NicUse]) -> Markup:
@@ -247,3 +288,67 @@ def environment(run: Recording) -> Markup:
     lists = found.items() if isinstance(found, dict) else [("", found)]
     installed = [(interpreter, names) for interpreter, names in lists if isinstance(names, list) and names]
     return render("environment.html", facts=facts, installed=installed)
+
+
+# --- the timeline -----------------------------------------------------------------------------------------------------
+
+
+def timeline(run: Recording) -> Markup:
+    """A bar a job, over the whole run."""
+    end = max(run.seconds, 1e-3)
+    rows = [
+        {"job": job, "checkpoints": _checkpoint_marks(job, end), "faults": _fault_marks(job, end)} for job in run.jobs
+    ]
+    return render("timeline.html", rows=rows, ticks=_ticks(end), percent=lambda time: _percent(time, end))
+
+
+def _percent(time: float, end: float) -> float:
+    return round(min(max(time / end, 0.0), 1.0) * 100, 3)
+
+
+def _checkpoint_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
+    """Place and text of each mark of a checkpoint that is not covered by the one before."""
+    marks: list[tuple[float, str]] = []
+    for checkpoint in job.checkpoints:
+        time = checkpoint["t"] or 0.0
+        at = _percent(time, end)
+        if not marks or at - marks[-1][0] >= _CLOSEST:
+            marks.append((at, f"checkpoint at step {checkpoint['step']}, {say_seconds(time)}"))
+    return marks
+
+
+def _fault_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
+    """Place and text of each mark of a fault."""
+    faults = [event["t"] for event in job.events if event["kind"] in FAULTS]
+    # An attempt that was followed by another one failed, even where no event says so.
+    faults += [phase.end for phase, later in zip(job.phases, job.phases[1:]) if _failed(phase, later)]
+    faults = [time for time in faults if not any(abs(time - fault.t) < _SAME_SECONDS for fault in job.faults)]
+    if not faults and job.state in FAULTS:
+        faults = [job.ended if job.ended is not None else max((phase.end for phase in job.phases), default=0.0)]
+    failed = f"{job.state}: {job.reason}" if job.state in FAULTS else "an attempt failed"
+    told = [(time, failed) for time in faults] + [(fault.t, fault.text) for fault in job.faults]
+    return [(_percent(time, end), f"{what}, {say_seconds(time)}") for time, what in told]
+
+
+def _failed(phase: Phase, later: Phase) -> bool:
+    return phase.state == "running" and later.state == "waiting"
+
+
+def _ticks(end: float) -> list[tuple[float, str]]:
+    """Place and text of about six ticks at round times."""
+    step = _TICKS[min(bisect.bisect_left(_TICKS, end / 7), len(_TICKS) - 1)]
+    times = [i * step for i in range(int(end / step) + 1)] if end / step < 100 else [0.0, end]
+    # A tick at the very end would hang over the edge; the run's length is told at the top.
+    return [(_percent(time, end), _clock(time, step)) for time in times if time <= end * 0.96]
+
+
+def _clock(time: float, step: float) -> str:
+    if time == 0:
+        return "0"
+    if step < 60 and time < 60:
+        return f"{time:g} s"
+    minutes, seconds = divmod(round(time), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02d} h"
+    return f"{minutes}:{seconds:02d} min"
