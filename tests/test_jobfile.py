@@ -68,7 +68,7 @@ def test_every_field_is_read(load: Loader, folder: Path) -> None:
             at: 5s
             priority: 2
             share: 1/3
-            limits: {cores: 1.5, memory: 2GiB, gpus: 0, workers: 1..8}
+            limits: {cores: 1.5, memory: 2GiB, gpus: 1, workers: 1..8, gpu_memory: 10GiB}
             allow: [async, weak]
             progress: {metric: accuracy, pattern: 'acc (?P<accuracy>[0-9.]+)', goal: 0.97, patience: 5, min_delta: 0.01}
             retries: 3
@@ -88,7 +88,7 @@ def test_every_field_is_read(load: Loader, folder: Path) -> None:
         at=5.0,
         priority=2.0,
         share="1/3",
-        limits=Limits(1.5, 2 << 30, 0, (1, 8)),
+        limits=Limits(1.5, 2 << 30, 1, (1, 8), 10 << 30),
         allow=frozenset(("async", "weak")),
         progress=ProgressRule("accuracy", "acc (?P<accuracy>[0-9.]+)", 0.97, 5, 0.01),
         retries=3,
@@ -179,6 +179,18 @@ BAD: Mapping[str, tuple[str, str, str, str]] = {
     "memory list": ("limits: {memory: [1]}", "jobs[0].limits.memory", "found [1]", "expected a size such as"),
     "gpus negative": ("limits: {gpus: -1}", "jobs[0].limits.gpus", "found -1", "greater than or equal to 0"),
     "gpus half": ("limits: {gpus: 0.5}", "jobs[0].limits.gpus", "found 0.5", "expected a whole number"),
+    "gpu memory text": (
+        "limits: {gpu_memory: lots}",
+        "jobs[0].limits.gpu_memory",
+        "found 'lots'",
+        "expected a size such",
+    ),
+    "gpu memory of none": (
+        "limits: {gpus: 0, gpu_memory: 1GiB}",
+        "jobs[0].limits.gpu_memory",
+        "found '1GiB'",
+        "`gpus: 0`",
+    ),
     "workers backwards": ("limits: {workers: 8..1}", "jobs[0].limits.workers", "found '8..1'", "expected 1..8"),
     "workers none": ("limits: {workers: 0}", "jobs[0].limits.workers", "found 0", "expected a number of workers"),
     "limits empty": ("limits:", "jobs[0].limits", "it is empty", "expected keys with values"),
@@ -368,7 +380,7 @@ def test_the_schema_knows_every_field() -> None:
     assert schema["$schema"].startswith("https://json-schema.org/")
     definitions = schema["$defs"]
     assert set(definitions["JobEntry"]["properties"]) == {*Job.__dataclass_fields__, "spark"}
-    assert set(definitions["LimitsEntry"]["properties"]) == {"cores", "memory", "gpus", "workers"}
+    assert set(definitions["LimitsEntry"]["properties"]) == {"cores", "memory", "gpus", "gpu_memory", "workers"}
     assert set(definitions["ProgressEntry"]["properties"]) == {
         *("metric", "pattern", "better", "goal", "patience", "min_delta")
     }

@@ -14,6 +14,7 @@ import pytest
 from headgate.engines.contracts import (
     LaunchedGroup,
     free_ports,
+    is_out_of_gpu_memory,
     is_out_of_memory,
     port_taken,
     variables,
@@ -382,6 +383,30 @@ def test_words_of_each_framework_for_too_little_memory_are_known() -> None:
     ):
         assert is_out_of_memory(text), text
     assert not is_out_of_memory("RuntimeError: Connection closed by peer [127.0.0.1]:31000")
+
+
+@pytest.mark.parametrize(
+    ("text", "computes_on_one", "expected"),
+    [
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity",
+            False,
+            True,
+        ),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", True, True),
+        ("RuntimeError: CUDA error: out of memory", True, True),
+        ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.", True, True),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True, True),
+        ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.", True, True),
+        ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.", False, False),
+        ("ResourceExhaustedError: OOM when allocating tensor on /job:localhost/device:GPU:0 by GPU_0_bfc", False, True),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes", True, False),
+        ("MemoryError", True, False),
+    ],
+)
+def test_memory_of_a_gpu_is_told_from_that_of_the_machine(text: str, computes_on_one: bool, expected: bool) -> None:
+    assert is_out_of_memory(text)
+    assert is_out_of_gpu_memory(text, computes_on_one) == expected
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from headgate.errors import UsageError
 from headgate.jobs import Job, Limits
 from headgate.planning import candidates
 from headgate.planning.cost import CostModel
+from headgate.planning.memory import gpu_need
 from headgate.plans import Plan
-from headgate.profiles import Profile, TimeFit
+from headgate.profiles import Profile, StepTime, TimeFit
 
 GIB = 1 << 30
 SMALL = Node("small", cores=2, memory_bytes=2 * GIB)
@@ -57,6 +58,41 @@ def test_a_job_that_fits_nowhere_is_told_why_for_each_node() -> None:
         "job 'huge' fits on no node: small has 0 GPUs, 1 are asked for; large has 0 GPUs, 1 are asked for; "
         "accelerated has 8 GiB of memory, 12 GiB are asked for; lower its limits"
     )
+
+
+def test_a_job_goes_to_nodes_whose_gpus_have_the_memory_that_it_states() -> None:
+    def asks(needs: int, gpus: int | None = None) -> Job:
+        return Job(name="job", run="true", limits=Limits(gpus=gpus, gpu_memory_bytes=needs * GIB))
+
+    def has(name: str, *sizes: int) -> Node:
+        return Node(name, 4, 8 * GIB, gpus=tuple(Gpu(i, "g", size * GIB) for i, size in enumerate(sizes)))
+
+    where = Cluster((has("none"), has("one", 24), has("two", 24, 80)))
+    assert on(asks(20), where) == ["one", "two"]
+    assert on(asks(80), where) == ["two"]
+    assert on(asks(20, gpus=2), where) == ["two"]
+    measured = profile(step_times=(StepTime("cpu", 1, 256, 0.1, 10),))
+    assert {plan.worker_nodes[0] for plan in candidates(where, asks(80), measured)} == {"two"}
+    with pytest.raises(UsageError, match="two: its GPUs have 24 GiB of memory, 30 GiB on each of 2 GPUs are asked for"):
+        candidates(where, asks(30, gpus=2))
+    with pytest.raises(UsageError) as raised:
+        candidates(where, asks(100))
+    assert str(raised.value) == (
+        "job 'job' fits on no node: none has 0 GPUs, 100 GiB of GPU memory are asked for; one: its GPUs have 24 GiB of "
+        "memory, 100 GiB are asked for; two: its largest GPU has 80 GiB of memory, 100 GiB are asked for; lower its "
+        "limits"
+    )
+
+
+def test_what_is_needed_of_a_gpu_is_what_is_stated_or_else_the_larger_of_what_was_seen() -> None:
+    cuda = 512 << 20
+    seen = profile(gpu_memory_peak_bytes=8 * GIB)
+    assert gpu_need(Limits(gpu_memory_bytes=GIB), seen, 30 * GIB).memory_bytes == GIB
+    assert gpu_need(Limits(), seen, None).memory_bytes == 8 * GIB + cuda
+    assert gpu_need(Limits(), seen, 9 * GIB).memory_bytes == 9 * GIB
+    assert gpu_need(Limits(), seen, 8 * GIB).memory_bytes == 8 * GIB + cuda
+    assert gpu_need(Limits(), profile(), 3 * GIB).memory_bytes == 3 * GIB
+    assert gpu_need(Limits(), None, None).memory_bytes is None
 
 
 def test_a_stated_plan_names_nodes_that_are_there_and_that_the_limits_fit_on() -> None:

@@ -411,6 +411,17 @@ def test_jobs_without_gpus_wait_for_memory_in_the_order_of_arrival_as_live() -> 
         simulate(with_gpu, gpus(1), "srpt", FREE)
 
 
+def test_jobs_that_share_gpus_wait_for_their_memory_as_live() -> None:
+    jobs = [TraceJob(name, 0.0, 10.0, gpus=1, gpu_memory_bytes=10 * 2**30) for name in "ab"]
+    assert ends(simulate(made("t", jobs), gpus(1), "equal", SHARED)) == {"a": 10.0, "b": 20.0}  # of 16 GiB
+    small = [replace(each, gpu_memory_bytes=8 * 2**30) for each in jobs]
+    assert ends(simulate(made("t", small), gpus(1), "equal", SHARED)) == {"a": 20.0, "b": 20.0}
+    large = [replace(each, gpu_memory_bytes=17 * 2**30) for each in jobs]
+    for assumptions in (SHARED, FREE):
+        with pytest.raises(UsageError, match="job 'a' needs more GPU memory than any GPU of the cluster has"):
+            simulate(made("t", large), gpus(1), "equal", assumptions)
+
+
 def test_of_two_nodes_jobs_that_wait_for_memory_have_the_one_where_fewer_wait() -> None:
     jobs = [TraceJob(name, at, 10.0, memory_bytes=2**36) for at, name in enumerate("abcd")]
     outcome = simulate(made("t", jobs), cores(1.0, 1.0), "equal", FREE)

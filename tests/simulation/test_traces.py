@@ -257,7 +257,7 @@ def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> 
 
 def test_a_job_of_several_tasks_is_as_many_as_at_last_in_a_simulation(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
-    limits = json.dumps({"limits": {"gpus": 1, "memory_bytes": 2**30}})
+    limits = json.dumps({"limits": {"gpus": 1, "memory_bytes": 2**30, "gpu_memory_bytes": 2**31}})
     for name, spec, roles in (("cores", "{}", ("worker-0", "worker-1")), ("gpus", limits, ("worker-0", "server-0"))):
         recorder.add("jobs", name=name, spec=spec, state="done", submitted=0.0, started=0.0, ended=8.0)
         recorder.add("tasks", id=f"{name}/worker-2", job=name, attempt=1, started=0.0, ended=0.0)
@@ -269,7 +269,7 @@ def test_a_job_of_several_tasks_is_as_many_as_at_last_in_a_simulation(tmp_path: 
     recorder.close()
     on_cores, on_gpus = read(tmp_path).jobs
     assert (on_cores.workers, on_cores.cores, on_cores.seconds) == (2, 2.0, 8.0)
-    assert (on_gpus.gpus, on_gpus.memory_bytes) == (1, 2**30)  # a server has none
+    assert (on_gpus.gpus, on_gpus.memory_bytes, on_gpus.gpu_memory_bytes) == (1, 2**30, 2**31)  # a server has none
     cluster = Cluster(tuple(Node(name, cores=1.0, memory_bytes=2**34) for name in "ab"))
     [outcome] = simulate(made("t", [on_cores]), cluster, "equal").jobs
     assert outcome.ended == pytest.approx(8.0)

@@ -595,6 +595,14 @@ def test_a_task_that_has_a_gpu_for_itself_has_all_that_it_is_busy() -> None:
     assert sampler.read(1.0, [target]) == {"a": expected}
 
 
+def test_the_memory_of_each_gpu_is_told_with_what_tasks_hold_of_it() -> None:
+    sampler = GpuSampler(FakeNvml())
+    sampler.read(0.0, [NODE, Target("a", InMemoryBox())])
+    assert (sampler.used, sampler.held) == ({0: 300.0, 1: 7.0}, {"a": {0: 200.0}})
+    sampler.read(1.0, [])
+    assert (sampler.used, sampler.held) == ({}, {})
+
+
 @pytest.mark.parametrize(
     ("windows", "expected"),
     [

@@ -6,12 +6,14 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headgate.cluster import Node
 from headgate.events import SetShare, StartTask
 from headgate.identifiers import JobId, TaskId
+from headgate.jobs import Limits
 from headgate.planning.interference import Interference
+from headgate.planning.memory import misfit
 from headgate.shares import WEIGHT_DEFAULT, Share, fill
 from headgate.simulation.modelled import Curve, Modelled
 from headgate.simulation.speeds import Speeds
@@ -197,13 +199,14 @@ class SimulatedEngine:
             del self._on_cores[task.node][id]
             self._stale_nodes[task.node] = None
 
-    def settle_on(self, id: JobId, model: str, workers: int, gpus: int) -> tuple[str, ...]:
+    def settle_on(self, id: JobId, model: str, workers: int, limits: Limits) -> tuple[str, ...]:
         """A node for each worker of a job that shares what it uses, and may still wait: where the fewest tasks are, or
-        are to be, for what there is, among those that have so many GPUs. Where pairs cost each other something, a task
-        counts for more."""
-        found: list[str] = []
+        are to be, for what there is, among those whose GPUs are as many and as large as its limits say. Where pairs
+        cost each other something, a task counts for more."""
+        found, gpus = list[str](), limits.gpus or 0
+        on_gpus = replace(limits, memory_bytes=None)  # which may be more than a node has
         for _ in range(workers):
-            fitting = [node for node in self._nodes.values() if len(node.gpus) >= gpus]
+            fitting = [node for node in self._nodes.values() if misfit(node, on_gpus) is None]
             crowd = {node.name: self._crowd(node, model, gpus > 0) + found.count(node.name) for node in fitting}
             sizes = {node.name: len(node.gpus) if gpus else node.cores for node in fitting}
             found.append(min(crowd, key=lambda name: crowd[name] / sizes[name]))

@@ -95,6 +95,7 @@ def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | Non
         priority=float(spec.get("priority") or 1.0),
         cores_limit=limits.get("cores"),
         memory_bytes=limits.get("memory_bytes"),
+        gpu_memory_bytes=limits.get("gpu_memory_bytes"),
         share=spec.get("share"),
         threads_follow=follows,
         steps=max((each["step"] for each in progress if each["step"] is not None), default=None),

@@ -143,10 +143,11 @@ class _Simulation:
         self._check(trace)
 
     def _queued(self, trace: Trace, order: Order) -> Queue | None:
-        """Where jobs wait for whole GPUs, by the order; where nobody has any, for memory, by arrival as live."""
+        """Where jobs wait for whole GPUs, by the order; where nobody has any, for memory, also of GPUs, by arrival as
+        live."""
         if self._holds:
             return Queue(order)
-        if any(job.memory_bytes for job in trace.jobs):
+        if any(job.memory_bytes or job.gpu_memory_bytes for job in trace.jobs):
             return Queue(FifoOrder(), gpus_are_shared=True)
         return None
 
@@ -157,6 +158,7 @@ class _Simulation:
             UsageError: One could not.
         """
         memory = max(node.memory_bytes for node in self._nodes.values())
+        on_gpu = max((gpu.memory_bytes for node in self._nodes.values() for gpu in node.gpus), default=0)
         for job in trace.jobs:
             if (reason := against(job, self._specs)) is not None:
                 raise UsageError(reason)
@@ -164,6 +166,8 @@ class _Simulation:
                 raise UsageError(f"job {job.name!r} names the profile {job.profile!r}, which is not given")
             if self._holds and job.memory_bytes is not None and job.memory_bytes > memory:
                 raise UsageError(f"job {job.name!r} asks for more memory than any node of the cluster has")
+            if job.gpus and (job.gpu_memory_bytes or 0) > on_gpu:
+                raise UsageError(f"job {job.name!r} needs more GPU memory than any GPU of the cluster has")
 
     def run(self, watcher: Callable[[int, float], None]) -> None:
         """Until nothing is left to happen."""
@@ -364,7 +368,7 @@ class _Simulation:
 
     def _planned(self, work: Work) -> Plan:
         job = work.job
-        plan = self._specs.spec(job)[1]
+        spec, plan = self._specs.spec(job)
         if not self._shares(job):
             return plan  # the queue finds its nodes when there is room
-        return replace(plan, worker_nodes=self._engine.settle_on(work.id, job.model, *self._specs.divided(job)))
+        return replace(plan, worker_nodes=self._engine.settle_on(work.id, job.model, plan.workers, spec.limits))

@@ -112,10 +112,11 @@ class Specs:
 
     def spec(self, job: TraceJob) -> tuple[Job, Plan]:
         """What its user would have handed in, and a plan without nodes; the same for jobs that are alike."""
-        key = (job.gpus, job.workers, job.priority, job.cores_limit, job.memory_bytes, job.share)
+        memory = job.memory_bytes, job.gpu_memory_bytes if job.gpus else None
+        key = (job.gpus, job.workers, job.priority, job.cores_limit, memory, job.share)
         if key not in self._specs:
             workers, gpus = self.divided(job)
-            limits = Limits(cores=job.cores_limit, memory_bytes=job.memory_bytes, gpus=gpus)
+            limits = Limits(cores=job.cores_limit, memory_bytes=memory[0], gpus=gpus, gpu_memory_bytes=memory[1])
             spec = Job(name="job", run="simulated", priority=job.priority, share=job.share, limits=limits)
             strategy: Strategy = "allreduce" if workers > 1 else "single"
             self._specs[key] = spec, Plan(strategy=strategy, workers=workers, batch_per_worker=None)

@@ -28,6 +28,7 @@ class TraceJob:
         priority: As of any job.
         cores_limit: As its limits say; None: no limit.
         memory_bytes: As its limits say; None: no limit.
+        gpu_memory_bytes: That each of its workers is expected to hold on each of its GPUs; None: not known.
         share: The slice of its nodes that it is pinned to, as of any job; None: the policy decides.
         threads_follow: Whether its compute threads become as many as its share comes to whenever that changes; else
             they stay as many as it started with.
@@ -50,6 +51,7 @@ class TraceJob:
     priority: float = 1.0
     cores_limit: float | None = None
     memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
     share: str | None = None
     threads_follow: bool = True
     steps: int | None = None
