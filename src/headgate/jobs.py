@@ -321,10 +321,7 @@ class Job:
     @property
     def slice(self) -> float | None:
         """The fraction of its nodes that it is pinned to; None: the policy decides."""
-        if self.share is None:
-            return None
-        part, _, whole = self.share.partition("/")
-        return int(part) / int(whole)
+        return slice_of(self.share) if self.share is not None else None
 
 
 MOST_PRIORITY = 100.0
@@ -368,6 +365,12 @@ def is_share(text: str) -> bool:
     """Whether a text is a fraction that a job can be pinned to."""
     match = _SHARE_PATTERN.fullmatch(text)
     return match is not None and int(match[1]) <= int(match[2])
+
+
+def slice_of(share: str) -> float:
+    """What such a text comes to: `1/3` is a third."""
+    part, _, whole = share.partition("/")
+    return int(part) / int(whole)
 
 
 NO_NUL = "leave out the NUL: no program can be given one"

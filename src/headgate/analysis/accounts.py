@@ -38,6 +38,7 @@ from headgate.analysis.outside import Devices, Outside
 from headgate.analysis.own_causes import OwnCause, OwnTime, evaluated, helped_by, own_causes, waited_for_others
 from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array
+from headgate.jobs import slice_of
 
 Part = Literal[
     "waiting",
@@ -259,7 +260,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         own=own_found,
         converged=flat,
         cores_setting=job.cores_setting(job.tasks[0], grid.cores(job.tasks[0])),
-        share=share if len(set(share.split("/"))) > 1 else "",
+        share=share if share and slice_of(share) < 1.0 else "",
         pattern=bool(rule.get("pattern")),
         goal=f"{flat.loss:.4g}" if flat is not None and rule.get("metric", "loss") == "loss" else "...",
         provable=not job.spec.get("prove") and any(other.spec.get("pausable", True) for other in others),

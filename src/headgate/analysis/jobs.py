@@ -18,6 +18,7 @@ from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import EMPTY, Signal, rate
 from headgate.events import ENDED, JobState
 from headgate.identifiers import TaskName, TaskOfRun
+from headgate.jobs import slice_of
 from headgate.telemetry.columns import Column
 
 STATES: tuple[JobState, ...] = get_args(JobState)
@@ -168,8 +169,7 @@ class RecordedJob:
     def _pinned(self, task: RecordedTask, cores: float) -> float:
         if not (share := self.spec.get("share")):
             return math.inf
-        part, _, whole = str(share).partition("/")
-        return int(part) / int(whole) * cores / max(sum(each.node == task.node for each in self.tasks), 1)
+        return slice_of(share) * cores / max(sum(each.node == task.node for each in self.tasks), 1)
 
     @property
     def distributed(self) -> bool:
