@@ -273,6 +273,20 @@ def test_what_a_job_waited_for_its_turns_on_a_gpu_is_lost_to_who_used_it_meanwhi
     assert {loss.evidence for loss in found.losses if loss.resource == "gpu"} == {"counted"}
 
 
+@pytest.mark.parametrize("waited", [0.0, 0.05], ids=["never waits for a core", "waits a little for cores"])
+def test_what_a_gpu_s_neighbour_costs_is_not_told_by_the_cpu_time_of_a_step(tmp_path: Path, waited: float) -> None:
+    """A thread that waits for its kernels may spin: its steps then take as much more CPU time as they take longer."""
+    slowed = on_gpu(
+        lambda t: 0.8 if t <= 20 else 0.4,
+        steps=lambda t: 10.0 if t <= 20 else 3.0,
+        waited=lambda t: 0.0 if t <= 20 else waited,
+    )
+    found = account(recording(tmp_path / "run.sqlite", {"a": slowed, "b": on_gpu(0.6, start=20)}, node=ONE_GPU), "a")
+    assert lost(found)["b", "gpu"] == pytest.approx(20 * 0.5, rel=0.1)
+    assert ("b", "memory") not in lost(found)
+    assert lost(found).get(("b", "cores"), 0.0) <= 20 * waited * 1.1
+
+
 def test_programs_outside_that_fill_a_gpu_are_culprits(tmp_path: Path) -> None:
     jobs = {"a": on_gpu(lambda t: 0.8 if t <= 20 else 0.4)}
     busy = {"gpu_busy": lambda t: 0.8 if t <= 20 else 1.0}

@@ -201,7 +201,9 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
     beside = grid.neighbours(job, job.tasks[0])
     fewer = fewer_threads(job, beside, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]))
     own_left = of_steps * (1.0 - fewer.part)
-    longer = slower_steps(job, beside, own_left, grid.edges, lost.by)
+    # Waiting for kernels may be spinning: the CPU time of a step tells nothing of who used the same GPU.
+    compared = {name: cores for name, cores in beside.items() if name not in outside.on_gpu}
+    longer = slower_steps(job, compared, own_left, grid.edges, lost.by)
     own_left = np.maximum(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0)
     step = _own_steps(job, working, own_left, stepping, outside, ran)
     losses = merged(
