@@ -209,12 +209,8 @@ class LiveHub:
             divides = live.spec.contract is not None and launchers.divides_memory(live.spec)
             each = on_gpu.memory_bytes
             self._step(events.JobSubmitted(job, live.spec, live.checkpoint, names, needs, took, gpus, divides, each))
-            if (
-                each is None
-                and known is None
-                and live.spec.limits.gpus != 0
-                and any(node.gpus for node in cluster.nodes)
-            ):
+            uses_gpus = live.spec.limits.gpus != 0 and any(node.gpus for node in cluster.nodes)
+            if each is None and known is None and uses_gpus:
                 text = f"its GPU memory is {on_gpu.in_words()}"
                 self._loop.call_soon(self._live_runs.event, run, "note", text, name)
         unused = () if self._controller.policy.limits_disk else (_DISK_RATE,)
@@ -228,12 +224,9 @@ class LiveHub:
             self._loop.call_soon(self._live_runs.event, run, "note", text)
         if submission.engine == LOCAL and not submission.nodes and (share := slurm_share()) is not None:
             self._loop.call_soon(self._live_runs.event, run, "note" if share.here else "warning", str(share))
-        for text in self._missing_gpus(submission):
+        doubts = (*self._missing_gpus(submission), _out_of_reach(submission), _emulated_guests(submission))
+        for text in filter(None, doubts):
             self._loop.call_soon(self._live_runs.event, run, "warning", text)
-        if missed := _out_of_reach(submission):
-            self._loop.call_soon(self._live_runs.event, run, "warning", missed)
-        if guests := _emulated_guests(submission):
-            self._loop.call_soon(self._live_runs.event, run, "warning", guests)
         for kind, told in (("warning", submission.warnings), ("note", submission.notes)):
             for name, text in told.items():
                 self._loop.call_soon(self._live_runs.event, run, kind, text, name)
