@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class MadeUp:
     node: str = "nimbus"
     server_node: str = ""
     gpu: Course | None = None
+    gpus: Sequence[int] | None = None
     asides: Mapping[str, float] = field(default_factory=dict)
     failed: str = ""
     state: str = "failed"
@@ -86,7 +87,7 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
         ended=end,
         attempt=1,
     )
-    recorder.add("tasks", id=task, job=name, node=job.node, attempt=1, started=start, ended=end)
+    recorder.add("tasks", id=task, job=name, node=job.node, attempt=1, started=start, ended=end, gpus=job.gpus)
     if job.server_node:
         of_server = f"{name}/server-0"
         recorder.add("tasks", id=of_server, job=name, node=job.server_node, attempt=1, started=start, ended=end)

@@ -330,6 +330,21 @@ def test_a_gpu_s_neighbour_is_not_blamed_where_nothing_tells(
     assert lost(account(recording(tmp_path / "run.sqlite", jobs, node=node))) == {}
 
 
+TWO_GPUS = {"gpus": [{"index": 0}, {"index": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "blamed"),
+    [(([1], [1]), {("b", "gpu")}), (([1], [0, 1]), {("b", "gpu")}), (([1], [0]), set()), (([1], None), set())],
+    ids=["the same", "one of its two", "another", "not known"],
+)
+def test_of_several_gpus_who_used_the_same_one_is_blamed(tmp_path: Path, gpus: Any, blamed: set[Any]) -> None:
+    slowed = on_gpu(lambda t: 0.8 if t <= 20 else 0.4, gpus=gpus[0])
+    jobs = {"a": slowed, "b": on_gpu(0.6, start=20, gpus=gpus[1])}
+    found = account(recording(tmp_path / "run.sqlite", jobs, node=TWO_GPUS, readings={"gpu_busy": 0.9}), "a")
+    assert set(lost(found)) == blamed
+
+
 # --- what a run lacks -------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from headgate.jobs import ProgressRule
 from headgate.plans import Plan
 from headgate.shares import UNLIMITED, Share
 from headgate.telemetry.patterns import ProgressReader
+from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
 STEPS = """
@@ -36,7 +37,7 @@ def test_two_jobs_on_one_gpu_alternate_by_their_priorities_and_one_alone_has_all
     user.write("a.py", STEPS)
     user.write("b.py", STEPS)
     user.write("jobs.yaml", "jobs: [{script: a.py, priority: 3}, {script: b.py}]")
-    user.detaches("jobs.yaml", "--policy", "equal")
+    run = user.detaches("jobs.yaml", "--policy", "equal")
 
     def steps(job: str) -> int:
         return int((user.stands(job) or {}).get("step") or 0)
@@ -52,6 +53,8 @@ def test_two_jobs_on_one_gpu_alternate_by_their_priorities_and_one_alone_has_all
     wait.until(lambda: steps("b") > alone + 100, SECONDS, "it goes on")
     user.types("stop", "b")
     user.sees_state("b", "stopped")
+    with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
+        assert [row["gpus"] for row in reader.rows("tasks")] == ["[0]", "[0]"]
 
 
 NO_CGROUP = ("CPU weight: nice stands in, which without root can only go up: no cgroup",)

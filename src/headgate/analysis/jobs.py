@@ -68,6 +68,7 @@ class RecordedTask:
         memory_peak_bytes: Most resident memory, as the kernel counted it.
         cap: The most cores that it might use; empty if it had no cap.
         threads: The number of compute threads that it was told to use; empty if it was told none.
+        gpus: Numbers of the GPUs of its node that it held memory on; empty if not known.
     """
 
     id: TaskOfRun
@@ -79,6 +80,7 @@ class RecordedTask:
     memory_peak_bytes: float | None
     cap: Signal = EMPTY
     threads: Signal = EMPTY
+    gpus: frozenset[int] = frozenset()
 
     @property
     def name(self) -> TaskName:

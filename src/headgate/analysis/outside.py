@@ -299,19 +299,24 @@ class Devices:
     # --- GPU --------------------------------------------------------------------------------------------------------
 
     def _gpu(self, job: RecordedJob, stepping: Array) -> _OnGpu:
-        """What it lost on a GPU that it shares. Only on a node with one GPU: with several, nothing tells which one it
-        had."""
+        """What it lost on a GPU that it shares. On a node with several it has to be known which each task had; and of
+        these nothing tells what programs outside used."""
         [task, *more] = job.tasks
         node = self._nodes.get(task.node)
-        if more or node is None or node.gpus != 1 or not len(task.signal("gpu_busy")):
+        if more or node is None or not node.gpus or not len(task.signal("gpu_busy")):
             return _OnGpu({})
+        using = [(other.name, one) for other, one in self._here(task.node) if len(one.signal("gpu_busy"))]
+        if node.gpus > 1:
+            if len(task.gpus) != 1 or not all(one.gpus for _, one in using):
+                return _OnGpu({})
+            using = [(name, one) for name, one in using if one.gpus & task.gpus]
         used: dict[str, Array] = {}
-        for other, one in self._here(task.node):
-            if len(one.signal("gpu_busy")):
-                used[other.name] = used.get(other.name, 0.0) + np.nan_to_num(self._mean(one, "gpu_busy"))
+        for name, one in using:
+            used[name] = used.get(name, 0.0) + np.nan_to_num(self._mean(one, "gpu_busy"))
         mine = used.pop(job.name)
-        rest = np.nan_to_num(self._mean(node, "gpu_busy")) - sum(used.values(), mine)
-        used[OTHERS] = _lasting(np.where(rest >= _OTHERS_USE, rest, 0.0))
+        if node.gpus == 1:
+            rest = np.nan_to_num(self._mean(node, "gpu_busy")) - sum(used.values(), mine)
+            used[OTHERS] = _lasting(np.where(rest >= _OTHERS_USE, rest, 0.0))
         used = {name: each for name, each in used.items() if each.any()}
         if held := job.asides.get("turns", 0.0):
             found = _OnGpu(_lost_by_turns(held, used, stepping), "counted")

@@ -166,7 +166,14 @@ def _task(
         memory_peak_bytes=peak if isinstance(peak, int | float) else None,
         cap=_held(reader, row, "cpu_cap_cores", course, until),
         threads=_held(reader, row, "threads", course, until),
+        gpus=_numbers(row.get("gpus")),
     )
+
+
+def _numbers(text: str | None) -> frozenset[int]:
+    """Numbers of GPUs from their JSON; none where it is damaged, or of a run that recorded none."""
+    found = loads(text)
+    return frozenset(number for number in found if isinstance(number, int)) if isinstance(found, list) else frozenset()
 
 
 def _together(usages: Sequence[Usage], course: Sequence[Phase]) -> dict[Column, Signal]:

@@ -58,6 +58,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "started REAL",
         "ended REAL",
         "exit TEXT",  # JSON of the Exit
+        "gpus TEXT",  # JSON: numbers of the GPUs of its node that it holds memory on
     ),
     "events": (
         "t REAL",

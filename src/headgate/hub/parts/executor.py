@@ -164,9 +164,8 @@ class Executor(Component):
                 self._live_runs.event(run, "warning", f"job {live.spec.name}: {empty}", live.spec.name)
         else:
             attempt = live.current
-        run.record_task(
-            action.task, node=action.node, attempt=action.attempt, pid=None, started=run.clock(), ended=None, exit=None
-        )
+        unknown = {"pid": None, "ended": None, "exit": None, "gpus": None}
+        run.record_task(action.task, node=action.node, attempt=action.attempt, started=run.clock(), **unknown)
         spec = self._engines.spec_of(run.id)
         node = self._nodes.get(spec, action.node)
         reader = ProgressReader(action.spec.progress)

@@ -201,6 +201,7 @@ class HubListener(Listener):
                     self._live_runs.event(run, "note", f"its tasks {_OPEN.format(', '.join(endpoints))}", job, task)
             case "gpus":
                 attempt.tasks[name].gpus = messages.gpus(message)
+                run.record_gpus(task, attempt.tasks[name].gpus)
                 self._step(events.GpusUsed(task, attempt.tasks[name].gpus))
             case "joining":
                 attempt.join(name)

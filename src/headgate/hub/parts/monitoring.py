@@ -88,6 +88,9 @@ class Sampling(Component):
                 self._task(TaskId(id), reading)
             for run, node in of_runs.get(id, ()):
                 run.record_usage(_NODE + node.name, reading)
+        for id, by_gpu in self._gpu.held.items():
+            if (live_run := runs.get(TaskId(id).run)) is not None:
+                live_run.record_gpus(TaskId(id), by_gpu)
         for name in {node.name for nodes in of_runs.values() for _, node in nodes} if self._gpu.used else ():
             held = {TaskId(id): by_gpu for id, by_gpu in self._gpu.held.items()}
             self._step(events.GpuMemoryUsed(name, self._gpu.used, held))

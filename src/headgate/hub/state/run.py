@@ -11,7 +11,7 @@ import shlex
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,6 +186,12 @@ class LiveRun:
         """Write what is known of a task to the store, with what was known before."""
         known = self._tasks[task] = {**self._tasks.get(task, {}), **row}
         self.recorder.add("tasks", id=task.of_run, job=task.job.name, **known)
+
+    def record_gpus(self, task: TaskId, gpus: Collection[int]) -> None:
+        """The GPUs that a task holds memory on, where that has changed; none, before it does and once it has ended."""
+        numbers = sorted(gpus)
+        if numbers and self._tasks.get(task, {}).get("gpus") != numbers:
+            self.record_task(task, gpus=numbers)
 
     def record_share(self, task: TaskId, share: Share, threads: int, entitled: float, reason: str) -> None:
         """Write what a task is granted from now on."""
