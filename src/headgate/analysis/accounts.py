@@ -95,6 +95,7 @@ class Account:
         own: Causes within the job, whatever each cost.
         converged: Where its loss has converged; None if it has not.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of another job.
+        waited_for: What it was told, when it came, that it waits for before it starts; empty: nothing.
         disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, and nothing tells what
             that cost it.
         memory_limit: Bytes that each of its tasks may use; None: no limit.
@@ -136,6 +137,7 @@ class Account:
     own: Sequence[OwnCause] = ()
     converged: Converged | None = None
     asked_to_wait: float = 0.0
+    waited_for: str = ""
     disk_unsure: float = 0.0
     memory_limit: float | None = None
     lacks: Sequence[str] = field(default_factory=tuple)
@@ -184,8 +186,11 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
     elapsed = max(until - job.submitted, 0.0)
     # An event is told some microseconds after what it tells of.
     ran = [(start, min(end, until)) for start, end in running(job.phases) if start < until]
+    first = next((phase.reason for phase in job.phases if phase.state == "waiting"), "")
+    waited_for = first if first.startswith("for ") else ""
     if not ran or not job.tasks:
-        return Account(job=job.name, elapsed=elapsed, parts={**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)})
+        only = {**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)}
+        return Account(job=job.name, elapsed=elapsed, parts=only, waited_for=waited_for)
     waiting = max(ran[0][0] - job.submitted, 0.0)
     between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
     starts = [start if _goes_on(job, start, grid) else _under_way(job, start, end) for start, end in ran]
@@ -268,6 +273,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         provable=not job.spec.get("prove") and any(other.spec.get("pausable", True) for other in others),
         after={other.name: str(wanted) for other in others if (wanted := other.spec.get("after"))},
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
+        waited_for=waited_for,
         more=more,
         disk_unsure=float(np.sum(outside.unsure * stepping)),
         memory_limit=job.limit("memory_bytes"),

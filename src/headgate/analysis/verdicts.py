@@ -207,10 +207,11 @@ def _causes(account: Account) -> Iterator[_Cause]:
     waited = max(parts["waiting"].seconds - account.asked_to_wait, 0.0)
     priority = min(2.0 * max(account.priority, 1.0), MOST_PRIORITY)
     first = f"; `priority: {priority:g}` of the job lets it go first" if priority > account.priority else ""
+    waits = f", {account.waited_for}" if account.waited_for else ""
     yield _Cause(
         "waiting",
         exact(waited),
-        f"{job} waited to start for {_part(waited, account.elapsed)}.",
+        f"{job} waited to start for {_part(waited, account.elapsed)}{waits}.",
         f"`headgate status` shows what it waited for{first}.",
     )
     yield _Cause(

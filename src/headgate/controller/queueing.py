@@ -226,7 +226,14 @@ class Queue:
         admitted, more = self._admit_waiting(now)
         at_once = {job.id for job in admitted}  # that they wait would be noise
         actions = [each for each in actions + more if not (isinstance(each, MarkJob) and each.job in at_once)]
-        return free + admitted, actions
+        return free + admitted, [self._as_it_is_now(each) for each in actions]
+
+    def _as_it_is_now(self, action: Action) -> Action:
+        """What is told of a job that waits for room, by what is left now that others have theirs."""
+        claim = self._claims.get(action.job) if isinstance(action, MarkJob) and action.state == "waiting" else None
+        if claim is None or not claim.job.queued or claim.job.id in self._too_large:
+            return action
+        return claim.job.mark("waiting", f"for {self._resources.in_words(claim.request)}")
 
     def _admit_waiting(self, now: float) -> tuple[list[JobRecord], list[Action]]:
         if self._running.review(now):
