@@ -50,6 +50,10 @@ class Checkpoint:
         return f"step {self.step}" if self.step else os.path.basename(self.path)
 
 
+NEXT = ". Next: "
+"""In a reason, what comes before what to do about it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exit:
     """How a task ended.

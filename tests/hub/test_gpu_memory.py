@@ -151,7 +151,12 @@ def test_a_job_that_runs_out_of_gpu_memory_is_told_who_had_it(gpus: User) -> Non
         sees_held(gpus, run, name, 60 if name == "a" else 10)
     gpus.touch("fails")
     reason = gpus.sees_state("fails", "failed", run=run)["reason"]
-    assert "Tried to allocate 10.00 GiB" in reason
-    assert "; it held 10 GiB and its need was not known; on GPU 0 of node" in reason
-    assert " a had 60 GiB; say what it needs (`limits: {gpu_memory: …}`, --gpu-memory)" in reason
+    told, _, cure = reason.partition(" Next: ")
+    assert told.startswith(
+        "CUDA out of memory. Tried to allocate 10.00 GiB. It held 10 GiB, and its need was not known."
+    )
+    assert told.endswith(", a had 60 GiB.")
+    assert cure == "state what it needs (`limits: {gpu_memory: …}` or --gpu-memory), and it waits until that is free"
+    explained = " ".join(gpus.types("explain", run, "fails").stdout.split())
+    assert "a had 60 GiB. (failed) Next: State what it needs" in explained
     gpus.touch("a")

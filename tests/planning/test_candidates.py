@@ -85,7 +85,7 @@ def test_a_job_goes_to_nodes_whose_gpus_have_the_memory_that_it_states() -> None
 
 
 def test_what_is_needed_of_a_gpu_is_what_is_stated_or_else_the_larger_of_what_was_seen() -> None:
-    cuda = 512 << 20
+    cuda = 768 << 20
     seen = profile(gpu_memory_peak_bytes=8 * GIB)
     assert gpu_need(Limits(gpu_memory_bytes=GIB), seen, 30 * GIB).memory_bytes == GIB
     assert gpu_need(Limits(), seen, None).memory_bytes == 8 * GIB + cuda

@@ -11,6 +11,7 @@ from headgate.analysis.learned import Converged
 from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, less, sum_of
 from headgate.analysis.more import Buyable
 from headgate.analysis.own_causes import MORE_READERS, fewer_threads, more_cores
+from headgate.events import NEXT
 from headgate.jobs import MOST_PRIORITY
 from headgate.units import say_bytes, say_seconds
 
@@ -123,8 +124,11 @@ def verdict(account: Account) -> Verdict:
     found = _of_its_time(account)
     if not account.failure or found.name not in ("healthy", "not-known", "starting"):
         return found
-    why = f"{account.job} {account.failure[:_LONGEST_FAILURE].partition('. ')[0].rstrip('.')}."
-    return Verdict("failed", why, f"`headgate logs {account.job}` shows its output.", account.elapsed, account.elapsed)
+    told, _, cure = account.failure.partition(NEXT)
+    if not cure:
+        told = told[:_LONGEST_FAILURE].partition(". ")[0].rstrip(".")
+    following = f"{cure[0].upper()}{cure[1:]}." if cure else f"`headgate logs {account.job}` shows its output."
+    return Verdict("failed", f"{account.job} {told}.", following, account.elapsed, account.elapsed)
 
 
 def _of_its_time(account: Account) -> Verdict:

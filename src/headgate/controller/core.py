@@ -235,7 +235,8 @@ class Controller:
             node, there = self._allocator.nodes.get(task.node), self._jobs.on.get(task.node, {}).values()
             gpus = job.gpus_of(task) or tuple(gpu.index for gpu in (node.gpus if node is not None else ()))
             besides = sum(self._queue.besides(task.node, gpu) for gpu in gpus) if self._queue is not None else 0.0
-            exit = replace(exit, reason=exit.in_words() + faults.on_gpus(job, task, gpus, there, besides))
+            told = faults.on_gpus(job, task, gpus, there, besides)
+            exit = replace(exit, reason=f"{exit.in_words().rstrip('.')}. {told}")
         actions: list[Action] = []
         if job.undisturbed and not task.stopping:
             if faults.is_last(job, task, exit):

@@ -35,7 +35,7 @@ from headgate.cluster import Node
 from headgate.controller.allocation import Pending
 from headgate.controller.records import JobRecord, TaskRecord
 from headgate.errors import UsageError
-from headgate.events import Action, Exit, Fault, Resize
+from headgate.events import NEXT, Action, Exit, Fault, Resize
 from headgate.identifiers import EVALUATOR
 from headgate.planning.placement import place, place_job, place_within
 from headgate.task.stop import PeerLost
@@ -44,6 +44,7 @@ from headgate.units import say_bytes, say_seconds
 MOST_BETWEEN_CHECKPOINTS = 3
 """Times that a job is started again, or one of its servers is, without a checkpoint in between."""
 
+_LITTLE_OF_IT = 0.1  # of what a task held of a GPU: others that had less are not why it ran out
 _LITTLE_BYTES = 1 << 30  # of a GPU: a driver and a display have some
 
 MOST_STARTS = 4
@@ -198,27 +199,27 @@ def among_more(job: JobRecord, task: TaskRecord, failure: Exit, nodes: Mapping[s
 
 
 def memory_advice(job: JobRecord, failure: Exit) -> str:
-    """What the user of a job that ran out of memory may change, where its workers find each other by another launcher's
-    contract, or of a GPU; else empty."""
-    if not failure.over_memory or (job.spec.contract is None and not failure.on_gpu):
+    """What the user of a job that ran out of main memory may change, where its workers find each other by another
+    launcher's contract; else empty."""
+    if not failure.over_memory or failure.on_gpu or job.spec.contract is None:
         return ""
-    if failure.on_gpu and job.spec.contract is None:
-        return "; make its batch smaller, compute in bfloat16, or keep fewer activations (checkpointing)"
     held, limit, words = failure.memory_peak_bytes, job.spec.limits.memory_bytes, failure.in_words()
-    if failure.on_gpu:  # these are of main memory
-        held = limit = None
     told = [f"held {say_bytes(held)}"] if held is not None and say_bytes(held) not in words else []
     if limit is not None and say_bytes(limit) not in words:
         told.append(f"its limit is {say_bytes(limit)}")
     cures = ["make its batch smaller"]
     cures += ["raise its limit of memory (`limits: {memory: …}`, --memory)"] if limit is not None else []
-    if not job.divides:
-        cures.append("divide the model over several workers by FSDP or DeepSpeed ZeRO, as DDP gives each a whole one")
-    elif job.planned().strategy == "single":
-        cures.append("give it several workers (--workers N), which divide the model")
-    else:
-        cures.append("give it more or larger nodes: no more workers have room on these")
+    cures.append(_among_workers(job))
     return "".join(f"; {each}" for each in told) + f"; {', or '.join(cures)}"
+
+
+def _among_workers(job: JobRecord) -> str:
+    """How the workers of a job would divide the memory of its model."""
+    if not job.divides:
+        return "divide the model over several workers by FSDP or DeepSpeed ZeRO, as DDP gives each a whole one"
+    if job.planned().strategy == "single":
+        return "give it several workers (--workers N), which divide the model"
+    return "give it more or larger nodes: no more workers have room on these"
 
 
 def on_gpus(
@@ -228,8 +229,7 @@ def on_gpus(
     there: Iterable[tuple[JobRecord, TaskRecord]],
     besides: float,
 ) -> str:
-    """What a task that ran out of the memory of a GPU held, who else had memory there, and how jobs wait for each
-    other.
+    """Sentences on a task that ran out of the memory of a GPU: what it held, who else had how much, and what to do.
 
     Args:
         gpus: Those that it computed on, or may have.
@@ -237,8 +237,8 @@ def on_gpus(
         besides: Bytes of these GPUs in use by programs for which none are kept.
     """
     kept, held = job.gpu_memory_bytes, task.most_gpu_bytes
-    own = [f"held {say_bytes(held)}"] if held else []
-    own.append(f"was expected to need {say_bytes(kept)}" if kept else "its need was not known")
+    need = f"its need was {'not known' if not kept else f'taken to be {say_bytes(kept)}'}"
+    told = f"It held {say_bytes(held)}, and {need}" if held else f"I{need[1:]}"
     others: dict[str, float] = {}
     for other, its in there:
         if other is not job and not set(gpus).isdisjoint(other.gpus_of(its) or gpus):
@@ -246,15 +246,19 @@ def on_gpus(
             others[other.spec.name] = others.get(other.spec.name, 0.0) + (used or other.gpu_memory_bytes or 0)
             besides -= _unkept(other, used)
     besides -= _unkept(job, held)
+    if besides > _LITTLE_BYTES:
+        others["programs outside Headgate"] = besides
+    where = f"GPU {', '.join(map(str, gpus))} of node {task.node}" if gpus else f"the GPUs of node {task.node}"
     names = [f"{name} had {say_bytes(size)}" for name, size in others.items() if size]
-    names += [f"programs outside Headgate had {say_bytes(besides)}"] if besides > _LITTLE_BYTES else []
-    where = f"GPU {', '.join(map(str, gpus))} of node {task.node}" if gpus else f"node {task.node}"
-    told = f"; it {' and '.join(own)}" if held or kept else f"; {own[0]}"
-    told += f"; on {where} {', '.join(names) or 'no other job had memory'}"
-    if not names:
-        return told
-    say = f"that it needs more than {say_bytes(max(held, kept))}" if kept else "what it needs"
-    return f"{told}; say {say} (`limits: {{gpu_memory: …}}`, --gpu-memory), and it waits until that is free"
+    who = f"On {where}, {' and '.join(names) or 'no other job had memory'}"
+    if sum(others.values()) > _LITTLE_OF_IT * held and names:
+        what = f"state more than {say_bytes(max(held, kept))}" if kept else "state what it needs"
+        cure = f"{what} (`limits: {{gpu_memory: …}}` or --gpu-memory), and it waits until that is free"
+    else:
+        cure = "make its batch smaller, compute in bfloat16, or keep fewer activations (checkpointing)"
+        if job.spec.contract is not None:
+            cure = f"{cure}; or {_among_workers(job)}"
+    return f"{told}. {who}{NEXT}{cure}"
 
 
 def _unkept(job: JobRecord, used: float) -> float:

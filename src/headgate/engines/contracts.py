@@ -37,6 +37,13 @@ _OUT_OF_MEMORY = re.compile(
 _OF_A_GPU = re.compile(
     r"\b(?:CUDA|HIP)\b[^.]*[Oo]ut of memory|cudaErrorMemoryAllocation|STATUS_ALLOC_FAILED|device:GPU|\bGPU_\d+_bfc\b"
 )
+_SHORTAGES = (
+    re.compile(r"(?:CUDA|HIP) out of memory(?:\. Tried to allocate [\d.]+ \w+)?"),
+    re.compile(r"RESOURCE_EXHAUSTED: Out of memory(?: while trying to allocate [\d.]+ ?\w+)?"),
+    re.compile(r"OOM when allocating tensor with shape ?\[[\d, ]*\]"),
+    re.compile(r"CUDA error: out of memory|cudaErrorMemoryAllocation|\w+_STATUS_ALLOC_FAILED|ResourceExhaustedError"),
+)
+"""PyTorch's, JAX's, TensorFlow's and CUDA's words, without what follows them."""
 _OF_A_DEVICE = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhaustedError")
 """JAX and TensorFlow do not always name the device."""
 _MEETING: Mapping[Contract, str] = {
@@ -165,9 +172,13 @@ def is_out_of_memory(text: str) -> bool:
     return _OUT_OF_MEMORY.search(text) is not None
 
 
-def is_out_of_gpu_memory(text: str, on_gpu: bool) -> bool:
-    """Whether it was the memory of a GPU; `on_gpu`: the script computes on one."""
-    return _OF_A_GPU.search(text) is not None or (on_gpu and _OF_A_DEVICE.search(text) is not None)
+def out_of_gpu_memory(text: str, on_gpu: bool) -> str:
+    """The words that matter of a script's last ones, where these say that it ran out of the memory of a GPU; else
+    empty. `on_gpu`: the script computes on one."""
+    if _OF_A_GPU.search(text) is None and not (on_gpu and _OF_A_DEVICE.search(text)):
+        return ""
+    found = (pattern.search(text) for pattern in _SHORTAGES)
+    return next((match[0] for match in found if match is not None), text)
 
 
 def free_ports(count: int, taken: Collection[int], *, here: bool) -> tuple[int, ...]:

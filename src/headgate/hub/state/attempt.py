@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from headgate.engines.contracts import is_out_of_gpu_memory, is_out_of_memory, port_taken
+from headgate.engines.contracts import is_out_of_memory, out_of_gpu_memory, port_taken
 from headgate.events import Exit, Progress
 from headgate.hub.messages import OPEN, PAUSED, strictest
 from headgate.hub.state.peers import AttemptMeetings, Peers
@@ -249,8 +249,8 @@ class Attempt:
         if text:
             return replace(exit, code=1, reason=text)
         if not exit.ok and is_out_of_memory(exit.reason or ""):
-            on_gpu = is_out_of_gpu_memory(exit.reason or "", bool(self.tasks[name].gpus))
-            return replace(exit, over_memory=True, on_gpu=on_gpu)
+            words = out_of_gpu_memory(exit.reason or "", bool(self.tasks[name].gpus))
+            return replace(exit, over_memory=True, on_gpu=bool(words), reason=words or exit.reason)
         said, port = exit.reason or "", self.port_of(name)
         if self.ports and not exit.ok and (taken := port_taken(said, port, self._port_variables)):
             # What it listens at besides, later on, is its own affair.
