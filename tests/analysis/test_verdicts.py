@@ -12,7 +12,9 @@ import pytest
 from tests.analysis.made_up import MadeUp, recording
 
 from headgate.analysis.accounts import accounts
+from headgate.analysis.jobs import Phase
 from headgate.analysis.verdicts import Verdict, verdict
+from headgate.events import NEXT
 
 SAME = MadeUp(ran=0.5, waited=0.5)
 ALONE = MadeUp(ran=1.0)
@@ -55,6 +57,21 @@ def test_a_job_that_failed_is_told_its_failure_unless_it_was_held_back(tmp_path:
     assert told(tmp_path / "slowed", MadeUp(ran=0.5, waited=0.5, failed=failure), {"b": MadeUp(ran=1.5)}).name == (
         "neighbour-cores"
     )
+
+
+def test_a_job_that_ran_out_of_gpu_memory_is_told_what_to_do_first(tmp_path: Path) -> None:
+    failure = f"CUDA out of memory. Tried to allocate 45.00 GiB. It held 518 MiB{NEXT}state what it needs"
+    found = told(tmp_path, MadeUp(ran=1.0, failed=failure))
+    assert found.why == "a failed: CUDA out of memory. Tried to allocate 45.00 GiB. It held 518 MiB."
+    assert found.next == "State what it needs."
+
+
+def test_what_a_job_waited_for_is_told(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30)})
+    reason = "for GPU memory: needs 50 GiB, 30 GiB free on GPU 0 of node n"
+    phases = (Phase("waiting", 0.0, 30.0, 0, reason), Phase("running", 30.0, 40.0, 1, "started"))
+    [found] = accounts([replace(run.jobs[0], phases=phases)], run.nodes, run.seconds)
+    assert verdict(found).why == f"a waited to start for 30 s (75% of its time), {reason}."
 
 
 def test_a_job_is_slowed_only_while_it_runs(tmp_path: Path) -> None:
