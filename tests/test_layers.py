@@ -65,7 +65,7 @@ TRAINING_SIDE = {
 }
 BESIDE = {"keras": {"headgate.jax"}, "workloads": {f"headgate.{side}" for side in ("torch", "keras", "jax")}}
 """Where Keras computes over JAX, its workers are joined as those of a JAX script are. Workloads are scripts."""
-OTHERS_WITH_A_SLASH = {"jobs.py", "lab/record.py"}
+OTHERS_WITH_A_SLASH = {"shares.py", "lab/record.py"}
 """What these take apart is no identifier: the share `1/3`, and the place `LAB/NODE`."""
 NEWER_THAN_3_9 = {"tomllib"}
 NEWER_KEYWORDS = {"dataclass": {"slots", "kw_only"}, "field": {"kw_only"}, "zip": {"strict"}}

@@ -21,7 +21,6 @@ from headgate.fields import Bytes, Command, Count, Name, Plain, Seconds, Text, V
 from headgate.jobs import (
     MOST_PRIORITY,
     NAME_PATTERN,
-    SHARES,
     SIGNALS,
     Allowed,
     BatchRule,
@@ -32,12 +31,12 @@ from headgate.jobs import (
     ProgressRule,
     against_isolation,
     against_plan,
-    is_share,
     signal_name,
 )
 from headgate.planfile import PlanEntry
 from headgate.rolefile import ReadyEntry, RoleEntry
 from headgate.roles import Role
+from headgate.shares import FRACTIONS, is_fraction
 from headgate.sparkfile import SparkEntry
 from headgate.telemetry.expressions import check_pattern
 from headgate.userfile import Entry, Number, Place, UserFile, Whole, suggestion
@@ -58,8 +57,8 @@ def _workers(value: object) -> tuple[int, int | None]:
 
 def _share(value: object) -> str:
     text = value.replace(" ", "") if isinstance(value, str) else ""
-    if not is_share(text):
-        raise ValueError(f"expected {SHARES}")
+    if not is_fraction(text):
+        raise ValueError(f"expected {FRACTIONS}")
     return text
 
 

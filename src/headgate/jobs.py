@@ -14,11 +14,10 @@ from headgate import goals, roles
 from headgate.identifiers import FIRST_WORKER, TaskName
 from headgate.plans import Plan
 from headgate.roles import Role
+from headgate.shares import FRACTIONS, is_fraction, slice_of
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a job may be called: it names a folder and a cgroup."""
-
-_SHARE_PATTERN = re.compile(r"([1-9]\d{0,5})/([1-9]\d{0,5})")
 
 WRITABLE, READ_ONLY = ":rw", ":ro"
 """What a mount ends with that may be written, and what one may end with that may not."""
@@ -259,7 +258,7 @@ class Job:
         for what, value, fits, expected in (
             ("at", self.at, 0 <= self.at < math.inf, "0 or more seconds"),
             ("priority", self.priority, 0 < self.priority < math.inf, "a positive number"),
-            ("share", self.share, self.share is None or is_share(self.share), SHARES),
+            ("share", self.share, self.share is None or is_fraction(self.share), FRACTIONS),
             ("retries", self.retries, self.retries >= 0, "0 or more"),
             ("moves", self.moves, self.moves >= 0, "0 or more"),
             ("parameters", self.parameters, self.parameters is None or self.parameters >= 1, "1 or more, or None"),
@@ -355,22 +354,6 @@ def signal_number(name: str | int) -> int:
     """The number of a signal that `signal_name` names."""
     text = str(name)
     return int(text) if text.isdecimal() else signal.Signals[text].value
-
-
-SHARES = "a fraction of the machine, above 0 and at most 1, such as 1/3"
-"""What a job's `share` may be."""
-
-
-def is_share(text: str) -> bool:
-    """Whether a text is a fraction that a job can be pinned to."""
-    match = _SHARE_PATTERN.fullmatch(text)
-    return match is not None and int(match[1]) <= int(match[2])
-
-
-def slice_of(share: str) -> float:
-    """What such a text comes to: `1/3` is a third."""
-    part, _, whole = share.partition("/")
-    return int(part) / int(whole)
 
 
 NO_NUL = "leave out the NUL: no program can be given one"

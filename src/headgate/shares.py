@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -147,3 +148,20 @@ def _caps(cores: float, shares: Mapping[Name, Share]) -> dict[Name, float]:
     """The most cores that each task of a node may use."""
     caps = {task: share.cpu_cap_cores for task, share in shares.items()}
     return {task: min(cap, cores) if isinstance(cap, int | float) else cores for task, cap in caps.items()}
+
+
+_FRACTION = re.compile(r"([1-9]\d{0,5})/([1-9]\d{0,5})")
+FRACTIONS = "a fraction of the machine, above 0 and at most 1, such as 1/3"
+"""What a job's `share` may be."""
+
+
+def is_fraction(text: str) -> bool:
+    """Whether a text is a fraction that a job can be pinned to."""
+    match = _FRACTION.fullmatch(text)
+    return match is not None and int(match[1]) <= int(match[2])
+
+
+def slice_of(share: str) -> float:
+    """What such a text comes to: `1/3` is a third."""
+    part, _, whole = share.partition("/")
+    return int(part) / int(whole)

@@ -38,7 +38,7 @@ from headgate.analysis.outside import Devices, Outside
 from headgate.analysis.own_causes import OwnCause, OwnTime, evaluated, helped_by, own_causes, waited_for_others
 from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array
-from headgate.jobs import slice_of
+from headgate.shares import slice_of
 
 Part = Literal[
     "waiting",

@@ -18,7 +18,7 @@ from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import EMPTY, Signal, rate
 from headgate.events import ENDED, JobState
 from headgate.identifiers import TaskName, TaskOfRun
-from headgate.jobs import slice_of
+from headgate.shares import slice_of
 from headgate.telemetry.columns import Column
 
 STATES: tuple[JobState, ...] = get_args(JobState)
