@@ -65,6 +65,8 @@ LAB = """
     lab: true
     nodes: [{name: a, cores: 0.5, memory: 1GiB}]
 """
+WHOLE_CORE = LAB.replace("0.5", "1")
+"""A node whose cap stops nobody. Where one does, Linux 6.18 gives more to who was there first: 58 % of twins."""
 
 
 def measured(user: User, text: str, *options: str) -> Any:
@@ -72,6 +74,7 @@ def measured(user: User, text: str, *options: str) -> Any:
     user.write("work.py", WORK)
     user.write("reads.py", READS)
     user.write("lab.yaml", LAB)
+    user.write("whole.yaml", WHOLE_CORE)
     user.write("known.yaml", text)
     process = user.starts("study", "known.yaml", "--json", *options)
     output, said = process.communicate(timeout=SECONDS)
@@ -84,7 +87,7 @@ TWINS = """
       - {{name: {}, script: work.py, args: ["40", "300"], priority: {}}}
       - {{name: {}, script: work.py, args: ["40", "300"], priority: {}}}
     scenarios: [simultaneous]
-    cluster: lab.yaml
+    cluster: whole.yaml
 """
 
 
@@ -106,7 +109,7 @@ def test_three_times_the_priority_gets_three_times_as_much_by_its_weight(user: U
     assert sharing["cause"] == "priority 3 against 1"
     together = [cell["figures"].values() for cell in told["cells"] if cell["scenario"] == "simultaneous"]
     ratios = [each["jobs"]["a"]["rate"] / each["jobs"]["b"]["rate"] for figures in together for each in figures]
-    assert statistics.geometric_mean(ratios) == pytest.approx(3.0, rel=0.3), ratios
+    assert statistics.geometric_mean(ratios) == pytest.approx(3.0, rel=0.15), ratios
 
 
 @pytest.mark.long
