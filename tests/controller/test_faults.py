@@ -653,3 +653,26 @@ def test_an_evaluator_ends_at_once_with_workers_that_fail() -> None:
     assert stops(exits(team, "worker-0", FAILED)) == [("worker-1", GRACE_SECONDS)]
     assert stops(exits(team, "worker-1", KILLED)) == [("evaluator-0", GRACE_SECONDS)]
     assert marks(exits(team, "evaluator-0", KILLED))[-1] == ("failed", "worker-0: exit code 3")
+
+
+@pytest.mark.parametrize(
+    ("env", "divides", "on_gpu", "told"),
+    [
+        ({}, True, False, True),
+        ({"MALLOC_MMAP_THRESHOLD_": "1048576"}, True, False, False),
+        ({}, False, False, False),
+        ({}, True, True, False),
+    ],
+)
+def test_workers_that_divide_a_model_are_told_how_freed_tensors_are_given_back_if_that_is_not_set(
+    env: dict[str, str], divides: bool, on_gpu: bool, told: bool
+) -> None:
+    driver = Driver()
+    spec = job(launch="torchrun", env=env, limits=Limits(memory_bytes=1 << 30, workers=(1, 1)))
+    driver.step(0.0, JobSubmitted(A, spec, divides=divides))
+    driver.step(0.0, JobPlanned(A, 1, PLAN))
+    over = Exit(code=1, over_memory=True, on_gpu=on_gpu, reason="std::bad_alloc")
+    ended = driver.step(1.0, TaskExited(A_0, over))
+    [why] = [action.reason for action in ended if isinstance(action, MarkJob) and action.state == "failed"]
+    assert "make its batch smaller" in why
+    assert ('`env: {MALLOC_MMAP_THRESHOLD_: "1048576"}`' in why) == told, why

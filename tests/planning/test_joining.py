@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.planning.jobs import GIB, GIGABIT, cluster, nodes, profile
 
 from headgate.errors import UsageError
+from headgate.identifiers import TaskName
 from headgate.jobs import Job, Limits
 from headgate.planning.candidates import candidates
 from headgate.planning.choosing import JobToPlan, choose
 from headgate.planning.cost import CostModel
+from headgate.planning.memory import STORE
 from headgate.planning.search import search
 from headgate.plans import Plan, Prediction
 from headgate.profiling.history import samples_of
+from headgate.testing import wait
 
 FOUR = cluster(nodes("a", 4))
 SEEN = profile(observed=True, optimizer_state_bytes=25_000_000)
@@ -85,6 +94,55 @@ def test_a_sharded_job_has_at_least_the_workers_among_which_its_memory_fits() ->
     assert min(found(job, replace(SEEN, sharded=True, **model), small)) == 3
     with pytest.raises(UsageError, match="a worker needs"):
         found(job, replace(SEEN, **model), small)
+
+
+@pytest.mark.parametrize(
+    ("launch", "workers", "more"),
+    [("torchrun", 2, STORE), ("deepspeed", 4, STORE), ("torchrun", 1, 0), ("jax", 2, 0), ("mpi", 2, 0)],
+)
+def test_the_first_of_several_workers_that_meet_as_under_torchrun_holds_the_store_too(
+    launch: str, workers: int, more: int
+) -> None:
+    names = tuple(node.name for node in FOUR.nodes[:workers])
+    strategy = "allreduce" if workers > 1 else "single"
+    plan = Plan(strategy=strategy, workers=workers, batch_per_worker=64, worker_nodes=names)  # type: ignore[arg-type]
+    held = CostModel(launched(launch=launch, batch="global"), FOUR, SEEN).memory(plan)
+    alone = CostModel(Job(name="job", run="true"), FOUR, SEEN).memory(plan)
+    assert {name: held[name] - alone[name] for name in held if held[name] != alone[name]} == (
+        {TaskName.of("worker", 0): more} if more else {}
+    )
+
+
+def anonymous(pid: int) -> int:
+    """Bytes of a process that are of no file."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def test_the_store_holds_what_is_planned_for_it() -> None:
+    pytest.importorskip("torch")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    waits = "import time; print('up', flush=True); time.sleep(1000)"
+    words = ("headgate.task.rendezvous", "127.0.0.1", str(port), "2", sys.executable, "-c", waits)
+    above = psutil.Popen([sys.executable, "-m", *words], stdout=subprocess.DEVNULL)
+    try:
+
+        def listens() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+                return True
+            return False
+
+        wait.until(listens, 120, "the store listens")
+        own = [above, *(child for child in above.children() if "-c" not in child.cmdline())]
+        held = sum(anonymous(process.pid) for process in own)
+        assert len(own) == 2
+        assert 0.5 * STORE < held < STORE
+    finally:
+        for process in above.children():
+            process.kill()
+        above.wait()
 
 
 def test_what_is_told_of_parameters_counts_more_than_what_was_seen() -> None:

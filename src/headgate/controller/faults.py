@@ -46,6 +46,9 @@ MOST_BETWEEN_CHECKPOINTS = 3
 
 _LITTLE_OF_IT = 0.1  # of what a task held of a GPU: others that had less are not why it ran out
 _LITTLE_BYTES = 1 << 30  # of a GPU: a driver and a display have some
+_GIVES_BACK = "MALLOC_MMAP_THRESHOLD_"
+"""Has glibc give memory of this size or more back as soon as it is freed. By itself it keeps what is freed below up to
+32 MiB, which all tensors of a small model are, and which FSDP makes anew in each step."""
 
 MOST_STARTS = 4
 """Times that one worker is started in an attempt, the first included."""
@@ -210,6 +213,10 @@ def memory_advice(job: JobRecord, failure: Exit) -> str:
     cures = ["make its batch smaller"]
     cures += ["raise its limit of memory (`limits: {memory: …}`, --memory)"] if limit is not None else []
     cures.append(_among_workers(job))
+    if job.divides and _GIVES_BACK not in job.spec.env:
+        cures.append(
+            f'have freed tensors given back at once, which costs CPU time (`env: {{{_GIVES_BACK}: "1048576"}}`)'
+        )
     return "".join(f"; {each}" for each in told) + f"; {', or '.join(cures)}"
 
 

@@ -20,7 +20,7 @@ from headgate.planning import devices, gpu_links, physics
 from headgate.planning.features import Device, Features, Floats, Known, features
 from headgate.planning.joining import alone
 from headgate.planning.kinds import NodeKind, kinds
-from headgate.planning.memory import memory
+from headgate.planning.memory import STORE, memory
 from headgate.plans import Plan, Prediction
 from headgate.profiles import Profile
 from headgate.units import say_bits, say_bytes, say_seconds
@@ -353,6 +353,8 @@ class CostModel:
         size, served = plan.batch_per_worker, plan.strategy == "ps"
         sizes = size if isinstance(size, tuple) else [usual if size is None else size] * plan.workers
         held = [self.memory_of.of_worker(each, served, plan.workers) for each in sizes]
+        if plan.workers > 1 and self.job.contract in ("torchrun", "deepspeed"):
+            held[0] += STORE
         found = {TaskName.of("worker", i): int(each) for i, each in enumerate(held)}
         of_server = int(self.memory_of.of_server(plan.servers))
         return found | {TaskName.of("server", i): of_server for i in range(plan.servers)}

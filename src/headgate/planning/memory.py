@@ -11,6 +11,7 @@ from headgate.units import say_bytes
 
 _PROCESS = 300 << 20  # a framework without a model
 _SERVER = 150 << 20  # a server without a model
+STORE = 170 << 20  # the process that hosts the store of torchrun's contract, which imports torch, and the one above it
 _CONTEXT = 768 << 20
 """What CUDA, cuBLAS and their kernels take of a GPU beside what a framework allocates: 740 MiB on an H100."""
 
