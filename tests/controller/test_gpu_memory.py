@@ -11,7 +11,7 @@ from tests.controller.test_queueing import GANG, GIB, Queueing, started, states
 from headgate.cluster import Gpu, Node
 from headgate.controller import Controller, Queue
 from headgate.controller.queue_orders import FifoOrder
-from headgate.events import Action, Exit, GpuMemoryUsed, JobPlanned, JobSubmitted, NodeJoined, Usage
+from headgate.events import Action, Exit, GpuMemoryUsed, GpusUsed, JobPlanned, JobSubmitted, NodeJoined, Usage
 from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job, Limits
 from headgate.plans import Plan
@@ -134,6 +134,24 @@ def test_what_a_job_holds_beyond_its_need_counts_too() -> None:
     hub.hands_in("a", stated=20)
     hub.uses({0: 65}, a={0: 65})
     assert where(hub.hands_in("b", stated=20)) == []
+
+
+def test_what_a_job_holds_on_another_gpu_than_the_one_that_keeps_memory_for_it_is_not_free() -> None:
+    hub = Sharing(node(80, 80))
+    assert where(hub.hands_in("a", stated=50)) == [("a", None)]
+    assert where(hub.hands_in("b", stated=20)) == [("b", (1, 0))]
+    hub.uses({0: 0, 1: 60}, a={1: 50}, b={1: 10})
+    assert where(hub.hands_in("c", stated=20, allowed=(1,))) == []  # 50 are a's, 20 are kept for b
+    assert where(hub.hands_in("d", stated=10, allowed=(1,))) == []  # behind c
+    assert where(hub.uses({0: 0, 1: 50}, a={1: 40}, b={1: 10})) == [("c", (1,))]
+
+
+def test_a_gpu_without_a_reading_has_no_more_memory_free_than_before() -> None:
+    hub = Sharing(node(80, 80))
+    hub.uses({0: 60, 1: 60})
+    hub.uses({1: 60})
+    assert where(hub.hands_in("a", stated=30)) == []
+    assert where(hub.uses({0: 10, 1: 60})) == [("a", None)]
 
 
 def test_where_it_cannot_be_told_whose_memory_it_is_a_job_s_own_is_not_counted_twice() -> None:
@@ -270,3 +288,17 @@ def test_a_task_that_runs_out_of_gpu_memory_alone_is_told_what_it_needed() -> No
         "CUDA out of memory. It held 78 GiB, and its need was taken to be 20 GiB. On GPU 0 of node n, no other job had "
         "memory. Next: make its batch smaller, compute in bfloat16, or keep fewer activations (checkpointing)"
     )
+
+
+def test_what_a_task_on_several_gpus_held_is_told_of_each() -> None:
+    hub = Sharing(node(80, 80))
+    hub.hands_in("a", stated=20, gpus=2)
+    hub.hands_in("b", stated=30, gpus=2)
+    for name, held in (("a", 100.0), ("b", 60.0)):
+        hub.step(1.0, GpusUsed(TaskId(f"r/{name}/worker-0"), (0, 1)))
+        hub.step(1.0, Usage(TaskId(f"r/{name}/worker-0"), 1.0, 1.0, gpu_memory_bytes=held * GIB))
+    hub.uses({0: 80, 1: 80}, a={0: 50, 1: 50}, b={0: 30, 1: 30})
+    exit = Exit(code=1, over_memory=True, on_gpu=True, reason="CUDA out of memory")
+    [(_, _, why), *_] = states(hub.end(2.0, "b/worker-0", exit))
+    assert "It held 30 GiB on each of 2 GPUs, and its need was taken to be 30 GiB. On GPU 0, 1 of node n, a had" in why
+    assert "Next: state more than 30 GiB " in why

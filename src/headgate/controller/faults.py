@@ -243,22 +243,24 @@ def on_gpus(
         there: The tasks on its node, and the job of each.
         besides: Bytes of these GPUs in use by programs for which none are kept.
     """
-    kept, held = job.gpu_memory_bytes, task.most_gpu_bytes
+    kept, count = job.gpu_memory_bytes, _gpu_count(task)
+    held = task.most_gpu_bytes / count
     need = f"its need was {'not known' if not kept else f'taken to be {say_bytes(kept)}'}"
-    told = f"It held {say_bytes(held)}, and {need}" if held else f"I{need[1:]}"
+    each = f" on each of {count} GPUs" if count > 1 else ""
+    told = f"It held {say_bytes(held)}{each}, and {need}" if held else f"I{need[1:]}"
     others: dict[str, float] = {}
     for other, its in there:
         if other is not job and not set(gpus).isdisjoint(other.gpus_of(its) or gpus):
             used = its.used.gpu_memory_bytes if its.used is not None else 0.0
             others[other.spec.name] = others.get(other.spec.name, 0.0) + (used or other.gpu_memory_bytes or 0)
-            besides -= _unkept(other, used)
-    besides -= _unkept(job, held)
+            besides -= _unkept(other, its, used)
+    besides -= _unkept(job, task, task.most_gpu_bytes)
     if besides > _LITTLE_BYTES:
         others["programs outside Headgate"] = besides
     where = f"GPU {', '.join(map(str, gpus))} of node {task.node}" if gpus else f"the GPUs of node {task.node}"
     names = [f"{name} had {say_bytes(size)}" for name, size in others.items() if size]
     who = f"On {where}, {' and '.join(names) or 'no other job had memory'}"
-    if sum(others.values()) > _LITTLE_OF_IT * held and names:
+    if sum(others.values()) > _LITTLE_OF_IT * task.most_gpu_bytes and names:
         what = f"state more than {say_bytes(max(held, kept))}" if kept else "state what it needs"
         cure = f"{what} (`limits: {{gpu_memory: …}}` or --gpu-memory), and it waits until that is free"
     else:
@@ -268,9 +270,13 @@ def on_gpus(
     return f"{told}. {who}{NEXT}{cure}"
 
 
-def _unkept(job: JobRecord, used: float) -> float:
-    """Bytes of what a task of a job uses of a GPU that are not kept for it."""
-    return max(used - (job.gpu_memory_bytes or 0), 0.0) if job.slots else used
+def _gpu_count(task: TaskRecord) -> int:
+    return max(len(task.computes_on), 1)
+
+
+def _unkept(job: JobRecord, task: TaskRecord, used: float) -> float:
+    """Bytes of what a task uses of GPUs that are not kept for it."""
+    return max(used - (job.gpu_memory_bytes or 0) * _gpu_count(task), 0.0) if job.slots else used
 
 
 def _room(node: Node, each: int | None) -> int:

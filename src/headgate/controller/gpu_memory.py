@@ -80,8 +80,8 @@ class GpuMemory:
             held: Of that, by tasks for which memory is kept, and no more than that. Where none of it can be told apart
                 (a container does not see whose memory it is), what was in use before such a task came still is.
         """
-        found = {}
         before = self._besides[name]
+        found = dict(before)  # of a GPU that gives no reading now, the latest counts
         for gpu, size in used.items():
             kept = self._kept[name][gpu]
             if not kept:

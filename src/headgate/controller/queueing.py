@@ -168,9 +168,10 @@ class Queue:
         for claim in self._running:
             if (on_gpus := claim.request.on_gpus) is None or not claim.job.slots:
                 continue
-            for id in claim.job.tasks:
-                for gpu, size in event.held.get(id, {}).items():
-                    held[gpu] += min(size, on_gpus.memory_bytes)
+            kept = Counter(gpu for slot in claim.slots if slot.node == event.node for gpu in slot.gpus)
+            for gpu, workers in kept.items():  # what its tasks hold of other GPUs is kept for nobody
+                its = sum(event.held.get(id, {}).get(gpu, 0.0) for id in claim.job.tasks)
+                held[gpu] += min(its, workers * on_gpus.memory_bytes)
         if self._resources.gpu_memory.observe(event.node, event.used, held):
             self._changed = True
 
