@@ -43,9 +43,9 @@ def test_where_one_worker_coordinates_all_each_makes_its_part_of_the_steps_that_
     recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0, spans={"step": 0.1}, readings=sends)})
     plan = {"strategy": "ps", "workers": 2, "servers": 1, "synchronous": False}
     with sqlite3.connect(tmp_path / "run.sqlite") as store:
-        store.execute(
-            "INSERT INTO tasks SELECT 'job/worker-1', job, node, attempt, pid, started, ended, exit FROM tasks"
-        )
+        store.execute("CREATE TEMP TABLE another AS SELECT * FROM tasks")
+        store.execute("UPDATE another SET id = 'job/worker-1'")
+        store.execute("INSERT INTO tasks SELECT * FROM another")
         store.execute("UPDATE jobs SET plan = ?", [json.dumps(plan)])
     workers = measured(tmp_path, ["job"], warm=0)["jobs"]["job"]["workers"]
     assert workers["worker-0"] == pytest.approx({"step_seconds": 0.2, "sent": 200.0, "received": 100.0})
