@@ -33,10 +33,10 @@ def devices(tmp_path: Path) -> Path:
     ("image", "gpus", "numbers", "seen"),
     [
         (HOST_IMAGE, None, (0, 1, 10), None),
-        (HOST_IMAGE, (10, 1), (10, 1), "0,1"),
+        (HOST_IMAGE, (10, 1), (10, 1), "1,0"),
         (HOST_IMAGE, (), (), ""),
         ("other", None, (0, 1, 10), None),
-        ("other", (10, 1), (10, 1), "0,1"),
+        ("other", (10, 1), (10, 1), "1,0"),
         ("other", (), (), ""),
     ],
 )
@@ -92,7 +92,8 @@ def test_a_task_tells_the_numbers_of_its_node_whatever_its_container_calls_them(
         steps(engine, gate_of(engine, gpus=lambda: seen), 1, 1.0)
         return engine.sent
 
-    assert told(0, 1) == [{"type": "gpus", "gpus": [1, 10]}]
+    assert told(0) == [{"type": "gpus", "gpus": [10]}]  # its first is the first that it was given
+    assert told(1) == [{"type": "gpus", "gpus": [1]}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # of these, the script itself chose one
     assert told(0) == [{"type": "gpus", "gpus": [10]}]
 

@@ -139,8 +139,9 @@ def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, obje
     env = dict(launch.env)
     in_parts = any(gpu >= PARTS for gpu in chosen)
     if launch.gpus is not None and not in_parts:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(len(chosen))))
-        env["HEADGATE_GPUS"] = ",".join(map(str, sorted(chosen)))
+        counted = sorted(chosen)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(counted.index(gpu)) for gpu in chosen)  # the task's first one first
+        env["HEADGATE_GPUS"] = ",".join(map(str, counted))
     if not chosen:
         return env, {}
     if launch.image != HOST_IMAGE:
