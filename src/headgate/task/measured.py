@@ -212,9 +212,10 @@ class StepMeter:
         self._wait(done)
         spans, begins = self._spans.end(), self._spans.begins
         if told is not None and before is not None:
-            steps = max(whole(told, 0) - whole(before, 0), 1)
-            if dropped and steps > 1:  # some of them were done before `begin`
+            grown = whole(told, 0) - whole(before, 0)
+            if grown < 0 or (dropped and grown > 1):  # it counts anew, or some were done before `begin`: nobody knows
                 return
+            steps = max(grown, 1)
         if list(spans) == ["other"]:  # nothing tells its parts
             spans, begins = {"step": spans["other"]}, {"step": begins["other"]}
         spans, begins = ({name: each / steps for name, each in some.items()} for some in (spans, begins))
