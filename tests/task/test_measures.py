@@ -210,11 +210,12 @@ def test_what_is_reported_after_an_epoch_of_several_steps_is_not_measured() -> N
 def test_steps_of_a_script_that_counts_anew_in_each_epoch_are_single_and_the_first_of_an_epoch_is_not_measured() -> (
     None
 ):
-    now, found = [0.0], list[Step]()
-    meter = StepMeter(found.append, lambda done: None, clock=lambda: now[0])
+    found: list[Step] = []
+    clock = Clock()
+    meter = StepMeter(found.append, lambda done: None, clock=clock)
     for _ in range(2):
         for number in (10, 20, 30):  # ten steps of a tenth of a second each
-            now[0] += 1.0
+            clock.now += 1.0
             meter.end(None, told=number)
             meter.begin(None)
     assert [sum(step.spans.values()) for step in found] == [pytest.approx(0.1)] * 4
