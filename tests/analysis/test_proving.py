@@ -61,6 +61,7 @@ def test_of_jobs_without_effect_at_most_8_in_100_are_accused() -> None:
     assert sum(trial(seed, 0.0) == "seen" for seed in range(100)) <= 8
 
 
+@pytest.mark.long
 def test_so_it_is_by_the_rule_alone_with_heavy_tails() -> None:
     rng = np.random.default_rng(5)
     planned = proving.looks(64)

@@ -53,6 +53,7 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(backend: str, s
     assert profile["step_times"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_of_steps_that_keras_does_at_once_each_counts_with_its_samples(start: Start) -> None:
     script = start("jax", "4", "several")

@@ -86,6 +86,7 @@ def test_the_same_job_file_gives_the_same_losses_as_on_this_machine(user: Somebo
         assert losses[0].count("loss ") == 2 and losses[0] == losses[1]
 
 
+@pytest.mark.long
 def test_two_jobs_on_one_gpu_of_a_node_take_turns_by_their_priorities(user: Somebody) -> None:
     limits = "limits: {cores: 0.4}"
     for name in ("a", "b"):

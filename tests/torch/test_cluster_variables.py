@@ -64,6 +64,7 @@ def test_a_second_process_of_a_task_is_told_at_once_what_is_wrong(user: User, to
     assert f"--strategy allreduce --workers {4 if torchrun else 2} {user.folder / 'train.py'}" in said
 
 
+@pytest.mark.long
 def test_one_process_of_a_task_after_the_other_is_taken_in(user: User) -> None:
     user.write("train.py", SCRIPT)
     user.types("run", "sh", "-c", "python train.py && python train.py")

@@ -142,13 +142,14 @@ class CgroupsV2(Cgroups):
         peak = read_number(folder / "memory.peak")
         cache = read_counters(folder / "memory.stat").get("file", 0)
         events = read_counters(folder / "memory.events")
-        return MemoryRecord(
+        found = MemoryRecord(
             # The kernel's peak counts page cache; what is left of that now was in all likelihood in the peak.
             peak_bytes=None if peak is None else max(0, peak - cache),
             kills=events.get("oom_kill", 0),
             limit_bytes=read_number(folder / "memory.max"),
             at_limit=events.get("max", 0) > 0,
         )
+        return found if folder.exists() else MemoryRecord()
 
     def memory_now(self) -> int | None:
         folder = self.folders.get("memory")

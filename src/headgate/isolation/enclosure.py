@@ -92,7 +92,7 @@ class Enclosure(ABC):
 
     @abstractmethod
     def memory(self) -> MemoryRecord:
-        """What was counted up to now."""
+        """What was counted up to now; nothing of what goes away while it is read, as the cgroup of a container does."""
 
     @abstractmethod
     def kills(self) -> int:

@@ -389,7 +389,8 @@ class ContainerBox(Box):
         else:
             number = status - 128
             status = -number if number in _SIGNALS else status
-            self._end = told_exit(status, None, self._memory(state), container.where)
+            self._used = self._memory(state)
+            self._end = told_exit(status, None, self._used, container.where)
             unexplained = not self._killed.is_set() and self._end.reason is None
             # A daemon that stops asks it to end, however it does; one that was killed ends it when it is back.
             if unexplained and (away or cut) and (status < 0 or not cut):
