@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,11 @@ def kept(user: User) -> list[dict[str, Any]]:
     """What all studies have measured, the oldest first."""
     files = sorted((user.home / "studies").glob("*/results.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("}")]
+
+
+def labs(user: User) -> list[str]:
+    """Labs of their home, half made ones too."""
+    return [entry.parent.name for entry in (user.home / "labs").glob("*/state.json")]
 
 
 @pytest.mark.long
@@ -73,6 +81,23 @@ def test_a_study_that_was_killed_goes_on_where_it_was(user: User) -> None:
     assert len({each["figures"]["run"] for each in kept(user)}) == len(list((user.home / "runs").iterdir())) == 3
     assert user.json("study", "show")["cells"] == told["cells"]
     assert user.json("study", "compare", told["study"], told["study"])["only"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_study_that_is_ended_takes_its_lab_along(number: signal.Signals, user: User) -> None:
+    user.write("lab.yaml", "lab: true\nnodes: [{name: a, cores: 1, memory: 1GiB}]\n")
+    study = 'workloads: [{name: paced, script: paced.py, args: ["0.02", "100000"]}]\ncluster: lab.yaml\n'
+    process = user.starts("study", write(user, study))
+    user.sees_job("paced", lambda job: bool(job["step"]), what="steps")
+    [lab] = labs(user)
+    process.send_signal(number)
+    assert process.wait(60) == (130 if number == signal.SIGTERM else -number)
+    wait.until(lambda: labs(user) == [], 60, "no lab is left")
+    assert not any(lab in folder.name for folder in Path("/sys/fs/cgroup").glob("*/*"))
 
 
 @pytest.mark.slow

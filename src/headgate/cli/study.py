@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,8 +61,8 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
 
     FILE is a file, or the name of a study that comes with Headgate.
 
-    Each cell is an ordinary run, once in each block. Ctrl-C ends the run under way and keeps what was measured.
-    --resume goes on, also after a kill -9. If others disturb a block, it is done again, and both are kept.
+    Each cell is an ordinary run, once in each block. Ctrl-C or SIGTERM ends the run under way and keeps what was
+    measured. --resume goes on, also after a kill -9. If others disturb a block, it is done again, and both are kept.
 
     \b
     Example: headgate study shared.yaml
@@ -111,6 +112,8 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
             kept.describe({**kept.about, **about})
             _say_machine(kept)
         click.echo(f"study {kept.folder.name} in {kept.folder}", err=True)
+        # As Ctrl-C: what was started for a cell goes with it.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             running.StudyRun(study, kept, planned, not quick, lambda line: click.echo(line, err=True)).run()
         except KeyboardInterrupt:

@@ -23,7 +23,7 @@ class PublishedFigure:
         compared: What of this study is held against it.
         bounds: Between what it holds, in words.
         here: What was measured; None: nothing.
-        holds: `yes` if the figure lies within the bounds, `no` if all of its interval lies outside, else `not clear`.
+        holds: `yes` if all of its interval lies within the bounds, `no` if all of it lies outside, else `not clear`.
         why: Why it does not hold here, or was not measured, as far as known.
     """
 
@@ -87,7 +87,7 @@ def _comparison(told: Mapping[str, Any], compared: str, here: Ratio | None, cell
     least, most = low if low is not None else 0.0, high if high is not None else float("inf")
     holds: Holds = "not measured"
     if here is not None:
-        lies = least <= here.value <= most
+        lies = least <= here.low and here.high <= most
         holds = "yes" if lies else "no" if here.high < least or here.low > most else "not clear"
     why = {"yes": "", "not measured": lack if cell is not None else "the study has no such cell"}
     return PublishedFigure(told["says"], told["source"], compared, bounds, here, holds, why.get(holds, told["differs"]))

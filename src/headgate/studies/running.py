@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from headgate import lab, runs
+import yaml
+
+from headgate import runs
 from headgate.errors import HeadgateError, HubError, StorageError
 from headgate.events import ENDED
 from headgate.hub import api, client
@@ -17,6 +19,7 @@ from headgate.hub.submission import reach
 from headgate.studies import journal
 from headgate.studies.grid import Cell, CellRun, PlannedTime, cell_run, cells
 from headgate.studies.journal import Journal, Measurement
+from headgate.studies.lab_keeper import LabKeeper
 from headgate.studies.measuring import NotMeasuredError, NotTogetherError, measured
 from headgate.studies.statistics import shuffled_blocks
 from headgate.studies.studyfile import Study
@@ -52,11 +55,12 @@ class StudyRun:
         self._machine = journal.machine()
         known = (each for each in kept.measurements() if each.machine == self._machine)
         self._done = {_place(each): each for each in known if each.state == "measured"}  # what failed is done again
-        self._at: dict[str, Mapping[str, float]] = {}  # by scenario, the second at which each job is started
+        self._at: dict[tuple[str, ...], Mapping[str, float]] = {}  # the second at which each job is started
         self._keys: dict[Cell, str] = {}
         self._orphans: dict[str, Path] = {}
         self._tried: dict[Cell, list[Measurement]] = {}  # in this process
         self._seconds: dict[Cell, list[float]] = {}
+        self._labs = LabKeeper()
 
     def run(self) -> None:
         """Measure all cells.
@@ -65,6 +69,10 @@ class StudyRun:
             KeyboardInterrupt: After the run under way was ended; what was measured before is kept.
             HubError, StorageError: There is no hub, or no room.
         """
+        with closing(self._labs):
+            self._run()
+
+    def _run(self) -> None:
         about = self._journal.about
         if about["machine_last"] == self._machine:
             self._orphans = dict(self._started_before())
@@ -151,7 +159,7 @@ class StudyRun:
                 latest = max(error.at.values())
                 if start == _MOST_STARTS or latest > _MOST_LEAD_SECONDS:
                     raise
-                self._at[run.cell.scenario] = error.at
+                self._at[_company(run.cell)] = error.at
                 first = next(name for name, at in error.at.items() if at == latest)
                 self._say(f"  {str(error).partition(': ')[0]}: from now on {first} starts after {latest:.0f} s")
         raise AssertionError("a cell is started at least once")
@@ -169,8 +177,8 @@ class StudyRun:
 
     def _submitted(self, run: CellRun, names: list[str], mark: str) -> Path:
         """Run a cell; the run's folder."""
-        with _lab_of(run, self._journal.folder) as where:
-            later = self._at.get(run.cell.scenario, {})
+        with self._lab_of(run) as where:
+            later = self._at.get(_company(run.cell), {})
             usual = max(later.values(), default=0.0)  # a background starts as fast beside another workload
             measured_jobs = [replace(job, at=max(job.at, later.get(job.name, usual))) for job in run.measured]
             jobs = api.submission([*measured_jobs, *run.background], **where)
@@ -178,6 +186,19 @@ class StudyRun:
             with api.submitted(jobs, run.policy, kill=True) as (hub, answer):
                 _follow(hub, answer["run"], names, [job.name for job in run.background])
         return Path(answer["path"])
+
+    @contextmanager
+    def _lab_of(self, run: CellRun) -> Iterator[Mapping[str, Any]]:
+        """Where a cell runs, as `Submission` has it; its lab is up for as long as the context."""
+        if run.lab is None:
+            yield {}
+            return
+        file = self._journal.folder / f"lab-{run.key}.yaml"
+        file.write_text(run.lab, encoding="utf-8")
+        with self._labs.up(yaml.safe_load(run.lab)["name"], str(file)) as lab:
+            name, nodes = reach(lab)
+            # A background on another node would slow nobody; what it slows is compared with a job on that node too.
+            yield {"cluster": name, "nodes": nodes[:1] if run.cell.scenario in ("solo", "shared") else nodes}
 
     def _attach(self, folder: Path, names: list[str]) -> None:
         """Wait until a run has ended that this study started before it was killed."""
@@ -208,6 +229,11 @@ class StudyRun:
                 yield command.removeprefix(opening), folder
 
 
+def _company(cell: Cell) -> tuple[str, ...]:
+    """Who starts together. A background, which is the same beside each workload, is waited for as long by all."""
+    return (cell.scenario, *(cell.workloads if cell.scenario != "shared" else ()))
+
+
 def _place(found: Measurement) -> tuple[str, int, int]:
     return found.key, found.block, found.attempt
 
@@ -224,20 +250,3 @@ def _follow(
         if background and not left and not asked:
             hub.send("stop", run=run, jobs=background, kill=True)
             asked = True
-
-
-@contextmanager
-def _lab_of(run: CellRun, folder: Path) -> Iterator[Mapping[str, Any]]:
-    """Where a cell runs, as `Submission` has it; its lab is up for as long as the context."""
-    if run.lab is None:
-        yield {}
-        return
-    file = folder / f"lab-{run.key}.yaml"
-    file.write_text(run.lab, encoding="utf-8")
-    made = lab.up(str(file))
-    try:
-        name, nodes = reach(made.lab)
-        # A background on another node would slow nobody; what it slows is compared with a job on that node too.
-        yield {"cluster": name, "nodes": nodes[:1] if run.cell.scenario in ("solo", "shared") else nodes}
-    finally:
-        lab.down(made.lab)
