@@ -271,3 +271,14 @@ def test_pairs_are_kept_in_the_table_with_what_each_uses_alone(tmp_path: Path) -
     table.write_text("[1]")
     with pytest.raises(UsageError, match="has no measured pairs"):
         pair_table.keep(findings("made", about([*alone, both]), kept), table)
+
+
+def test_the_table_of_sharing_names_the_jobs_of_each_pair_and_has_figures_for_each() -> None:
+    alone = [cell(scenario, job) for scenario in ("solo", "slice") for job in ("a", "b", "c")]
+    pairs = [cell("simultaneous", *names) for names in (("a", "b"), ("a", "c"))]
+    kept = [measurement(each, 0, figures({each["workloads"][0]: 8.0})) for each in alone]
+    kept += [measurement(each, 0, figures(dict.fromkeys(each["workloads"], 6.0))) for each in pairs]
+    study = findings("made", about([*alone, *pairs]), kept)
+    [rows] = [table.rows for table in tables(study) if table.title.startswith("Sharing")]
+    assert [row[:2] for row in rows] == [("a + b", "a"), ("a + b", "b"), ("a + c", "a"), ("a + c", "c")]
+    assert [bool(row[3]) for row in rows] == [True, False, True, False]

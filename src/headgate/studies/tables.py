@@ -179,10 +179,9 @@ def _relative(effects: Iterable[Effect], cell: StudyCell, job: str, axis: str) -
 def _sharing(study: Findings) -> StudyTable:
     rows: list[tuple[str, ...]] = []
     for each in study.sharing:
-        named = ", ".join(f"{axis} {value}" for axis, value in each.values) or "all jobs"
-        for job, phi in each.phi.items():
-            first = not rows or rows[-1][0] != named
-            both = (say_ratio(each.total), say_ratio(each.dominance)) if first else ("", "")
+        named = ", ".join([" + ".join(each.phi), *(f"{axis} {value}" for axis, value in each.values)])
+        for place, (job, phi) in enumerate(each.phi.items()):
+            both = (say_ratio(each.total), say_ratio(each.dominance)) if place == 0 else ("", "")
             rows.append((named, job, say_ratio(phi), *both, each.verdicts[job], each.cause or MISSING))
     columns = ("At once", "Job", "φ", "S", "D", "Verdict", "By")
     return StudyTable(
