@@ -29,7 +29,9 @@ def make_disk(folder: Path, runs: str) -> Path:
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     docker = runs == "containers"
     python = _copy_programs(root, [Path(shutil.which(name) or name) for name in DOCKER if docker])
-    _copy_distributions(["pytest", "psutil", *(["docker"] if docker else [])], root / GUEST / "site")
+    _copy_distributions(
+        ["pytest", "psutil", "pydantic", "pyyaml", "pyroute2", *(["docker"] if docker else [])], root / GUEST / "site"
+    )
     for library in _shared_libraries((root / GUEST / "site").rglob("*.so")):
         _copy(root, library)
     for name in ("src", "tests/isolation", "tests/v2"):
