@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from tests.analysis.made_up import MadeUp, recording
 
 from headgate.analysis.accounts import accounts
 from headgate.analysis.jobs import Phase
+from headgate.analysis.losing import Evidence, Loss, Resource, TimeEstimate
 from headgate.analysis.verdicts import Verdict, verdict
 from headgate.events import NEXT
 
@@ -72,6 +73,28 @@ def test_what_a_job_waited_for_is_told(tmp_path: Path) -> None:
     phases = (Phase("waiting", 0.0, 30.0, 0, reason), Phase("running", 30.0, 40.0, 1, "started"))
     [found] = accounts([replace(run.jobs[0], phases=phases)], run.nodes, run.seconds)
     assert verdict(found).why == f"a waited to start for 30 s (75% of its time), {reason}."
+
+
+@pytest.mark.parametrize("evidence", get_args(Evidence))
+@pytest.mark.parametrize("resource", ["cores", "memory", "disk", "network", "gpu"])
+def test_nobody_is_blamed_for_what_may_be_nothing(tmp_path: Path, resource: Resource, evidence: Evidence) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ALONE, "b": MadeUp(ran=0.5)})
+    account = accounts(run.jobs, run.nodes, run.seconds)[0]
+
+    def lost(to: str, seconds: float, low: float) -> Loss:
+        return Loss(to, resource, TimeEstimate(seconds, low, 23.0), evidence)
+
+    unsure = verdict(replace(account, losses=(lost("b", 12.0, 0.0),)))
+    assert (unsure.name, unsure.low, unsure.high) == ("not-known", 0.0, 23.0)
+    assert unsure.why.startswith("b may have slowed a through ") and unsure.why.endswith(
+        ", or not: that cost 0 to 23 s."
+    )
+    assert "headgate explain --prove a" in unsure.next
+    assert verdict(replace(account, losses=(lost("b", 1.0, 0.0),))).name == "healthy"
+    both = verdict(replace(account, losses=(lost("b", 12.0, 0.0), lost("others", 5.0, 4.0))))
+    assert both.name == f"neighbour-{resource}"
+    assert both.why.startswith("Programs outside Headgate slowed a by ") and "together" not in both.why
+    assert both.low == pytest.approx(4.0)
 
 
 def test_a_job_is_slowed_only_while_it_runs(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ class Loss:
     lost: TimeEstimate
     evidence: Evidence
 
+    @property
+    def sure(self) -> bool:
+        """Whether its band excludes that nothing was lost."""
+        return self.lost.low > LEAST_SECONDS
+
 
 def merged(losses: Sequence[Loss], most: float) -> list[Loss]:
     """One loss for each culprit and resource, with the evidence of the larger part."""

@@ -70,6 +70,8 @@ _THROUGH: Mapping[Resource, tuple[str, Name]] = {
 }
 
 
+_PROGRAMS = "Programs outside Headgate"
+
 _BEHIND: Mapping[Name, tuple[Buyable, ...]] = {
     "own-cap": ("cores",),
     "input": ("loader", "disk"),
@@ -156,6 +158,8 @@ def _of_its_time(account: Account) -> Verdict:
         return _too_many_threads(account)
     if told:
         return _given(told[0], account)
+    if (doubtful := _doubtful(account)) is not None:
+        return doubtful
     lost = sum(cause.cost.seconds for cause in _causes(account))
     why = f"{account.job} spent its {say_seconds(elapsed)} on its own work"
     why += f"; {say_seconds(lost)} went elsewhere." if lost >= _LEAST_SECONDS else "."
@@ -369,16 +373,16 @@ def _within(account: Account) -> Iterator[_Cause]:
 
 
 def _neighbours(account: Account) -> Iterator[_Cause]:
-    """A cause for each resource: all that was lost through it, with the worst culprit named."""
+    """A cause for each resource: all that was surely lost through it, with the worst culprit named."""
     of: dict[Resource, list[Loss]] = {}
     for loss in account.losses:
-        if loss.to not in (ITSELF, NODE):
+        if loss.to not in (ITSELF, NODE) and loss.sure:
             of.setdefault(loss.resource, []).append(loss)
     for resource, losses in of.items():
         worst = max(losses, key=lambda loss: loss.lost.seconds)
         cost = sum_of([loss.lost for loss in losses], account.elapsed)
         through, name = _THROUGH[resource]
-        who = "Programs outside Headgate" if worst.to == OTHERS else worst.to
+        who = _PROGRAMS if worst.to == OTHERS else worst.to
         ran = account.elapsed - account.parts["waiting"].seconds
         slowed = f"{worst.lost.seconds / ran:.0%}" if ran > 0.0 else ""
         why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(worst.lost.seconds)}"
@@ -423,6 +427,26 @@ def _learned(account: Account, converged: Converged) -> Verdict:
     return Verdict("learned", why, stop, since / 2.0, since)
 
 
+def _doubtful(account: Account) -> Verdict | None:
+    """The neighbour that may have cost the job most, if that is worth a verdict: it is not blamed for what may be
+    nothing."""
+    losses = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and not loss.sure]
+    worst = max(losses, key=lambda loss: loss.lost.seconds, default=None)
+    if worst is None or worst.lost.seconds < max(_LEAST_PART * account.elapsed, _LEAST_SECONDS):
+        return None
+    who, through = _PROGRAMS if worst.to == OTHERS else worst.to, _THROUGH[worst.resource][0]
+    why = (
+        f"{who} may have slowed {account.job} through {through}, or not: that cost 0 to {say_seconds(worst.lost.high)}."
+    )
+    return Verdict("not-known", why, _alone(account), 0.0, worst.lost.high)
+
+
+def _alone(account: Account) -> str:
+    """What tells what neighbours cost a job."""
+    prove = f" If only jobs of Headgate are beside it, `headgate explain --prove {account.job}` tells it."
+    return f"Run {account.job} alone once.{prove if account.provable else ''}"
+
+
 def _unknown(account: Account) -> str:
     if not account.read:
         return f"{account.job} ended after {say_seconds(account.elapsed)}, before anything was read of it."
@@ -447,8 +471,7 @@ def _to_know(account: Account) -> str:
             " `progress: {pattern: ...}` in its job."
         )
     if account.may_have_lost:
-        prove = f" If only jobs of Headgate are beside it, `headgate explain --prove {account.job}` tells it."
-        return f"Run {account.job} alone once.{prove if account.provable else ''}"
+        return _alone(account)
     if account.lacks:
         return "`headgate doctor` shows how to turn these readings on."
     stacks = f"`headgate stacks {account.job} --all` shows where it stands, while it runs."
