@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headgate.errors import UsageError
-from headgate.planning.interference import UTILISATION, Interference, read_pairs, stored_pairs
+from headgate.planning.interference import STORED, UTILISATION, Interference, StoredPairs, read_pairs, stored_pairs
 from headgate.planning.pair_model import PairModel
 
 GAVEL = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "gavel" / "pairs.json"
@@ -93,3 +93,17 @@ def test_on_pairs_that_others_measured_it_is_below_equal_time_and_the_mean_on_jo
         kept = list(pairs.values())
         spread = statistics.fmean(abs(part - statistics.fmean(kept)) for part in kept)
         assert PairModel(table.solo[device], pairs).error < 0.6 * spread, device
+
+
+def test_the_stored_table_is_read_again_once_it_has_changed(tmp_path: Path) -> None:
+    stored, path = StoredPairs(tmp_path), tmp_path / STORED
+    assert (stored.is_new, bool(stored.read())) == (False, False)
+    table = {"": {"a": {"null": 2.0, "b": [1.0, 1.0]}, "b": {"null": 2.0, "a": [1.0, 1.0]}}}
+    path.write_text(json.dumps(table))
+    assert stored.is_new
+    known = stored.read()
+    assert (known.kept("", "a", "b"), stored.is_new, stored.read() is known) == (0.5, False, True)
+    path.write_text("what no study writes")
+    assert (bool(stored.read()), stored.is_new) == (False, False)
+    path.unlink()
+    assert (stored.is_new, bool(stored.read())) == (True, False)

@@ -428,6 +428,14 @@ def test_of_two_nodes_jobs_that_wait_for_memory_have_the_one_where_fewer_wait() 
     assert ends(outcome) == {"a": 10.0, "b": 11.0, "c": 20.0, "d": 21.0}
 
 
+def test_of_jobs_that_wait_for_memory_the_one_that_goes_best_beside_those_that_run_is_next_as_live() -> None:
+    models = (("a", "heavy", 30.0), ("b", "light", 10.0), ("c", "heavy", 10.0), ("d", "light", 10.0))
+    jobs = [TraceJob(name, 0.0, s, gpus=1, model=model, gpu_memory_bytes=2**33) for name, model, s in models]
+    pairs = Interference({"g": {"heavy": {"heavy": 0.5, "light": 1.0}, "light": {"heavy": 1.0, "light": 1.0}}})
+    outcome = ends(simulate(made("t", jobs), gpus(1), "none", replace(SHARED, interference=pairs)))
+    assert outcome == pytest.approx({"a": 40.0, "b": 10.0, "c": 40.0, "d": 20.0})  # c waited for d, and slows a
+
+
 def test_what_is_told_of_use_is_the_mean_since_it_was_told_last(monkeypatch: pytest.MonkeyPatch) -> None:
     used = told(monkeypatch, Usage)
     jobs = [TraceJob("a", 0.0, 12.0, cores=2.0), TraceJob("b", 4.0, 3.0, share="1/2")]

@@ -181,13 +181,20 @@ def accounts(
     return tuple(_account(job, [other for other in jobs if other is not job], grid, seconds) for job in jobs)
 
 
+def _let_by(job: RecordedJob, others: Sequence[RecordedJob]) -> str:
+    """Which jobs that came later started before one that waited, because they went better beside those that ran."""
+    words = f" before {job.name}, for it goes better beside "
+    names = [other.name for other in others if any(words in phase.reason for phase in other.phases)]
+    return f"; {', '.join(names)} went better beside those that ran, and started first" if names else ""
+
+
 def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, seconds: float) -> Account:
     until = job.ended if job.ended is not None else max(seconds, job.submitted)
     elapsed = max(until - job.submitted, 0.0)
     # An event is told some microseconds after what it tells of.
     ran = [(start, min(end, until)) for start, end in running(job.phases) if start < until]
     first = next((phase.reason for phase in job.phases if phase.state == "waiting"), "")
-    waited_for = first if first.startswith("for ") else ""
+    waited_for = first + _let_by(job, others) if first.startswith("for ") else ""
     if not ran or not job.tasks:
         only = {**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)}
         return Account(job=job.name, elapsed=elapsed, parts=only, waited_for=waited_for)

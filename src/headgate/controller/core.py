@@ -399,7 +399,8 @@ class Controller:
         for job in jobs:
             text = f"going on from {job.resume.where}" if job.resume is not None else "started"
             again = f" (attempt {job.attempt})" if job.attempt > 1 else ""
-            actions.append(job.mark("running", text + again))
+            before, job.before = f" {job.before}" if job.before else "", ""
+            actions.append(job.mark("running", text + again + before))
         return actions
 
     # --- nodes ------------------------------------------------------------------------------------------------------

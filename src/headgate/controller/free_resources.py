@@ -150,6 +150,11 @@ class FreeResources:
         fits = on_gpus._replace(memory_bytes=min(on_gpus.memory_bytes, most)) if most else None
         return request._replace(on_gpus=fits)
 
+    def device(self, slot: WorkerSlot) -> str:
+        """What pairs call a place: its GPU, or the kind of its node."""
+        node = self._nodes[slot.node]
+        return next((gpu.name for gpu in node.gpus if gpu.index in slot.gpus), node.kind)
+
     def shortage(self, request: ResourceRequest) -> str:
         """What GPUs lack of the memory that is asked for; empty where they have enough."""
         if request.on_gpus is None or request.gpus:

@@ -26,6 +26,7 @@ class Claim:
         slots: Of its workers; empty: it has nothing.
         review: When its rank gets worse next.
         found: It has what it was found to use, without having asked.
+        passed: How often one behind it was started before it, because it goes better beside those that run.
         size: GPUs; 1 for a job that has none.
     """
 
@@ -36,6 +37,7 @@ class Claim:
     slots: tuple[WorkerSlot, ...] = ()
     review: float | None = None
     found: bool = False
+    passed: int = 0
     size: int = field(init=False)
 
     def __post_init__(self) -> None:

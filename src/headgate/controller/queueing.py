@@ -8,10 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from heapq import merge
+from itertools import islice
 
 from headgate.cluster import Node
 from headgate.controller.free_resources import FreeResources, ResourceRequest, request_of
 from headgate.controller.gpu_memory import WorkerSlot
+from headgate.controller.pairing import LOOKED_AT, Pairing
 from headgate.controller.preemption import Key, Ranking
 from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
@@ -35,6 +38,8 @@ class Queue:
             known. Memory is then the most that a job may take. A job that may take more than a node has gets the node's
             memory.
         seconds: How long a job that waits is expected to run for; None: unknown.
+        pairing: Compares jobs of one priority that wait, and which of them goes best beside those that run is next;
+            None: they go by the order alone.
     """
 
     def __init__(
@@ -42,8 +47,10 @@ class Queue:
         order: Order,
         gpus_are_shared: bool = False,
         seconds: Callable[[JobId], float | None] = _unknown,
+        pairing: Pairing | None = None,
     ) -> None:
         self.order = order
+        self._pairing = pairing
         self._seconds = seconds
         self._gpus_are_shared = gpus_are_shared
         self._resources = FreeResources()
@@ -257,6 +264,10 @@ class Queue:
                 break
             slots = self._resources.seize(claim.request)
             if slots is not None:
+                if self._pairing is not None and self._pairing.knows:
+                    self._resources.give(claim.request, slots)
+                    claim = self._paired(head, blocked, self._pairing)
+                    slots = self._resources.seize(claim.request) or ()
                 actions += self._start(now, claim, slots)
                 admitted.append(claim.job)
                 continue
@@ -276,6 +287,12 @@ class Queue:
         for request, slots in set_aside:
             self._resources.give(request, slots)
         return admitted, actions
+
+    def _paired(self, head: tuple[Key, Claim], blocked: set[ResourceRequest], pairing: Pairing) -> Claim:
+        """The head of those that wait, for which there is room, or another of its priority that goes better there."""
+        free = (waiting for request, waiting in self._waiting.items() if request not in blocked)
+        equal = (claim for key, claim in merge(*free) if key[0] == head[0][0])
+        return pairing.choose(list(islice(equal, LOOKED_AT)), list(self._running), self._resources)
 
     def _let_others_by(
         self,
@@ -359,12 +376,12 @@ class Queue:
 
     def _start(self, now: float, claim: Claim, slots: tuple[WorkerSlot, ...]) -> list[Action]:
         waiting = self._waiting[claim.request]
-        waiting.pop(0)
+        del waiting[next(i for i, (_, each) in enumerate(waiting) if each is claim)]
         if not waiting:
             del self._waiting[claim.request]
         job = claim.job
         job.queued = False
-        claim.since, claim.slots = now, slots
+        claim.since, claim.slots, claim.passed = now, slots, 0
         self._running.add(claim, now)
         job.slots = slots if any(slot.gpus for slot in slots) else ()
         plan, nodes = job.planned(), tuple(slot.node for slot in slots)

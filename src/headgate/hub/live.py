@@ -17,6 +17,7 @@ from typing import Any
 from headgate import events, isolation, runs
 from headgate.cluster import Cluster, Node
 from headgate.controller import Controller, Queue
+from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
 from headgate.engines import launchers, scripts
 from headgate.engines.base import LOCAL, Engine
@@ -43,7 +44,7 @@ from headgate.isolation.spawning import OWN
 from headgate.planning import candidates
 from headgate.planning.candidates import tasks_on
 from headgate.planning.memory import gpu_need
-from headgate.policies import Policy
+from headgate.policies import NoPolicy, Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
 from headgate.telemetry import arguments, visible
@@ -95,7 +96,7 @@ class LiveHub:
         sampling = Sampling(self._live_runs, engine, self._step)
         self._engines = Engines(home, engine, self._listener, sampling.told, self._nodes, self._live_runs)
         self._readiness = Readiness(self._live_runs, self._engines, self._step)
-        choosing = Choosing(home, self._live_runs, self._nodes, node, self._step)
+        self._choosing = choosing = Choosing(home, self._live_runs, self._nodes, node, self._step)
         self._replanning = Replanning(
             home, self._live_runs, self._nodes, self._engines, self._forecasting, choosing, node, self._step
         )
@@ -405,7 +406,9 @@ class LiveHub:
     # --- small things -----------------------------------------------------------------------------------------------
 
     def _controlled(self, policy: Policy) -> Controller:
-        return Controller(policy, Queue(FifoOrder(), gpus_are_shared=True, seconds=self._forecasting.lasts))
+        by_turns = not isinstance(policy, NoPolicy)
+        pairing = Pairing(lambda: self._choosing.pairs.known, lambda job: job.spec.name, by_turns)
+        return Controller(policy, Queue(FifoOrder(), True, self._forecasting.lasts, pairing))
 
     def _job(self, run: str, name: str) -> LiveJob:
         """A job of a run.

@@ -45,18 +45,31 @@ class Interference:
         self.pairs = pairs or {}
         self.solo = solo or {}
         self._models: dict[str, PairModel | None] = {}
+        self._found: dict[tuple[str, str, str], tuple[float, float, float] | None] = {}
 
     def __bool__(self) -> bool:
         return any(self.pairs.values())
 
     def kept(self, device: str, model: str, other: str) -> float | None:
         """The part of its throughput that a job keeps beside another, measured or else predicted; None: not known."""
+        found = self.between(device, model, other)
+        return found[0] if found is not None else None
+
+    def between(self, device: str, model: str, other: str) -> tuple[float, float, float] | None:
+        """The same with the ends of its band, which has no width where it was measured."""
         device = device.lower()
         device = device if device in self.pairs or device in self.solo else ""
-        found = self.pairs.get(device, {}).get(model, {}).get(other)
-        if found is None and (predicted := self.predicted(device, model, other)) is not None:
-            return predicted.part
-        return found
+        key = device, model, other
+        if key not in self._found:
+            measured = self.pairs.get(device, {}).get(model, {}).get(other)
+            self._found[key] = self.predicted(*key) if measured is None else (measured,) * 3
+        return self._found[key]
+
+    def fit(self) -> Interference:
+        """Itself, with the models fitted from which pairs are predicted: later that would hold somebody up."""
+        for device in self.pairs:
+            self._model(device)
+        return self
 
     def predicted(self, device: str, model: str, other: str) -> Kept | None:
         """The same by the model of the pairs of a device, with a band; None where there are too few pairs for one, or
@@ -64,10 +77,13 @@ class Interference:
         known = self.pairs.get(device, {}).keys() | self.solo.get(device, {}).keys()
         if not {model, other} <= known:
             return None
+        fitted = self._model(device)
+        return fitted.predict(model, other) if fitted is not None else None
+
+    def _model(self, device: str) -> PairModel | None:
         if device not in self._models:
             self._models[device] = self._fitted(device)
-        fitted = self._models[device]
-        return fitted.predict(model, other) if fitted is not None else None
+        return self._models[device]
 
     def _fitted(self, device: str) -> PairModel | None:
         from headgate.planning.pair_model import PairModel  # its numerics take time to import
@@ -157,6 +173,45 @@ def stored_pairs(home: Path) -> Interference:
     """
     path = home / STORED
     return read_pairs(path) if path.exists() else Interference()
+
+
+class StoredPairs:
+    """That table as it was read last.
+
+    Args:
+        home: Headgate's folder.
+
+    Attributes:
+        known: What it said; nothing while it cannot be read, for `headgate study` says what is wrong with it.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.known = Interference()
+        self._read: tuple[int, ...] | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has changed since."""
+        return self._stamp() != self._read
+
+    def read(self) -> Interference:
+        """What it says now. If it has changed, that takes time, for models are fitted."""
+        stamp = self._stamp()
+        if stamp != self._read:
+            try:
+                self.known = stored_pairs(self._home).fit()
+            except UsageError:
+                self.known = Interference()
+            self._read = stamp
+        return self.known
+
+    def _stamp(self) -> tuple[int, ...] | None:
+        try:
+            found = (self._home / STORED).stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _kept(row: Mapping[str, Any]) -> dict[str, float]:

@@ -16,7 +16,8 @@ from math import exp, inf
 from headgate.analysis.forecast import Remaining
 from headgate.cluster import Cluster
 from headgate.controller import Controller, Queue
-from headgate.controller.queue_orders import FifoOrder, Order
+from headgate.controller.pairing import Pairing
+from headgate.controller.queue_orders import FifoOrder
 from headgate.errors import UsageError
 from headgate.events import (
     ENDED,
@@ -41,10 +42,12 @@ from headgate.events import (
 )
 from headgate.identifiers import JobId, TaskId
 from headgate.plans import Plan
+from headgate.policies import NoPolicy
 from headgate.simulation import named_policies
 from headgate.simulation.engine import SimulatedEngine, Work, drops_ahead, ends_at, halt
 from headgate.simulation.job_reports import JobReports
 from headgate.simulation.modelled import Modelled
+from headgate.simulation.named_policies import NamedPolicy
 from headgate.simulation.outcomes import Assumptions, JobOutcome, Outcome
 from headgate.simulation.specs import Specs, against
 from headgate.simulation.traces import Trace, TraceJob
@@ -132,7 +135,7 @@ class _Simulation:
         chosen = named_policies.choose(policy, self._remaining, shared=shared)
         self._listens = chosen.listens and self._report_seconds > 0
         self._predicts = self._listens and chosen.predicts
-        self._queue = self._queued(trace, chosen.order)
+        self._queue = self._queued(trace, chosen)
         self._controller = Controller(chosen.policy, self._queue)
         gpus, cores = (float(sum(each)) for each in zip(*((len(node.gpus), node.cores) for node in cluster.nodes)))
         capacity = gpus if self._on_gpus else cores
@@ -142,13 +145,15 @@ class _Simulation:
         self.outcome = Outcome(policy, order, as_live, [], [(0.0, 0.0)], capacity, cores, 0, 0.0, warnings, modelled)
         self._check(trace)
 
-    def _queued(self, trace: Trace, order: Order) -> Queue | None:
+    def _queued(self, trace: Trace, chosen: NamedPolicy) -> Queue | None:
         """Where jobs wait for whole GPUs, by the order; where nobody has any, for memory, also of GPUs, by arrival as
         live."""
         if self._holds:
-            return Queue(order)
+            return Queue(chosen.order)
         if any(job.memory_bytes or job.gpu_memory_bytes for job in trace.jobs):
-            return Queue(FifoOrder(), gpus_are_shared=True)
+            by_turns = not isinstance(chosen.policy, NoPolicy)
+            pairing = Pairing(lambda: self._given.interference, lambda job: self._works[job.id].job.model, by_turns)
+            return Queue(FifoOrder(), gpus_are_shared=True, pairing=pairing)
         return None
 
     def _check(self, trace: Trace) -> None:

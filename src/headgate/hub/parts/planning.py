@@ -43,7 +43,7 @@ from headgate.identifiers import JobId
 from headgate.jobs import Job
 from headgate.planning.candidates import tells
 from headgate.planning.choosing import Choice, JobToPlan, choose, grown, has_choice, starts_at_once
-from headgate.planning.interference import STORED, Interference, stored_pairs
+from headgate.planning.interference import StoredPairs
 from headgate.planning.joining import alone
 from headgate.planning.moving import Move, Standing, better
 from headgate.plans import Plan
@@ -65,11 +65,15 @@ class Choosing(Component):
         nodes: Where their tasks can go.
         machine: The node that stored profiles were measured on.
         step: Tells the controller.
+
+    Attributes:
+        pairs: What jobs cost each other, as studies have found so far.
     """
 
     def __init__(
         self, home: Path, live_runs: LiveRuns, nodes: Nodes, machine: Node, step: Callable[[Event], None]
     ) -> None:
+        self.pairs = StoredPairs(home)
         self._home = home
         self._live_runs = live_runs
         self._nodes = nodes
@@ -112,13 +116,6 @@ class Choosing(Component):
                         found.setdefault(name, []).append(job.name)
         return found
 
-    def _pairs(self) -> Interference:
-        """What jobs cost each other, as studies have found so far."""
-        try:
-            return stored_pairs(self._home)
-        except UsageError:  # `headgate study` says what is wrong with it
-            return Interference()
-
     # --- answering --------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -138,7 +135,7 @@ class Choosing(Component):
                 self._give_up(actions, error)
 
     def _plan(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
-        predicts = len(cluster.nodes) > 1 and (self._home / STORED).exists()  # fitting takes time
+        predicts = self.pairs.is_new or (len(cluster.nodes) > 1 and bool(self.pairs.known))
         is_long = len(actions) * len(cluster.nodes) > _MOST_AT_ONCE or predicts
         if is_long or any(self._profiled(action, cluster) for action in actions):
             task = self._loop.create_task(self._try_to_answer(actions, cluster))
@@ -176,7 +173,7 @@ class Choosing(Component):
             used = self.used(cluster)
             if run.submission.cluster:
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
-            pairs = self._pairs()
+            pairs = await asyncio.to_thread(self.pairs.read)
             search = partial(choose, used=used, measured_on=self._machine, interference=pairs)
             try:
                 found = await asyncio.to_thread(search, asked, cluster)
