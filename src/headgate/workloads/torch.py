@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import headgate.torch as hg
+from headgate.torch.ps.tables.rows import add_rows
 from headgate.workloads import networks, samples, script
 
 
@@ -100,6 +101,19 @@ class _Rows(torch.utils.data.Dataset[Any]):
         return tuple(map(torch.from_numpy, self._found.taken(rows)))
 
 
+class RowSGD(torch.optim.SGD):
+    """Adds sparse gradients to rows of one number as to a vector: PyTorch's own takes twenty times as long."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad.is_sparse:
+                    add_rows(weight, weight.grad._indices()[0], weight.grad._values(), -group["lr"])
+                else:
+                    weight.add_(weight.grad, alpha=-group["lr"])
+
+
 def train(options: script.Options) -> list[float]:
     """Train a workload; returns the loss of each step."""
     sparse = options.workload == "sparse"
@@ -109,7 +123,10 @@ def train(options: script.Options) -> list[float]:
     else:
         network = networks.build(options.workload, options.size)
         model = Built(network, networks.weights(network, options.seed))
-    optimizer = torch.optim.SGD(model.parameters(), script.rate(options.workload), 0 if sparse else script.MOMENTUM)
+    # Parameter servers, which have the rows of sparse layers, add them like that by themselves.
+    here = isinstance(model, Clicks) and model.rows.sparse and type(model.rows.weight) is nn.Parameter
+    kind = RowSGD if here else torch.optim.SGD
+    optimizer = kind(model.parameters(), script.rate(options.workload), 0 if sparse else script.MOMENTUM)
     rows = _Rows(options.samples(channels_first=True))
     loader = torch.utils.data.DataLoader(rows, options.batch, collate_fn=_whole)
     model, optimizer, loader = hg.prepare(model, optimizer, loader)
