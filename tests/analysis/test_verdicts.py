@@ -97,6 +97,32 @@ def test_nobody_is_blamed_for_what_may_be_nothing(tmp_path: Path, resource: Reso
     assert both.low == pytest.approx(4.0)
 
 
+def test_nobody_is_blamed_for_longer_steps_that_cannot_be_told_from_their_noise(tmp_path: Path) -> None:
+    """For its first half it waits for a core beside `b`, but its steps scatter so much that they tell nothing."""
+    rough = MadeUp(
+        ran=lambda t: 1.0 if t > 20 else 0.5,
+        waited=lambda t: 0.0 if t > 20 else 0.5,
+        steps=lambda t: (2.0, 18.0, 5.0, 13.0, 1.0, 14.0)[t * 5 % 6] * (1.0 if t > 20 else 0.9),
+    )
+    run = recording(tmp_path / "run.sqlite", {"a": rough, "b": MadeUp(ran=1.0, end=20)}, cores=1.5)
+    found = accounts(run.jobs, run.nodes, run.seconds)[0]
+    assert [(loss.to, loss.evidence, loss.lost.low) for loss in found.losses] == [("b", "compared", 0.0)]
+    assert verdict(found).name == "not-known"
+
+
+def test_the_next_cause_says_that_a_neighbour_may_have_cost_more(tmp_path: Path) -> None:
+    late = MadeUp(ran=1.0, steps=lambda t: 10.0 if t >= 20 else 0.0)
+    run = recording(tmp_path / "run.sqlite", {"a": late, "b": MadeUp(ran=0.5)})
+    account = accounts(run.jobs, run.nodes, run.seconds)[0]
+
+    def told(seconds: float) -> Verdict:
+        return verdict(replace(account, losses=(Loss("b", "memory", TimeEstimate(seconds, 0.0, 35.0), "compared"),)))
+
+    assert told(30.0).name == told(5.0).name == "starting"
+    assert "b may have slowed a through caches and memory bandwidth, or not" in told(30.0).why
+    assert "b may have slowed" not in told(5.0).why
+
+
 def test_a_job_is_slowed_only_while_it_runs(tmp_path: Path) -> None:
     found = told(tmp_path, MadeUp(ran=0.5, waited=0.5, start=10), {"b": MadeUp(ran=1.5)})
     assert found.why == "b slowed a by 50% through the cores they share: that cost 15 s."

@@ -123,7 +123,9 @@ class _Cause:
 def verdict(account: Account) -> Verdict:
     """The cause that cost a job most; `healthy` if none cost much, `not-known` if too much is unexplained. A job that
     failed has its failure, unless it was held back before."""
-    found = _of_its_time(account)
+    found, doubtful = _of_its_time(account), _doubtful(account)
+    if doubtful is not None and found.name not in ("healthy", "not-known") and doubtful.lost.seconds > found.low:
+        found = found._replace(why=f"{found.why} {_doubt(doubtful, account)}")
     if not account.failure or found.name not in ("healthy", "not-known", "starting"):
         return found
     told, _, cure = account.failure.partition(NEXT)
@@ -159,7 +161,7 @@ def _of_its_time(account: Account) -> Verdict:
     if told:
         return _given(told[0], account)
     if (doubtful := _doubtful(account)) is not None:
-        return doubtful
+        return Verdict("not-known", _doubt(doubtful, account), _alone(account), 0.0, doubtful.lost.high)
     lost = sum(cause.cost.seconds for cause in _causes(account))
     why = f"{account.job} spent its {say_seconds(elapsed)} on its own work"
     why += f"; {say_seconds(lost)} went elsewhere." if lost >= _LEAST_SECONDS else "."
@@ -427,18 +429,19 @@ def _learned(account: Account, converged: Converged) -> Verdict:
     return Verdict("learned", why, stop, since / 2.0, since)
 
 
-def _doubtful(account: Account) -> Verdict | None:
-    """The neighbour that may have cost the job most, if that is worth a verdict: it is not blamed for what may be
-    nothing."""
+def _doubtful(account: Account) -> Loss | None:
+    """What a neighbour may have cost the job, if that is worth a verdict: it is not blamed for what may be nothing."""
     losses = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and not loss.sure]
     worst = max(losses, key=lambda loss: loss.lost.seconds, default=None)
-    if worst is None or worst.lost.seconds < max(_LEAST_PART * account.elapsed, _LEAST_SECONDS):
-        return None
-    who, through = _PROGRAMS if worst.to == OTHERS else worst.to, _THROUGH[worst.resource][0]
-    why = (
-        f"{who} may have slowed {account.job} through {through}, or not: that cost 0 to {say_seconds(worst.lost.high)}."
+    least = max(_LEAST_PART * account.elapsed, _LEAST_SECONDS)
+    return worst if worst is not None and worst.lost.seconds >= least else None
+
+
+def _doubt(loss: Loss, account: Account) -> str:
+    who, through = _PROGRAMS if loss.to == OTHERS else loss.to, _THROUGH[loss.resource][0]
+    return (
+        f"{who} may have slowed {account.job} through {through}, or not: that cost 0 to {say_seconds(loss.lost.high)}."
     )
-    return Verdict("not-known", why, _alone(account), 0.0, worst.lost.high)
 
 
 def _alone(account: Account) -> str:
