@@ -25,28 +25,6 @@ WORK = """
 """Steps that take a core for about work / 20 milliseconds."""
 
 READS = """
-    import hashlib, sys, threading
-    work, steps = int(sys.argv[1]), int(sys.argv[2])
-    block, lock, done = b"x" * 65536, threading.Lock(), 0
-
-    def toil():
-        global done
-        while True:
-            for _ in range(work):
-                hashlib.sha256(block).digest()  # without Python's lock
-            with lock:
-                if done == steps:
-                    return
-                done += 1
-                print(f"step {done} loss {1 / done:.4f}", flush=True)
-
-    threads = [threading.Thread(target=toil) for _ in range(THREADS)]
-    for each in threads:
-        each.start()
-"""
-"""The same with a thread for each core, which do not wait for each other."""
-
-READS = """
     import os, sys, time
     how, path = sys.argv[1], "samples"
     file = os.open(path, os.O_RDONLY)
