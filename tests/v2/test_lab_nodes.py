@@ -31,7 +31,8 @@ CORES = {"a": 1.0, "b": 0.4}
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
     monkeypatch.setenv("HEADGATE_HOME", str(tmp_path))
     layout = limits.find()
-    assert layout.mode == "v2"
+    if layout.mode != "v2":
+        pytest.skip(f"this machine has cgroup {layout.mode}")
     nodes = {name: Node(name, cores=cores, memory_bytes=512 << 20) for name, cores in CORES.items()}
     made = {name: Made(node, cpus=(0,)) for name, node in nodes.items()}
     bases = {controller: str(base) for controller, base in layout.bases.items()}
