@@ -2,8 +2,9 @@
 
     python hog.py cores|memory|disk|network|sink [--after 0] [--seconds 0] [--count 1] [--to ADDRESS]
 
-`network` sends to ADDRESS, where `sink` receives. With `--seconds 0` it goes on until it is ended. With `--after` it
-waits for so many seconds after the file `begun` is in CAUSES_FOLDER, and then prints the seconds since 1970.
+`network` sends to ADDRESS, where `sink` receives. With `--seconds 0` it goes on until it, or who started it, has ended.
+With `--after` it waits for so many seconds after the file `begun` is in CAUSES_FOLDER, then prints the seconds since
+1970.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ KINDS: dict[str, Callable[[argparse.Namespace], Iterator[None]]] = {
 
 
 def take(options: argparse.Namespace) -> None:
+    starter = os.getppid()
     if options.after:
         begun = os.path.join(os.environ["CAUSES_FOLDER"], "begun")
         while not os.path.exists(begun):
@@ -97,7 +99,7 @@ def take(options: argparse.Namespace) -> None:
         print(time.time(), flush=True)
     until = time.monotonic() + options.seconds if options.seconds else float("inf")
     for _ in KINDS[options.kind](options):
-        if time.monotonic() > until:
+        if time.monotonic() > until or os.getppid() != starter:
             return
 
 
