@@ -109,5 +109,5 @@ $(VENV)/docs.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/pytest.stamp: constraints.txt | $(VENV)/bin/python
-	@$(PIP) pytest psutil
+	@$(PIP) pytest psutil pydantic pyyaml
 	@touch $@

@@ -116,8 +116,9 @@ class Team:
         return self.user.home / "runs" / self.run
 
     def lines(self, task: str) -> list[str]:
+        """What a task said so far, in whole lines: one may be half written."""
         path = self.folder / "jobs" / "team" / f"{task}.log"
-        return path.read_text().splitlines() if path.exists() else []
+        return path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
 
     def begun(self, task: str, times: int = 1) -> tuple[int, int]:
         """Process and first step of a task, once it has begun for that time."""

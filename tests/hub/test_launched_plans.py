@@ -41,6 +41,7 @@ DDP = """
         optimizer.zero_grad()
         nn.functional.mse_loss(model(features), targets).backward()
         optimizer.step()
+    dist.destroy_process_group()
 """
 LEARNS = (
     MEETS

@@ -169,6 +169,7 @@ RING = """
         step += 1
         if dist.get_rank() == 0:
             print(f"step {step} loss {1 / step:.5f}", flush=True)
+    dist.destroy_process_group()
 """
 
 

@@ -305,7 +305,7 @@ def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path)
             before = done()
             wait.until(partial(are_done, 300, before), 60, "steps are done")
             first, second = (after - before for after, before in zip(done(), before, strict=True))
-            assert first / (first + second) == pytest.approx(part, abs=0.05)
+            assert first / (first + second) == pytest.approx(part, abs=0.1)  # steps are counted, time is granted
         listeners[1].send({"type": "stop"})  # whoever waits for its turn too
         assert processes[1].wait(10) == 0
     finally:

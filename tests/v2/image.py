@@ -15,6 +15,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 GUEST = "headgate"
 """Folder in the guest that holds the packages and the tests."""
+PACKAGES = ("pytest", "psutil", "pydantic", "pyyaml")
 UNUSED = ("test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "dist-packages")
 DOCKER = ("dockerd", "containerd", "containerd-shim-runc-v2", "runc", "umount")
 SPARE_MIB = 256
@@ -29,9 +30,10 @@ def make_disk(folder: Path, runs: str) -> Path:
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     docker = runs == "containers"
     python = _copy_programs(root, [Path(shutil.which(name) or name) for name in DOCKER if docker])
-    _copy_distributions(
-        ["pytest", "psutil", "pydantic", "pyyaml", "pyroute2", *(["docker"] if docker else [])], root / GUEST / "site"
-    )
+    wanted = [*PACKAGES, *(["docker"] if docker else [])]
+    for name in wanted:
+        importlib.metadata.distribution(name)  # fails for what is missing; what these require may be for another system
+    _copy_distributions(wanted, root / GUEST / "site")
     for library in _shared_libraries((root / GUEST / "site").rglob("*.so")):
         _copy(root, library)
     for name in ("src", "tests/isolation", "tests/v2"):

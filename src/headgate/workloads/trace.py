@@ -97,6 +97,10 @@ def train(options: script.Options) -> list[float]:
         traces.append(float(step()))
         printer.step(traces[-1])
     printer.end()
+    if workers > 1:
+        from torch import distributed
+
+        distributed.destroy_process_group()  # Gloo's threads, still at work when Python ends, may abort it
     return traces
 
 

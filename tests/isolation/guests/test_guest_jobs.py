@@ -56,7 +56,9 @@ def team(user: User, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
     found = Team(user)
     user.write("worker.py", ALONE)
     yield found
-    wait.until(lambda: not guests(tmp_path) and not list(tmp_path.glob(f"{PREFIX}*")), what="no guest is left")
+    wait.until(
+        lambda: not guests(tmp_path) and not list(tmp_path.glob(f"{PREFIX}*")), EMULATED_SECONDS, "no guest is left"
+    )
 
 
 def kernel_with_modules() -> Path:
@@ -106,7 +108,7 @@ def test_a_guest_ends_with_a_killed_hub(team: Team, tmp_path: Path) -> None:
     team.starts(*VM, wait_for=("worker-0",))
     assert guests(tmp_path)
     team.user.kills(team.user.traces.hub())
-    wait.until(lambda: not guests(tmp_path), what="no guest is left")
+    wait.until(lambda: not guests(tmp_path), EMULATED_SECONDS, "no guest is left")
 
 
 @of_labs
