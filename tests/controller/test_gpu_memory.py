@@ -273,9 +273,29 @@ def test_a_task_that_runs_out_of_gpu_memory_is_told_who_else_had_it_and_what_to_
     assert state == "failed"
     assert why == (
         "CUDA out of memory. Tried to allocate 10.00 GiB. It held 10 GiB, and its need was not known. "
-        "On GPU 0 of node n, a had 60 GiB and programs outside Headgate had 6 GiB. Next: state what it needs "
+        "On GPU 0 of node n, a had 60 GiB and programs outside Headgate had 6 GiB. Next: state at least 20 GiB "
         "(`limits: {gpu_memory: …}` or --gpu-memory), and it waits until that is free"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        ("CUDA out of memory. Tried to allocate 10.00 GiB", "state at least 40 GiB"),
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.00GiB", "state at least 34 GiB"),
+        ("CUDA error: out of memory", "state more than 30 GiB"),
+        ("CUDA out of memory. Tried to allocate 60.00 GiB", "make its batch smaller"),  # no GPU has 90
+    ],
+)
+def test_what_it_could_not_have_is_part_of_what_it_needs(words: str, cure: str) -> None:
+    hub = Sharing(node(80))
+    hub.hands_in("a", stated=20)
+    hub.hands_in("b", stated=5)
+    hub.step(1.0, Usage(TaskId("r/a/worker-0"), 1.0, 1.0, gpu_memory_bytes=50.0 * GIB))
+    hub.step(1.0, Usage(TaskId("r/b/worker-0"), 1.0, 1.0, gpu_memory_bytes=30.0 * GIB))
+    hub.uses({0: 80}, a={0: 50}, b={0: 30})
+    [(_, _, why)] = states(hub.end(2.0, "b/worker-0", Exit(code=1, over_memory=True, on_gpu=True, reason=words)))
+    assert f"Next: {cure}" in why
 
 
 def test_a_task_that_runs_out_of_gpu_memory_alone_is_told_what_it_needed() -> None:

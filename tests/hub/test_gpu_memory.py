@@ -155,7 +155,7 @@ def test_a_job_that_runs_out_of_gpu_memory_is_told_who_had_it(gpus: User) -> Non
         "CUDA out of memory. Tried to allocate 10.00 GiB. It held 10 GiB, and its need was not known."
     )
     assert told.endswith(", a had 60 GiB.")
-    assert cure == "state what it needs (`limits: {gpu_memory: …}` or --gpu-memory), and it waits until that is free"
+    assert cure == "state at least 20 GiB (`limits: {gpu_memory: …}` or --gpu-memory), and it waits until that is free"
     explained = " ".join(gpus.types("explain", run, "fails").stdout.split())
-    assert "a had 60 GiB. (failed) Next: State what it needs" in explained
+    assert "a had 60 GiB. (failed) Next: State at least 20 GiB" in explained
     gpus.touch("a")

@@ -233,10 +233,13 @@ class Controller:
         pending.left(job, task)
         if exit.on_gpu:
             node, there = self._allocator.nodes.get(task.node), self._jobs.on.get(task.node, {}).values()
-            gpus = job.gpus_of(task) or tuple(gpu.index for gpu in (node.gpus if node is not None else ()))
+            has = {gpu.index: gpu.memory_bytes for gpu in (node.gpus if node is not None else ())}
+            gpus = job.gpus_of(task) or tuple(has)
+            size = min((has.get(gpu, 0) for gpu in gpus), default=0)
             besides = sum(self._queue.besides(task.node, gpu) for gpu in gpus) if self._queue is not None else 0.0
-            told = faults.on_gpus(job, task, gpus, there, besides)
-            exit = replace(exit, reason=f"{exit.in_words().rstrip('.')}. {told}")
+            words = exit.in_words()
+            told = faults.on_gpus(job, task, gpus, there, besides, words, size)
+            exit = replace(exit, reason=f"{words.rstrip('.')}. {told}")
         actions: list[Action] = []
         if job.undisturbed and not task.stopping:
             if faults.is_last(job, task, exit):

@@ -28,6 +28,7 @@ A restart of all tasks, or of a server, is done three times between two checkpoi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -40,12 +41,14 @@ from headgate.identifiers import EVALUATOR
 from headgate.planning.placement import place, place_job, place_within
 from headgate.task.stop import PeerLost
 from headgate.units import say_bytes, say_seconds
+from headgate.units import size as read_size
 
 MOST_BETWEEN_CHECKPOINTS = 3
 """Times that a job is started again, or one of its servers is, without a checkpoint in between."""
 
 _LITTLE_OF_IT = 0.1  # of what a task held of a GPU: others that had less are not why it ran out
 _LITTLE_BYTES = 1 << 30  # of a GPU: a driver and a display have some
+_ASKED = re.compile(r"allocat(?:e|ing) ([\d.]+ ?[KMGT]?i?B)\b")  # PyTorch's and JAX's words
 _GIVES_BACK = "MALLOC_MMAP_THRESHOLD_"
 """Has glibc give memory of this size or more back as soon as it is freed. By itself it keeps what is freed below up to
 32 MiB, which all tensors of a small model are, and which FSDP makes anew in each step."""
@@ -235,6 +238,8 @@ def on_gpus(
     gpus: Sequence[int],
     there: Iterable[tuple[JobRecord, TaskRecord]],
     besides: float,
+    words: str,
+    size: float,
 ) -> str:
     """Sentences on a task that ran out of the memory of a GPU: what it held, who else had how much, and what to do.
 
@@ -242,7 +247,10 @@ def on_gpus(
         gpus: Those that it computed on, or may have.
         there: The tasks on its node, and the job of each.
         besides: Bytes of these GPUs in use by programs for which none are kept.
+        words: Its own on what it could not have.
+        size: Bytes of memory of the smallest of these GPUs; 0 where not known.
     """
+    asked = _ASKED.search(words)
     kept, count = job.gpu_memory_bytes, _gpu_count(task)
     held = task.most_gpu_bytes / count
     need = f"its need was {'not known' if not kept else f'taken to be {say_bytes(kept)}'}"
@@ -260,8 +268,10 @@ def on_gpus(
     where = f"GPU {', '.join(map(str, gpus))} of node {task.node}" if gpus else f"the GPUs of node {task.node}"
     names = [f"{name} had {say_bytes(size)}" for name, size in others.items() if size]
     who = f"On {where}, {' and '.join(names) or 'no other job had memory'}"
-    if sum(others.values()) > _LITTLE_OF_IT * task.most_gpu_bytes and names:
+    needed = held + read_size(asked[1]) if held and asked is not None else 0.0
+    if sum(others.values()) > _LITTLE_OF_IT * task.most_gpu_bytes and names and needed <= (size or needed):
         what = f"state more than {say_bytes(max(held, kept))}" if kept else "state what it needs"
+        what = f"state at least {say_bytes(needed)}" if needed > (kept or 0) else what
         cure = f"{what} (`limits: {{gpu_memory: …}}` or --gpu-memory), and it waits until that is free"
     else:
         cure = "make its batch smaller, compute in bfloat16, or keep fewer activations (checkpointing)"
