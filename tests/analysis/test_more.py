@@ -121,6 +121,16 @@ def test_a_gpu_that_is_busy_gains_by_a_faster_one(tmp_path: Path) -> None:
     assert speedups(more, "gpu")[1] == 1 / 0.6
 
 
+def test_what_a_step_waited_for_its_turn_on_a_gpu_is_no_part_of_it(tmp_path: Path) -> None:
+    """Four steps a second, 0.25 s apart, of which each waited for 0.15."""
+    spans = {"input": 0.01, "compute": 0.09}
+    asides = {"turns": 36.0}
+    more = made(tmp_path, ran=0.2, gpu=0.32, spans=spans, steps=4.0, end=60, asides=asides, loader_workers=0)
+    assert more.replay_error == pytest.approx(0.0, abs=0.02)
+    assert (twice := more.figures["gpu"]["x2"]) is not None
+    assert twice.speedup == pytest.approx(1 / 0.6, rel=0.03)
+
+
 @pytest.mark.parametrize("steps", [0.0, lambda t: 1.0 if t == 20 else 0.0])
 def test_a_job_of_no_steps_or_one_gets_no_figure_but_the_reason(tmp_path: Path, steps: Any) -> None:
     more = made(tmp_path, ran=1.0, steps=steps)

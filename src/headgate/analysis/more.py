@@ -280,9 +280,9 @@ class _View:
         if self._job.distributed and not exchange.rates_known and len(self._job.nodes) > 1:
             lacks["network"] = _NO_RATE
         slowest = self._slowest()
-        rows, measured = _rows(slowest), self._measured()
+        rows, (apart, measured) = _rows(slowest), self._measured()
         paths = [
-            replace(_path(step, gpu * measured, readers == 0, blocked or 0.0, exchange), weight=float(weight))
+            replace(_path(step, gpu * apart, readers == 0, blocked or 0.0, exchange), weight=float(weight))
             for step, weight in zip(slowest, _stand_for(slowest, rows, readers or 1), strict=True)
         ]
         if gpu > 0.0:
@@ -314,14 +314,17 @@ class _View:
         found = [min(told, key=_exposed) for told in steps.values()]
         return sorted(found, key=lambda step: step.told)
 
-    def _measured(self) -> float:
-        """Mean seconds of a step by its reports, without pauses for evaluations and checkpoints."""
+    def _measured(self) -> tuple[float, float]:
+        """Mean seconds from a step to the next by its reports, without pauses for evaluations and checkpoints; and of
+        these the seconds of the step itself. The rest it waited for its turn on a GPU."""
         progress, (start, end) = self._job.progress, self._stretch
         kept = np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)
         reached, first = np.unique(np.maximum.accumulate(progress.step[kept]), return_index=True)
         steps, seconds = np.diff(reached), np.diff(progress.t[kept][first])
         usual = seconds <= (steps + _PAUSE) * seconds.sum() / steps.sum()
-        return float(seconds[usual].sum() / steps[usual].sum())
+        apart = float(seconds[usual].sum())
+        waited = min(self._job.asides.get("turns", 0.0), apart * (1.0 - _TINY))
+        return apart / steps[usual].sum(), (apart - waited) / steps[usual].sum()
 
 
 def _computes(cores: CoresUsed, paths: Sequence[Path], now: float, readers: int, waited: bool) -> float:
