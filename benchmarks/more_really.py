@@ -36,6 +36,7 @@ class Setup:
         lasts: Its option that says how long it runs; steps where workers have to end at the same one.
         job: Keys of the job file besides.
         lab: Keys of each node of a lab; none: it runs on the machine itself.
+        serves: Keys of the nodes of its servers, where they have others.
     """
 
     script: str
@@ -43,11 +44,12 @@ class Setup:
     lasts: Sequence[str] = ()
     job: Mapping[str, Any] = field(default_factory=dict)
     lab: Mapping[str, str] = field(default_factory=dict)
+    serves: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a job is given more of."""
+    """What a job is given more of; `cores+loader`: of both."""
 
     resource: str
     times: str
@@ -81,6 +83,32 @@ def _several(args: Sequence[str], plan: Mapping[str, Any], rate: int, steps: int
     return Setup("limited.py", args, ["--steps", str(steps)], job, {"cores": "0.6", "nic": f"{rate}Mbit"})
 
 
+def _weak(few: int, many: int) -> Change:
+    """So many servers of 0.3 cores, and no NIC in the way."""
+    plans = (
+        {**SERVED, "servers": count, "server_nodes": [f"server-{i + 1}" for i in range(count)]} for count in (few, many)
+    )
+    before, after = (
+        replace(_several([], {**plan, "worker_nodes": ["node-1", "node-2"]}, 10_000, 160), serves={"cores": "0.3"})
+        for plan in plans
+    )
+    return Change("servers", "x2", before, after)
+
+
+def _both(args: Sequence[str], cores: float) -> dict[str, Change]:
+    """A loader that takes as long as computing: more of one, of the other, and of both."""
+
+    def has(times: float, workers: int) -> Setup:
+        job = {"limits": {"cores": times * cores}, "env": {"OMP_NUM_THREADS": "1"}}
+        return Setup("limited.py", [*args, "--workers", str(workers)], job=job)
+
+    return {
+        "equal-cores": Change("cores", "x2", has(1, 1), has(2, 1)),
+        "equal-loader": Change("loader", "x2", has(1, 1), has(1, 2)),
+        "equal-both": Change("cores+loader", "x2", has(1, 1), has(2, 2)),
+    }
+
+
 RING, SERVED = {"strategy": "allreduce", "workers": 2}, {"strategy": "ps", "workers": 2, "servers": 1}
 FAR = ["--sleep", "0.001"]
 CHANGES: Mapping[str, Change] = {
@@ -106,6 +134,9 @@ CHANGES: Mapping[str, Change] = {
     "servers-1-2": Change(
         "servers", "x2", _several([], SERVED, 100, 25), _several([], {**SERVED, "servers": 2}, 100, 25)
     ),
+    "servers-200": _network([], SERVED, 200, 400, "x2", 40),
+    "servers-cores": _weak(1, 2),
+    **_both(["--sleep", "0.0017", "--width", "1024"], 0.2),
 }
 
 
@@ -116,9 +147,13 @@ def up(setup: Setup, folder: Path, variables: dict[str, str]) -> Iterator[list[s
         yield []
         return
     lines = ["lab: true", f"name: {LAB}", "oversubscribe: true", "nodes:"]
-    keys = ", ".join(f"{key}: {value}" for key, value in setup.lab.items())
-    nodes = 1 if "plan" not in setup.job else setup.job["plan"]["workers"] + setup.job["plan"].get("servers", 0)
-    lines.append(f"  - {{kind: node, count: {nodes}, address: 10.77.62.1, memory: 4GiB, {keys}}}")
+    plan = setup.job.get("plan", {})
+    for number, (kind, count, keys) in enumerate(
+        [("node", plan.get("workers", 1), setup.lab), ("server", plan.get("servers", 0), {**setup.lab, **setup.serves})]
+    ):
+        if count:
+            has = {"kind": kind, "count": count, "address": f"10.77.62.{1 + 10 * number}", "memory": "4GiB", **keys}
+            lines.append(f"  - {json.dumps(has)}")
     file = folder / "lab.yaml"
     file.write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "headgate", "lab"]

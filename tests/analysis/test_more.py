@@ -175,7 +175,7 @@ def test_the_next_step_names_how_many_loader_workers_and_what_they_buy(tmp_path:
     assert verdict(account).next.startswith("`num_workers=4` instead of 2: 2.0 times the speed.")
 
 
-def served(path: Path, rate: float | None) -> Recording:
+def served(path: Path, rate: float | None, server_ran: float = 0.1) -> Recording:
     """A worker and a server on two nodes: a step of 0.1 s is 0.02 s of computing, and 1 MB each way."""
     recorder = Recorder(path)
     node = [{"name": name, "cores": 1.0, "nic_bytes_per_second": rate} for name in ("x", "y")]
@@ -188,6 +188,7 @@ def served(path: Path, rate: float | None) -> Recording:
         recorder.add("tasks", id=task, job="a", node=place, attempt=1, started=0.0, ended=20.0)
     for t in range(1, 21):
         recorder.add("usage", t=float(t), target="a/worker-0", cpu_cores=0.2, cpu_waiting=0.0)
+        recorder.add("usage", t=float(t), target="a/server-0", cpu_cores=server_ran)
         recorder.add("progress", t=float(t), task="a/worker-0", step=10 * t, loss=1.0, count=1)
         own = {"t": float(t), "task": "a/worker-0", "step": 10 * t}
         for name, seconds in (("compute", 0.02), ("push", 0.04), ("pull", 0.04)):
@@ -212,6 +213,12 @@ def test_a_network_that_is_far_from_full_buys_little(tmp_path: Path) -> None:
     more = bought(served(tmp_path / "run.sqlite", 1e9))
     assert more.figures["network"]["unlimited"] is not None
     assert more.figures["network"]["unlimited"].speedup < 1.05
+
+
+def test_a_server_whose_cores_are_full_gains_by_another_one_and_not_by_its_nic(tmp_path: Path) -> None:
+    more = bought(served(tmp_path / "run.sqlite", 1.04e6 / 0.01, server_ran=0.78))
+    assert speedups(more, "network")[:2] == [1.0, 1.0]
+    assert speedups(more, "servers")[:2] == [0.1 / (0.022 + 0.078 / 1.25), 0.1 / (0.022 + 0.039)]
 
 
 def test_nics_whose_rate_nobody_said_give_no_figure_but_the_reason(tmp_path: Path) -> None:

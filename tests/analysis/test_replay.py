@@ -28,6 +28,7 @@ def replayed(path: Path, beside: Surroundings = CALM, **faster: float) -> float:
         (EXCHANGE, CALM),
         (Path(compute=1.0, exposed=0.2, exchange=1.0, server_nic=0.3, worker_nic=0.1, serving=0.1), CALM),
         (Path(compute=0.1, exposed=0.9, exchange=0.5, server_nic=2.0, worker_nic=0.1, serving=0.4), CALM),
+        (Path(compute=0.1, exposed=0.9, exchange=0.8, server_nic=0.1, serving=0.2, server_cores=0.4), CALM),
         (
             Path(compute=0.5, exposed=0.1),
             Surroundings(cores=CoresUsed(0.5, 0.7, 2.0, 0.9, capped=True), most_cores=0.5),
@@ -127,6 +128,14 @@ def test_a_server_that_computes_is_no_faster_for_its_network() -> None:
     path = Path(compute=0.1, exposed=0.9, exchange=0.9, server_nic=0.1, worker_nic=0.1, serving=0.8)
     assert replayed(path, network=math.inf) == pytest.approx(0.9)
     assert replayed(path, servers=2.0) == pytest.approx(0.1 + 0.1 + 0.4)
+
+
+def test_a_server_whose_cores_are_full_is_no_faster_for_its_network_but_by_more_of_it() -> None:
+    path = Path(compute=0.1, exposed=0.9, exchange=0.9, server_nic=0.2, worker_nic=0.2, serving=0.1, server_cores=0.9)
+    assert replayed(path, network=math.inf) == pytest.approx(1.0)
+    assert replayed(path, servers=2.0) == pytest.approx(0.1 + 0.45)
+    assert replayed(path, servers=math.inf) == pytest.approx(0.1 + 0.2)  # the workers' NICs
+    assert replayed(path, cores=2.0) == pytest.approx(0.1 + 0.45)
 
 
 def test_steps_count_by_how_many_they_stand_for() -> None:

@@ -201,18 +201,26 @@ class _View:
 
     # --- what every job tells ----------------------------------------------------------------------------------------
 
+    def _may_have(self, task: RecordedTask, entitled: float = 0.0) -> float:
+        """Cores that its node's other tasks leave to a task, no more than its cap; infinite if not known."""
+        node, cap, ran = self._nodes.get(task.node), self._mean(task.cap), self._mean(task.signal("cpu_cores"))
+        most = math.inf if node is None or node.cores is None else node.cores
+        if ran is not None and node is not None:
+            left = most - max((self._mean(node.signal("cpu_cores")) or 0.0) - ran, 0.0)
+            most = min(max(left, entitled, ran), most)
+        return min(most, cap) if cap is not None else most
+
+    def _served(self) -> float:
+        """Part of the time that the busiest server's work takes on all its cores."""
+        servers = [task for task in self._job.tasks if task.is_server]
+        used = [(self._mean(task.signal("cpu_cores")), self._may_have(task)) for task in servers]
+        return max((min(ran / cores, 1.0) for ran, cores in used if ran), default=0.0)
+
     def _cores(self, readers: int) -> tuple[CoresUsed | None, float, str]:
         """How its worker used cores, the most cores that it may have, and why the first is not known."""
         task = self._worker
         ran, waited = self._mean(task.signal("cpu_cores")), self._mean(task.signal("cpu_waiting"))
-        node = self._nodes.get(task.node)
-        most = math.inf if node is None or node.cores is None else node.cores
-        if ran is not None and node is not None:
-            left = most - max((self._mean(node.signal("cpu_cores")) or 0.0) - ran, 0.0)
-            entitled = self._mean(self._job.entitled) if not self._job.distributed else None
-            most = min(max(left, entitled or 0.0, ran), most)
-        cap = self._mean(task.cap)
-        most = min(most, cap) if cap is not None else most
+        most = self._may_have(task, (None if self._job.distributed else self._mean(self._job.entitled)) or 0.0)
         if ran is None or waited is None:
             return None, most, "how long its threads waited for a core is not known (schedstat)"
         told = self._mean(task.threads)
@@ -220,7 +228,7 @@ class _View:
         throttled = (self._mean(task.signal("cpu_throttled")) or 0.0) > _THROTTLED_CORES
         ready = min(ran + waited, 1.0)
         threads = max((told or 1.0) + readers, (ran + waited) / ready if ready > 0.0 else 1.0)
-        used = CoresUsed(ran, waited, threads, ready, throttled and cap is not None, grows)
+        used = CoresUsed(ran, waited, threads, ready, throttled and self._mean(task.cap) is not None, grows)
         if used.calm and grows and round(told or 0.0) == 1 and ran > 0.9:
             return used, most, "it had one compute thread, and nothing tells what a second would bring"
         return used, most, ""
@@ -276,11 +284,11 @@ class _View:
         if why:
             lacks["disk"] = why
         gpu = self._mean(self._job.signal("gpu_busy")) or 0.0
-        exchange = _Exchange(self._job, self._traced, self._nodes)
-        if self._job.distributed and not exchange.rates_known and len(self._job.nodes) > 1:
-            lacks["network"] = _NO_RATE
         slowest = self._slowest()
         rows, (apart, measured) = _rows(slowest), self._measured()
+        exchange = _Exchange(self._job, self._traced, self._nodes, self._served() * measured)
+        if self._job.distributed and not exchange.rates_known and len(self._job.nodes) > 1:
+            lacks["network"] = _NO_RATE
         paths = [
             replace(_path(step, gpu * apart, readers == 0, blocked or 0.0, exchange), weight=float(weight))
             for step, weight in zip(slowest, _stand_for(slowest, rows, readers or 1), strict=True)
@@ -393,9 +401,20 @@ def _path(step: TracedStep, gpu_seconds: float, reads: bool, blocked: float, exc
 
 
 class _Exchange:
-    """How full the NICs of a job's nodes were while its tasks exchanged gradients, and how busy its servers were."""
+    """How full the NICs of a job's nodes were while its tasks exchanged gradients, and how busy its servers were.
 
-    def __init__(self, job: RecordedJob, traced: Sequence[TracedStep], nodes: Mapping[str, RecordedNode]) -> None:
+    Args:
+        server_cores: Seconds of a step that the busiest server works on all its cores.
+    """
+
+    def __init__(
+        self,
+        job: RecordedJob,
+        traced: Sequence[TracedStep],
+        nodes: Mapping[str, RecordedNode],
+        server_cores: float,
+    ) -> None:
+        self._server_cores = server_cores
         self._tasks: Mapping[str, RecordedTask] = {task.name: task for task in job.tasks}
         self._rates = {name: nodes[name].nic_bytes_per_second for name in job.nodes if name in nodes}
         self._with_servers = {task.node for task in job.tasks if task.is_server}
@@ -431,9 +450,8 @@ class _Exchange:
         with_servers = max((full[node] for node in full if node in self._with_servers), default=0.0)
         others = max((full[node] for node in full if node not in self._with_servers), default=0.0)
         serving = self._rounds.get(step.told.step, self._usual)
-        return replace(
-            path, exchange=max(end - begin, 0.0), server_nic=with_servers, worker_nic=others, serving=serving
-        )
+        nics = {"server_nic": with_servers, "worker_nic": others}
+        return replace(path, exchange=max(end - begin, 0.0), serving=serving, server_cores=self._server_cores, **nics)
 
     def _full(self, node: str, step: TracedStep) -> float:
         """Seconds of a step in which a node's NIC was full. Gradients and sums may pass at the same time."""

@@ -132,6 +132,7 @@ class Path:
         server_nic: The part of the exchange in which the NIC of the busiest node with servers was full.
         worker_nic: The same of a node with workers.
         serving: The part of the exchange in which servers computed.
+        server_cores: What the busiest server does for a step, if it has all its cores for that.
         weight: How many steps it stands for.
     """
 
@@ -146,6 +147,7 @@ class Path:
     server_nic: float = 0.0
     worker_nic: float = 0.0
     serving: float = 0.0
+    server_cores: float = 0.0
     weight: float = 1.0
 
     @property
@@ -167,13 +169,15 @@ class Path:
         exchange = max(self.exchange, self.exposed)
         hidden = min(exchange - self.exposed, computed)
         hides = hidden * compute / computed if computed > 0.0 else 0.0
-        network = min(max(self.server_nic, self.worker_nic), exchange)
-        serving = min(self.serving, exchange - network)
-        idle = exchange - network - serving
+        nic = max(self.server_nic, self.worker_nic)
+        full = max(nic, self.server_cores)  # a server computes, copies and sends at the same time
+        passing = min(full, exchange)
+        serving = min(self.serving if full == nic else max(self.serving - full, 0.0), exchange - passing)
+        idle = exchange - passing - serving
         for_gradients = min(idle, hidden)  # nothing was there to be sent yet
         rest = (idle - for_gradients) / cores
-        scale = network / max(self.server_nic, self.worker_nic, _TINY)
-        sent = scale * max(self.server_nic / faster.servers, self.worker_nic) / faster.network
+        sent = max(self.server_nic / faster.servers, self.worker_nic) / faster.network
+        sent = passing / max(full, _TINY) * max(sent, self.server_cores / faster.servers / faster.cores)
         served = serving / faster.servers / cores
         late = _LAST_CHUNK * (sent + served)
         gradients = for_gradients * hides / hidden if hidden > 0.0 else 0.0
