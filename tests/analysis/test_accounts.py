@@ -194,6 +194,20 @@ def test_of_what_was_counted_no_more_is_taken_back_than_there_was(tmp_path: Path
     assert found.parts["neighbours"].seconds == pytest.approx(0.0, abs=0.1)
 
 
+def test_a_job_that_was_never_alone_loses_what_was_counted_where_steps_would_put_all_of_its_time_down_to_others(
+    tmp_path: Path,
+) -> None:
+    """Beside `b` or `c` a step takes a third of what it takes beside both: beside neither, less than nothing."""
+    jobs = {
+        "a": MadeUp(ran=0.5, waited=0.5, steps=lambda t: 3.0 if 10 < t <= 20 else 10.0, end=30),
+        "b": MadeUp(ran=1.0, end=20),
+        "c": MadeUp(ran=1.0, start=10, end=30),
+    }
+    found = account(recording(tmp_path / "run.sqlite", jobs), "a")
+    assert {loss.evidence for loss in found.losses} == {"counted"}
+    assert found.parts["compute"].seconds == pytest.approx(15.0, abs=1.0)
+
+
 @pytest.mark.parametrize("end", [40, 2], ids=["always there", "there for a moment"])
 def test_a_neighbour_that_cannot_be_compared_is_not_blamed(tmp_path: Path, end: int) -> None:
     jobs = {"a": MadeUp(ran=1.0, steps=lambda t: 8.0 + t % 3), "b": MadeUp(ran=1.0, end=end)}

@@ -60,6 +60,19 @@ def test_a_loss_that_rises_beyond_its_noise_diverges_and_one_that_falls_does_not
     assert not fed([1.0] * 60).diverging
 
 
+@pytest.mark.parametrize("rises", [0.15, 3.0], ids=["within each epoch", "to more than it began with"])
+def test_what_falls_with_each_epoch_does_not_diverge_because_it_rises_within_one(rises: float) -> None:
+    """Keras prints the mean of the epoch so far."""
+    losses = Losses()
+    diverged = []
+    for step in range(200):
+        epoch, within = divmod(step, 40)
+        losses.add(step, 2.0 - 0.3 * epoch + (rises if epoch else -0.1) * within / 40 + 0.001 * wiggle(step))
+        diverged.append(losses.diverging)
+    assert losses.phase > 0
+    assert any(diverged) == (rises > 1.0)
+
+
 @pytest.mark.parametrize("other", [2.5, 0.4])
 def test_a_jump_of_the_level_begins_a_new_phase(other: float) -> None:
     before = [1.0 + 0.02 * wiggle(step) for step in range(100)]

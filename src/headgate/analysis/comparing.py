@@ -90,8 +90,13 @@ def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal) -> d
     seconds = np.diff(own.cumulative(windows))
     work, taken = _work(job, windows, steps, seconds)
     ours = _ratios(steps[kept], cores, seconds[kept])
+    if ours is None:
+        return {}
     spent = _ratios(work[kept], cores, taken[kept])
-    dearer = np.where(np.percentile(spent, _LOW, axis=0) > 0.0, spent[0], 0.0)
+    if spent is None:
+        dearer = np.zeros(len(told))
+    else:
+        dearer = np.where(np.percentile(spent, _LOW, axis=0) > 0.0, spent[0], 0.0)
     lows, highs = np.percentile(ours[1:], [_LOW, _HIGH], axis=0)
     found = zip(told, ours[0], lows, highs, dearer, least, strict=True)
     return {name: Slower(*map(float, numbers)) for name, *numbers in found}
@@ -207,9 +212,10 @@ def _work(job: RecordedJob, windows: Array, steps: Array, own: Array) -> tuple[A
     return steps, own if always else seconds
 
 
-def _ratios(work: Array, cores: Array, spent: Array) -> Array:
+def _ratios(work: Array, cores: Array, spent: Array) -> Array | None:
     """By which part of itself each core of each neighbour raises what a unit of work takes: fitted to all windows, then
-    to each draw of as many with replacement.
+    to each draw of as many with replacement. None if what it takes without neighbours is not surely more than nothing:
+    then all of it would be put down to them.
 
     Args:
         work: Done in each window, above 0.
@@ -221,6 +227,8 @@ def _ratios(work: Array, cores: Array, spent: Array) -> Array:
     draw = np.random.default_rng(0)
     rows = [np.arange(len(spent)), *(draw.integers(0, len(spent), len(spent)) for _ in range(_DRAWS))]
     fits = np.array([np.linalg.lstsq(columns[chosen], spent[chosen], rcond=None)[0] for chosen in rows])
+    if fits[0, 0] <= 0.0 or np.percentile(fits[1:, 0], _LOW) <= 0.0:
+        return None
     return np.asarray(fits[:, 1:] / np.maximum(fits[:, :1], 1e-12))
 
 

@@ -90,6 +90,7 @@ class Losses:
         self._tick = math.inf  # the least that two losses in a row differed by
         self._least, self._most = math.inf, -math.inf
         self._fresh = 0  # points since the phase began, or since the last look for a jump
+        self._began = -math.inf  # the highest level that an earlier phase began with
 
     @property
     def step(self) -> float:
@@ -98,14 +99,15 @@ class Losses:
 
     @property
     def diverging(self) -> bool:
-        """Whether the loss is rising beyond its noise, to more than it began with, or has ceased to be a number."""
+        """Whether the loss is rising beyond its noise, to more than any of its phases began with, or has ceased to be a
+        number. What is printed as the mean of an epoch so far falls with each new epoch, and may rise within it."""
         if self.is_no_number:
             return True
         levels = self._levels()
         if levels is None:
             return False
         first, second, third, noise = levels
-        began = median(point.loss for point in self._points[:_WINDOW])
+        began = max(self._began, self._beginning())
         return first <= second <= third and third - first > _SURE * noise and third > max(first, began)
 
     @property
@@ -188,6 +190,7 @@ class Losses:
         self._width = 1.0
         self.phase += 1
         self._fresh = 0
+        self._began = -math.inf
         return True
 
     def _halve(self) -> None:
@@ -200,6 +203,10 @@ class Losses:
             else:
                 merged.append(point)
         self._points = merged
+
+    def _beginning(self) -> float:
+        """The level that this phase began with."""
+        return median(point.loss for point in self._points[:_WINDOW])
 
     def _levels(self) -> tuple[float, float, float, float] | None:
         """Medians of the last three times five points, and their standard deviation without the trend. Rounding and the
@@ -224,6 +231,7 @@ class Losses:
         first, second, third, noise = levels
         if abs(third - second) <= 4.0 * abs(second - first) + _SURE * noise or third == second:
             return False
+        self._began = max(self._began, self._beginning())
         del self._points[:-_WINDOW]
         self.phase += 1
         self._fresh = 0
