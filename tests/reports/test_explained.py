@@ -46,7 +46,7 @@ def test_what_held_it_back_comes_first_with_its_error_and_then_what_to_do() -> N
         "b slowed a by 50% through the cores they share: that cost 20 s. 90 % band: 11.8 s to 28.2 s. (neighbour-cores)"
     )
     assert lines[0] == first
-    assert lines[1].strip().startswith("Next: Run b afterwards: `after: a` in its job.")
+    assert lines[1].strip().startswith("Next: Run b afterwards: in a job file, give it `after: a`.")
 
 
 @pytest.mark.usefixtures("run")

@@ -18,6 +18,7 @@ import numpy as np
 
 from headgate.analysis.comparing import fewer_threads, slower_steps
 from headgate.analysis.grid import Grid, lost_cores
+from headgate.analysis.in_turn import Turn
 from headgate.analysis.jobs import FAULTS, RecordedJob, RecordedNode, running
 from headgate.analysis.learned import Converged, converged
 from headgate.analysis.losing import (
@@ -125,7 +126,8 @@ class Account:
         pattern: Whether it names a `pattern` of its progress.
         goal: A `goal` of its progress that it has reached; `...` if its metric is another than the loss.
         provable: Whether other jobs may be held to prove what they cost it, and are not yet.
-        after: What each other job has in `after:`.
+        after: What each job has in `after:`.
+        turns: What each job of the run would have needed alone.
     """
 
     job: str
@@ -167,6 +169,7 @@ class Account:
     goal: str = "..."
     provable: bool = True
     after: Mapping[str, str] = field(default_factory=dict)
+    turns: Mapping[str, Turn] = field(default_factory=dict)
 
 
 def accounts(
@@ -178,7 +181,15 @@ def accounts(
     most = max(_MOST_BUCKETS // max(tasks, 10) ** 2, _LEAST_BUCKETS)
     edges = np.linspace(since, max(seconds, since + 1e-3), min(max(math.ceil(seconds - since), 1), most) + 1)
     grid = Grid(jobs, {node.name: node for node in nodes}, edges)
-    return tuple(_account(job, [other for other in jobs if other is not job], grid, seconds) for job in jobs)
+    found = [_account(job, [other for other in jobs if other is not job], grid, seconds) for job in jobs]
+    turns = {each.job: _turn(each, job.state == "done") for each, job in zip(found, jobs, strict=True)}
+    return tuple(replace(each, turns=turns) for each in found)
+
+
+def _turn(account: Account, ended: bool) -> Turn:
+    by_others: Sequence[Part] = ("waiting", "neighbours", "hypervisor")
+    alone = account.elapsed - sum(account.parts[part].seconds for part in by_others)
+    return Turn(max(alone, 0.0), account.elapsed, ended)
 
 
 def _let_by(job: RecordedJob, others: Sequence[RecordedJob]) -> str:
@@ -278,7 +289,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         pattern=bool(rule.get("pattern")),
         goal=f"{flat.loss:.4g}" if flat is not None and rule.get("metric", "loss") == "loss" else "...",
         provable=not job.spec.get("prove") and any(other.spec.get("pausable", True) for other in others),
-        after={other.name: str(wanted) for other in others if (wanted := other.spec.get("after"))},
+        after={each.name: str(wanted) for each in (job, *others) if (wanted := each.spec.get("after"))},
         asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
         waited_for=waited_for,
         more=more,

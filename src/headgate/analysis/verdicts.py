@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from headgate.analysis.accounts import MOST_UNEXPLAINED, Account, Part
+from headgate.analysis.in_turn import one_after_the_other
 from headgate.analysis.learned import Converged
 from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, less, sum_of
 from headgate.analysis.more import Buyable
@@ -392,19 +393,20 @@ def _neighbours(account: Account) -> Iterator[_Cause]:
             also = [loss.to for loss in losses if loss is not worst]
             others = f"{len(also)} others" if len(also) > 1 else "programs outside it" if also == [OTHERS] else also[0]
             why += f", and together with {others} {_part(cost.seconds, account.elapsed)}"
-        yield _Cause(name, cost, f"{why}.", _instead(worst.to, account, resource))
+        yield _Cause(name, cost, f"{why}.", _instead(worst, losses, account))
 
 
-def _instead(culprit: str, account: Account, resource: Resource) -> str:
-    """The culprit goes second: the victim is then done sooner, and the culprit hardly later, since both shared what
-    there is. On a GPU a victim with a share of its own has that, and can have more of it first."""
-    if culprit == OTHERS:
+def _instead(worst: Loss, losses: Sequence[Loss], account: Account) -> str:
+    """What to do about neighbours. On a GPU a victim with a share of its own can have more of that first."""
+    if worst.to == OTHERS:
         ends = "`top` shows what else runs; end it"
-        return f"{ends}, or lower its priority: `renice 19 -p PID`." if resource == "cores" else f"{ends}."
-    instead = f", in place of `after: {account.after[culprit]}`" if culprit in account.after else ""
-    afterwards = f"un {culprit} afterwards: `after: {account.job}` in its job{instead}."
-    raises = f"Raise or drop `share: {account.share}` of {account.job}, or r"
-    return f"{raises if resource == 'gpu' and account.share else 'R'}{afterwards}"
+        return f"{ends}, or lower its priority: `renice 19 -p PID`." if worst.resource == "cores" else f"{ends}."
+    least = min(_LEAST_PART * account.elapsed, worst.lost.seconds)
+    culprits = [loss.to for loss in losses if loss.to != OTHERS and loss.lost.seconds >= least]
+    told = one_after_the_other(account.job, culprits, account.turns, account.after)
+    if worst.resource != "gpu" or not account.share:
+        return told
+    return f"Raise or drop `share: {account.share}` of {account.job}. Or else: {told[0].lower()}{told[1:]}"
 
 
 def _too_many_threads(account: Account) -> Verdict:

@@ -95,7 +95,11 @@ def headlines(found: Sequence[Account]) -> list[str]:
     only the first are listed. Then come the healthy jobs and those not known. Very short jobs are left out."""
     told = [(account.job, verdict(account)) for account in found if account.elapsed >= _SHORT_SECONDS]
     held = sorted((why for _, why in told if why.name not in ("healthy", "not-known")), key=lambda why: -why.high)
-    lines = [why.why + (f" Next: {why.next}" if why.next else "") + f" ({why.name})" for why in held[:_MOST_LINES]]
+    lines, said = [], set()
+    for why in held[:_MOST_LINES]:
+        following = f" Next: {why.next}" if why.next and why.next not in said else ""
+        said.add(why.next)
+        lines.append(f"{why.why}{following} ({why.name})")
     if len(held) > _MOST_LINES:
         lines.append(f"{counted(len(held) - _MOST_LINES, 'job')} more were held back: see `headgate explain`.")
     for name, more in (("healthy", ""), ("not-known", " `headgate explain` says what is missing.")):

@@ -1,0 +1,66 @@
+"""What jobs that slowed each other would have had from running one after the other, the shortest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from statistics import mean
+from typing import NamedTuple
+
+from headgate.units import say_seconds
+
+_LEAST_GAIN = 0.05
+"""Of the mean time until a job is done: what gains less is not worth another order."""
+
+
+class Turn(NamedTuple):
+    """What is known of a job's time beside others and alone.
+
+    Args:
+        alone: Seconds that it needs, or has needed so far, without what others cost it.
+        elapsed: Seconds that it took, or has taken so far.
+        ended: Whether that is all: it ended well.
+    """
+
+    alone: float
+    elapsed: float
+    ended: bool
+
+
+def one_after_the_other(
+    victim: str, culprits: Sequence[str], turns: Mapping[str, Turn], after: Mapping[str, str]
+) -> str:
+    """What to do about neighbours, with what it would bring each job where all of them have ended.
+
+    The shortest goes first whoever is the victim, so that the verdicts of two jobs never contradict each other.
+
+    Args:
+        turns: By job; one that is not there goes last.
+        after: What a job has in `after:`.
+    """
+    last = Turn(0.0, 0.0, False)
+    order = sorted((victim, *culprits), key=lambda job: (not turns.get(job, last).ended, turns.get(job, last).alone))
+    known = [turns.get(job, last) for job in order]
+    brings, gain = "", 1.0
+    if all(turn.ended for turn in known):
+        ends = list(accumulate(turn.alone for turn in known))
+        gain = 1.0 - mean(ends) / max(mean(turn.elapsed for turn in known), 1e-9)
+        each = [
+            f"{job} after {say_seconds(end)} instead of {say_seconds(turn.elapsed)}"
+            for job, end, turn in zip(order, ends, known, strict=True)
+        ]
+        each[0] = each[0].replace(" after ", " would be done after ", 1)
+        brings = f"{', '.join(each[:-1])} and {each[-1]}."
+    first, *later = order
+    if gain < _LEAST_GAIN and (first != victim or len(later) > 1):
+        return f"Leave it so. One after the other they gain nothing on average: {brings}"
+    then = f" Then {brings}" if brings else ""
+    if len(later) > 1:
+        names = ", ".join(order)
+        chain = "In a job file, give each `after:` with the name of the one before it."
+        return f"Run them one after the other, the shortest first: {names}. {chain}{then}"
+    [second] = later
+    instead = f", in place of `after: {after[second]}`" if second in after else ""
+    shorter = ", which is shorter" if brings else ""
+    which = f"{second} afterwards" if first == victim else f"{second} after {first}{shorter}"
+    return f"Run {which}: in a job file, give it `after: {first}`{instead}.{then}"

@@ -1,0 +1,46 @@
+"""Advice to jobs that slowed each other."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from headgate.analysis.in_turn import Turn, one_after_the_other
+
+MUTUAL = {"short": Turn(10.0, 38.0, True), "middle": Turn(20.0, 55.0, True), "long": Turn(30.0, 60.0, True)}
+
+
+@pytest.mark.parametrize("order", list(permutations(MUTUAL)))
+def test_whoever_is_the_victim_all_are_told_the_same_order(order: tuple[str, ...]) -> None:
+    victim, *culprits = order
+    told = one_after_the_other(victim, culprits, MUTUAL, {})
+    assert told == one_after_the_other("short", ["middle", "long"], MUTUAL, {})
+    assert "the shortest first: short, middle, long." in told
+    assert (
+        "short would be done after 10 s instead of 38 s, middle after 30 s instead of 55 s and long after 1 min 0 s"
+        in told
+    )
+
+
+def test_two_victims_of_each_other_are_never_both_told_to_let_the_other_wait() -> None:
+    short = one_after_the_other("short", ["long"], MUTUAL, {})
+    long = one_after_the_other("long", ["short"], MUTUAL, {})
+    assert short.startswith("Run long afterwards: in a job file, give it `after: short`.")
+    assert long.startswith("Run long after short, which is shorter: in a job file, give it `after: short`.")
+
+
+def test_jobs_that_would_gain_nothing_from_an_order_are_told_to_stay_side_by_side() -> None:
+    """Each leaves one of two cores free when alone."""
+    side_by_side = {name: Turn(40.0 + place, 42.0 + place, True) for place, name in enumerate("abc")}
+    told = one_after_the_other("a", ["b", "c"], side_by_side, {})
+    assert told.startswith("Leave it so. ") and "c after 2 min 3 s instead of 44 s" in told
+    assert one_after_the_other("b", ["a"], side_by_side, {}).startswith("Leave it so. ")
+    assert one_after_the_other("a", ["b"], side_by_side, {}).startswith("Run b afterwards: ")
+
+
+def test_of_jobs_that_still_run_nothing_is_told_that_is_not_known() -> None:
+    running = {**MUTUAL, "short": Turn(1.0, 5.0, False)}
+    assert one_after_the_other("short", ["long"], running, {}) == (
+        "Run short after long: in a job file, give it `after: long`."
+    )
