@@ -27,7 +27,7 @@ def cell(scenario: str, *jobs: str, values: Values = (), again: bool = False) ->
     return {"scenario": scenario, "workloads": jobs, "values": values, "is_repeat": again, "name": name}
 
 
-def figures(rates: Mapping[str, float], disturbed: bool = False, to: str = "") -> dict[str, Any]:
+def figures(rates: Mapping[str, float], disturbed: bool = False, to: str = "", low: float = 4.0) -> dict[str, Any]:
     jobs = {
         job: {
             "unit": "steps",
@@ -41,7 +41,7 @@ def figures(rates: Mapping[str, float], disturbed: bool = False, to: str = "") -
             "workers": {"worker-0": {"step_seconds": 1 / rate, "received": 1e6, "sent": 1e5}},
             "verdict": "neighbour-cores" if to else "healthy",
             "why": "",
-            "lost": [{"to": to, "resource": "cores", "seconds": 5.0}] if to else [],
+            "lost": [{"to": to, "resource": "cores", "seconds": 5.0, "low": low}] if to else [],
             "more": {"cores": {"1.25": {"speedup": 1.2, "low": 1.1, "high": 1.3}, "2": None, "inf": None}},
         }
         for job, rate in rates.items()
@@ -75,7 +75,7 @@ def of_batches(ratio: float) -> tuple[dict[str, Any], list[Measurement]]:
     return about([few, many, again], batch=["8", "16"]), kept
 
 
-def of_twins(priority: float, to: str, seed: int = 2) -> tuple[dict[str, Any], list[Measurement]]:
+def of_twins(priority: float, to: str, seed: int = 2, low: float = 4.0) -> tuple[dict[str, Any], list[Measurement]]:
     """Two jobs at once on two cores: the first gets `priority` times what the second gets."""
     draw = np.random.default_rng(seed)
     names = ("a", "b")
@@ -90,7 +90,7 @@ def of_twins(priority: float, to: str, seed: int = 2) -> tuple[dict[str, Any], l
             kept.append(measurement(told, block, figures({told["workloads"][0]: rate * next(noise)})))
         for told in (both, again):
             rates = {job: 10 * parts[job] * next(noise) for job in names}
-            kept.append(measurement(told, block, figures(rates, to=to)))
+            kept.append(measurement(told, block, figures(rates, to=to, low=low)))
     return about([*alone, both, again]), kept
 
 
@@ -113,6 +113,7 @@ def test_twins_share_evenly() -> None:
         assert sum(ratio.low <= 1.0 <= ratio.high for ratio in ratios) >= 17
     assert sum(each.dominates for each in every) <= 1
     assert every[0].cause == "cores"
+    assert found(of_twins(1.0, "b", low=0.0)).sharing[0].cause == ""  # it may have lost nothing
     assert any(line.startswith("No job dominates: D = ") for line in found(of_twins(1.0, "")).sentences())
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from headgate.analysis.losing import LEAST_SECONDS
 from headgate.reports.words import counted
 from headgate.studies.grid import MITIGATION
 from headgate.studies.journal import Measurement
@@ -357,7 +358,8 @@ def _of_blocks(figure: Callable[[int], float], blocks: Sequence[int]) -> Ratio:
 
 
 def _cause(cell: StudyCell, most: float, least: float) -> str:
-    """Why one job got more than another: its priority, else that through which they lost most, by their accounts."""
+    """Why one job got more than another: its priority, else that through which they lost most, by their accounts. A
+    loss that may be nothing says nothing."""
     if most > least:
         return f"priority {most:g} against {least:g}"
     lost: Counter[str] = Counter()
@@ -366,7 +368,7 @@ def _cause(cell: StudyCell, most: float, least: float) -> str:
         for job in figures["jobs"].values():
             elapsed += job["elapsed"]
             for each in job["lost"]:
-                if each["to"] in cell.workloads:
+                if each["to"] in cell.workloads and each.get("low", each["seconds"]) > LEAST_SECONDS:
                     lost[each["resource"]] += each["seconds"]
     worst = lost.most_common(1)
     return worst[0][0] if worst and worst[0][1] >= _LEAST_LOST * elapsed else ""

@@ -187,7 +187,7 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
         **_model(job.profile or {}),
         "verdict": told["verdict"]["name"],
         "why": told["verdict"]["why"],
-        "lost": [{key: each[key] for key in ("to", "resource", "seconds")} for each in told["lost"]],
+        "lost": [{key: each[key] for key in ("to", "resource", "seconds", "low")} for each in told["lost"]],
         "more": told["more"],
     }
 
