@@ -57,6 +57,19 @@ def standing(task: str, *functions: str) -> TaskStacks:
     return TaskStacks(task, (ThreadStack(1, "MainThread", frames),))
 
 
+def test_of_a_deep_stack_the_calls_of_the_script_are_kept() -> None:
+    """As of a Keras `fit`: the script's line is the outermost of many."""
+    library = [Frame(f"call{number}", "/x/site-packages/keras/trainer.py", number) for number in range(13)]
+    own = [Frame("main", "/home/me/fit.py", 9), Frame("<module>", "/home/me/fit.py", 12)]
+    assert stacks.shortened([*library, *own], 12) == [*library[:10], 3, *own]
+    assert stacks.shortened([*library, *own], 15) == [*library, *own]
+    assert stacks.shortened(library, 12) == [*library[:12], 1]
+    recursive = [Frame("walk", "/home/me/fit.py", number) for number in range(40)]
+    assert stacks.shortened(recursive, 12) == [*recursive[:12], 28]
+    mixed = [*library, own[0], library[0], own[1]]
+    assert stacks.shortened(mixed, 6) == [*library[:4], 9, own[0], 1, own[1]]
+
+
 def test_the_task_that_stands_elsewhere_than_most_is_named() -> None:
     tasks = [standing("worker-0", "wait"), standing("worker-1", "load", "read"), standing("worker-2", "wait")]
     groups = stacks.grouped(tasks)

@@ -11,6 +11,7 @@ import click
 from headgate import runs
 from headgate.errors import HeadgateError
 from headgate.identifiers import TaskOfRun
+from headgate.reports.words import counted
 from headgate.telemetry import stacks
 from headgate.telemetry.stacks import TaskStacks
 from headgate.telemetry.store import RunReader
@@ -69,8 +70,8 @@ def _print_group(group: Sequence[TaskStacks], every: bool) -> None:
     for thread in first.threads if every else first.threads[:1]:
         if every:
             click.echo(f"  {thread.thread} of process {thread.process}")
-        shown = thread.frames if every else thread.frames[:_MOST_FRAMES]
-        for frame in shown:
-            click.echo(f"    {frame.function} ({frame.file}:{frame.line})")
-        if len(thread.frames) > len(shown):
-            click.echo(f"    {len(thread.frames) - len(shown)} more calls; --all shows them")
+        for frame in stacks.shortened(thread.frames, len(thread.frames) if every else _MOST_FRAMES):
+            if isinstance(frame, int):
+                click.echo(f"    ... {counted(frame, 'more call')}; --all shows them")
+            else:
+                click.echo(f"    {frame.function} ({frame.file}:{frame.line})")

@@ -17,6 +17,8 @@ from headgate.errors import HeadgateError
 _SECONDS = 20.0
 """Longest that one process may take; it usually takes some hundredths."""
 _REFUSED = "Permission"
+_NOT_THE_SCRIPT = ("-packages/", "/lib/python", "/inject/", "<frozen")
+"""In the files of calls that no user wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,11 @@ class Frame:
     function: str
     file: str
     line: int
+
+    @property
+    def of_script(self) -> bool:
+        """Whether a user wrote it, and not a library."""
+        return not any(part in self.file for part in _NOT_THE_SCRIPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,23 @@ def grouped(tasks: Iterable[TaskStacks]) -> list[list[TaskStacks]]:
     for task in tasks:
         groups.setdefault(tuple((frame.file, frame.function) for frame in task.place), []).append(task)
     return sorted(groups.values(), key=len, reverse=True)
+
+
+def shortened(frames: Sequence[Frame], most: int) -> list[Frame | int]:
+    """At most so many calls of a stack, and between them how many were left out: the innermost half, and the innermost
+    of the script's own, which tell how it came there."""
+    if len(frames) <= most:
+        return list(frames)
+    half = most // 2
+    kept = [number for number in range(half, len(frames)) if frames[number].of_script][: most - half]
+    inner = most - len(kept)
+    kept = sorted({*range(inner), *kept})
+    found: list[Frame | int] = []
+    for number, following in zip(kept, [*kept[1:], len(frames)], strict=True):
+        found.append(frames[number])
+        if following - number > 1:
+            found.append(following - number - 1)
+    return found
 
 
 def differing(groups: Sequence[Sequence[TaskStacks]]) -> list[str]:

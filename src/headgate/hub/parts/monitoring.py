@@ -249,8 +249,6 @@ _TIMES = 10.0
 """By so many times the longest time between two steps so far, which an evaluation or a checkpoint may have been."""
 _LEAST_STEPS = 3
 """Reports of a step, before what is usual is known."""
-_NOT_THE_SCRIPT = ("-packages/", "/lib/python", "/inject/", "<frozen")
-"""In the files of calls that no user wrote."""
 
 
 @dataclass
@@ -399,7 +397,7 @@ def _place(group: Sequence[TaskStacks]) -> str:
     frames = group[0].place
     if not frames:
         return f"{names}: {group[0].trouble}"
-    own = next((frame for frame in frames if not any(part in frame.file for part in _NOT_THE_SCRIPT)), frames[-1])
+    own = next((frame for frame in frames if frame.of_script), frames[-1])
     told = [_call(frame) for frame in dict.fromkeys([frames[0], own])]
     return f"{names} in {', called from '.join(told)}"
 
