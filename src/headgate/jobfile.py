@@ -188,7 +188,7 @@ class JobEntry(Entry):
     encrypt: bool = True
     """Whether the traffic between the job's tasks is encrypted."""
     isolation: Text | None = None
-    """What the job's tasks are boxed in: `process`, `container`, `vm`, or the name of a plug-in."""
+    """What the job's tasks are boxed in: `process`, `container`, `vm`, `vm+container`, or the name of a plug-in."""
     image: Text | None = None
     """The image of the job's containers; `host` stands for what is installed on the machine."""
     runtime: Text | None = None

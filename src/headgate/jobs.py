@@ -188,7 +188,8 @@ class Job:
         parameters: How many parameters it trains, where its user says so; each counts as four bytes.
         plan: How it is laid out, where its user says so; None: Headgate decides.
         encrypt: Whether what its tasks send each other is encrypted, which costs about 2 CPU seconds a GB.
-        isolation: What its tasks are boxed in: `process`, `container`, `vm`, or a plug-in's; None: `process`.
+        isolation: What its tasks are boxed in: `process`, `container`, `vm`, `vm+container`, or a plug-in's; None:
+            `process`.
         image: What its containers are made of: an image that is on the machine; None, `host`: what the machine has
             installed.
         runtime: What its containers are run with, by the name that the Docker daemon has for it, such as `runsc`; None:
@@ -386,8 +387,12 @@ def against_isolation(
 ) -> Iterator[tuple[str, str, str]]:
     """What of a container's or a guest's fields cannot be had: the field, what was found, and the cure."""
     for what, given in (("image", image is not None), ("runtime", runtime is not None), ("mounts", bool(mounts))):
-        if given and (isolation in (None, "process") or (isolation == "vm" and what != "mounts")):
+        if given and isolation in (None, "process"):
             yield what, "only containers have it", "add `isolation: container`, or leave it out"
+        elif given and isolation == "vm" and what == "image":
+            yield what, "only containers have it", "add `isolation: vm+container`, or leave it out"
+        elif given and isolation in ("vm", "vm+container") and what == "runtime":
+            yield what, "only containers of Docker Engine have it", "add `isolation: container`, or leave it out"
     if image is not None and not re.fullmatch(r"[a-z0-9][\w./:@-]*", image):
         yield "image", f"found {image!r}", "give the name of an image, such as pytorch/pytorch:2.4.0, or host"
     if runtime is not None and not re.fullmatch(r"[\w.-]+", runtime):

@@ -328,11 +328,11 @@ def test_an_overlay_is_part_of_an_isolation_and_a_virtual_machine_without_kvm_is
     text = """
 workloads: [{name: paced, script: paced.py, takes: 10s}]
 cluster: lab.yaml
-vary: {isolation: [process, container+overlay, vm]}
+vary: {isolation: [process, container+overlay, vm, vm+container]}
 repetitions: 1
 """
     made = study(tmp_path, text)
-    plain, overlaid, virtual, _ = grid.cells(made)
+    plain, overlaid, *virtual, _ = grid.cells(made)
     run = grid.cell_run(made, overlaid)
     assert run.measured[0].isolation == "container"
     assert run.lab is not None and "overlay: vxlan" in run.lab
@@ -343,8 +343,10 @@ repetitions: 1
 
     monkeypatch.setattr(probe, "accelerated", no_kvm)
     monkeypatch.setenv(machines.EMULATION, "uml")
-    with pytest.raises(UsageError, match="guests: no KVM on this machine: there is no /dev/kvm"):
-        grid.cell_run(made, virtual)
+    assert [dict(cell.values)["isolation"] for cell in virtual] == ["vm", "vm+container"]
+    for cell in virtual:
+        with pytest.raises(UsageError, match="guests: no KVM on this machine: there is no /dev/kvm"):
+            grid.cell_run(made, cell)
     assert grid.planned_time(made, 1, {}).total == 3 * 10
 
 

@@ -101,7 +101,7 @@ def _containers() -> str:
 
 
 def _guests() -> str:
-    """What boots the guests of `isolation: vm`, or why there are none."""
+    """What boots the guests of `isolation: vm`, or why there are none, and what starts containers in them."""
     from headgate.isolation.vm import machines, probe
 
     patience = threading.Timer(2.0, click.echo, ["booting a guest, to see whether KVM works here"], {"err": True})
@@ -113,7 +113,11 @@ def _guests() -> str:
     finally:
         patience.cancel()
     how = "KVM" if machine.name == "kvm" else f"emulated by {machine.name}, as {machines.EMULATION} allows"
-    return f"{how}, kernel {machine.kernel or 'of its own'}"
+    try:
+        containers = f"containers in them by {machines.find_runc()}"
+    except HeadgateError as error:
+        containers = f"no containers in them: {error}"
+    return f"{how}, kernel {machine.kernel or 'of its own'}; {containers}"
 
 
 def _mpi() -> str:

@@ -25,10 +25,11 @@ from headgate.errors import UsageError
 @click.option(
     "--isolation",
     metavar="NAME",
-    help="What limits tasks: process (default; cgroups), container, vm, a plug-in's.",
+    help="What limits tasks: process (default; cgroups), container, vm, vm+container, a plug-in's.",
 )
 @click.option(
-    "--image", help="container: an image, pytorch/pytorch, or host (default): what this machine has installed."
+    "--image",
+    help="container, vm+container: an image, pytorch/pytorch, or host (default): what this machine has installed.",
 )
 @click.option(
     "--runtime",
@@ -40,7 +41,7 @@ from headgate.errors import UsageError
     "mounts",
     metavar="PATH[:OTHER][:rw]",
     multiple=True,
-    help="container, vm: also show it this folder, read-only or with :rw writable: ~/data:/mnt:rw.",
+    help="container, vm, vm+container: also show it this folder, read-only or with :rw writable: ~/data:/mnt:rw.",
 )
 @click.option(
     "--stop-signal",

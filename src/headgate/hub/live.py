@@ -473,7 +473,7 @@ def _emulated_guests(submission: Submission) -> str:
     """Which jobs run in guests that are emulated; empty where none does."""
     from headgate.isolation.vm import probe
 
-    named = [job.name for job in submission.jobs if job.isolation == isolation.VM and submission.engine == LOCAL]
+    named = [job.name for job in submission.jobs if job.isolation in isolation.IN_GUESTS and submission.engine == LOCAL]
     return f"{', '.join(named)}: {said}" if named and (said := probe.emulation()) else ""
 
 

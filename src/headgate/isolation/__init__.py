@@ -8,6 +8,10 @@ from headgate.isolation.base import Box, Isolation, Launch
 DEFAULT = "process"
 CONTAINER = "container"
 VM = "vm"
+VM_CONTAINER = "vm+container"
+IN_GUESTS = frozenset({VM, VM_CONTAINER})
+IN_CONTAINERS = frozenset({CONTAINER, VM_CONTAINER})
+_OWN = (DEFAULT, CONTAINER, VM, VM_CONTAINER)
 
 
 def make(name: str, group: str) -> Isolation:
@@ -32,14 +36,17 @@ def make(name: str, group: str) -> Isolation:
         from headgate.isolation.vm import VmIsolation
 
         return VmIsolation(group)
-    return registry.make(
-        "headgate.isolations", Isolation, name, (DEFAULT, CONTAINER, VM), lambda factory: factory(group)
-    )
+    if name == VM_CONTAINER:
+        from headgate.isolation.vm.containers import VmContainerIsolation
+
+        return VmContainerIsolation(group)
+    return registry.make("headgate.isolations", Isolation, name, _OWN, lambda factory: factory(group))
 
 
 def names() -> tuple[str, ...]:
     """Names of all isolations, those of plug-ins last."""
-    return DEFAULT, CONTAINER, VM, *registry.load("headgate.isolations").found
+    return *_OWN, *registry.load("headgate.isolations").found
 
 
-__all__ = ["CONTAINER", "DEFAULT", "VM", "Box", "Isolation", "Launch", "make", "names"]
+__all__ = ["CONTAINER", "DEFAULT", "IN_CONTAINERS", "IN_GUESTS", "VM", "VM_CONTAINER", "Box", "Isolation", "Launch"]
+__all__ += ["make", "names"]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
-from headgate.isolation import VM
+from headgate.isolation import IN_GUESTS
 from headgate.jobs import Job
 from headgate.planning.devices import timed
 from headgate.planning.memory import misfit
@@ -57,9 +57,9 @@ def candidates(
             f"job {job.name!r} asks for {least:,} tasks; at most {most_tasks:,} of a job run on {_size(cluster)}; "
             "ask for fewer workers"
         )
-    if job.isolation == VM and (why := _not_in_guests(cluster, job, least)):
+    if job.isolation in IN_GUESTS and (why := _not_in_guests(cluster, job, least)):
         raise UsageError(f"job {job.name!r}: {why}")
-    if job.plan is None and profile is not None and tells(profile) and job.isolation != VM:
+    if job.plan is None and profile is not None and tells(profile) and job.isolation not in IN_GUESTS:
         from headgate.planning.cost import CostModel  # their numerics take time to import
         from headgate.planning.search import Looked
         from headgate.planning.spaces import Space
@@ -104,7 +104,7 @@ def _without_profile(cluster: Cluster, job: Job, beside: Mapping[str, float]) ->
         raise UsageError(f"job {job.name!r} fits on no node: {reasons}; lower its limits")
     if job.plan is not None:
         placed = place(job.plan, fitting, beside)
-        if job.isolation == VM and len(set(on := placed.worker_nodes + placed.server_nodes)) < len(on):
+        if job.isolation in IN_GUESTS and len(set(on := placed.worker_nodes + placed.server_nodes)) < len(on):
             raise UsageError(f"job {job.name!r}: {_ONE_GUEST}; name as many nodes as its plan has tasks")
         return [placed]
     fitting.sort(key=lambda node: (-node.cores / (1 + beside.get(node.name, 0)), node.name))
@@ -118,7 +118,7 @@ def _without_profile(cluster: Cluster, job: Job, beside: Mapping[str, float]) ->
 def _not_in_guests(cluster: Cluster, job: Job, tasks: int) -> str:
     """Why a job cannot run in guests, each task in one; empty where it can."""
     if job.roles:
-        return "jobs made of roles do not run in guests; leave `isolation: vm` out"
+        return f"jobs made of roles do not run in guests; leave `isolation: {job.isolation}` out"
     if tasks == 1:
         return ""
     if any(node.place is None for node in cluster.nodes):

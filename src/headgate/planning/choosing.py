@@ -11,7 +11,7 @@ from headgate.cluster import Cluster, Node
 from headgate.engines.launchers import has_launcher
 from headgate.engines.program import program, source
 from headgate.errors import UsageError
-from headgate.isolation import VM
+from headgate.isolation import IN_GUESTS
 from headgate.jobs import Job
 from headgate.planning.candidates import candidates, tells
 from headgate.planning.interference import Interference
@@ -56,7 +56,9 @@ def has_choice(cluster: Cluster, job: Job) -> bool:
     what a prediction is off by. Guests are not chosen for: see `candidates`.
     """
     gpus = 0 if job.limits.gpus == 0 else max((len(node.gpus) for node in cluster.nodes), default=0)
-    return job.plan is None and not job.roles and job.isolation != VM and (len(cluster.nodes) > 1 or gpus > 1)
+    return (
+        job.plan is None and not job.roles and job.isolation not in IN_GUESTS and (len(cluster.nodes) > 1 or gpus > 1)
+    )
 
 
 def starts_at_once(job: Job) -> bool:

@@ -150,7 +150,7 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
         UsageError: It cannot be: a workload is not written in a framework, or the lab's file makes no sense.
     """
     values = dict(cell.values)
-    if (box := values.get("isolation", "")).removesuffix(OVERLAY) == isolation.VM:
+    if (box := values.get("isolation", "")).removesuffix(OVERLAY) in isolation.IN_GUESTS:
         _check_kvm()
     if box.endswith(OVERLAY):
         values |= {"isolation": box.removesuffix(OVERLAY), "overlay": "vxlan"}

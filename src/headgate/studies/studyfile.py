@@ -57,8 +57,8 @@ class VaryEntry(Entry):
     """What is varied: for each axis its values. The first value of each is what the others are compared with."""
 
     isolation: _Values = []
-    """What tasks are boxed in: `process`, `container`, `vm`, or the name of a plug-in. With `+overlay` a VXLAN lies
-    between the nodes, as in `container+overlay`. Without KVM a `vm` is told as not measured."""
+    """What tasks are boxed in: `process`, `container`, `vm`, `vm+container`, or the name of a plug-in. With `+overlay`
+    a VXLAN lies between the nodes, as in `container+overlay`. Without KVM, guests are told as not measured."""
     overlay: _Values = []
     """What is put between the nodes of the lab: `none` or `vxlan`."""
     data: _Values = []

@@ -1,4 +1,5 @@
-"""Which tests of guests are long: those of what the isolation `process` does for them."""
+"""Which tests of guests are long: those of what the isolation `process` does for them, and for a container in one what
+the guest does."""
 
 from __future__ import annotations
 
@@ -13,5 +14,7 @@ _OF_THE_BOX = ("02", "03", "05", "06", "08", "14", "15", "17", "18", "20", "23",
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if re.search(r"::TestContainersInGuests::test_(?!01|07|10|11|16)", item.nodeid):
+            item.add_marker(pytest.mark.long)
         if re.search(rf"::TestGuests::test_({'|'.join(_OF_THE_BOX)})_", item.nodeid):
             item.add_marker(pytest.mark.long)

@@ -11,6 +11,7 @@ import pytest
 
 from headgate.isolation.base import Box, Isolation
 from headgate.isolation.vm import VmIsolation
+from headgate.isolation.vm.containers import VmContainerIsolation
 from headgate.isolation.vm.isolation import PREFIX
 from headgate.isolation.vm.machines import EMULATION
 from headgate.shares import UNLIMITED, Share
@@ -23,16 +24,21 @@ class TestGuests(IsolationContract):
     """Processes of a guest have numbers of their own, which mean nothing here, and it has one core."""
 
     elsewhere = ("headgate.isolation.vm", f"VmIsolation({GROUP!r})")
+    kind = VmIsolation
+    cgroup = "/task"
 
     @pytest.fixture
     def isolation(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Isolation:
+        return self.make(monkeypatch, tmp_path)
+
+    def make(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Isolation:
         if shutil.which("linux.uml") is None:
             pytest.skip("user-mode Linux is not installed (apt-get install user-mode-linux)")
         monkeypatch.setenv(EMULATION, "uml")
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         self.folders = tmp_path
-        isolation = VmIsolation(GROUP)
+        isolation = self.kind(GROUP)
         self.holds = self.caps_fractions = isolation.mode != "none"
         return isolation
 
@@ -50,7 +56,7 @@ class TestGuests(IsolationContract):
         running.said("ready")
         assert running.box.pid in running.box.pids()
         assert running.said("descriptors").split() == ["0", "1", "2"], "it inherited descriptors"
-        assert running.said("cgroup") == "0::/task"
+        assert running.said("cgroup") == f"0::{self.cgroup}"
 
     def test_09_a_memory_limit_below_what_is_held_is_refused(self) -> None:
         running = self.run(self.launch("hold", 128 * MIB), Share(memory_bytes=256 * MIB))
@@ -101,3 +107,17 @@ class TestGuests(IsolationContract):
         running.close()
         assert not any(map(self.alive, pids))
         assert self.traces() == []
+
+
+class TestContainersInGuests(TestGuests):
+    """The first process of a task is number 2, and its cgroup the root of what it sees."""
+
+    elsewhere = ("headgate.isolation.vm.containers", f"VmContainerIsolation({GROUP!r})")
+    kind = VmContainerIsolation
+    cgroup = "/"
+
+    @pytest.fixture
+    def isolation(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Isolation:
+        if shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin") is None:
+            pytest.skip("runc is not installed (apt-get install runc)")
+        return self.make(monkeypatch, tmp_path)

@@ -224,7 +224,7 @@ class HubListener(Listener):
         self._tell_rest(task)
         if not exit.ok and exit.reason is None:
             exit = replace(exit, reason=_reason(exit, attempt.tasks[name].failure))
-        if not exit.ok and live.spec.isolation == isolation.CONTAINER and run.submission.engine == LOCAL:
+        if not exit.ok and live.spec.isolation in isolation.IN_CONTAINERS and run.submission.engine == LOCAL:
             from headgate.isolation.container.files import hint
 
             if cure := hint(live.spec, exit.in_words()):

@@ -240,6 +240,25 @@ class Daemon:
             return False
         return True
 
+    def image_id(self, name: str) -> str:
+        """What tells an image from every other.
+
+        Raises:
+            GoneError: It is not on this machine.
+        """
+        with self._asking("look for an image"):
+            return str(self._api.inspect_image(name)["Id"])
+
+    def export(self, image: str, labels: Mapping[str, str]) -> Iterator[bytes]:
+        """All files of an image, an archive in parts: of a container with these labels, which never runs."""
+        config = {"Image": image, "Entrypoint": ["-"], "Labels": dict(labels), "HostConfig": {"NetworkMode": "none"}}
+        with self._asking("write out an image"):
+            id = str(self._api.create_container_from_config(config)["Id"])
+            try:
+                yield from self._api.export(id)
+            finally:
+                self._api.remove_container(id, force=True, v=True)
+
     def environment(self, image: str) -> Mapping[str, str]:
         """The variables that an image sets.
 

@@ -155,9 +155,9 @@ class ContainerIsolation(Isolation):
                 "add it below `runtimes` in its daemon.json"
             )
         if launch.image != HOST_IMAGE:
-            launch = _with_path_of_image(daemon, launch)
+            launch = with_path_of_image(daemon, launch)
         parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
-        labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: _owner(os.getpid())}
+        labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: owner(os.getpid())}
         labels[FOLDERS] = "\n".join(map(str, parent.made))
         try:
             parent.make()
@@ -249,7 +249,12 @@ def _check_mounts(launch: Launch) -> None:
             )
 
 
-def _with_path_of_image(daemon: Daemon, launch: Launch) -> Launch:
+def marked() -> dict[str, str]:
+    """Labels of a container that is removed soon, or else once this process is gone."""
+    return {TOKEN: secrets.token_hex(8), OWNER: owner(os.getpid())}
+
+
+def with_path_of_image(daemon: Daemon, launch: Launch) -> Launch:
     """What its image has on PYTHONPATH comes behind the task library, unless the job says what does."""
     added = launch.env.get("PYTHONPATH", "")
     with contextlib.suppress(GoneError):  # which making a container will say
@@ -259,7 +264,7 @@ def _with_path_of_image(daemon: Daemon, launch: Launch) -> Launch:
     return launch
 
 
-def _owner(pid: int) -> str:
+def owner(pid: int) -> str:
     """A process of this user, as a label: told from every other there was or will be."""
     found = processes.look(pid)
     return f"{os.geteuid()}:{processes.boot_id()}:{pid}:{found.started if found is not None else 0}"
@@ -269,7 +274,7 @@ def _clear(daemon: Daemon) -> None:
     """Remove the containers of this user's processes that are gone, and left no record of them."""
     for found in daemon.find(OWNER):
         uid, _, pid, _ = found[OWNER].split(":")
-        if uid == str(os.geteuid()) and found[OWNER] != _owner(int(pid)):
+        if uid == str(os.geteuid()) and found[OWNER] != owner(int(pid)):
             made = found.get(FOLDERS, "").splitlines()
             # Those that `unmanaged_cgroups.make` adds to them have the container's name.
             folders = [*(f"{folder}/{found['id']}" for folder in made), *made]

@@ -15,6 +15,7 @@ from headgate.isolation.container import files, limits
 from headgate.isolation.container.daemon import Config
 from headgate.isolation.container.network import MACHINE, Network
 from headgate.isolation.container.parents import Parent
+from headgate.jobs import Mount
 from headgate.shares import Share, Unlimited
 from headgate.telemetry.gpu import device_numbers, open_nvml
 
@@ -103,16 +104,24 @@ class ContainerRequest:
         ]
 
     def _mounts(self) -> list[dict[str, object]]:
-        writable = files.mounts(self.launch, self.program)
-        sources = {path: path for path in writable}
-        for mount in self.launch.mounts:
-            sources[mount.target], writable[mount.target] = mount.source, mount.writable
-        if self.launch.place is not None:
-            sources["/etc/hosts"] = self.launch.place.hosts
         return [
-            {"Type": "bind", "Source": source, "Target": target, "ReadOnly": not writable.get(target, False)}
-            for target, source in sorted(sources.items())
+            {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
+            for mount in binds(self.launch, self.program)
         ]
+
+
+def binds(launch: Launch, program: str | None) -> list[Mount]:
+    """What a container sees of this machine, by where it sees it.
+
+    Args:
+        launch: What is started.
+        program: Path of its program on this machine; None: it is one of the image.
+    """
+    found = {path: Mount(path, path, writable) for path, writable in files.mounts(launch, program).items()}
+    found |= {mount.target: mount for mount in launch.mounts}
+    if launch.place is not None:
+        found["/etc/hosts"] = Mount(launch.place.hosts, "/etc/hosts")
+    return [found[target] for target in sorted(found)]
 
 
 def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:

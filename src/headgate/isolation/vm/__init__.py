@@ -1,4 +1,4 @@
-"""A task in a virtual machine of its own, a guest."""
+"""A task in a virtual machine of its own, a guest, and there perhaps in a container."""
 
 from headgate.isolation.vm.isolation import VmIsolation
 

@@ -7,7 +7,6 @@ monitor is gone. The file is loaded by itself, with what lies beside it and with
 
 from __future__ import annotations
 
-import ctypes
 import marshal
 import os
 import signal
@@ -18,12 +17,11 @@ import tty
 
 sys.path.append(os.path.dirname(__file__))
 from line import EXIT, GO, OPEN, OUTPUT, READY, SIGNAL, GuestLine  # type: ignore[import-not-found]
+from mounting import BIND, LIBC, NODEV, NOSUID, READ_ONLY, REMOUNT, mount  # type: ignore[import-not-found]
 
-_REMOUNT, _BIND, _READ_ONLY, _NOSUID, _NODEV = 32, 4096, 1, 2, 4  # linux/mount.h
 _POWER_OFF = 0x4321FEDC
 _FRESH = ("/tmp", "/var/tmp", "/run")
 _CGROUP = "/sys/fs/cgroup/task"
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
@@ -62,18 +60,31 @@ def main() -> None:
             task = _reap(task, line, order["memory"])
 
 
-def _start(order: dict, line: GuestLine) -> int:  # type: ignore[type-arg]
-    """Start the task; its process id."""
+def _start(order: dict, line: GuestLine) -> int | None:  # type: ignore[type-arg]
+    """Start the task; its process id, None where it cannot be started."""
+    reading, writing = os.pipe()
+    try:
+        task = _start_here(order, writing) if order["container"] is None else _start_in_container(order, writing)
+    except OSError as error:
+        os.close(reading)
+        line.send(EXIT, marshal.dumps({"refused": str(error) if error.filename else error.strerror or str(error)}))
+        return None
+    finally:
+        os.close(writing)
+    line.join(OUTPUT, reading)
+    return task
+
+
+def _start_here(order: dict, output: int) -> int:  # type: ignore[type-arg]
     uid, gid, groups = order["user"]
     ours, theirs = socket.socketpair()
-    reading, writing = os.pipe()
     with theirs:
         argv = [sys.executable, "-I", "-S", order["launcher"], str(theirs.fileno())]
         task = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=writing,
+            stdout=output,
+            stderr=output,
             cwd=order["cwd"],
             pass_fds=[theirs.fileno()],
             start_new_session=True,
@@ -81,8 +92,6 @@ def _start(order: dict, line: GuestLine) -> int:  # type: ignore[type-arg]
             group=gid,
             extra_groups=groups,
         )
-    os.close(writing)
-    line.join(OUTPUT, reading)
     _limit(order["memory"], task.pid)
     with ours:
         ours.sendall(order["task"])
@@ -92,8 +101,14 @@ def _start(order: dict, line: GuestLine) -> int:  # type: ignore[type-arg]
             answer += part
     task.returncode = 0  # it is waited for by its number
     if answer[1:]:
-        line.send(EXIT, marshal.dumps({"refused": os.strerror(int(answer[1:]))}))
+        raise OSError(int(answer[1:]), os.strerror(int(answer[1:])))
     return task.pid
+
+
+def _start_in_container(order: dict, output: int) -> int:  # type: ignore[type-arg]
+    from bundle import start  # type: ignore[import-not-found]  # only where it is needed
+
+    return start(order["container"], output)  # type: ignore[no-any-return]
 
 
 def _limit(memory: int | None, pid: int) -> None:
@@ -146,16 +161,16 @@ def _signal(number: int, everybody: bool, task: int, package: str) -> None:
 
 def _mount_kernel() -> None:
     """Mount what the kernel shows."""
-    _mount("proc", "/proc", "proc")
-    _mount("sysfs", "/sys", "sysfs")
-    _mount("devtmpfs", "/dev", "devtmpfs")
+    mount("proc", "/proc", "proc")
+    mount("sysfs", "/sys", "sysfs")
+    mount("devtmpfs", "/dev", "devtmpfs")
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(f"/proc/self/{target}", f"/dev/{name}")
     os.mkdir("/dev/pts")
-    _mount("devpts", "/dev/pts", "devpts", data=b"ptmxmode=0666")
+    mount("devpts", "/dev/pts", "devpts", data=b"ptmxmode=0666")
     os.mkdir("/dev/shm")
-    _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, b"mode=1777")
-    _mount("cgroup2", "/sys/fs/cgroup", "cgroup2")
+    mount("tmpfs", "/dev/shm", "tmpfs", NOSUID | NODEV, b"mode=1777")
+    mount("cgroup2", "/sys/fs/cgroup", "cgroup2")
     _write("/sys/fs/cgroup/cgroup.subtree_control", "+memory")
     # As on a machine with more memory than the task's limit: that ends it, and no allocation fails before.
     _write("/proc/sys/vm/overcommit_memory", "1")
@@ -165,17 +180,17 @@ def _mount_files(files: list[tuple[str, str, bool]]) -> None:
     """Let nothing of the machine's files be written but what the task may write, and nothing of its temporary files be
     seen but what the task is to see."""
     kept = [(os.open(source, os.O_PATH), target, writable) for source, target, writable in files]
-    _mount("none", "/", "", _REMOUNT | _BIND | _READ_ONLY)
+    mount("none", "/", "", REMOUNT | BIND | READ_ONLY)
     for target in _FRESH:
-        _mount("tmpfs", target, "tmpfs", _NOSUID | _NODEV, b"mode=1777")
+        mount("tmpfs", target, "tmpfs", NOSUID | NODEV, b"mode=1777")
     for fd, target, writable in sorted(kept, key=lambda each: each[1].count("/")):
         source = f"/proc/self/fd/{fd}"
         if not os.path.exists(target):
             os.makedirs(os.path.dirname(target) if os.path.isfile(source) else target, exist_ok=True)
             if os.path.isfile(source):
                 os.close(os.open(target, os.O_CREAT, 0o600))
-        _mount(source, target, "", _BIND)
-        _mount("none", target, "", _REMOUNT | _BIND | (0 if writable else _READ_ONLY))
+        mount(source, target, "", BIND)
+        mount("none", target, "", REMOUNT | BIND | (0 if writable else READ_ONLY))
         os.close(fd)
 
 
@@ -205,16 +220,9 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _mount(source: str, target: str, kind: str, flags: int = 0, data: bytes | None = None) -> None:
-    if _LIBC.mount(source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), data) != 0:
-        number = ctypes.get_errno()
-        if (kind, number) != ("devtmpfs", 16):  # the kernel has mounted it already
-            raise OSError(number, f"cannot mount {source} on {target}: {os.strerror(number)}")
-
-
 try:
     main()
 finally:
     sys.excepthook(*sys.exc_info()) if sys.exc_info()[0] else None  # for the console
     os.sync()
-    _LIBC.reboot(_POWER_OFF)
+    LIBC.reboot(_POWER_OFF)

@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,26 @@ SYSTEM_BYTES = 192 << 20
 """Of a guest's memory, for its kernel and what starts the task."""
 START_SECONDS = {"kvm": 60.0, "qemu": 300.0, "uml": 120.0}
 """How long a guest may take until it is up, by its machine."""
-_FRESH = ("/tmp", "/var/tmp", "/run")
+FRESH = ("/tmp", "/var/tmp", "/run")
 """Folders that are empty in a guest, but for what its task has to see."""
-_CHANNEL, _GUEST_CHANNEL = "HEADGATE_CHANNEL", "/run/headgate-channel"
+CHANNEL, GUEST_CHANNEL = "HEADGATE_CHANNEL", "/run/headgate-channel"
 _HERE = Path(__file__).parent
+
+File = tuple[str, str, bool]
+"""What a guest sees in a way of its own: its path here and there, and whether it may be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is in a guest.
+
+    Args:
+        files: What it sees in a way of its own.
+        container: What the task's container is made of (`bundle.start`); None: the task is in none.
+    """
+
+    files: Sequence[File]
+    container: Mapping[str, object] | None = None
 
 
 class VmBox(ProcessBox):
@@ -118,16 +134,18 @@ class VmIsolation(ProcessIsolation):
     box_class = VmBox
 
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
-        program = find_program(launch)
-        try:
-            machine = probe.machine()
-            _check(launch)
-        except IsolationError as error:
-            raise IsolationError(f"{launch.task}: {error}") from error
+        program = self.program(launch)
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
+            try:
+                machine = probe.machine()
+                _check(launch)
+                seen = _with_channel_of_guest(launch)
+                content = self.content(folder, machine, seen, program, share)
+            except IsolationError as error:
+                raise IsolationError(f"{launch.task}: {error}") from error
             memory = share.memory_bytes if isinstance(share.memory_bytes, int) else None
-            _prepare(folder, machine, launch, program, memory)
+            _prepare(folder, machine, seen, program, memory, content, launch.env.get(CHANNEL, ""))
             box = super().start(_monitored(launch, folder), replace(share, memory_bytes=None), output_fd)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -135,6 +153,25 @@ class VmIsolation(ProcessIsolation):
         assert isinstance(box, VmBox)
         box.folder, box.machine, box.memory_bytes = folder, machine, memory
         return box
+
+    def program(self, launch: Launch) -> str | None:
+        """Path of the task's program on this machine; None: it is one of an image."""
+        return find_program(launch)
+
+    def content(self, folder: Path, machine: Machine, launch: Launch, program: str | None, share: Share) -> Content:
+        """What is in a guest.
+
+        Args:
+            folder: Holds what is the guest's alone.
+            machine: What the guest is.
+            launch: What is started in it, with the environment that it has there.
+            program: As `program` says.
+            share: What the task is granted at first.
+
+        Raises:
+            IsolationError: Something of it is not on this machine.
+        """
+        return Content(list(files_of(launch, program)))
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
         *lines, _, _ = super().describe(launch, replace(share, memory_bytes=None))
@@ -144,11 +181,11 @@ class VmIsolation(ProcessIsolation):
             how = f"{machine.name}, {machine.kernel or 'its own kernel'}, {machine.cores} cores"
         except IsolationError as error:
             how = f"not here: {error}"
-        writes = ", ".join(target for _, target, writable in _files(launch, launch.argv[0]) if writable)
+        writes = ", ".join(target for _, target, writable in files_of(launch, launch.argv[0]) if writable)
         return [
             *lines,
             f"boot a guest ({how}) with {say_bytes(_size(memory, launch.place))} of memory",
-            f"mount / read-only, an empty {', '.join(_FRESH)}, and to be written: {writes}",
+            f"mount / read-only, an empty {', '.join(FRESH)}, and to be written: {writes}",
             f"cd {launch.cwd}",
             f"exec {shlex.join(launch.argv)}",
         ]
@@ -157,7 +194,7 @@ class VmIsolation(ProcessIsolation):
         try:
             probe.machine()
         except IsolationError as error:
-            raise IsolationError(f"isolation vm: {error}") from None
+            raise IsolationError(f"isolation {self.name}: {error}") from None
 
     def uncontrolled(self) -> tuple[str, ...]:
         try:
@@ -190,13 +227,25 @@ def _monitored(launch: Launch, folder: Path) -> Launch:
     return replace(launch, argv=argv, env={"PATH": os.environ.get("PATH", os.defpath)}, cwd="/")
 
 
-def _prepare(folder: Path, machine: Machine, launch: Launch, program: str, memory: int | None) -> None:
+def _with_channel_of_guest(launch: Launch) -> Launch:
+    """The task's connection to its engine begins in its guest."""
+    if not launch.env.get(CHANNEL, "").startswith("unix:"):
+        return launch
+    return replace(launch, env={**launch.env, CHANNEL: f"unix:{GUEST_CHANNEL}"})
+
+
+def _prepare(
+    folder: Path,
+    machine: Machine,
+    launch: Launch,
+    program: str | None,
+    memory: int | None,
+    content: Content,
+    channel: str,
+) -> None:
     """Write down what the monitor, and then the guest, does."""
-    scheme, _, channel = launch.env.get(_CHANNEL, "").partition(":")
-    env = dict(launch.env)
-    if scheme == "unix":
-        env[_CHANNEL] = f"unix:{_GUEST_CHANNEL}"
-    files = list(_files(launch, program))
+    scheme, _, channel = channel.partition(":")
+    files = list(content.files)
     if launch.place is None and machine.name != "uml":
         (folder / "resolv.conf").write_text(f"nameserver {NAME_SERVER}\n")
         files.append((str(folder / "resolv.conf"), os.path.realpath("/etc/resolv.conf"), False))
@@ -204,13 +253,14 @@ def _prepare(folder: Path, machine: Machine, launch: Launch, program: str, memor
         "files": files,
         "network": str(folder / "network"),
         "hostname": launch.place.hostname if launch.place is not None else socket.gethostname(),
-        "channel": _GUEST_CHANNEL if scheme == "unix" else "",
+        "channel": GUEST_CHANNEL if scheme == "unix" else "",
         "user": (os.geteuid(), os.getegid(), os.getgroups()),
         "cwd": launch.cwd,
         "memory": memory,
         "launcher": launcher.__file__,
         "package": str(Path(headgate.__file__).parents[1]),
-        "task": marshal.dumps(order(program, replace(launch, env=env, place=None))),
+        "task": b"" if program is None else marshal.dumps(order(program, replace(launch, place=None))),
+        "container": content.container,
     }
     (folder / "order").write_bytes(marshal.dumps(told))
     words = (sys.executable, "-I", "-S", str(_HERE / "guest.py"), str(folder / "order"))
@@ -245,9 +295,9 @@ def _size(memory: int | None, place: Place | None) -> int:
     return max(min(free) - SYSTEM_BYTES, SYSTEM_BYTES)
 
 
-def _files(launch: Launch, program: str) -> Iterator[tuple[str, str, bool]]:
-    """What a guest sees in a way of its own: its path here and there, and whether the task may write it."""
-    shown = {path: False for path in _needed(launch, program) if path.startswith(tuple(f"{each}/" for each in _FRESH))}
+def files_of(launch: Launch, program: str | None) -> Iterator[File]:
+    """What a guest sees in a way of its own."""
+    shown = {path: False for path in _needed(launch, program) if path.startswith(tuple(f"{each}/" for each in FRESH))}
     shown |= dict.fromkeys(map(os.path.realpath, (launch.cwd, *launch.writes)), True)
     yield from (
         (path, path, writable)
@@ -257,10 +307,10 @@ def _files(launch: Launch, program: str) -> Iterator[tuple[str, str, bool]]:
     yield from ((mount.source, mount.target, mount.writable) for mount in launch.mounts)
 
 
-def _needed(launch: Launch, program: str) -> Iterator[str]:
+def _needed(launch: Launch, program: str | None) -> Iterator[str]:
     """Files that have to be seen wherever they are."""
     yield from launch.reads
-    for each in (program, sys.executable):
+    for each in filter(None, (program, sys.executable)):
         for path in (os.path.dirname(each), os.path.dirname(os.path.realpath(each))):
             yield from (path, os.path.dirname(path))
     yield from (sys.base_prefix, str(Path(headgate.__file__).parents[1]))

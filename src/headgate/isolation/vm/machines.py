@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,19 @@ class Machine:
         """The guest's network interface."""
         return "vec0" if self.name == "uml" else "eth0"
 
+    def modules(self, *names: str) -> list[str]:
+        """Files of modules of its kernel, each after those that it needs; without what is built in.
+
+        Raises:
+            IsolationError: Its modules are not installed.
+        """
+        if self.kernel is None:
+            said = subprocess.run([self.programs[_UML], "--version"], capture_output=True, text=True, check=True)
+            release, places = said.stdout.strip(), [Path("/usr/lib/uml/modules")]
+        else:
+            release, places = self.kernel.name.removeprefix("vmlinuz-"), [self.kernel.parent.parent / "lib/modules"]
+        return _find_modules(release, [place / release for place in (*places, Path("/lib/modules"))], names)
+
     def network(self, in_node: bool) -> list[list[str]]:
         """What sets up a guest's network that is alone, as command lines."""
         lines = ["link set lo up"]
@@ -73,7 +87,7 @@ class Machine:
             place = [f"uml_dir={folder}/", "umid=guest"]
             return [[self.programs[_UML], f"mem={memory // _MIB}M", *files, *console, *place, *joined, "quiet"]]
         initrd = folder / "initrd"
-        initrd.write_bytes(_initrd(self.kernel, self.programs, f"{folder}/init"))
+        initrd.write_bytes(_initrd(self.modules(*_MODULES), self.programs, f"{folder}/init"))
         accelerator, cpu = ("kvm", "host") if self.name == "kvm" else ("tcg", "max")
         daemon = self.programs["virtiofsd"]
         sharing = [daemon, "--fd={files}", *_shared(daemon, root)]
@@ -100,6 +114,11 @@ _ALONE, _ALONE_GATEWAY, NAME_SERVER = "10.0.2.15/24", "10.0.2.2", "10.0.2.3"
 """Addresses of QEMU's user network."""
 
 
+def cache() -> Path:
+    """The folder of what is found out once."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headgate"
+
+
 def find(name: str) -> Machine:
     """The machine of that name.
 
@@ -107,12 +126,29 @@ def find(name: str) -> Machine:
         IsolationError: What it needs is not on this machine.
     """
     if name == "uml":
-        return Machine(name, _programs({_UML: "user-mode-linux", "ip": "iproute2"}))
+        return Machine(name, find_programs({_UML: "user-mode-linux", "ip": "iproute2"}))
     packages = {QEMU: "qemu-system-x86", "virtiofsd": "virtiofsd", "ip": "iproute2", "ldd": "libc-bin"}
-    return Machine(name, _programs(packages | _EARLY), _kernel())
+    return Machine(name, find_programs(packages | _EARLY), _kernel())
 
 
-def _programs(packages: dict[str, str]) -> dict[str, str]:
+def find_runc() -> str:
+    """Path of what starts containers in guests.
+
+    Raises:
+        IsolationError: It is not installed.
+    """
+    return find_programs({"runc": "runc"})["runc"]
+
+
+def find_programs(packages: dict[str, str]) -> dict[str, str]:
+    """Paths of programs of this machine, by their names.
+
+    Args:
+        packages: The names of the programs, and what to install for each.
+
+    Raises:
+        IsolationError: One is not installed.
+    """
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     found = {name: shutil.which(name, path=path) for name in packages}
     if found.get("virtiofsd", "") is None:
@@ -152,35 +188,39 @@ def _shared(daemon: str, root: Path) -> list[str]:
 # --- what a guest of QEMU starts from ---------------------------------------------------------------------------------
 
 
-def _initrd(kernel: Path, programs: dict[str, str], init: str) -> bytes:
+def _initrd(modules: Sequence[str], programs: dict[str, str], init: str) -> bytes:
     """What loads the modules that a guest needs to see this machine's files, and goes on there."""
-    modules = _modules(kernel)
-    script = ["#!/bin/sh", *(f"/bin/insmod /modules/{path.name}" for path in modules)]
+    script = ["#!/bin/sh", *(f"/bin/insmod /modules/{os.path.basename(path)}" for path in modules)]
     script += ["/bin/mount -t virtiofs headgate /root", f"exec /bin/switch_root /root {init}"]
     early = [Path(programs[name]) for name in _EARLY]
     libraries = subprocess.run([programs["ldd"], *early], capture_output=True, text=True, check=True).stdout
     content = {f"bin/{name}": (0o755, Path(programs[name]).read_bytes()) for name in _EARLY}
     for path in map(Path, set(re.findall(r"(?:=> |^\s+)/(\S+)", libraries, flags=re.MULTILINE))):
         content[str(path)] = 0o755, (Path("/") / path).read_bytes()
-    content |= {f"modules/{path.name}": (0o644, path.read_bytes()) for path in modules}
+    content |= {f"modules/{os.path.basename(path)}": (0o644, Path(path).read_bytes()) for path in modules}
     content["init"] = 0o755, "\n".join([*script, ""]).encode()
     return _archive(content)
 
 
-def _modules(kernel: Path) -> list[Path]:
-    """The modules of a kernel that guests need, each after those that it needs itself; without what is built in."""
-    release = kernel.name.removeprefix("vmlinuz-")
-    places = (kernel.parent.parent / "lib/modules" / release, Path("/lib/modules") / release)
+def _find_modules(release: str, places: Sequence[Path], names: Sequence[str]) -> list[str]:
+    """Files of the modules of a kernel, each after those that it needs itself; without what is built in.
+
+    Args:
+        release: The kernel's, as it says it.
+        places: Where its modules may be.
+        names: Which ones.
+    """
     folder = next((each for each in places if (each / "modules.dep").exists()), None)
     if folder is None:
-        raise IsolationError(f"the modules of {kernel} are neither at {places[0]} nor at {places[1]}; install them")
+        there = " nor at ".join(map(str, places))
+        raise IsolationError(f"the modules of the kernel {release} are neither at {there}; install them")
     needs = dict(line.split(":", 1) for line in (folder / "modules.dep").read_text().splitlines() if ":" in line)
     by_name = {Path(path).name.partition(".")[0].replace("-", "_"): path for path in needs}
     found: dict[str, None] = {}
-    for name in _MODULES:
+    for name in names:
         if (path := by_name.get(name)) is not None:
             found |= dict.fromkeys([*reversed(needs[path].split()), path])
-    return [folder / path for path in found]
+    return [str(folder / path) for path in found]
 
 
 def _archive(content: dict[str, tuple[int, bytes]]) -> bytes:

@@ -8,11 +8,10 @@ import os
 import signal
 import subprocess
 import threading
-from pathlib import Path
 
 from headgate.errors import IsolationError
 from headgate.isolation import processes
-from headgate.isolation.vm.machines import BARE, EMULATION, QEMU, Machine, find
+from headgate.isolation.vm.machines import BARE, EMULATION, QEMU, Machine, cache, find
 
 BOOT_SECONDS = 10.0
 _FIRST_LINE = b"Linux version"
@@ -58,18 +57,18 @@ def accelerated() -> Machine:
 
 def _remembered(found: Machine) -> str:
     """Why no guest boots, empty where one does; looked for once in each boot of this machine, with each kernel."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headgate" / "kvm.json"
+    remembered = cache() / "kvm.json"
     asked = [processes.boot_id(), str(found.kernel), found.programs[QEMU]]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        said = json.loads(cache.read_text())
+        said = json.loads(remembered.read_text())
         if said["asked"] == asked:
             return str(said["why"])
     why = _boots(found)
     with contextlib.suppress(OSError):
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        fresh = cache.with_suffix(f".{os.getpid()}")
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+        fresh = remembered.with_suffix(f".{os.getpid()}")
         fresh.write_text(json.dumps({"asked": asked, "why": why}))
-        fresh.replace(cache)
+        fresh.replace(remembered)
     return why
 
 
