@@ -112,7 +112,8 @@ def test_a_guest_ends_with_a_killed_hub(team: Team, tmp_path: Path) -> None:
 
 
 @of_labs
-def test_guests_on_nodes_of_a_lab_have_their_addresses_and_find_each_other(team: Team, tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolation", ["vm", pytest.param("vm+container", marks=pytest.mark.long)])
+def test_guests_on_nodes_of_a_lab_have_their_addresses_and_find_each_other(team: Team, isolation: str) -> None:
     nodes = ", ".join(f"{{name: {name}, cores: 0.4, memory: 512MiB}}" for name in "ab")
     team.user.write("lab.yaml", f"lab: true\nname: guests\nnodes: [{nodes}]\n")
     team.user.write(
@@ -136,7 +137,7 @@ def test_guests_on_nodes_of_a_lab_have_their_addresses_and_find_each_other(team:
     team.user.types("lab", "up", "lab.yaml")
     try:
         plan = "plan: {strategy: allreduce, workers: 2}"
-        team.user.write("jobs.yaml", f"jobs: [{{name: meet, script: meet.py, isolation: vm, {plan}}}]\n")
+        team.user.write("jobs.yaml", f"jobs: [{{name: meet, script: meet.py, isolation: {isolation}, {plan}}}]\n")
         run = team.user.detaches("jobs.yaml", "--cluster", "guests")
         team.user.sees_state("meet", "done", run=run)
         heard = (team.user.home / "runs" / run / "jobs/meet/worker-0.log").read_text()
