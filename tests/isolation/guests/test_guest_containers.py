@@ -106,7 +106,10 @@ def test_it_sees_an_image_its_own_processes_and_folders_and_no_other_files(
         echo number $$ in $(cat /proc/self/cgroup)
         exit 7
     """
-    work = tmp_path / "work"
+    work, images = tmp_path / "work", tmp_path / "cache/headgate/images"
+    begun = images / f"{Daemon(os.environ['DOCKER_HOST']).image_id(image).removeprefix('sha256:')}.part"
+    begun.mkdir(parents=True)
+    (begun / "half").write_text("of one who was killed meanwhile")
     task = run(launch(looks, work, image=image, reads=(str(tmp_path / "data"),)))
     assert task.said("sees") == "by-image /of-image"
     processes = sorted(map(int, task.said("processes").split()))
@@ -115,7 +118,8 @@ def test_it_sees_an_image_its_own_processes_and_folders_and_no_other_files(
     assert task.ended().code == 7
     assert {"told", "refused"} <= set(task.text.splitlines())
     assert (work / "made").read_text() == "here\n"
-    [root] = (tmp_path / "cache/headgate/images").glob("*/")
+    [root] = (path for path in images.iterdir() if path.is_dir())
+    assert not (root / "half").exists()
     assert (root / "of-image").read_text() == "", "what it writes is to stay in its guest's memory"
     written = root.stat().st_ino
     again = run(launch("cat /of-image; echo ready", work, image=image, task=f"{RUN}/again/worker-0"))

@@ -7,13 +7,11 @@ asks of runc by itself. No daemon runs in the guest. The one of this machine is 
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import os
 import shutil
 import socket
 import subprocess
-import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -140,9 +138,8 @@ def _shown(launch: Launch, program: str | None, mounts: Iterable[Mount], needed:
 
 def _empty(folder: Path) -> Path:
     """The files of the image `host`: folders to mount on, and links."""
-    with tarfile.open(fileobj=io.BytesIO(host_image()[1])) as tar:
-        tar.extractall(folder, filter="fully_trusted")
-    folder.chmod(0o755)
+    folder.mkdir(mode=0o755)
+    _unpack([host_image()[1]], folder)
     return folder
 
 
