@@ -35,6 +35,7 @@ from headgate.isolation.container import daemon as daemon_module
 from headgate.isolation.container import isolation as isolation_module
 from headgate.isolation.container.box import ContainerBox
 from headgate.isolation.container.daemon import TOKEN, Daemon, NoAnswerError, Unframer
+from headgate.isolation.container.files import hint
 from headgate.isolation.container.isolation import GROUP as LABEL
 from headgate.isolation.container.isolation import OWNER, TASK, ContainerIsolation
 from headgate.jobs import Job
@@ -714,6 +715,12 @@ def test_jobs_run_in_containers_and_say_what_they_learned_or_why_they_ended(dock
     [told] = [each["text"] for each in user.json("status")["warnings"] if each["job"] == "d"]
     assert told.startswith("one of its processes was killed: over its memory limit of 64 MiB (peak ")
     assert "image 'headgate-test:absent' is not on this machine; get it with: docker pull" in c["reason"]
+
+
+def test_the_address_of_a_daemon_is_no_file_that_its_container_should_see() -> None:
+    job = Job(name="a", run="true", workdir="/srv/a", isolation="container", image="x")
+    assert hint(job, "no Docker daemon answers at unix:///usr/lib/docker.sock (No such file or directory)") == ""
+    assert "--mount /usr/lib," in hint(job, "cannot open /usr/lib/absent.txt: No such file or directory")
 
 
 def test_what_a_container_does_not_see_is_named_with_its_cure_and_seen_with_it(

@@ -49,7 +49,7 @@ _MISSING = re.compile(
     r"FileNotFoundError|No such file|Errno 2\b|not found|does(n't| not) exist|[Uu]nable to open|[Cc]an'?t open"
 )
 _READ_ONLY = re.compile(r"Read-only file system|Errno 30\b")
-_PATH = re.compile(r"""(["'`])(?P<quoted>[~/][^"'`]*)\1|(?<![\w./~])(?P<plain>~?/[^\s"'`,;:()\[\]]+)""")
+_PATH = re.compile(r"""(["'`])(?P<quoted>[~/][^"'`]*)\1|(?<![\w./~])(?P<plain>~?/(?!/)[^\s"'`,;:()\[\]]+)""")
 
 Mounts = dict[str, bool]
 """Paths of this machine that are mounted at the same path, and whether they may be written."""
