@@ -226,6 +226,9 @@ def test_a_run_is_found_by_what_its_name_begins_with_or_contains() -> None:
         runs.find("120000")
     with pytest.raises(NotFoundError, match="no run 'cccc'; `headgate ps` lists the runs there are"):
         runs.find("cccc")
+    (second / "jobs" / "digits").mkdir(parents=True)
+    with pytest.raises(NotFoundError, match=f"no run 'digits'; that is a job of run {second.name}: name the run"):
+        runs.find("digits")
 
 
 def test_what_a_name_begins_with_counts_before_what_it_contains() -> None:

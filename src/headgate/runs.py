@@ -223,6 +223,10 @@ def find(prefix: str | None = None) -> Path:
         exact or [path for path in every if path.name.startswith(prefix)] or [p for p in every if prefix in p.name]
     )
     if not matches:
+        if NAME_PATTERN.fullmatch(prefix):
+            of = next((path.name for path in reversed(every) if (path / "jobs" / prefix).is_dir()), None)
+            if of is not None:
+                raise NotFoundError(f"no run {prefix!r}; that is a job of run {of}: name the run")
         raise NotFoundError(f"no run {prefix!r}; `headgate ps` lists the runs there are")
     if len(matches) > 1:
         names = [path.name for path in matches[-_NAMED:]]

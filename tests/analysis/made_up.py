@@ -18,12 +18,13 @@ Course = float | Callable[[int], float]
 @dataclass(frozen=True, kw_only=True)
 class MadeUp:
     """A job of one task, and of a server where `server_node` names a node for it. The task reports `steps` a second
-    from its first second on, in each that it `tells` of."""
+    from its first second on, in each that it `tells` of; as steps, or as another `counter`."""
 
     ran: Course
     waited: Course = 0.0
     steps: Course = 10.0
     tells: Callable[[int], bool] = lambda t: True
+    counter: str = "step"
     start: int = 0
     end: int = 40
     ready: Course | None = None
@@ -109,7 +110,7 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
         recorder.add("usage", t=float(t), target=task, **(usual | others))
         done += _at(job.steps, t)
         if done > 0.0 and job.tells(t):
-            recorder.add("progress", t=float(t), task=task, step=done, loss=1.0, count=1)
+            recorder.add("progress", t=float(t), task=task, loss=1.0, count=1, **{job.counter: done})
         for span, seconds in job.spans.items():
             workers = job.loader_workers if span == "input" else None
             recorder.add(

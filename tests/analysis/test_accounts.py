@@ -245,6 +245,17 @@ def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
     assert [lack.partition(" ")[0] for lack in found.lacks] == ["steps"]
 
 
+def test_a_script_that_tells_only_epochs_is_followed_by_these(tmp_path: Path) -> None:
+    accounts = []
+    for counter in ("step", "epoch"):
+        late = MadeUp(ran=0.5, waited=0.5, steps=lambda t: 2.0 if t > 10 else 0.0, counter=counter)
+        path = tmp_path / f"{counter}.sqlite"
+        accounts.append(account(recording(path, {"a": late, "b": MadeUp(ran=1.0, end=20)}, cores=1.5), "a"))
+    by_steps, by_epochs = accounts
+    assert by_epochs == by_steps
+    assert not by_epochs.lacks and by_epochs.more.figures and by_epochs.parts["starting"].seconds > 0.0
+
+
 def test_a_loss_that_was_proved_takes_the_place_of_what_was_counted_and_the_parts_still_add_up(tmp_path: Path) -> None:
     jobs = {"a": MadeUp(ran=0.5, waited=0.5), "b": MadeUp(ran=0.5, waited=0.5)}
     run = recording(tmp_path / "run.sqlite", jobs, cores=1.0)

@@ -75,6 +75,21 @@ def test_what_a_job_waited_for_is_told(tmp_path: Path) -> None:
     assert verdict(found).why == f"a waited to start for 30 s (75% of its time), {reason}."
 
 
+@pytest.mark.parametrize("spec", [{"after": "b"}, {"at": 60.0}])
+def test_what_its_user_asked_it_to_wait_for_held_no_job_back(tmp_path: Path, spec: Mapping[str, Any]) -> None:
+    """Its run was stopped before it began, or it began at last."""
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30), "b": MadeUp(ran=1.0, end=30)})
+    late = replace(run.jobs[0], spec={**run.jobs[0].spec, **spec})
+    never = replace(late, phases=(Phase("waiting", 0.0, 40.0, 0, "for b to finish"),), tasks=())
+    for job, why in (
+        (never, "a waited for its start, as its `at:` or `after:` says, and did not begin."),
+        (late, None),
+    ):
+        found = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])
+        assert (found.name, found.next) == ("healthy", "")
+        assert found.why == (why or "a spent its 10 s on its own work.")
+
+
 @pytest.mark.parametrize("evidence", get_args(Evidence))
 @pytest.mark.parametrize("resource", ["cores", "memory", "disk", "network", "gpu"])
 def test_nobody_is_blamed_for_what_may_be_nothing(tmp_path: Path, resource: Resource, evidence: Evidence) -> None:

@@ -93,6 +93,10 @@ def test_a_mistyped_option_is_known(place: User) -> None:
         (("train.py",), "To run it: headgate run train.py"),
         (("run", "trian.py"), "found no file 'trian.py'; did you mean train.py?"),
         (("run", "pkg/trian.py"), "found no file 'pkg/trian.py'; did you mean pkg/train.py?"),
+        (
+            ("run", "pkg/nothere.py"),
+            "found no file 'pkg/nothere.py'; expected a script, a job file (.yaml) or a command on the PATH",
+        ),
         (("run", "pkg.train"), "to run it as a module: headgate run -m pkg.train"),
         (("run", "pkg/"), "to run it as a module: headgate run -m pkg"),
         (("run", "/"), "expected a script, a job file (.yaml) or a command on the PATH"),

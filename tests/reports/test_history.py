@@ -36,9 +36,10 @@ def before(run: Recording, cores: float | None = None) -> AloneRate | None:
     return EarlierRuns(run).alone(run.jobs[0], cores)
 
 
-def test_earlier_runs_alone_tell_how_fast_it_was(home: Path) -> None:
-    record(home, 1, {"a": MadeUp(ran=1.0, steps=10.0)})
-    one = before(record(home, 2, {"a": MadeUp(ran=1.0, steps=11.0)}))
+@pytest.mark.parametrize("counter", ["step", "epoch"])
+def test_earlier_runs_alone_tell_how_fast_it_was(home: Path, counter: str) -> None:
+    record(home, 1, {"a": MadeUp(ran=1.0, steps=10.0, counter=counter)})
+    one = before(record(home, 2, {"a": MadeUp(ran=1.0, steps=11.0, counter=counter)}))
     assert one is not None
     assert (one.runs, one.nodes) == (1, 1)
     assert one.steps_per_second == pytest.approx(10.0, rel=0.02)

@@ -208,7 +208,8 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
     waited_for = first + _let_by(job, others) if first.startswith("for ") else ""
     if not ran or not job.tasks:
         only = {**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)}
-        return Account(job=job.name, elapsed=elapsed, parts=only, waited_for=waited_for)
+        asked = _asked_to_wait(job, elapsed)
+        return Account(job=job.name, elapsed=elapsed, parts=only, waited_for=waited_for, asked_to_wait=asked)
     waiting = max(ran[0][0] - job.submitted, 0.0)
     between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
     starts = [start if _goes_on(job, start, grid) else _under_way(job, start, end) for start, end in ran]
@@ -290,7 +291,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         goal=f"{flat.loss:.4g}" if flat is not None and rule.get("metric", "loss") == "loss" else "...",
         provable=not job.spec.get("prove") and any(other.spec.get("pausable", True) for other in others),
         after={each.name: str(wanted) for each in (job, *others) if (wanted := each.spec.get("after"))},
-        asked_to_wait=waiting if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waiting),
+        asked_to_wait=_asked_to_wait(job, waiting),
         waited_for=waited_for,
         more=more,
         disk_unsure=float(np.sum(outside.unsure * stepping)),
@@ -318,6 +319,11 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         may_have_lost=may_have_lost,
         failure=_failure(job),
     )
+
+
+def _asked_to_wait(job: RecordedJob, waited: float) -> float:
+    """Of the seconds that it waited for its start, those that its user asked for."""
+    return waited if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waited)
 
 
 def _outside(job: RecordedJob, grid: Grid, own: Array, stepping: Array) -> Outside:

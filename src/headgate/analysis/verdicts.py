@@ -164,7 +164,10 @@ def _of_its_time(account: Account) -> Verdict:
     if (doubtful := _doubtful(account)) is not None:
         return Verdict("not-known", _doubt(doubtful, account), _alone(account), 0.0, doubtful.lost.high)
     lost = sum(cause.cost.seconds for cause in _causes(account))
-    why = f"{account.job} spent its {say_seconds(elapsed)} on its own work"
+    if account.asked_to_wait >= elapsed > 0.0:
+        why = f"{account.job} waited for its start, as its `at:` or `after:` says, and did not begin."
+        return Verdict("healthy", why, "", 0.0, 0.0)
+    why = f"{account.job} spent its {say_seconds(elapsed - account.asked_to_wait)} on its own work"
     why += f"; {say_seconds(lost)} went elsewhere." if lost >= _LEAST_SECONDS else "."
     return Verdict("healthy", why, "", 0.0, lost)
 

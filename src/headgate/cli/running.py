@@ -221,8 +221,8 @@ def _meant(target: str) -> str:
         return f"to run it as a module: headgate run -m {module}"
     folder = Path(target).parent
     try:
-        files = [str(file) for file in folder.iterdir() if file.suffix in (".py", ".yaml", ".yml")]
+        names = [file.name for file in folder.iterdir() if file.suffix in (".py", ".yaml", ".yml")]
     except (OSError, ValueError):
         return ""
-    close = difflib.get_close_matches(str(Path(target)), files, n=1)
-    return f"did you mean {close[0]}?" if close else ""
+    close = difflib.get_close_matches(Path(target).name, names, n=1)  # a folder that both are in makes nothing alike
+    return f"did you mean {folder / close[0]}?" if close else ""

@@ -128,9 +128,13 @@ def _rate(reader: RunReader, row: Mapping[str, Any], nodes: Mapping[str, Any]) -
     first = TaskOfRun.of(row["name"], FIRST_WORKER)
     tasks = {task["id"]: task["node"] for task in reader.rows("tasks", "job = ?", [row["name"]])}
     began = reader.tuples("SELECT started FROM tasks WHERE id = ?", (first,))
-    sql = "SELECT t, step FROM progress WHERE task = ? AND step IS NOT NULL AND t >= ? ORDER BY t DESC, rowid DESC"
-    reports = reader.tuples(f"{sql} LIMIT {_MOST_REPORTS}", (first, (began[0][0] or 0.0) if began else 0.0))[::-1]
-    table = np.array(reports, dtype=float).reshape(-1, 2)
+    since = (began[0][0] or 0.0) if began else 0.0
+    table = np.empty((0, 2))
+    for counter, told in (("step", "step IS NOT NULL"), ("epoch", "epoch IS NOT NULL AND loss IS NOT NULL")):
+        if not len(table):  # a script that tells no steps is followed by its epochs
+            sql = f"SELECT t, {counter} FROM progress WHERE task = ? AND {told} AND t >= ? ORDER BY t DESC, rowid DESC"
+            reports = reader.tuples(f"{sql} LIMIT {_MOST_REPORTS}", (first, since))[::-1]
+            table = np.array(reports, dtype=float).reshape(-1, 2)
     table = table[table[:, 0] >= (table[0, 0] if len(table) else 0.0) + _SETTLE_SECONDS]
     if len(table) < 3 or table[-1, 0] - table[0, 0] < _LEAST_SECONDS or table[-1, 1] - table[0, 1] < _LEAST_STEPS:
         return None
