@@ -39,8 +39,16 @@ def test_jobs_that_would_gain_nothing_from_an_order_are_told_to_stay_side_by_sid
     assert one_after_the_other("a", ["b"], side_by_side, {}).startswith("Run b afterwards: ")
 
 
-def test_of_jobs_that_still_run_nothing_is_told_that_is_not_known() -> None:
-    running = {**MUTUAL, "short": Turn(1.0, 5.0, False)}
-    assert one_after_the_other("short", ["long"], running, {}) == (
-        "Run short after long: in a job file, give it `after: long`."
-    )
+def test_of_jobs_that_go_on_it_is_not_known_which_is_shorter() -> None:
+    """One that was held back so far looks short."""
+    going_on = {name: Turn(1.0, 5.0, False, goes_on=True) for name in ("b", "c")}
+    one, both = {**MUTUAL, "b": going_on["b"]}, {**MUTUAL, **going_on}
+    assert one_after_the_other("b", ["long"], one, {}) == "Run b after long: in a job file, give it `after: long`."
+    assert one_after_the_other("b", ["c"], both, {}).startswith("Once these jobs have ended, ")
+    assert one_after_the_other("short", ["c", "b"], both, {}).startswith("Once these jobs have ended, ")
+
+
+def test_jobs_that_were_stopped_are_told_an_order_without_what_it_would_bring() -> None:
+    stopped = {name: Turn(seconds, 20.0, False) for name, seconds in (("a", 10.0), ("b", 12.0), ("c", 11.0))}
+    told = one_after_the_other("b", ["a", "c"], stopped, {})
+    assert told.startswith("Run them one after the other: a, c, b.") and "instead of" not in told

@@ -182,14 +182,14 @@ def accounts(
     edges = np.linspace(since, max(seconds, since + 1e-3), min(max(math.ceil(seconds - since), 1), most) + 1)
     grid = Grid(jobs, {node.name: node for node in nodes}, edges)
     found = [_account(job, [other for other in jobs if other is not job], grid, seconds) for job in jobs]
-    turns = {each.job: _turn(each, job.state == "done") for each, job in zip(found, jobs, strict=True)}
+    turns = {each.job: _turn(each, job) for each, job in zip(found, jobs, strict=True)}
     return tuple(replace(each, turns=turns) for each in found)
 
 
-def _turn(account: Account, ended: bool) -> Turn:
+def _turn(account: Account, job: RecordedJob) -> Turn:
     by_others: Sequence[Part] = ("waiting", "neighbours", "hypervisor")
     alone = account.elapsed - sum(account.parts[part].seconds for part in by_others)
-    return Turn(max(alone, 0.0), account.elapsed, ended)
+    return Turn(max(alone, 0.0), account.elapsed, job.state == "done", job.ended is None)
 
 
 def _let_by(job: RecordedJob, others: Sequence[RecordedJob]) -> str:

@@ -19,18 +19,21 @@ class Turn(NamedTuple):
     Args:
         alone: Seconds that it needs, or has needed so far, without what others cost it.
         elapsed: Seconds that it took, or has taken so far.
-        ended: Whether that is all: it ended well.
+        done: Whether that is all.
+        goes_on: Whether it still waits or runs.
     """
 
     alone: float
     elapsed: float
-    ended: bool
+    done: bool
+    goes_on: bool = False
 
 
 def one_after_the_other(
     victim: str, culprits: Sequence[str], turns: Mapping[str, Turn], after: Mapping[str, str]
 ) -> str:
-    """What to do about neighbours, with what it would bring each job where all of them have ended.
+    """What to do about neighbours, with what it would bring each job where all of them are done. Of jobs that go on, it
+    is not known which is the shorter one.
 
     The shortest goes first whoever is the victim, so that the verdicts of two jobs never contradict each other.
 
@@ -39,10 +42,14 @@ def one_after_the_other(
         after: What a job has in `after:`.
     """
     last = Turn(0.0, 0.0, False)
-    order = sorted((victim, *culprits), key=lambda job: (not turns.get(job, last).ended, turns.get(job, last).alone))
+    order = sorted((victim, *culprits), key=lambda job: (not turns.get(job, last).done, turns.get(job, last).alone))
     known = [turns.get(job, last) for job in order]
+    if sum(not turn.done for turn in known) > 1 and any(turn.goes_on for turn in known):
+        return (
+            "Once these jobs have ended, `headgate explain` says what it would bring to run them one after the other."
+        )
     brings, gain = "", 1.0
-    if all(turn.ended for turn in known):
+    if all(turn.done for turn in known):
         ends = list(accumulate(turn.alone for turn in known))
         gain = 1.0 - mean(ends) / max(mean(turn.elapsed for turn in known), 1e-9)
         each = [
@@ -58,7 +65,8 @@ def one_after_the_other(
     if len(later) > 1:
         names = ", ".join(order)
         chain = "In a job file, give each `after:` with the name of the one before it."
-        return f"Run them one after the other, the shortest first: {names}. {chain}{then}"
+        shortest = ", the shortest first" if brings else ""
+        return f"Run them one after the other{shortest}: {names}. {chain}{then}"
     [second] = later
     instead = f", in place of `after: {after[second]}`" if second in after else ""
     shorter = ", which is shorter" if brings else ""
