@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from headgate.errors import HeadgateError, NotFoundError, UsageError
 
 _MOST = 3000
 """Readings of each task that tell as much of a day as all of them."""
+_PAUSES_TOLD = 20
+"""Lines of a proof's progress: it may need a thousand pauses."""
 
 
 def _part(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -98,10 +101,11 @@ def _prove(run: str | None, job: str | None, neighbour: str | None, most: float 
     with chosen.connect() as hub:
         hub.ask("prove", run=chosen.run, jobs=names, neighbours=neighbours, most=MOST_PART if most is None else most)
         message: dict[str, Any] = {}
+        shown: dict[tuple[str, str], int] = {}
         try:
             while message.get("type") != "proved":
                 message = hub.receive() or {}
-                if "text" in message:
+                if "text" in message and _is_news(message, shown):
                     click.echo(message["text"], err=as_json)
         except KeyboardInterrupt:
             click.echo("the proof was ended; no job is held any more", err=True)
@@ -112,6 +116,17 @@ def _prove(run: str | None, job: str | None, neighbour: str | None, most: float 
         click.echo(text, err=as_json)
     if not message["proofs"]:
         raise HeadgateError("nothing was proved")
+
+
+def _is_news(message: Mapping[str, Any], shown: dict[tuple[str, str], int]) -> bool:
+    """Whether a message is worth a line: of the pauses of a pair the first, and about `_PAUSES_TOLD` in all."""
+    if "pauses" not in message:
+        return True
+    pair, part = (message["culprit"], message["victim"]), message["pauses"] * _PAUSES_TOLD // message["needed"]
+    if shown.get(pair) == part:
+        return False
+    shown[pair] = part
+    return True
 
 
 def _meant(run: str | None, job: str | None) -> tuple[Path, str | None]:

@@ -301,7 +301,7 @@ class ProofUnderWay:
         if seconds is None:
             return (
                 f"nothing can be proved of {victim}: it reports a step every {say_seconds(max(usual))}, and a pause "
-                f"of {most:g} s is too short to change that"
+                f"of {most:g} s is too short to change that; let it print a line for each step"
             )
         self._seconds = seconds
         return proving.noise(times, counts, seconds)
