@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.analysis.made_up import MadeUp, recording
 
 from headgate.analysis.accounts import PARTS, Part
-from headgate.analysis.losing import exact
+from headgate.analysis.losing import NONE, exact
 from headgate.cli.explain import command
 from headgate.errors import NotFoundError
 from headgate.reports import explained, html, sections
@@ -121,3 +121,19 @@ def test_what_more_would_buy_is_told_in_the_terminal_in_json_and_on_the_page(hom
     assert plain["replay_error"] is None and set(plain["more_lacks"]) == {"loader"}
     page = html.page(read(folder / "run.sqlite"))
     assert 'data-job="a" data-resource="loader"' in page
+
+
+def test_of_headlines_that_advise_the_same_the_first_says_it_and_a_job_that_did_not_begin_has_none(
+    tmp_path: Path,
+) -> None:
+    third = MadeUp(ran=0.5, waited=1.0)
+    run = recording(tmp_path / "run.sqlite", dict.fromkeys("abc", third), cores=1.5)
+    found = explained.explained(run)
+    never = replace(found[0], job="d", parts={**found[0].parts, **dict.fromkeys(found[0].parts, NONE)})
+    lines = explained.headlines([*found, replace(never, losses=(), asked_to_wait=never.elapsed)])
+    assert len(lines) == 3
+    assert ["Next: Run them one after the other, the shortest first: " in line for line in lines] == [
+        True,
+        False,
+        False,
+    ]

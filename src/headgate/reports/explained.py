@@ -92,8 +92,10 @@ def headline(account: Account) -> list[Text]:
 
 def headlines(found: Sequence[Account]) -> list[str]:
     """Why each job was held back and what to do next, in a line each. The largest loss comes first; of very many jobs
-    only the first are listed. Then come the healthy jobs and those not known. Very short jobs are left out."""
-    told = [(account.job, verdict(account)) for account in found if account.elapsed >= _SHORT_SECONDS]
+    only the first are listed. Then come the healthy jobs and those not known. Very short jobs are left out, and
+    those that did not begin. What several are told to do next stands with the first of them."""
+    long = [account for account in found if account.elapsed - account.asked_to_wait >= _SHORT_SECONDS]
+    told = [(account.job, verdict(account)) for account in long]
     held = sorted((why for _, why in told if why.name not in ("healthy", "not-known")), key=lambda why: -why.high)
     lines, said = [], set()
     for why in held[:_MOST_LINES]:
