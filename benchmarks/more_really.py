@@ -4,7 +4,7 @@
 
 A job is run, explain is asked what more of something would buy, then the job has it and is run again. Cores are those
 of its own limit; NICs, disks and servers are those of the nodes of a lab. Needs root and a machine of two cores that
-does nothing else; all rows take about ten minutes.
+does nothing else; all rows take about a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -191,7 +191,9 @@ def main() -> None:
     made.add_argument("--seconds", type=float, default=10.0, help="of a run that has no number of steps (default: 10)")
     options = made.parse_args()
     _frame.heading(options.repetitions, "torch")
-    print(f"{'what':24}{'resource':10}{'times':>6}{'really':>9}{'told':>9}   {'band':16}{'error':>7}{'replay':>8}")
+    print(
+        f"{'what':24}{'resource':13}{'times':>6}{'really':>9}{'told':>9}   {'band':16}{'error':>7}{'replay':>8}  verdict before"
+    )
     rows: list[dict[str, Any]] = []
     runs: dict[str, tuple[float, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as place, _frame.leaving():
@@ -221,15 +223,20 @@ def _row(name: str, change: Change, really: float, told: dict[str, Any]) -> dict
     """Print a line of the table."""
     found = told["more"].get(change.resource, {}).get(change.times)
     row: dict[str, Any] = {"what": name, "resource": change.resource, "times": change.times, "really": really}
-    row |= {"told": None, "more": told["more"], "replay_error": told["replay_error"]}
-    start = f"{name:24}{change.resource:10}{change.times:>6}{really:>9.2f}"
+    row |= {
+        "verdict": told["verdict"]["name"],
+        "told": None,
+        "more": told["more"],
+        "replay_error": told["replay_error"],
+    }
+    start = f"{name:24}{change.resource:13}{change.times:>6}{really:>9.2f}"
     if found is None:
         print(f"{start}   no figure: {told['more_lacks'].get(change.resource)}", flush=True)
         return row
     error, off = found["speedup"] / really - 1.0, told["replay_error"]
     band = f"{found['low']:.2f} to {found['high']:.2f}"
     replayed = f"{off:>8.1%}" if off is not None else f"{'–':>8}"
-    print(f"{start}{found['speedup']:>9.2f}   {band:16}{error:>7.0%}{replayed}", flush=True)
+    print(f"{start}{found['speedup']:>9.2f}   {band:16}{error:>7.0%}{replayed}  {row['verdict']}", flush=True)
     return {**row, "told": found["speedup"], "low": found["low"], "high": found["high"], "error": error}
 
 
