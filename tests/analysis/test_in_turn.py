@@ -11,6 +11,13 @@ from headgate.analysis.in_turn import Turn, one_after_the_other
 MUTUAL = {"short": Turn(10.0, 38.0, True), "middle": Turn(20.0, 55.0, True), "long": Turn(30.0, 60.0, True)}
 
 
+@pytest.mark.parametrize("order", list(permutations("abc")))
+def test_jobs_that_need_as_long_as_each_other_have_one_order_too(order: tuple[str, ...]) -> None:
+    alike = dict.fromkeys("abc", Turn(10.0, 30.0, True))
+    victim, *culprits = order
+    assert "the shortest first: a, b, c." in one_after_the_other(victim, culprits, alike, {})
+
+
 @pytest.mark.parametrize("order", list(permutations(MUTUAL)))
 def test_whoever_is_the_victim_all_are_told_the_same_order(order: tuple[str, ...]) -> None:
     victim, *culprits = order

@@ -42,7 +42,9 @@ def one_after_the_other(
         after: What a job has in `after:`.
     """
     last = Turn(0.0, 0.0, False)
-    order = sorted((victim, *culprits), key=lambda job: (not turns.get(job, last).done, turns.get(job, last).alone))
+    order = sorted(
+        (victim, *culprits), key=lambda job: (not turns.get(job, last).done, turns.get(job, last).alone, job)
+    )
     known = [turns.get(job, last) for job in order]
     if sum(not turn.done for turn in known) > 1 and any(turn.goes_on for turn in known):
         return (
