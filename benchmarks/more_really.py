@@ -191,9 +191,8 @@ def main() -> None:
     made.add_argument("--seconds", type=float, default=10.0, help="of a run that has no number of steps (default: 10)")
     options = made.parse_args()
     _frame.heading(options.repetitions, "torch")
-    print(
-        f"{'what':24}{'resource':13}{'times':>6}{'really':>9}{'told':>9}   {'band':16}{'error':>7}{'replay':>8}  verdict before"
-    )
+    heads = f"{'what':24}{'resource':13}{'times':>6}{'really':>9}{'told':>9}   {'band':16}{'error':>7}{'replay':>8}"
+    print(f"{heads}  verdict before")
     rows: list[dict[str, Any]] = []
     runs: dict[str, tuple[float, dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as place, _frame.leaving():
