@@ -27,7 +27,7 @@ from headgate.isolation.container.isolation import OWNER
 from headgate.isolation.vm.containers import VmContainerIsolation
 from headgate.isolation.vm.isolation import PREFIX
 from headgate.isolation.vm.machines import EMULATION
-from headgate.jobs import Job
+from headgate.jobs import Job, Mount
 from headgate.shares import Share
 from headgate.testing.isolation import MIB, RUN, Running
 from headgate.testing.wait import until
@@ -101,6 +101,7 @@ def test_it_sees_an_image_its_own_processes_and_folders_and_no_other_files(
     (tmp_path / "data" / "text").write_text("told\n")
     looks = """
         cat ../data/text; echo here > made; echo lost > /of-image || exit 2; echo > ../data/made || echo refused
+        echo > /read/made || echo refused too; echo > /a/written/made && echo written
         echo sees $GIVEN $(ls /of-image) $(ls -d /usr/share /root 2> unseen)
         echo processes $(ls /proc | while read name; do case $name in *[!0-9]*) ;; *) echo $name;; esac; done)
         echo number $$ in $(cat /proc/self/cgroup)
@@ -110,13 +111,15 @@ def test_it_sees_an_image_its_own_processes_and_folders_and_no_other_files(
     begun = images / f"{Daemon(os.environ['DOCKER_HOST']).image_id(image).removeprefix('sha256:')}.part"
     begun.mkdir(parents=True)
     (begun / "half").write_text("of one who was killed meanwhile")
-    task = run(launch(looks, work, image=image, reads=(str(tmp_path / "data"),)))
+    data = str(tmp_path / "data")
+    both = (Mount(data, "/a/written", writable=True), Mount(data, "/read"))
+    task = run(launch(looks, work, image=image, reads=(data,), mounts=both))
     assert task.said("sees") == "by-image /of-image"
     processes = sorted(map(int, task.said("processes").split()))
     assert processes[:2] == [1, 2] and len(processes) <= 5, "it sees processes of the guest"
     assert task.said("number") == "2 in 0::/"
     assert task.ended().code == 7
-    assert {"told", "refused"} <= set(task.text.splitlines())
+    assert {"told", "refused", "refused too", "written"} <= set(task.text.splitlines())
     assert (work / "made").read_text() == "here\n"
     [root] = (path for path in images.iterdir() if path.is_dir())
     assert not (root / "half").exists()

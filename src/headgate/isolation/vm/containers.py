@@ -1,11 +1,12 @@
 """The isolation `vm+container`: a task in a container inside of a guest of its own.
 
-The container is what Docker Engine would make of it if the guest were its machine: `docker.json` has what Docker 28
+The container is what Docker Engine would make of it if the guest were its machine: `docker.json` has what Docker 20.10
 asks of runc by itself. No daemon runs in the guest. The one of this machine is asked for the files of an image, once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -46,7 +47,10 @@ class VmContainerIsolation(VmIsolation):
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
         *lines, cd, run = super().describe(replace(launch, mounts=()), share)
-        mounts = _binds(launch, self.program(launch))
+        program = None
+        with contextlib.suppress(IsolationError):  # which `start` will say
+            program = self.program(launch)
+        mounts = _binds(launch, program)
         return [
             *lines,
             f"runc run, image {launch.image}, as {os.geteuid()}:{os.getegid()}, in the network of the guest",
@@ -128,7 +132,8 @@ def _config(launch: Launch, program: str | None, mounts: Sequence[Mount], share:
 def _shown(launch: Launch, program: str | None, mounts: Iterable[Mount], needed: Iterable[str]) -> list[File]:
     """What the guest sees in a way of its own, so that its container can see it."""
     found = {target: (source, target, may) for source, target, may in files_of(replace(launch, mounts=()), program)}
-    shown = dict.fromkeys(needed, False) | {mount.source: mount.writable for mount in mounts}
+    shown = dict.fromkeys([*needed, *(mount.source for mount in mounts)], False)
+    shown |= {mount.source: True for mount in mounts if mount.writable}  # the same may be mounted in both ways
     for path, writable in shown.items():
         fresh = path.startswith(tuple(f"{each}/" for each in FRESH)) or path in FRESH
         if writable or (fresh and path not in found):
