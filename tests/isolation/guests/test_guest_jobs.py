@@ -104,6 +104,14 @@ def test_a_job_in_a_guest_reports_and_is_stopped_with_a_checkpoint(team: Team, t
     assert '"memory_peak_bytes": null' not in task["exit"]
 
 
+def test_a_mount_at_a_path_that_is_not_there_is_refused_at_once(team: Team, tmp_path: Path) -> None:
+    team.user.write("train.py", "import os; print(os.listdir('/tmp/seen'))\n")
+    team.user.types("run", "train.py", *VM, "--name", "a", "--mount", f"{tmp_path}:/tmp/seen")
+    team.user.types("run", "train.py", *VM, "--name", "b", "--mount", f"{tmp_path}:/of/mine", code=1)
+    reason = team.user.sees_job("b", lambda job: job["state"] == "failed")["reason"]
+    assert "`mounts`: a guest sees this machine's files, and there is no /of/mine; name a folder" in reason
+
+
 def test_a_guest_ends_with_a_killed_hub(team: Team, tmp_path: Path) -> None:
     team.starts(*VM, wait_for=("worker-0",))
     assert guests(tmp_path)

@@ -171,6 +171,10 @@ class VmIsolation(ProcessIsolation):
         Raises:
             IsolationError: Something of it is not on this machine.
         """
+        for path in (mount.target for mount in launch.mounts):
+            if not os.path.exists(path) and not path.startswith(tuple(f"{each}/" for each in FRESH)):
+                cure = f"name a folder that this machine has, one below {FRESH[0]}, or `isolation: vm+container`"
+                raise IsolationError(f"`mounts`: a guest sees this machine's files, and there is no {path}; {cure}")
         return Content(list(files_of(launch, program)))
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
