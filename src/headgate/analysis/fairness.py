@@ -170,7 +170,8 @@ def _job(
         return _lacking(nothing, "at least three reports of its steps")
     known = sliced or alone
     if known is None:
-        return _lacking(nothing, "an earlier run alone on this machine: run the job once by itself")
+        by_itself = "run the job once by itself, while programs outside Headgate use less than a tenth of the cores"
+        return _lacking(nothing, f"an earlier run alone on this machine: {by_itself}")
     # A slice is what m/n machines have; of a run alone that much of its rate is due, and never more than all of it.
     part = 1.0 if sliced else float(np.average(np.minimum(per_job / known.nodes, 1.0), weights=inside))
     _, steps = stepped
