@@ -16,7 +16,7 @@ from headgate.analysis.jobs import RecordedJob, figures
 from headgate.analysis.losing import TimeEstimate, exact
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
-from headgate.reports.words import MISSING, listed, say_moment
+from headgate.reports.words import MISSING, listed, say, say_moment
 
 _OF_THE_RUN = {
     "headgate": "Headgate",
@@ -147,10 +147,15 @@ def _time(job: ComparedJob) -> Table:
         if max(shift.first.seconds, shift.second.seconds) < 0.05:
             continue
         band = "" if shift.low == shift.high else f"{shift.low:+.1f} s to {shift.high:+.1f} s"
-        cells = (say_moment(shift.first.seconds), say_moment(shift.second.seconds), f"{shift.difference:+.1f} s", band)
+        cells = (
+            say_moment(shift.first.seconds),
+            say_moment(shift.second.seconds),
+            f"{shift.difference:+.1f} s",
+            band,
+        )
         table.add_row(f"  {shift.part}", *cells, "beyond the noise" if shift.beyond_noise else "")
     if None not in job.steps_per_second:
-        rates = [f"{rate:.3g}/s" for rate in job.steps_per_second if rate is not None]
+        rates = [f"{say(rate)}/s" for rate in job.steps_per_second if rate is not None]
         table.add_row("  steps", *rates, "", "", "")
     return table
 
