@@ -92,7 +92,6 @@ def test_large_rates_and_hardly_any_difference_are_told_as_people_write_them(hom
     made(home, "20260314-0900-aaaa", {"a": MadeUp(ran=1.0, steps=1520.0)})
     made(home, "20260315-0900-bbbb", {"a": MadeUp(ran=1.0, steps=1520.0)})
     with sqlite3.connect(home / "runs" / "20260314-0900-aaaa" / "run.sqlite") as db:
-        db.execute("UPDATE jobs SET submitted = submitted - 0.04")
-        db.execute("UPDATE jobs SET started = started + 0.04")
+        db.execute("UPDATE jobs SET ended = ended + 0.04")
     said = CliRunner().invoke(command, ["aaaa", "bbbb"], catch_exceptions=False).stdout
     assert "1,520/s" in said and "+0.0 s" in said and "-0.0 s" not in said

@@ -150,7 +150,7 @@ def _time(job: ComparedJob) -> Table:
         cells = (
             say_moment(shift.first.seconds),
             say_moment(shift.second.seconds),
-            f"{shift.difference:+.1f} s",
+            f"{round(shift.difference, 1) + 0.0:+.1f} s",  # no minus before 0.0
             band,
         )
         table.add_row(f"  {shift.part}", *cells, "beyond the noise" if shift.beyond_noise else "")
