@@ -14,6 +14,7 @@ from tests.analysis.made_up import MadeUp, recording
 
 from headgate.analysis.accounts import PARTS, Part
 from headgate.analysis.losing import NONE, exact
+from headgate.analysis.more import Speedup
 from headgate.cli.explain import command
 from headgate.errors import NotFoundError
 from headgate.reports import explained, html, sections
@@ -121,6 +122,14 @@ def test_what_more_would_buy_is_told_in_the_terminal_in_json_and_on_the_page(hom
     assert plain["replay_error"] is None and set(plain["more_lacks"]) == {"loader"}
     page = html.page(read(folder / "run.sqlite"))
     assert 'data-job="a" data-resource="loader"' in page
+
+
+@pytest.mark.parametrize(
+    ("speedup", "said"),
+    [(Speedup(1.9, 1.5, 2.3), "1.90 (1.50 to 2.30)"), (Speedup(100.0, 28.0, 100.0), "over 10"), (None, "–")],
+)
+def test_a_speedup_beyond_all_that_a_replay_can_tell_has_no_digits(speedup: Speedup | None, said: str) -> None:
+    assert explained.say_speedup(speedup) == said
 
 
 def test_of_headlines_that_advise_the_same_the_first_says_it_and_a_job_that_did_not_begin_has_none(

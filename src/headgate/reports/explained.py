@@ -18,6 +18,7 @@ from headgate.reports.words import MISSING, counted, listed, say_moment
 from headgate.units import say_seconds
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
+_MOST_SAID = 10
 _MOST_LINES = 6
 _SHORT_SECONDS = 5.0
 _CULPRITS: Mapping[tuple[str, Resource], str] = {
@@ -137,9 +138,11 @@ def _bought(more: More) -> Table:
 
 
 def say_speedup(found: Speedup | None) -> str:
-    """`1.90 (1.50 to 2.30)`."""
+    """`1.90 (1.50 to 2.30)`; of more than `_MOST_SAID` times no digits, which would only be those of the replay."""
     if found is None:
         return MISSING
+    if found.speedup > _MOST_SAID:
+        return f"over {_MOST_SAID}"
     return f"{found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
