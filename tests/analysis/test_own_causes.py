@@ -122,6 +122,8 @@ def several(
     sent: Mapping[str, float] = {},
     own: Mapping[str, float] = {},
     waited: Mapping[str, float] = {},
+    ready: float | None = None,
+    sampled: bool = True,
     **known: Any,
 ) -> Account:
     """The account of a job with a worker on each of these nodes, and servers on others.
@@ -131,6 +133,8 @@ def several(
         sent: By node, bytes a second of a NIC of 100.
         own: The same of the job's own task there alone.
         waited: By node, threads of the task that waited for a core.
+        ready: Part of the time in which each task was; None: as a task that computes.
+        sampled: Whether steps were.
     """
     run = recorded(path, MadeUp(ran=0.5, spans=STEP))
     job, (only,) = run.jobs[0], run.jobs[0].tasks
@@ -142,7 +146,8 @@ def several(
     def task(role: str, index: int, node: str, spans: Mapping[str, float] | None) -> RecordedTask:
         usage = {**only.usage, "cpu_waiting": over(waited.get(node, 0.0))}
         usage |= {"tcp_in": over(own[node])} if node in own else {}
-        divided = division(**spans) if spans is not None else None
+        usage |= {"cpu_ready": over(ready), "main_ready": over(ready)} if ready is not None else {}
+        divided = division(**spans) if spans is not None and sampled else None
         return replace(only, id=TaskOfRun(f"a/{role}-{index}"), node=node, usage=usage, division=divided)
 
     tasks = [task("worker", index, node, spans) for index, (node, spans) in enumerate(workers.items())]
@@ -161,10 +166,11 @@ def several(
         **{name: sum(each[name] for each in workers.values()) / len(workers) for name in next(iter(workers.values()))}
     )
     plan = {"strategy": "ps" if servers else "allreduce", "synchronous": True}
-    made: RecordedJob = replace(job, tasks=tuple(tasks), division=whole, plan=plan, **known)
+    made: RecordedJob = replace(job, tasks=tuple(tasks), division=whole if sampled else None, plan=plan, **known)
     return account(replace(run, jobs=(made,), nodes=nodes))
 
 
+SCRIPT = {"script": "train.py"}
 QUICK = {"forward": 0.02, "backward": 0.02, "push": 0.06}
 
 
@@ -219,6 +225,43 @@ def test_only_the_job_s_own_traffic_on_the_nic_of_a_server_asks_for_another(
 def test_a_network_that_is_as_full_at_the_workers_is_no_servers_fault(tmp_path: Path) -> None:
     sent = {"s": 90.0, "x": 85.0, "y": 85.0}
     assert told(several(tmp_path, {"x": QUICK, "y": QUICK}, servers=("s",), sent=sent)).name != "servers"
+
+
+LITTLE = {"forward": 0.01, "backward": 0.01, "push": 0.08}
+
+
+@pytest.mark.parametrize(
+    ("sent", "servers", "name"),
+    [
+        ({"s": 90.0, "x": 45.0, "y": 45.0}, ("s",), "servers"),
+        ({"x": 85.0, "y": 85.0}, (), "network"),
+        ({"x": 1.0, "y": 1.0}, (), "communication"),
+    ],
+)
+def test_workers_that_exchange_for_longer_than_one_would_compute_are_told_that_one_is_faster(
+    tmp_path: Path, sent: Mapping[str, float], servers: tuple[str, ...], name: str
+) -> None:
+    """Whatever they wait for: two workers of 20 ms and 80 ms of exchange have the speed of 40 ms in one."""
+    run = several(tmp_path / "few", {"x": LITTLE, "y": LITTLE}, servers=servers, sent=sent, own=sent, spec=SCRIPT)
+    found = told(run)
+    assert found.name == name
+    first = "One worker waits for no other: `headgate run --strategy single train.py`, with `--cluster` as for the run,"
+    assert found.next.startswith(f"{first} has 2.5 times the speed. Else ")
+    assert "One worker" not in told(several(tmp_path / "much", {"x": QUICK, "y": QUICK, "z": QUICK}, spec=SCRIPT)).next
+    weak = {**SCRIPT, "allow": ["weak"]}  # one worker would train with another batch
+    assert "One worker" not in told(several(tmp_path / "weak", {"x": LITTLE, "y": LITTLE}, spec=weak)).next
+
+
+@pytest.mark.parametrize(("mbytes", "name"), [(70.0, "network"), (0.5, "not-known")])
+def test_what_the_nic_needs_is_no_riddle_in_a_script_without_sampled_steps(
+    tmp_path: Path, mbytes: float, name: str
+) -> None:
+    """As in one for torchrun: its workers idle while their own bytes fill the NIC, or while they move next to none."""
+    sent = {"x": mbytes, "y": mbytes}
+    found = several(tmp_path, {"x": QUICK, "y": QUICK}, sent=sent, own=sent, ready=0.2, sampled=False)
+    assert told(found).name == name
+    if name == "network":
+        assert found.parts["communication"].seconds == pytest.approx(0.7 * 39, rel=0.1)
 
 
 @pytest.mark.parametrize(("touched", "name"), [(0.01, "dense-pulls"), (0.6, "communication"), (None, "communication")])

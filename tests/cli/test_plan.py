@@ -175,7 +175,7 @@ def test_a_change_that_makes_no_sense_is_refused(change: str, message: str) -> N
 
 def test_the_choice_is_saved_for_run(place: Path) -> None:
     text = says("train.py", "--cluster", "cluster.yaml", "--save", "plan.yaml")
-    assert text.endswith("saved: headgate run --plan plan.yaml train.py\n")
+    assert text.endswith("saved: headgate run --plan plan.yaml --cluster cluster.yaml train.py\n")
     plan = planfile.load(str(place / "plan.yaml"))
     assert (plan.strategy, plan.batch_per_worker, plan.worker_nodes) == (
         "allreduce",

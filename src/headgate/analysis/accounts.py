@@ -118,6 +118,7 @@ class Account:
         half_workers: Half of its workers, or the fewest that its plan can have.
         with_half: The command that runs it with these.
         alone: The command that runs it as a single process; empty if there is none.
+        one_worker: That, and how much faster it would be; empty if it would not.
         told_threads: What `OMP_NUM_THREADS` says in its own `env`; empty: nothing.
         priority: Of the job.
         plan_command: The commands that show other plans for it; empty if Headgate cannot plan it.
@@ -160,6 +161,7 @@ class Account:
     half_workers: int = 1
     with_half: str = ""
     alone: str = ""
+    one_worker: str = ""
     told_threads: str = ""
     priority: float = 1.0
     plan_command: str = ""
@@ -310,6 +312,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         half_workers=half,
         with_half=job.with_workers(half),
         alone=job.alone,
+        one_worker=job.one_worker,
         told_threads=job.told_threads,
         priority=float(job.spec.get("priority") or 1.0),
         plan_command=job.plan_command,
@@ -398,8 +401,10 @@ def _own_steps(
     else:
         waits = max(waited_for_others(job, ran) * calm - evaluation, 0.0)
     waits = min(max(waits - blocked, 0.0), left)
-    exposed = sampled * (division.exposed_fraction or 0.0) if division is not None and job.distributed else 0.0
-    exposed = min(max(exposed - network, 0.0), left - waits)
+    exposed = float(np.sum(outside.by_nic * inside))
+    if division is not None:
+        exposed = sampled * (division.exposed_fraction or 0.0) - network if job.distributed else 0.0
+    exposed = min(max(exposed, 0.0), left - waits)
     idle = float(np.sum(np.clip(1.0 - working, 0.0, own) * inside))
     rest = max(left - waits - exposed, 0.0)
     unexplained = min(max(idle - waits - exposed - saving - evaluation, 0.0), rest)

@@ -6,8 +6,9 @@ full, any longer wait is lost to the neighbours whose bytes went through it, and
 bytes. A full NIC is never idle, so that part is one of its time too: headers and what is sent again are in nobody's
 bytes. What its own bytes need is the NIC's. Anything else stays communication: the peers, their cores, the latency.
 
-No step is sampled before the first. There the job waited for communication while it was idle and its tasks exchanged
-more than the few bytes of those that only keep in touch.
+No step is sampled before the first, and none at all of a script without Headgate's libraries, such as one for torchrun.
+There the job waited for communication while it was idle and its tasks exchanged more than the few bytes of those that
+only keep in touch.
 """
 
 from __future__ import annotations

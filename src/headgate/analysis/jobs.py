@@ -24,6 +24,8 @@ from headgate.telemetry.columns import Column
 STATES: tuple[JobState, ...] = get_args(JobState)
 FAULTS: frozenset[str] = frozenset({"failed", "killed", "interrupted"})
 """States of a job, and kinds of events, that tell of a fault."""
+_FASTER = 1.25
+"""From so many times the speed on, one worker instead of several is worth a word."""
 
 
 Usage = Mapping[Column, Signal]
@@ -196,6 +198,22 @@ class RecordedJob:
         if not script or launch not in (None, "none"):
             return ""
         return shlex.join(["headgate", "run", "--strategy", "single", str(script), *self._rest])
+
+    @property
+    def one_worker(self) -> str:
+        """The advice to train with one worker, if it would be faster. It does in a step what all workers do, one after
+        the other, and waits for nobody: that is the most that it takes."""
+        steps = [task.division for task in self.tasks if task.is_worker]
+        told = [step for step in steps if step is not None and step.exposed_fraction is not None]
+        otherwise = (self.plan or {}).get("synchronous") is False or "weak" in (self.spec.get("allow") or ())
+        if not self.alone or self.spec.get("roles") or otherwise or not len(told) == len(steps) > 1:
+            return ""
+        alone = sum(step.step_seconds * (1.0 - (step.exposed_fraction or 0.0)) for step in told)
+        times = max(step.step_seconds for step in told) / max(alone, 1e-9)
+        if times < _FASTER:
+            return ""
+        there = ", with `--cluster` as for the run" if len(self.nodes) > 1 else ""
+        return f"One worker waits for no other: `{self.alone}`{there}, has {times:.1f} times the speed."
 
     @property
     def nodes(self) -> frozenset[str]:

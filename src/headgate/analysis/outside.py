@@ -136,7 +136,8 @@ class Devices:
         of_idle = np.minimum(taken, idle)
         nics = list(self._nics(job)) if job.distributed else []
         waited = spread(self._exposed(job, own, stepping), idle - of_idle, own - taken, stepping)
-        waited = np.where(stepping > 0.0, waited, np.where(exchanges(nics, own), idle - of_idle, 0.0))
+        sampled = (stepping > 0.0) & (job.division is not None)
+        waited = np.where(sampled, waited, np.where(exchanges(nics, own), idle - of_idle, 0.0))
         exposed = exposed_to_nics(waited, nics)
         by |= {("network", name): part for name, part in exposed.by.items()}
         taken = taken + sum(exposed.by.values(), np.zeros_like(own))

@@ -167,8 +167,8 @@ def _of_its_time(account: Account) -> Verdict:
     if account.asked_to_wait >= elapsed > 0.0:
         why = f"{account.job} waited for its start, as its `at:` or `after:` says, and did not begin."
         return Verdict("healthy", why, "", 0.0, 0.0)
-    why = f"{account.job} spent its {say_seconds(elapsed - account.asked_to_wait)} on its own work"
-    why += f"; {say_seconds(lost)} went elsewhere." if lost >= _LEAST_SECONDS else "."
+    own = f"{say_seconds(account.parts['compute'].seconds)} of " if lost >= _LEAST_SECONDS else ""
+    why = f"{account.job} spent {own}its {say_seconds(elapsed - account.asked_to_wait)} on its own work."
     return Verdict("healthy", why, "", 0.0, lost)
 
 
@@ -240,6 +240,8 @@ def _causes(account: Account) -> Iterator[_Cause]:
 def _next(cause: _Cause, account: Account) -> str:
     """What to do about a cause, and what that buys if it is known."""
     bought = _bought(cause.name, account)
+    if account.one_worker and cause.name in ("communication", "network", "servers"):
+        return f"{account.one_worker} Else {(more := bought or cause.next)[0].lower()}{more[1:]}"
     if bought and cause.name in ("input", "loader"):
         return f"{bought} Or prepare the data once and store it."
     if bought and cause.name in ("communication", "network"):

@@ -160,7 +160,10 @@ def command(
     else:
         planned.show(answer, before, changes, explain)
         if save is not None:
-            click.echo(f"\nsaved: headgate run --plan {save} {shlex.join((*scripts, *asked.words)) or 'SCRIPT'}")
+            stated = {"--cluster": cluster, "--engine": engine, "--address": address, "--launch": launch}
+            options = [word for option, value in stated.items() if value is not None for word in (option, value)]
+            command = shlex.join(["headgate", "run", "--plan", save, *options, *scripts, *asked.words])
+            click.echo(f"\nsaved: {command}{'' if scripts or asked.words else ' SCRIPT'}")
 
 
 def _answer(job: Job, cluster: Cluster, profile: Profile, here: Node, top: int) -> RankedPlans:
