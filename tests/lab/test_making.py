@@ -296,6 +296,21 @@ def test_a_record_that_cannot_be_read_does_not_keep_a_lab_up(laboratory: Laborat
     assert laboratory.left() == []
 
 
+def test_a_lab_whose_folder_was_deleted_is_told_and_can_be_taken_down(laboratory: Laboratory) -> None:
+    laboratory.up("name: a", "name: b")
+    inside = sleeper(laboratory, "a")
+    shutil.rmtree(record.folder("bench"))
+    assert lab.names() == []
+    said = "no lab is up, but nodes of bench are left; remove them with: headgate lab down bench"
+    assert lab.none_up() == said
+    with pytest.raises(HeadgateError, match=said):
+        lab.status()
+    assert lab.down() == "bench"
+    assert laboratory.left() == []
+    assert reap(inside) < 0
+    assert lab.none_up() == "no lab is up; make one with: headgate lab up lab.yaml"
+
+
 def test_a_lab_of_another_boot_is_none(laboratory: Laboratory) -> None:
     laboratory.up("name: a")
     state = record.folder("bench") / "state.json"

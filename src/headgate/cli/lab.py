@@ -73,7 +73,7 @@ def status(name: str | None, as_json: bool) -> None:
         click.echo(json.dumps([asdict(node) for nodes in found for node in nodes], indent=2))
         return
     if not found:
-        click.echo("no lab is up; make one with: headgate lab up lab.yaml")
+        click.echo(lab.none_up())
     for nodes in found:
         click.echo(f"lab {nodes[0].lab}" if nodes else "an empty lab")
         print_table(_table(nodes))

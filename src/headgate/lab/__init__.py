@@ -8,6 +8,6 @@ from __future__ import annotations
 from headgate.lab.entering import enter
 from headgate.lab.looking import NodeStatus, nodes, status
 from headgate.lab.making import LabChanges, change, down, up
-from headgate.lab.record import names
+from headgate.lab.record import names, none_up
 
-__all__ = ["NodeStatus", "LabChanges", "change", "down", "enter", "names", "nodes", "status", "up"]
+__all__ = ["NodeStatus", "LabChanges", "change", "down", "enter", "names", "nodes", "none_up", "status", "up"]

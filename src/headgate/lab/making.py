@@ -57,7 +57,8 @@ def up(path: str) -> LabChanges:
 
 
 def down(lab: str | None = None) -> str:
-    """Take down a lab, the only one where none is named: its processes, its network, its cgroups, its files.
+    """Take down a lab, the only one where none is named: its processes, its network, its cgroups, its files. What is
+    left of one whose folder was deleted goes too.
 
     Returns:
         Its name.
@@ -68,8 +69,9 @@ def down(lab: str | None = None) -> str:
     """
     _check_able()
     with record.locked():
-        name = record.choose(lab)
-        known = _known(name)
+        left = record.left_behind()
+        name = record.choose(lab, left)
+        known = _unknown(name) if name in left else _known(name)
         if known is not None:
             _clear(known)
         record.remove(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 
 NAMESPACES = Path("/run/netns")
@@ -29,7 +30,7 @@ class Names:
     """
 
     def __init__(self, lab: str, home: Path) -> None:
-        self.tag = f"{lab}.{hashlib.sha256(os.fsencode(home)).hexdigest()[:6]}"
+        self.tag = f"{lab}.{_letters(home)}"
         self.switch = f"hg-{self.tag}"
         """Network namespace of the bridge: neither its interfaces nor its packets meet the machine's own."""
         self.group = f"headgate-lab-{self.tag}"
@@ -49,6 +50,19 @@ class Names:
 
     def switch_found(self) -> bool:
         return path(self.switch).exists()
+
+
+def labs_found(home: Path) -> list[str]:
+    """Labs of a home that have a network namespace, whether their records are there or not."""
+    ours = re.compile(rf"hg-(.+?)\.{_letters(home)}(\..*)?")
+    try:
+        return sorted({found[1] for name in os.listdir(NAMESPACES) if (found := ours.fullmatch(name))})
+    except FileNotFoundError:  # no namespace was ever made
+        return []
+
+
+def _letters(home: Path) -> str:
+    return hashlib.sha256(os.fsencode(home)).hexdigest()[:6]
 
 
 def path(namespace: str) -> Path:

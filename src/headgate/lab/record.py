@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from headgate import runs
 from headgate.cluster import Gpu, GpuLink, Node, Place
 from headgate.errors import NotFoundError, StorageError, UsageError
 from headgate.isolation.processes import boot_id
-from headgate.lab.names import Names, path
+from headgate.lab.names import Names, labs_found, path
 
 Stage = Literal["making", "setting", "ready"]
 
@@ -106,6 +106,18 @@ def names() -> list[str]:
     return sorted(entry.parent.name for entry in _labs().glob("*/state.json"))
 
 
+def left_behind() -> list[str]:
+    """Labs of this home that are there although their folder is not: somebody deleted it."""
+    return [lab for lab in labs_found(runs.home()) if lab not in names()]
+
+
+def none_up() -> str:
+    """That no lab is up, and what to do."""
+    if left := left_behind():
+        return f"no lab is up, but nodes of {', '.join(left)} are left; remove them with: headgate lab down {left[0]}"
+    return "no lab is up; make one with: headgate lab up lab.yaml"
+
+
 def read(lab: str) -> Record | None:
     """What is known of a lab; None where there is none of that name, or none since this machine was started.
 
@@ -178,19 +190,22 @@ def locked() -> Iterator[None]:
         os.close(fd)
 
 
-def choose(lab: str | None) -> str:
+def choose(lab: str | None, also: Iterable[str] = ()) -> str:
     """The lab that is meant: the one of that name, or the only one.
+
+    Args:
+        also: Labs that may be meant besides those of `names`.
 
     Raises:
         NotFoundError: There is none.
         UsageError: It could be any of several.
     """
-    known = names()
+    known = sorted({*names(), *also})
     if lab is not None and lab not in known:
         raise NotFoundError(f"no lab {lab!r} is up; {_listed(known)}")
     if lab is None and len(known) != 1:
         if not known:
-            raise NotFoundError("no lab is up; make one with: headgate lab up lab.yaml")
+            raise NotFoundError(none_up())
         raise UsageError(f"expected the name of a lab; {_listed(known)}")
     return lab if lab is not None else known[0]
 
