@@ -248,6 +248,8 @@ def test_workers_that_exchange_for_longer_than_one_would_compute_are_told_that_o
     first = "One worker waits for no other: `headgate run --strategy single train.py`, with `--cluster` as for the run,"
     assert found.next.startswith(f"{first} has 2.5 times the speed. Else ")
     assert "One worker" not in told(several(tmp_path / "much", {"x": QUICK, "y": QUICK, "z": QUICK}, spec=SCRIPT)).next
+    command = several(tmp_path / "command", {"x": LITTLE, "y": LITTLE}, spec={"run": ["python", "train.py"]})
+    assert "One worker waits for no other: `strategy: single` below `plan:` of the job, has 2.5" in told(command).next
     weak = {**SCRIPT, "allow": ["weak"]}  # one worker would train with another batch
     assert "One worker" not in told(several(tmp_path / "weak", {"x": LITTLE, "y": LITTLE}, spec=weak)).next
 

@@ -206,14 +206,20 @@ class RecordedJob:
         steps = [task.division for task in self.tasks if task.is_worker]
         told = [step for step in steps if step is not None and step.exposed_fraction is not None]
         otherwise = (self.plan or {}).get("synchronous") is False or "weak" in (self.spec.get("allow") or ())
-        if not self.alone or self.spec.get("roles") or otherwise or not len(told) == len(steps) > 1:
+        if (
+            self.spec.get("launch") not in (None, "none")
+            or self.spec.get("roles")
+            or otherwise
+            or not len(told) == len(steps) > 1
+        ):
             return ""
         alone = sum(step.step_seconds * (1.0 - (step.exposed_fraction or 0.0)) for step in told)
         times = max(step.step_seconds for step in told) / max(alone, 1e-9)
         if times < _FASTER:
             return ""
         there = ", with `--cluster` as for the run" if len(self.nodes) > 1 else ""
-        return f"One worker waits for no other: `{self.alone}`{there}, has {times:.1f} times the speed."
+        how = f"`{self.alone}`{there}" if self.alone else "`strategy: single` below `plan:` of the job"
+        return f"One worker waits for no other: {how}, has {times:.1f} times the speed."
 
     @property
     def nodes(self) -> frozenset[str]:

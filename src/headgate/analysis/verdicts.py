@@ -246,6 +246,8 @@ def _next(cause: _Cause, account: Account) -> str:
         return f"{bought} Or prepare the data once and store it."
     if bought and cause.name in ("communication", "network"):
         return f"{bought} Else {cause.next[0].lower()}{cause.next[1:]}"
+    if bought and cause.name == "servers" and account.servers == 1 and not account.roles:
+        return bought  # one more is twice as many
     return " ".join(filter(None, (bought, cause.next)))
 
 
