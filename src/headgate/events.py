@@ -224,6 +224,8 @@ class Progress:
         steps: How many steps there will be in all.
         covers: `epoch` or `part`: loss and metrics are means over this epoch, or over the part of it that is done. Then
             the latest report counts. None: they are of the latest steps.
+        over: How many steps, or samples where no steps are told, a mean of an epoch or a part is over; None: not said.
+        mean: That mean, as the task told it, where `loss` was made that of the latest steps.
         weight: What each of the losses counts in the mean over the job's workers.
     """
 
@@ -238,6 +240,8 @@ class Progress:
     within: float | None = None
     steps: int | None = None
     covers: str | None = None
+    over: int | None = None
+    mean: float | None = None
     weight: float = 1.0
 
     def merged(self, later: Progress) -> Progress:
@@ -247,7 +251,8 @@ class Progress:
         if self.loss is not None:
             given |= {"loss": self.loss, "count": self.count, "weight": self.weight}
         if self.loss is not None and later.loss is not None:
-            if math.isfinite(self.loss) and math.isfinite(later.loss) and not (self.covers or later.covers):
+            running = any(each.covers and each.mean is None for each in (self, later))
+            if math.isfinite(self.loss) and math.isfinite(later.loss) and not running:
                 count = self.count + later.count
                 weighed = self.count * self.weight, later.count * later.weight
                 given |= {

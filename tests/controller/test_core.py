@@ -247,6 +247,17 @@ def test_the_time_of_an_attempt_begins_with_its_first_task_and_not_while_its_eng
     assert team.wake_at == 790.0
 
 
+def test_a_goal_is_held_against_the_mean_of_an_epoch_as_it_was_told() -> None:
+    driver = Driver()
+    running(driver, 0.0, job(progress=ProgressRule("loss", None, 0.5)))
+    assert driver.step(1.0, Progress(A_0, step=9, loss=0.3, covers="part", mean=0.4)) == []
+    assert driver.step(2.0, Progress(A_0, step=10, loss=0.3, covers="epoch", mean=0.6)) == []
+    reason = "reached its goal: loss 0.45, asked for 0.5"
+    assert driver.step(3.0, Progress(A_0, step=20, loss=None, covers="epoch", mean=0.45))[0] == MarkJob(
+        A, "stopping", reason
+    )
+
+
 def test_a_job_that_reaches_its_goal_is_done() -> None:
     driver = Driver()
     running(driver, 0.0, job(progress=ProgressRule("accuracy", None, 0.97)))

@@ -210,15 +210,17 @@ class Controller:
     def _progressed(self, pending: Pending, job: JobRecord, progress: Progress) -> list[Action]:
         rule = job.spec.progress
         value = rule.of(progress.loss, progress.metrics)
-        if value is None:
-            return []
-        less_is_better = -value if rule.rising else value
-        place = progress.step, progress.epoch, progress.epochs, progress.count
-        pending.changes.append(Reported(job.id, less_is_better, *place, is_adversarial(rule.metric, progress.metrics)))
+        if value is not None:
+            less_is_better = -value if rule.rising else value
+            place = progress.step, progress.epoch, progress.epochs, progress.count
+            adversarial = is_adversarial(rule.metric, progress.metrics)
+            pending.changes.append(Reported(job.id, less_is_better, *place, adversarial))
         if job.watch is None or job.state != "running" or progress.covers == "part":
             return []  # what an epoch comes to is not known from its first batches
-        told = rule.told_of(progress.loss, progress.metrics)
-        if told is not None and job.watch.reached(told):
+        told = rule.told_of(progress.loss if progress.mean is None else progress.mean, progress.metrics)
+        if told is None:
+            return []
+        if job.watch.reached(told):
             return self._end(job, "done", f"reached its goal: {rule.metric} {told:.6g}, asked for {rule.goal:g}")
         return [Warn(job.watch.doubt, job.id)] if job.watch.doubt is not None else []
 

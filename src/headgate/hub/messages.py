@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ MOST_COUNT = 2**53
 MOST_PARTS = 4096
 """Parts of a step that are taken in of one message, and transfers."""
 _TEXT_LETTERS = 2000
+_FRESH, _LAST = 0.1, 0.5  # part of an epoch so far that new steps are, at the least; and of a whole one
 _NAME_LETTERS = 128
 
 OPEN: Mapping[str, object] = {"type": "gate"}
@@ -64,8 +66,11 @@ def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
         if loss is not None:
             metrics[metric] = loss
         loss = metrics.pop("loss", None)
+    over, whole = reading.averaged or (None, None)
     return Progress(
         task,
+        covers=None if over is None else "epoch" if over == whole else "part",
+        over=over,
         step=_whole(reading.step),
         epoch=_whole(reading.epoch),
         epochs=_whole(reading.epochs),
@@ -75,6 +80,42 @@ def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
         loss=loss,
         metrics=metrics,
     )
+
+
+class RunningMean:
+    """Makes the mean loss of an epoch so far, as a task tells it, into the loss of the latest steps.
+
+    Few digits are printed, so that steps are taken together until they are a tenth of those so far. The mean of a whole
+    epoch tells of its last steps only where these are half of it: Keras 3.0 to 3.13 print means of means until then, and the
+    true mean at the end.
+    """
+
+    def __init__(self) -> None:
+        self._began: int | None = None  # the count that the epoch began with
+        self._over, self._sum = 0, 0.0  # of the steps that were told: how many, and their losses
+        self._ended: int | None = None  # the count at which an epoch ended
+
+    def undone(self, progress: Progress) -> Progress:
+        """A report, with the loss of the steps since the one before; without a loss where these are too few."""
+        at = progress.step if progress.step is not None else progress.samples
+        if progress.covers is None or progress.loss is None or at is None:
+            return progress
+        began = self._ended if self._ended is not None or progress.epoch not in (None, 1) else 0
+        if progress.over is not None:
+            began = at - progress.over
+        if progress.covers == "epoch":
+            self._ended = at
+        if began is None or at <= began or not math.isfinite(progress.loss):
+            return progress
+        if began != self._began:
+            self._began, self._over, self._sum = began, 0, 0.0
+        over, loss, count = at - began, None, 1
+        fresh = over - self._over
+        if fresh > 0 and fresh >= (_LAST if progress.covers == "epoch" else _FRESH) * over:
+            loss = (over * progress.loss - self._sum) / fresh
+            count = fresh if progress.step is not None else 1
+            self._over, self._sum = over, over * progress.loss
+        return replace(progress, loss=loss, count=count, mean=progress.loss)
 
 
 def span(message: Mapping[str, Any]) -> dict[str, object]:

@@ -41,6 +41,7 @@ class LineReading:
         samples: Samples seen, where the script counts those; like `step` never falling back.
         steps: How many steps there will be in all, where the script says so.
         within: The part of the epoch that is done, 0 to 1, where the script says so.
+        averaged: Steps or samples of the epoch that loss and metrics are means over, of how many; None: no means.
     """
 
     step: int | None = None
@@ -51,6 +52,7 @@ class LineReading:
     samples: int | None = None
     steps: int | None = field(default=None, compare=False)
     within: float | None = field(default=None, compare=False)
+    averaged: tuple[int, int | None] | None = field(default=None, compare=False)
 
 
 class ProgressReader:
@@ -168,6 +170,7 @@ class ProgressReader:
             return self._evaluated(found, new_epoch)
         if heading and not new_epoch and (found.step is None or not found.drawn):
             return None
+        averaged = (found.step, found.total) if found.keras and found.step is not None else None
         found = self._counted(found)
         if heading and not new_epoch:
             return None
@@ -181,6 +184,7 @@ class ProgressReader:
             # A bar of Keras may be the first of many calls of `fit`.
             steps=self._all(found),
             within=found.within if found.within is not None else self._within(found),
+            averaged=averaged,
         )
         # Bars are drawn again and again; a script that counts no steps may well have the same loss twice.
         return None if reading.step is not None and reading == self._last else reading
@@ -303,7 +307,8 @@ class ProgressReader:
         that are not drawn again, if there is a second one of an epoch."""
         before = self._bar
         validated = any(name.startswith("val_") for name in found.metrics)
-        if not validated and before is not None and (before.evaluates or _is_of_another(found, before)):
+        anew = before is not None and (_differ(found.total, before.total) or _starts_anew(found, before))
+        if before is not None and not validated and (before.evaluates or anew):
             self._bar = before._replace(evaluates=True)
             return True
         self._bar = found
@@ -417,11 +422,6 @@ class _Running:
     def part(self, total: int) -> float | None:
         """The part of an epoch that is done; None where the count does not start anew with each."""
         return min(self._count / total, 1.0) if total > 0 and self._anew is not False else None
-
-
-def _is_of_another(bar: LineProgress, before: LineProgress) -> bool:
-    """Whether a bar of Keras is of another length than the one before it, or starts anew."""
-    return _differ(bar.total, before.total) or _starts_anew(bar, before)
 
 
 def _differ(total: int | None, other: int | None) -> bool:

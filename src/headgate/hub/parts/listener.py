@@ -266,7 +266,8 @@ class HubListener(Listener):
     # --- what tasks tell --------------------------------------------------------------------------------------------
 
     def _progress(self, task: TaskId, progress: events.Progress) -> None:
-        run, live, attempt, _ = self._find(task)
+        run, live, attempt, name = self._find(task)
+        progress = attempt.tasks[name].mean.undone(progress)
         progress, excess = live.within_limits(live.length.complete(progress))
         if excess is not None:
             self._live_runs.event(run, "warning", excess, live.spec.name, task)

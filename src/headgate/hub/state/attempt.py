@@ -14,7 +14,7 @@ from typing import Any
 
 from headgate.engines.contracts import is_out_of_memory, out_of_gpu_memory, port_taken
 from headgate.events import Exit, Progress
-from headgate.hub.messages import OPEN, PAUSED, strictest
+from headgate.hub.messages import OPEN, PAUSED, RunningMean, strictest
 from headgate.hub.state.peers import AttemptMeetings, Peers
 from headgate.identifiers import EVALUATOR, JobId, TaskId, TaskName
 from headgate.plans import Plan
@@ -79,6 +79,7 @@ class LiveTask:
     gate: Mapping[str, object] = field(default_factory=lambda: OPEN)  # of its own
     held_by: Mapping[str, object] = field(default_factory=lambda: OPEN)  # that it was told of
     usage: Mapping[Column, float] | None = None
+    mean: RunningMean = field(default_factory=RunningMean)
 
     def snapshot(self) -> dict[str, Any]:
         """What a live view shows of it."""

@@ -1,0 +1,129 @@
+"""The mean loss of an epoch so far is made into the loss of the latest steps, for all who read it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from headgate.analysis.expected import Expected, expect
+from headgate.events import Progress
+from headgate.hub import messages
+from headgate.identifiers import TaskId
+from headgate.jobs import ProgressRule
+from headgate.telemetry.patterns import ProgressReader
+
+TASK = TaskId("r/a/worker-0")
+FIT = Path(__file__).with_name("keras_fit.log")  # printed by Keras 3.15: six epochs of 375 batches; bars are shortened
+FIT_ENDS = 1.054  # mean loss of the last 75 batches, as a callback noted them
+SECONDS = 0.1
+
+
+def told(lines: Iterable[str], metric: str = "loss") -> list[Progress]:
+    reader, mean = ProgressReader(ProgressRule(metric, None, None)), messages.RunningMean()
+    return [mean.undone(messages.read(TASK, found, metric)) for found in reader.feed(lines)]
+
+
+def expected(reports: Iterable[Progress]) -> Expected:
+    found = expect([(SECONDS * at, each.loss, each) for at, each in enumerate(reports)])
+    assert found is not None
+    return found
+
+
+def bars(losses: list[float], epoch: int, every: int) -> Iterator[str]:
+    """What Keras prints of an epoch of these losses."""
+    yield f"Epoch {epoch}/6"
+    for step in range(1, len(losses) + 1):
+        if step % every == 1 or step == len(losses):
+            yield f"{step:4}/{len(losses)} ━━━━━━ 1s 2ms/step - loss: {fmean(losses[:step]):.4f}"
+
+
+def made_up(step: int, chance: random.Random) -> float:
+    return 0.5 + 2.0 / (1.0 + step / 300.0) + chance.gauss(0.0, 0.05)
+
+
+def test_a_prediction_of_a_fit_of_keras_holds_its_end() -> None:
+    with FIT.open(newline="") as file:
+        reports = told(file.read().split("\n"))
+    assert reports[-1].step == 2250
+    some = expected(each for each in reports if (each.epoch or 0) <= 4)
+    end = some.curve[-1]
+    assert end.step == pytest.approx(2250, rel=0.01) and end.low <= FIT_ENDS <= end.high
+    assert end.high - end.low < 0.2
+    assert not some.diverging
+
+
+@pytest.mark.parametrize("epochs", [2, 3, 4, 5])
+def test_a_prediction_of_means_so_far_holds_a_known_end(epochs: int) -> None:
+    chance, lines = random.Random(epochs), list[str]()
+    for epoch in range(epochs):
+        lines += bars([made_up(500 * epoch + at, chance) for at in range(500)], epoch + 1, 10)
+    found = expected(told(lines))
+    end = found.curve[-1]
+    assert end.step == pytest.approx(3000, rel=0.01)
+    assert end.low <= 0.5 + 2.0 / 11.0 <= end.high and end.high - end.low < 0.4
+    assert not found.diverging
+
+
+def test_the_losses_told_are_those_of_the_steps_since_the_report_before() -> None:
+    losses = [3.0, 1.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0]
+    reports = told([*bars(losses, 1, 2), *bars([0.5] * 8, 2, 4)])
+    assert [(each.step, each.loss, each.count) for each in reports if each.loss is not None] == [
+        (1, 3.0, 1),
+        (3, pytest.approx(1.5), 2),
+        (5, pytest.approx(1.5, abs=1e-3), 2),
+        (7, pytest.approx(1.0, abs=1e-3), 2),
+        (9, 0.5, 1),
+        (13, pytest.approx(0.5), 4),
+    ]
+    assert [each.covers for each in reports if each.mean is not None] == ["part"] * 4 + ["epoch"] + ["part"] * 2 + [
+        "epoch"
+    ]
+    assert [each.mean for each in reports if each.covers == "epoch"] == [1.5, 0.5]
+
+
+def test_a_line_for_each_epoch_tells_its_mean() -> None:
+    reports = told(["Epoch 1/2", "50/50 - 1s - loss: 0.9", "Epoch 2/2", "50/50 - 1s - loss: 0.7 - val_loss: 0.8"])
+    assert [(each.step, each.loss, each.covers) for each in reports if each.mean] == [
+        (50, 0.9, "epoch"),
+        (100, 0.7, "epoch"),
+    ]
+
+
+def test_few_digits_make_no_wild_losses() -> None:
+    for each in told(bars([0.001 + 1e-5 * (at % 3) for at in range(20_000)], 1, 50)):
+        assert each.loss is None or each.loss == pytest.approx(0.001, abs=0.0015)
+
+
+def test_means_that_a_library_tells_are_undone_too() -> None:
+    mean = messages.RunningMean()
+    reports = [
+        Progress(TASK, step=100, epoch=1, loss=2.0, covers="part"),
+        Progress(TASK, step=200, epoch=1, loss=1.5, covers="epoch"),
+        Progress(TASK, step=300, epoch=2, loss=0.9, covers="part"),
+        Progress(TASK, step=390, epoch=2, loss=0.9, covers="part"),
+    ]
+    assert [mean.undone(each).loss for each in reports] == pytest.approx([2.0, 1.0, 0.9, 0.9])
+
+
+def test_where_an_epoch_began_in_the_middle_its_means_stay_as_they_are() -> None:
+    report = Progress(TASK, step=1100, epoch=3, loss=2.0, covers="part")
+    assert messages.RunningMean().undone(report) == report
+
+
+def test_what_is_no_mean_or_no_number_stays_as_it_is() -> None:
+    mean = messages.RunningMean()
+    assert mean.undone(Progress(TASK, step=5, loss=1.0)) == Progress(TASK, step=5, loss=1.0)
+    loss = mean.undone(Progress(TASK, step=5, loss=math.nan, covers="part", over=5)).loss
+    assert loss is not None and math.isnan(loss)
+
+
+def test_two_losses_of_latest_steps_make_one_with_their_mean() -> None:
+    mean = messages.RunningMean()
+    first = mean.undone(Progress(TASK, step=10, loss=2.0, covers="part", over=10))
+    later = mean.undone(Progress(TASK, step=20, loss=1.5, covers="part", over=20))
+    assert (first.merged(later).loss, first.merged(later).count) == (1.5, 20)
