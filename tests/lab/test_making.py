@@ -283,6 +283,7 @@ def test_a_node_whose_namespace_somebody_removed_is_made_again(laboratory: Labor
     a, b = laboratory.up("name: a", "name: b")
     assert a.place is not None
     subprocess.run(["ip", "netns", "del", Path(a.place.namespace).name], check=True)
+    assert [node.state for node in lab.status()] == ["gone", "ready"]
     assert lab.up(laboratory.write("name: a", "name: b")).changes == ("a: made",)
     assert lab.nodes().nodes == (a, b)
 

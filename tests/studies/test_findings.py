@@ -42,7 +42,13 @@ def figures(rates: Mapping[str, float], disturbed: bool = False, to: str = "", l
             "verdict": "neighbour-cores" if to else "healthy",
             "why": "",
             "lost": [{"to": to, "resource": "cores", "seconds": 5.0, "low": low}] if to else [],
-            "more": {"cores": {"1.25": {"speedup": 1.2, "low": 1.1, "high": 1.3}, "2": None, "inf": None}},
+            "more": {
+                "cores": {
+                    "1.25": {"speedup": 1.2, "low": 1.1, "high": 1.3},
+                    "2": None,
+                    "inf": {"speedup": 100.0, "low": 28.0, "high": 100.0},
+                }
+            },
         }
         for job, rate in rates.items()
     }
@@ -168,6 +174,10 @@ def test_workers_are_told_with_what_they_move_against_the_model_and_what_a_batch
     [workers] = [rows for title, rows in found_tables.items() if title.startswith("Workers")]
     assert workers[0] == ("a distributed: worker-0", "100 ms", "976.56 KiB", "–", "390.62 KiB", "19.53 KiB", "10")
     assert workers[1] == ("a distributed: worker-1", "1.1 s", "976.56 KiB", "–", "", "", "")
+    [[*_, at_a_quarter, at_twice, at_any, _]] = [
+        row for title, rows in found_tables.items() if title.startswith("Bottleneck") for row in rows[:1]
+    ]
+    assert (at_a_quarter, at_twice, at_any) == ("1.20", "–", "over 10")  # as `headgate explain` says it
     [nodes] = [rows for title, rows in found_tables.items() if title.startswith("Use of nodes")]
     assert [row[0] for row in nodes] == ["a distributed on vm", "a distributed on vm, testing"]
 

@@ -21,7 +21,8 @@ class NodeStatus:
     Args:
         lab: Name of its lab.
         node: What it has.
-        state: `ready`, `unplugged` (its NIC is disconnected), `half made` (a command was killed; the next one mends).
+        state: `ready`, `unplugged` (its NIC is disconnected), `half made` (a command was killed), `gone` (its
+            namespace or its cgroup was removed). The next `up` mends the last two.
         processes: Number of processes in it.
         cores: Cores in use.
         memory_bytes: Memory in use, page cache not counted.
@@ -84,6 +85,8 @@ def status(lab: str | None = None) -> tuple[NodeStatus, ...]:
     for name, made in known.nodes.items():
         before, after = first.get(name, (0, 0)), second.get(name, (0, 0))
         state = "half made" if made.stage == "making" else "ready" if made.plugged else "unplugged"
+        if state != "half made" and not (network.there(known, name) and limits.there(known, name)):
+            state = "gone"
         found.append(
             NodeStatus(
                 lab=known.name,

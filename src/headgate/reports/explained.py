@@ -138,12 +138,15 @@ def _bought(more: More) -> Table:
 
 
 def say_speedup(found: Speedup | None) -> str:
-    """`1.90 (1.50 to 2.30)`; of more than `_MOST_SAID` times no digits, which would only be those of the replay."""
-    if found is None:
-        return MISSING
-    if found.speedup > _MOST_SAID:
-        return f"over {_MOST_SAID}"
-    return f"{found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
+    """`1.90 (1.50 to 2.30)`; without a band where `say_times` gives no digits."""
+    if found is None or found.speedup > _MOST_SAID:
+        return MISSING if found is None else say_times(found.speedup)
+    return f"{say_times(found.speedup)} ({found.low:.2f} to {found.high:.2f})"
+
+
+def say_times(speedup: float) -> str:
+    """`1.90`; of more than `_MOST_SAID` times no digits, which would only be those of the replay."""
+    return f"{speedup:.2f}" if speedup <= _MOST_SAID else f"over {_MOST_SAID}"
 
 
 def _table(first: str, *others: str) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.reports.explained import SPEED_COLUMNS
+from headgate.reports.explained import SPEED_COLUMNS, say_times
 from headgate.reports.words import MISSING, say, say_loss, say_step_time
 from headgate.studies.findings import Effect, Findings, StudyCell
 from headgate.studies.published import comparisons
@@ -199,7 +199,7 @@ def _bottlenecks(study: Findings) -> StudyTable:
         verdicts = sorted({each["jobs"][job]["verdict"] for each in cell.figures.values()})
         more = cell.figures[max(cell.figures)]["jobs"][job]["more"]
         for resource, bought in (more or {"": {}}).items():
-            speeds = [f"{each['speedup']:.2f}" if each is not None else MISSING for each in bought.values()]
+            speeds = [say_times(each["speedup"]) if each is not None else MISSING for each in bought.values()]
             busy = [say(each, "%") for each in _busy(cell, job, resource)]
             changed = [each for each in study.effects if _changes(each, cell, job, resource)]
             really = "; ".join(f"{each.what} {each.value}: {1 / each.ratio.value:.2f}" for each in changed)
