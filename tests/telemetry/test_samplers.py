@@ -431,35 +431,6 @@ def test_waiting_is_summed_over_threads_and_a_new_one_counts_from_its_birth(tmp_
     assert sampler.read(4.0, [target])["a"] == {"cpu_waiting": pytest.approx(1.5), **busy}
 
 
-class WithChild(InMemoryBox):
-    """Process 1 started process 2."""
-
-    def pids(self) -> list[int]:
-        return [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("first", "others", "told"),
-    [
-        (0.3, 0.8, 0.3),  # threads spin while the first one waits
-        (0.0, 0.8, 0.8),  # it hands all work to others
-        (0.1, 0.8, 0.8),
-        (0.6, 0.0, 0.6),
-    ],
-)
-def test_threads_that_spin_while_the_first_one_waits_do_not_count_as_work(
-    tmp_path: Path, first: float, others: float, told: float
-) -> None:
-    sampler, target = WaitingSampler(tmp_path), Target("a", WithChild())
-    for at in (0.0, 1.0):
-        schedstat(tmp_path, {1: (10.0 + at * first, 0.0), 3: (10.0 + at * others, 0.0)})
-        plant(tmp_path, {"proc/2/stat": "2 (a) R 1 " + " ".join(["0"] * 40)})
-        plant(tmp_path, {"proc/2/task/2/schedstat": f"{(5.0 + 0.9 * at) * 1e9:.0f} 0 1\n"})
-        values = sampler.read(at, [target])
-    assert values["a"]["main_ready"] == pytest.approx(told)
-    assert values["a"]["helper_cores"] == pytest.approx(0.9)
-
-
 def test_time_blocked_on_disks_is_told_where_the_kernel_accounts_for_delays(tmp_path: Path) -> None:
     plant(tmp_path, {"proc/sys/kernel/task_delayacct": "1\n"})
     sampler, target = WaitingSampler(tmp_path), Target("a", InMemoryBox())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from headgate.cluster import Place
@@ -16,9 +16,6 @@ _PARENT = 1
 """Where the number of the process that started it stands, counted likewise."""
 _WORKED_SECONDS = 1.0
 """A process that started others and ran for less is a shell or a launcher, and not the one that trains."""
-_LEADS = 1 / 3
-"""A first thread that is ready for so much of the time of the busiest one computes with it. The others of its process
-may spin while it waits for its input. Where it only hands work to others, as in JAX, they tell what is done."""
 _BLOCKED = 39
 """Where the time blocked on disks stands in /proc/PID/task/TID/stat, counted from after the name (field 42 of all)."""
 
@@ -76,22 +73,22 @@ class _Threads(Source):
         self._at, self._last = now, dict(self._totals())
         if before is None or now < before or not self._last:
             return {}
-        busiest = waiting = blocked = helpers = 0.0
-        main, of_main = self._main(), dict[int, dict[int, float]]()
+        busiest = waiting = blocked = main_busiest = helpers = 0.0
+        main = self._main()
         for thread, total in self._last.items():
             ran, waited, stood = (new - old for new, old in zip(total, _before(last.get(thread), total), strict=True))
             waiting += waited
             blocked += stood
             busiest = max(busiest, ran + waited)
-            if self._processes[thread] in main:
-                of_main.setdefault(self._processes[thread], {})[thread] = ran + waited
-            elif main:
+            if not main or self._processes[thread] in main:
+                main_busiest = max(main_busiest, ran + waited)
+            else:
                 helpers += ran + waited
         seconds = now - before
         columns: dict[Column, float] = {
             "cpu_waiting": waiting / seconds,
             "cpu_ready": min(busiest / seconds, 1.0),
-            "main_ready": min(max(map(_led, of_main, of_main.values()), default=busiest) / seconds, 1.0),
+            "main_ready": min(main_busiest / seconds, 1.0),
             "helper_cores": helpers / seconds,
         }
         if self._delays:
@@ -128,12 +125,6 @@ class _Threads(Source):
         if not self._delays:
             return 0.0
         return int(_content(path).rpartition(b")")[2].split()[_BLOCKED]) / _TICKS
-
-
-def _led(process: int, threads: Mapping[int, float]) -> float:
-    """Seconds that a process worked or waited for a core, from those of its threads."""
-    first, most = threads.get(process, 0.0), max(threads.values())
-    return first if first >= _LEADS * most else most
 
 
 def _parent(path: str) -> int:
