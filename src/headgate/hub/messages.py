@@ -20,7 +20,12 @@ MOST_COUNT = 2**53
 MOST_PARTS = 4096
 """Parts of a step that are taken in of one message, and transfers."""
 _TEXT_LETTERS = 2000
-_FRESH, _LAST = 0.1, 0.5  # part of an epoch so far that new steps are, at the least; and of a whole one
+_FRESH, _FRESH_MEANS, _LAST = 0.1, 0.2, 0.5
+"""Part of an epoch so far that new steps are, at the least: for a mean, a mean of means, the mean of a whole epoch."""
+_NEAR_END = 0.8
+"""Part of an epoch after which the latest report tells what its mean will come to."""
+_TELLING = 0.002
+"""Least difference between two means, printed with four digits, that tells them apart."""
 _NAME_LETTERS = 128
 
 OPEN: Mapping[str, object] = {"type": "gate"}
@@ -85,15 +90,16 @@ def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
 class RunningMean:
     """Makes the mean loss of an epoch so far, as a task tells it, into the loss of the latest steps.
 
-    Few digits are printed, so that steps are taken together until they are a tenth of those so far. The mean of a whole
-    epoch tells of its last steps only where these are half of it: Keras 3.0 to 3.13 print means of means until then, and the
-    true mean at the end.
+    Few digits are printed, so that steps are taken together until they are enough. Keras 3.0 to 3.13 print the mean of
+    all means so far, and the true mean at the end of the epoch. Once an epoch has ended, it is known which.
     """
 
     def __init__(self) -> None:
         self._began: int | None = None  # the count that the epoch began with
-        self._over, self._sum = 0, 0.0  # of the steps that were told: how many, and their losses
         self._ended: int | None = None  # the count at which an epoch ended
+        self._once, self._again = _Stretches(), _Stretches()
+        self._twice: bool | None = None  # whether it is a mean of means; None: not known yet
+        self._part: tuple[int, float] | None = None  # the latest part of this epoch, and its mean
 
     def undone(self, progress: Progress) -> Progress:
         """A report, with the loss of the steps since the one before; without a loss where these are too few."""
@@ -108,14 +114,52 @@ class RunningMean:
         if began is None or at <= began or not math.isfinite(progress.loss):
             return progress
         if began != self._began:
-            self._began, self._over, self._sum = began, 0, 0.0
-        over, loss, count = at - began, None, 1
+            self._began, self._part = began, None
+            self._once, self._again = _Stretches(), _Stretches()
+        over, mean = at - began, progress.loss
+        loss = self._whole(over, mean) if progress.covers == "epoch" else self._so_far(over, mean)
+        count = self._once.fresh if loss is not None and progress.step is not None else 1
+        return replace(progress, loss=loss, count=count, mean=mean)
+
+    def _so_far(self, over: int, mean: float) -> float | None:
+        self._part = over, mean
+        loss = self._once.add(over, mean, _FRESH_MEANS if self._twice else _FRESH)
+        if loss is None or not self._twice:
+            return loss
+        return self._again.add(over - (self._once.fresh - 1) / 2, loss)  # the mean in the middle of the stretch
+
+    def _whole(self, over: int, mean: float) -> float | None:
+        if self._twice is None and self._part is not None and self._once.latest is not None:
+            (part, so_far), latest = self._part, self._once.latest
+            ends_at = so_far + (over - part) / over * (latest - so_far)
+            if part >= _NEAR_END * over and abs(latest - ends_at) > _TELLING:
+                self._twice = abs(mean - latest) < abs(mean - ends_at)
+        if self._twice and self._again.latest is not None:
+            return self._again.add(over, mean, _FRESH)
+        return self._once.add(over, mean, _LAST)
+
+
+class _Stretches:
+    """Parts a running mean into the means of stretches of steps.
+
+    Attributes:
+        fresh: Steps of the latest stretch.
+        latest: Its mean; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.fresh: int = 0
+        self.latest: float | None = None
+        self._over, self._sum = 0.0, 0.0
+
+    def add(self, over: float, mean: float, least: float = 0.0) -> float | None:
+        """The mean of the steps since the stretch before; None where they are less than this part of all."""
         fresh = over - self._over
-        if fresh > 0 and fresh >= (_LAST if progress.covers == "epoch" else _FRESH) * over:
-            loss = (over * progress.loss - self._sum) / fresh
-            count = fresh if progress.step is not None else 1
-            self._over, self._sum = over, over * progress.loss
-        return replace(progress, loss=loss, count=count, mean=progress.loss)
+        if fresh <= 0 or fresh < least * over:
+            return None
+        self.latest = (over * mean - self._sum) / fresh
+        self.fresh, self._over, self._sum = round(fresh), over, over * mean
+        return self.latest
 
 
 def span(message: Mapping[str, Any]) -> dict[str, object]:
