@@ -47,6 +47,16 @@ def test_a_job_of_too_many_threads_is_told_how_many_have_a_core_each(
     assert f'OMP_NUM_THREADS: "{threads}"' in found.next
 
 
+def test_a_job_that_goes_on_is_not_told_that_it_is_short(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, steps=lambda t: 10.0 if t >= 20 else 0.0)})
+    [ended] = accounts(run.jobs, run.nodes, run.seconds)
+    [job] = run.jobs
+    [goes_on] = accounts([replace(job, ended=None, state="running")], run.nodes, run.seconds)
+    assert verdict(ended).name == verdict(goes_on).name == "starting"
+    assert verdict(ended).next.startswith("Start one longer run instead of several short ones")
+    assert verdict(goes_on).next == "Prepare the data once and store it."
+
+
 def test_a_job_that_failed_is_told_its_failure_unless_it_was_held_back(tmp_path: Path) -> None:
     failure = "exit code 1, after the line: OutOfMemoryError: CUDA out of memory. Tried to allocate 7.45 GiB."
     found = told(tmp_path / "own", MadeUp(ran=1.0, failed=failure))

@@ -228,11 +228,13 @@ def _causes(account: Account) -> Iterator[_Cause]:
         f"{job} waited to start for {_part(waited, account.elapsed)}{waits}.",
         f"`headgate status` shows what it waited for{first}.",
     )
+    store, turn = "repare the data once and store it.", account.turns.get(job)
+    goes_on = turn is not None and turn.goes_on  # how long it will be is not known
     yield _Cause(
         "starting",
         parts["starting"],
         f"{job} took {part('starting')} to start: imports, data, and what comes before its first step.",
-        "Start one longer run instead of several short ones, or prepare the data once and store it.",
+        f"P{store}" if goes_on else f"Start one longer run instead of several short ones, or p{store}",
         _LEAST_STARTING,
     )
 
