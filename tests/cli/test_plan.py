@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,21 @@ def test_a_plan_that_the_job_states_is_the_only_one(place: Path) -> None:
     assert (told["choice"]["plan"]["workers"], told["choice"]["plan"]["servers"]) == (2, 1)
     text = says("jobs.yaml", "--profile", str(stored), "--cluster", "cluster.yaml")
     assert "* the plan that the job states: no other was looked for" in text
+
+
+def test_a_plan_that_is_stated_is_held_against_the_best(place: Path) -> None:
+    here = ("train.py", "--cluster", "cluster.yaml")
+    best = data(*here)["choice"]
+    stated = ("--strategy", "ps", "--workers", "2", "--servers", "2")
+    told = data(*here, *stated)
+    assert (told["choice"]["plan"]["workers"], told["choice"]["plan"]["servers"]) == (2, 2)
+    assert told["before"] == best and told["choice"]["throughput"] < best["throughput"]
+    now, was = (f"{round(each['throughput']):,}" for each in (told["choice"], best))
+    text = says(*here, *stated)
+    assert re.search(rf"with this plan in place of the best \(.+\): {was} becomes {now} samples/s \(-\d+%\)", text)
+    (place / "plan.yaml").write_text("{strategy: ps, workers: 2, servers: 2}")
+    assert data(*here, "--plan", "plan.yaml")["choice"] == told["choice"]
+    assert "expected --strategy allreduce" in refuses(UsageError, *here, "--workers", "2")
 
 
 def test_a_cluster_that_is_none_is_refused(place: Path) -> None:

@@ -190,18 +190,10 @@ def _engines() -> str:
     return ", ".join(["local (default)", *declared()])
 
 
-def layout(command: _F) -> _F:
-    """Gives a command the options that `placement.PlacementOptions` takes, as keyword arguments."""
+def stated_plan(command: _F) -> _F:
+    """Gives a command the options that state a plan, as keyword arguments of `placement.PlacementOptions`."""
     for option in reversed(
         (
-            click.option("--engine", metavar="NAME", help=f"Where tasks run: {_engines()}, or a plug-in's name."),
-            *map(of_engines, ("address", "shared_files")),
-            click.option(
-                "--cluster",
-                metavar="LAB|FILE",
-                help="Run on the nodes of this lab, which has to be up: its name, or its file, lab.yaml.",
-            ),
-            click.option("--nodes", metavar="A,B,...", help="Use only these nodes of the cluster: a,b."),
             click.option(
                 "--plan",
                 "plan_file",
@@ -230,6 +222,25 @@ def layout(command: _F) -> _F:
                 metavar="N",
                 help="ps: do not wait for the slowest N workers (stragglers).",
             ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def layout(command: _F) -> _F:
+    """Gives a command the options that `placement.PlacementOptions` takes, as keyword arguments."""
+    for option in reversed(
+        (
+            click.option("--engine", metavar="NAME", help=f"Where tasks run: {_engines()}, or a plug-in's name."),
+            *map(of_engines, ("address", "shared_files")),
+            click.option(
+                "--cluster",
+                metavar="LAB|FILE",
+                help="Run on the nodes of this lab, which has to be up: its name, or its file, lab.yaml.",
+            ),
+            click.option("--nodes", metavar="A,B,...", help="Use only these nodes of the cluster: a,b."),
+            stated_plan,
             click.option(
                 "--moves",
                 type=click.IntRange(min=0),

@@ -15,7 +15,7 @@ import yaml
 
 from headgate import runs
 from headgate.cli import planned, profiled
-from headgate.cli.options import CommandLine, Finite, OfJobs, example, launched, of_engines
+from headgate.cli.options import CommandLine, Finite, OfJobs, example, launched, of_engines, stated_plan
 from headgate.cli.placement import PlacementOptions
 from headgate.cli.planned import RankedPlans
 from headgate.cli.running import launches
@@ -23,6 +23,7 @@ from headgate.cluster import Cluster, Node
 from headgate.errors import UsageError
 from headgate.jobs import Allowed, Job
 from headgate.planning.candidates import candidates
+from headgate.planning.choosing import in_words
 from headgate.planning.cost import CostModel
 from headgate.planning.jointly import ProfiledJob, jointly
 from headgate.planning.search import SearchResult, search
@@ -68,6 +69,7 @@ from headgate.telemetry import machine
     metavar="CHANGE",
     help="Ask what a change would bring: nic=10Gbit, cores=8, a.nic=10Gbit, '+2 node of kind a'.",
 )
+@stated_plan
 @click.option("--history", "with_history", is_flag=True, help="Correct the cost model by past runs of the same model.")
 @click.option(
     "--probe",
@@ -87,6 +89,7 @@ from headgate.telemetry import machine
 @example("headgate plan train.py")
 def command(
     ctx: click.Context,
+    /,
     scripts: tuple[str, ...],
     key: str | None,
     cluster: str | None,
@@ -105,17 +108,20 @@ def command(
     probes: int | None,
     save: str | None,
     as_json: bool,
+    **stated: Any,
 ) -> None:
     """Say how many tasks a job should have, how large, in which role, on which node, and why.
 
     For several jobs it also says which job gets which nodes. The scripts' profiles have to be stored: `headgate
-    profile` measures them. Without --cluster or --engine the plan is for this machine.
+    profile` measures them. Without --cluster or --engine the plan is for this machine. With --strategy, --workers or
+    --plan it says what that plan would do, beside the best one.
 
     \b
     Example: headgate plan train.py --cluster lab.yaml
              headgate plan train.py --cluster lab.yaml --explain 1
              headgate plan train.py --cluster lab.yaml --what-if nic=10Gbit --what-if "+2 node of kind a"
              headgate plan train.py --cluster lab.yaml --history --probe 3 --save plan.yaml
+             headgate plan train.py --cluster lab.yaml --strategy ps --workers 2 --servers 1
              headgate plan a.py b.py --cluster lab.yaml
              headgate plan ddp.py --cluster lab.yaml --launch torchrun --batch per-worker
              headgate plan --profile profile.json --cluster lab.yaml --top 3
@@ -124,8 +130,9 @@ def command(
     asked: CommandLine = ctx.meta["asked"]
     said = partial(launches, launch=launch, batch=batch, parameters=parameters)
     jobs = profiled.jobs(scripts, asked, key, cores, memory, here, said)
-    jobs = [(replace(job, allow=job.allow | frozenset(allow)), profile) for job, profile in jobs]
-    on = PlacementOptions(engine=engine, address=address).place().engine
+    options = PlacementOptions(engine=engine, address=address, **stated)
+    jobs = [(options.applied(replace(job, allow=job.allow | frozenset(allow))), profile) for job, profile in jobs]
+    on = options.place().engine
     there = profiled.nodes(cluster, on, here)
     nodes = there
     for change in changes:
@@ -150,6 +157,9 @@ def command(
     else:
         answer = _answer(job, nodes, profile, here, top)
         before = _answer(job, there, profile, here, top) if changes else None
+        if job.plan is not None and not changes:
+            before = _answer(replace(job, plan=None), there, profile, here, top)
+            changes = (f"this plan in place of the best ({in_words(before.found.best.plan)})",)
     if explain is not None and explain > len(answer.shown):
         raise UsageError(f"found --explain {explain}; expected 1 to {len(answer.shown)}, or more candidates with --top")
     if save is not None:
@@ -160,9 +170,9 @@ def command(
     else:
         planned.show(answer, before, changes, explain)
         if save is not None:
-            stated = {"--cluster": cluster, "--engine": engine, "--address": address, "--launch": launch}
-            options = [word for option, value in stated.items() if value is not None for word in (option, value)]
-            command = shlex.join(["headgate", "run", "--plan", save, *options, *scripts, *asked.words])
+            where = {"--cluster": cluster, "--engine": engine, "--address": address, "--launch": launch}
+            words = [word for option, value in where.items() if value is not None for word in (option, value)]
+            command = shlex.join(["headgate", "run", "--plan", save, *words, *scripts, *asked.words])
             click.echo(f"\nsaved: {command}{'' if scripts or asked.words else ' SCRIPT'}")
 
 
