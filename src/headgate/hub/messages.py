@@ -98,7 +98,8 @@ class RunningMean:
         self._began: int | None = None  # the count that the epoch began with
         self._ended: int | None = None  # the count at which an epoch ended
         self._once, self._again = _Stretches(), _Stretches()
-        self._twice: bool | None = None  # whether it is a mean of means; None: not known yet
+        self._twice = False  # whether it is a mean of means, as far as is known
+        self._spoke, self._speaks = 0.0, 0.0  # for that, above 0: the epochs before, and this one
         self._part: tuple[int, float] | None = None  # the latest part of this epoch, and its mean
 
     def undone(self, progress: Progress) -> Progress:
@@ -115,6 +116,7 @@ class RunningMean:
             return progress
         if began != self._began:
             self._began, self._part = began, None
+            self._spoke, self._speaks = self._spoke + self._speaks, 0.0
             self._once, self._again = _Stretches(), _Stretches()
         over, mean = at - began, progress.loss
         loss = self._whole(over, mean) if progress.covers == "epoch" else self._so_far(over, mean)
@@ -129,13 +131,15 @@ class RunningMean:
         return self._again.add(over - (self._once.fresh - 1) / 2, loss)  # the mean in the middle of the stretch
 
     def _whole(self, over: int, mean: float) -> float | None:
-        if self._twice is None and self._part is not None and self._once.latest is not None:
+        # A bar may come to the end twice, with its own mean first: the last one tells.
+        if self._part is not None and self._once.latest is not None:
             (part, so_far), latest = self._part, self._once.latest
             ends_at = so_far + (over - part) / over * (latest - so_far)
-            if part >= _NEAR_END * over and abs(latest - ends_at) > _TELLING:
-                self._twice = abs(mean - latest) < abs(mean - ends_at)
+            if part >= _NEAR_END * over:
+                self._speaks = (mean - ends_at) ** 2 - (mean - latest) ** 2
+                self._twice = self._spoke + self._speaks > _TELLING**2
         if self._twice and self._again.latest is not None:
-            return self._again.add(over, mean, _FRESH)
+            return self._again.add(over, mean, _FRESH) if self._speaks > 0.0 else None
         return self._once.add(over, mean, _LAST)
 
 
