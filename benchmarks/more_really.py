@@ -100,7 +100,7 @@ def _both(args: Sequence[str], cores: float) -> dict[str, Change]:
 
     def has(times: float, workers: int) -> Setup:
         job = {"limits": {"cores": times * cores}, "env": {"OMP_NUM_THREADS": "1"}}
-        return Setup("limited.py", [*args, "--workers", str(workers)], job=job)
+        return Setup("limited.py", [*args, "--workers", str(workers)], ["--seconds", "25"], job)
 
     return {
         "equal-cores": Change("cores", "x2", has(1, 1), has(2, 1)),
