@@ -101,6 +101,10 @@ def test_a_process_that_waits_for_those_it_started_waits_for_input(tmp_path: Pat
     found = account(replace(run, jobs=(busy,)))
     assert verdict(found).name == "loader"
     assert found.parts["input"].seconds == pytest.approx(0.75 * 39, rel=0.05)
+    several = {**main, "cpu_ready": replace(ready, value=np.full(len(ready), 0.8))}
+    several["helper_cores"] = replace(ready, value=np.full(len(ready), 1.6))  # two at a time, each for 0.8 of the time
+    found = account(replace(run, jobs=(replace(busy, usage=several, tasks=(replace(task, usage=several),)),)))
+    assert found.parts["input"].seconds == pytest.approx((0.96 - 0.2) * 39, rel=0.05)
     idle = {**main, "main_ready": replace(ready, value=np.full(len(ready), 0.001))}  # a launcher
     assert account(replace(run, jobs=(replace(busy, usage=idle),))).parts["input"].seconds == 0.0
 

@@ -261,11 +261,18 @@ def _usual(target: RecordedTask | RecordedNode, column: Column, time: OwnTime) -
 
 def waited_for_others(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> float:
     """Seconds in which the training process was not ready to run and processes that it started were. In a job without
-    sampled steps, that is its waiting for the loader's workers."""
+    sampled steps, that is its waiting for the loader's workers.
+
+    The busiest thread is known, and what all processes that were started wanted. If each of these wanted as much as the
+    busiest thread, so many of them were ready independently of each other."""
     if job.division is not None or len(job.tasks) != 1 or job.signal("gpu_busy").mean or not _trains(job, stretches):
         return 0.0
-    main, any_of_it = (job.signal(column).during(stretches) for column in ("main_ready", "cpu_ready"))
-    return max(any_of_it.integral - main.integral, 0.0) if len(any_of_it) else 0.0
+    main, busiest = (job.signal(column).during(stretches) for column in ("main_ready", "cpu_ready"))
+    part = busiest.mean
+    if not part:
+        return 0.0
+    any_of_it = 1.0 - float((1.0 - part) ** max(helped_by(job, stretches) / part, 1.0))
+    return max(any_of_it * busiest.integral / part - main.integral, 0.0)
 
 
 def helped_by(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> float:
