@@ -136,7 +136,7 @@ CHANGES: Mapping[str, Change] = {
     ),
     "servers-200": _network([], SERVED, 200, 400, "x2", 40),
     "servers-cores": _weak(1, 2),
-    **_both(["--sleep", "0.0017", "--width", "1024"], 0.2),
+    **_both(["--sleep", "0.0027", "--width", "2048"], 0.5),
 }
 
 

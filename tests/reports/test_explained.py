@@ -146,3 +146,6 @@ def test_of_headlines_that_advise_the_same_the_first_says_it_and_a_job_that_did_
         False,
         False,
     ]
+    page = html.page(run)
+    assert page.count("</strong> (neighbour-cores)") == 2  # only why stands out, also where no advice follows
+    assert "(neighbour-cores)</strong>" not in page
