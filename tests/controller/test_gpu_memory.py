@@ -285,6 +285,10 @@ def test_a_task_that_runs_out_of_gpu_memory_is_told_who_else_had_it_and_what_to_
         ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.00GiB", "state at least 34 GiB"),
         ("CUDA error: out of memory", "state more than 30 GiB"),
         ("CUDA out of memory. Tried to allocate 60.00 GiB", "make its batch smaller"),  # no GPU has 90
+        ("CUDA out of memory. Tried to allocate ... GiB", "state more than 30 GiB"),  # a script may print anything
+        ("CUDA out of memory. Tried to allocate 1.2.3 GiB", "state more than 30 GiB"),
+        ("CUDA out of memory. Tried to allocate 5 iB", "state more than 30 GiB"),
+        (f"CUDA out of memory. Tried to allocate {'9' * 400} GiB", "state more than 30 GiB"),
     ],
 )
 def test_what_it_could_not_have_is_part_of_what_it_needs(words: str, cure: str) -> None:

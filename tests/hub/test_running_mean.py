@@ -150,3 +150,14 @@ def test_two_losses_of_latest_steps_make_one_with_their_mean() -> None:
     first = mean.undone(Progress(TASK, step=10, loss=2.0, covers="part", over=10))
     later = mean.undone(Progress(TASK, step=20, loss=1.5, covers="part", over=20))
     assert (first.merged(later).loss, first.merged(later).count) == (1.5, 20)
+
+
+@pytest.mark.parametrize("huge", ["1e200", "1e308", "-1e308", "inf", "nan"])
+def test_a_loss_that_explodes_is_told_and_stops_nobody(huge: str) -> None:
+    ends = [
+        f"Epoch {epoch}/3\n{step}/10 ━━━ 1s 2ms/step - loss: {loss}"
+        for epoch in (1, 2, 3)
+        for step, loss in ((1, "1.0"), (5, huge), (9, "2.0"), (10, huge), (10, "-1e300"))
+    ]
+    for each in told("\n".join(ends).split("\n")):
+        assert each.loss is None or math.isfinite(each.loss) or not math.isfinite(float(huge)) or each.mean is None

@@ -271,7 +271,7 @@ def waited_for_others(job: RecordedJob, stretches: Sequence[tuple[float, float]]
     part = busiest.mean
     if not part:
         return 0.0
-    any_of_it = 1.0 - float((1.0 - part) ** max(helped_by(job, stretches) / part, 1.0))
+    any_of_it = 1.0 - float(max(1.0 - part, 0.0) ** max(helped_by(job, stretches) / part, 1.0))
     return max(any_of_it * busiest.integral / part - main.integral, 0.0)
 
 

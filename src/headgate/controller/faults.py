@@ -48,7 +48,7 @@ MOST_BETWEEN_CHECKPOINTS = 3
 
 _LITTLE_OF_IT = 0.1  # of what a task held of a GPU: others that had less are not why it ran out
 _LITTLE_BYTES = 1 << 30  # of a GPU: a driver and a display have some
-_ASKED = re.compile(r"allocat(?:e|ing) ([\d.]+ ?[KMGT]?i?B)\b")  # PyTorch's and JAX's words
+_ASKED = re.compile(r"allocat(?:e|ing) (\d{1,9}(?:\.\d{1,9})? ?(?:[KMGT]i?)?B)\b")  # PyTorch's and JAX's words
 _GIVES_BACK = "MALLOC_MMAP_THRESHOLD_"
 """Has glibc give memory of this size or more back as soon as it is freed. By itself it keeps what is freed below up to
 32 MiB, which all tensors of a small model are, and which FSDP makes anew in each step."""

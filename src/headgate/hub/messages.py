@@ -120,6 +120,8 @@ class RunningMean:
             self._once, self._again = _Stretches(), _Stretches()
         over, mean = at - began, progress.loss
         loss = self._whole(over, mean) if progress.covers == "epoch" else self._so_far(over, mean)
+        if loss is not None and not math.isfinite(loss):
+            return progress
         count = self._once.fresh if loss is not None and progress.step is not None else 1
         return replace(progress, loss=loss, count=count, mean=mean)
 
@@ -136,7 +138,8 @@ class RunningMean:
             (part, so_far), latest = self._part, self._once.latest
             ends_at = so_far + (over - part) / over * (latest - so_far)
             if part >= _NEAR_END * over:
-                self._speaks = (mean - ends_at) ** 2 - (mean - latest) ** 2
+                off, on = mean - ends_at, mean - latest
+                self._speaks = off * off - on * on  # a power of a loss that explodes would be an error
                 self._twice = self._spoke + self._speaks > _TELLING**2
         if self._twice and self._again.latest is not None:
             return self._again.add(over, mean, _FRESH) if self._speaks > 0.0 else None
