@@ -28,22 +28,25 @@ def work(queue):
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
     queue, asked = context.Queue(1), []
+    reader, writer = os.pipe()
+    def ask(number, frame):
+        asked.append(number)
+        os.write(writer, b"!")
     workers = [context.Process(target=work, args=(queue,), daemon=True) for _ in range(2)]
     for worker in workers:
         worker.start()
     if sys.argv[2] == "TERM":
-        signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+        signal.signal(signal.SIGTERM, ask)
     if sys.argv[2] == "USR1":
-        signal.signal(signal.SIGUSR1, lambda number, frame: asked.append(number))
+        signal.signal(signal.SIGUSR1, ask)
     try:
         print("ready", flush=True)
-        while not asked:
-            queue.get(timeout=20)
+        os.read(reader, 1)  # KeyboardInterrupt within queue.get would leave half a message behind
     except KeyboardInterrupt:
         asked.append(signal.SIGINT)
     seen = set()
     while len(seen) < 2:  # each of them still works for it
-        seen.add(queue.get(timeout=5))
+        seen.add(queue.get(timeout=20))
     with open("saved.part", "w") as file:
         file.write(str(asked))
     os.rename("saved.part", "saved")
