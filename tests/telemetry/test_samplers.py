@@ -413,7 +413,7 @@ def test_a_task_under_cgroup_v2_is_read_from_its_folder(tmp_path: Path) -> None:
 def schedstat(root: Path, threads: Mapping[int, tuple[float, float]], blocked: float = 0.0) -> None:
     """Seconds that each thread of process 1 ran and waited for a core, and was blocked on a disk."""
     stat = " ".join(["1 (a) b) R", *["0"] * 38, str(round(blocked * os.sysconf("SC_CLK_TCK"))), "0"])
-    plant(root, {"proc/self/schedstat": "0 0 0\n"})
+    plant(root, {"proc/self/schedstat": "0 0 0\n", "proc/1/stat": stat})
     for thread, (ran, waited) in threads.items():
         folder = f"proc/1/task/{thread}"
         plant(root, {f"{folder}/schedstat": f"{ran * 1e9:.0f} {waited * 1e9:.0f} 1\n", f"{folder}/stat": stat})
@@ -540,6 +540,54 @@ def test_what_the_processes_want_that_a_working_one_started_is_told_apart_from_i
     values = sampler.read(1.0, [target])["a"]
     assert 0.25 <= values["helper_cores"] <= 0.35 + values["cpu_waiting"]
     assert values["main_ready"] < values["cpu_ready"]
+
+
+def test_what_a_process_ran_since_the_last_reading_counts_though_it_ended(task: Task) -> None:
+    sampler, target = WaitingSampler(), Target("a", task)
+
+    def helped(at: float) -> float:
+        values = sampler.read(at, [target])["a"]
+        assert values["main_ready"] < 0.1
+        assert values["cpu_ready"] == pytest.approx(min(values["helper_cores"], 1.0), abs=0.03)
+        return values["helper_cores"]
+
+    task.do("burn(1.1)")
+    sampler.read(0.0, [target])
+    task.do("burn_in_child(0.3)")
+    assert helped(1.0) == pytest.approx(0.3, abs=0.05)
+    task.do("start_child()")
+    task.do("burn_in_started(0.3)")
+    assert helped(2.0) >= 0.25  # and waited for a core
+    task.do("burn_in_started(0.2)")
+    task.do("end_child()")
+    assert helped(3.0) == pytest.approx(0.2, abs=0.05)
+    assert helped(4.0) == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_process_that_ended_is_not_counted_again_when_its_parent_waits_for_it_later(tmp_path: Path) -> None:
+    box = InMemoryBox()
+    sampler, target = WaitingSampler(tmp_path), Target("a", box)
+    ticks = os.sysconf("SC_CLK_TCK")
+
+    def wants(at: float, ended: float, **ran: float) -> float:
+        """Two loader workers, `one` and `two`, and what process 1 waited for."""
+        plant(tmp_path, {"proc/self/schedstat": "0 0 0\n"})
+        numbers = {"main": 1, "one": 2, "two": 3}
+        for name, seconds in {"main": 10.0, **ran}.items():
+            pid = numbers[name]
+            after = [pid != 1, *[0] * 9, round(seconds * ticks), 0, round(ended * ticks) * (pid == 1), 0]
+            stat = f"{pid} (a) b) R {' '.join(str(int(each)) for each in after)}"
+            files = {f"proc/{pid}/stat": stat, f"proc/{pid}/task/{pid}/schedstat": f"{seconds * 1e9:.0f} 0 1\n"}
+            plant(tmp_path, files)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(box, "pids", lambda: [1, *(numbers[name] for name in ran)])
+            return sampler.read(at, [target]).get("a", {}).get("helper_cores", 0.0)
+
+    wants(0.0, 5.0, one=3.0, two=4.0)  # those before them had run for five seconds
+    assert wants(1.0, 5.0, one=3.5, two=4.5) == pytest.approx(1.0)
+    assert wants(2.0, 5.0) == 0.0  # ended, and not waited for yet
+    assert wants(3.0, 13.5) == pytest.approx(0.5)
+    assert wants(4.0, 13.5, one=0.25) == pytest.approx(0.25)  # another one, of the same number
 
 
 @pytest.mark.parametrize("task", ["cgroups"], indirect=True)

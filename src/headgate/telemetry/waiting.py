@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from headgate.cluster import Place
 from headgate.telemetry.base import Boxed
@@ -12,20 +13,20 @@ from headgate.telemetry.columns import Column
 from headgate.telemetry.sources import Source, SourcedSampler
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PARENT = 1
-"""Where the number of the process that started it stands, counted likewise."""
 _WORKED_SECONDS = 1.0
 """A process that started others and ran for less is a shell or a launcher, and not the one that trains."""
 _BLOCKED = 39
 """Where the time blocked on disks stands in /proc/PID/task/TID/stat, counted from after the name (field 42 of all)."""
+_PARENT, _RAN, _ENDED = 1, slice(11, 13), slice(13, 15)
+"""Where its parent, its own ticks and those of its children that ended stand, counted likewise (fields 4, 14 to 17)."""
 
 
 class WaitingSampler(SourcedSampler):
     """`cpu_waiting`, `cpu_ready`, `main_ready` and `helper_cores` of a task, from schedstat of its threads;
     `disk_waiting` where the kernel accounts for delays (`kernel.task_delayacct=1`).
 
-    A thread takes what it waited since the last reading along when it ends. Nothing of nodes: it is their tasks that
-    wait.
+    A thread takes what it waited since the last reading along when it ends; what a process ran since then, its parent
+    tells. Nothing of nodes: it is their tasks that wait.
     """
 
     name = "waiting"
@@ -50,6 +51,14 @@ def accounts_for_delays(root: Path = Path("/")) -> bool:
         return False
 
 
+class _Process(NamedTuple):
+    """Seconds that it ran, with those of its threads that ended, and that its children ran that have ended."""
+
+    parent: int
+    ran: float
+    ended: float
+
+
 class _Threads(Source):
     """Running totals of each living thread: seconds that it ran, waited for a core and was blocked on a disk.
 
@@ -61,29 +70,45 @@ class _Threads(Source):
         self._proc = str(proc)
         self._delays = accounts_for_delays(proc.parent)
         self._last: dict[int, tuple[float, float, float]] = {}
-        self._processes: dict[int, int] = {}  # by thread
-        self._parents: dict[int, int] = {}  # by process
+        self._of: dict[int, int] = {}  # process by thread
+        self._processes: dict[int, _Process] = {}
+        self._read_of_ended: dict[int, float] = {}  # seconds of children that ended and were not waited for yet
         self._at: float | None = None
 
     def read(self, now: float, /) -> dict[Column, float]:
         if now == self._at:
             return {}
-        before, last = self._at, self._last
-        self._processes = {}
+        before, last, processes = self._at, self._last, self._processes
+        self._of, self._processes = {}, {}
         self._at, self._last = now, dict(self._totals())
         if before is None or now < before or not self._last:
             return {}
+        ended = self._ended(processes)
         busiest = waiting = blocked = main_busiest = helpers = 0.0
-        main = self._main()
+        successors = dict.fromkeys(ended, 0.0)  # the busiest thread of those that a process started instead of them
+        main = self._main(ended)
         for thread, total in self._last.items():
             ran, waited, stood = (new - old for new, old in zip(total, _before(last.get(thread), total), strict=True))
             waiting += waited
             blocked += stood
             busiest = max(busiest, ran + waited)
-            if not main or self._processes[thread] in main:
+            process = self._of[thread]
+            if not main or process in main:
                 main_busiest = max(main_busiest, ran + waited)
             else:
                 helpers += ran + waited
+            parent = self._processes[process].parent
+            if parent in successors:
+                successors[parent] = max(successors[parent], ran + waited)
+        for parent, seconds in ended.items():
+            gone = sum(process.parent == parent for pid, process in processes.items() if pid not in self._processes)
+            there = sum(process.parent == parent for process in self._processes.values())
+            one = seconds / max(gone, there, 1) + successors[parent]
+            busiest = max(busiest, one)
+            if not main:
+                main_busiest = max(main_busiest, one)
+            elif parent in main:
+                helpers += seconds
         seconds = now - before
         columns: dict[Column, float] = {
             "cpu_waiting": waiting / seconds,
@@ -95,22 +120,34 @@ class _Threads(Source):
             columns["disk_waiting"] = blocked / seconds
         return columns
 
-    def _main(self) -> set[int]:
+    def _ended(self, before: Mapping[int, _Process]) -> dict[int, float]:
+        """By parent, the seconds that its children ran since the last reading and took along when they ended."""
+        read = self._read_of_ended
+        for pid, child in before.items():
+            if pid not in self._processes:
+                read[child.parent] = read.get(child.parent, 0.0) + child.ran + child.ended
+        self._read_of_ended, unread = {}, {}
+        for pid, process in self._processes.items():
+            grown = process.ended - (before[pid].ended if pid in before else 0.0)
+            rest = grown - read.get(pid, 0.0)
+            if rest > 0.0:
+                unread[pid] = rest
+            elif rest < 0.0:
+                self._read_of_ended[pid] = -rest
+        return unread
+
+    def _main(self, ended: Mapping[int, float]) -> set[int]:
         """The processes that started others of the task and have worked."""
-        worked: dict[int, float] = {}
-        for thread, (ran, _, _) in self._last.items():
-            process = self._processes[thread]
-            worked[process] = worked.get(process, 0.0) + ran
-        return {pid for pid in self._parents.values() if worked.get(pid, 0.0) >= _WORKED_SECONDS}
+        parents = ended.keys() | {process.parent for process in self._processes.values()}
+        return {pid for pid in parents & self._processes.keys() if self._processes[pid].ran >= _WORKED_SECONDS}
 
     def _totals(self) -> Iterator[tuple[int, tuple[float, float, float]]]:
-        pids = self._box.pids()
-        self._parents = {pid: self._parents.get(pid) or _parent(f"{self._proc}/{pid}/stat") for pid in pids}
-        for pid in pids:
+        for pid in self._box.pids():
             folder = f"{self._proc}/{pid}/task"
             try:
+                self._processes[pid] = _process(f"{self._proc}/{pid}/stat")
                 threads = os.listdir(folder)
-            except OSError:  # it ended
+            except (OSError, ValueError, IndexError):  # it ended
                 continue
             for thread in threads:
                 try:
@@ -118,7 +155,7 @@ class _Threads(Source):
                     blocked = self._blocked(f"{folder}/{thread}/stat")
                 except (OSError, ValueError):
                     continue
-                self._processes[int(thread)] = pid
+                self._of[int(thread)] = pid
                 yield int(thread), (int(ran) / 1e9, int(waited) / 1e9, blocked)
 
     def _blocked(self, path: str) -> float:
@@ -127,12 +164,10 @@ class _Threads(Source):
         return int(_content(path).rpartition(b")")[2].split()[_BLOCKED]) / _TICKS
 
 
-def _parent(path: str) -> int:
-    """The process that started the one of that `stat`; 0 where it has ended."""
-    try:
-        return int(_content(path).rpartition(b")")[2].split()[_PARENT])
-    except (OSError, ValueError, IndexError):
-        return 0
+def _process(path: str) -> _Process:
+    fields = _content(path).rpartition(b")")[2].split()
+    ran, ended = (sum(map(int, fields[ticks])) / _TICKS for ticks in (_RAN, _ENDED))
+    return _Process(int(fields[_PARENT]), ran, ended)
 
 
 def _before(known: tuple[float, float, float] | None, now: tuple[float, float, float]) -> tuple[float, float, float]:
