@@ -83,13 +83,13 @@ def test_a_script_that_sees_to_it_itself_is_left_to_spin_but_its_servers_are_not
 def test_what_the_user_set_stays_and_what_the_job_sets_wins() -> None:
     job = Job(name="job", run="true", env={"MKL_NUM_THREADS": "5", "SEED": "1"})
     env = launched(job, {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE", "SEED": "0", "HOME": "/here"}).env
-    assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"], env["OPENBLAS_NUM_THREADS"]) == ("3", "5", "2")
+    assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"], env["OPENBLAS_NUM_THREADS"]) == ("3", "5", "3")
     assert (env["OMP_WAIT_POLICY"], env["SEED"], env["HOME"]) == ("ACTIVE", "1", "/here")
 
 
-def test_libraries_that_know_no_openmp_have_as_many_threads_as_that_unless_the_user_says(tmp_path: Path) -> None:
+def test_every_library_has_as_many_threads_as_openmp_unless_the_user_says(tmp_path: Path) -> None:
     stated = launched(Job(name="job", run="true", env={"OMP_NUM_THREADS": "5"})).env
-    assert [stated[name] for name in NO_OPENMP] == ["5", "5", "5"]
+    assert {stated[name] for name in (*THREADS, *OTHERS, *NO_OPENMP)} == {"5"}
     one = launched(Job(name="job", run="true"), {"OMP_NUM_THREADS": "1"}).env
     assert [one[name] for name in NO_OPENMP] == ["1", "2", "1"]  # one more for operations that wait
     own = {"TF_NUM_INTRAOP_THREADS": "7", "TF_NUM_INTEROP_THREADS": "8", "PJRT_NPROC": "9", "OMP_NUM_THREADS": "x"}
@@ -98,6 +98,13 @@ def test_libraries_that_know_no_openmp_have_as_many_threads_as_that_unless_the_u
     (tmp_path / "train.py").write_text("import jax\nimport headgate.jax as hg\n")
     job = Job(name="job", script="train.py", workdir=str(tmp_path), python=sys.executable)
     assert "PJRT_NPROC" not in launched(job).env  # it sets it itself, by what its task has then
+
+
+def test_pytorch_has_the_threads_that_the_user_gave_openmp() -> None:
+    argv = [sys.executable, "-c", "import torch\nprint(torch.get_num_threads())"]
+    env = launched(Job(name="job", run=tuple(argv), env={"OMP_NUM_THREADS": "1"})).env
+    kept = {**env, "PYTHONPATH": "", "PATH": os.environ["PATH"]}
+    assert subprocess.run(argv, env=kept, capture_output=True, text=True, check=True).stdout.split()[-1] == "1"
 
 
 @pytest.mark.parametrize(

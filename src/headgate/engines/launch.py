@@ -264,11 +264,11 @@ def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, serve
 
 
 def _thread_counts(job: Job, env: Mapping[str, str], threads: int) -> dict[str, str]:
-    """How many threads each library starts with. TensorFlow and XLA, which know no OpenMP, have as many as that has,
-    and TensorFlow two at least for operations that wait."""
+    """How many threads each library starts with: as many as OpenMP has, which the user may have said. MKL would take
+    more than that where it is told so. TensorFlow has two at least for operations that wait."""
     stated = env.get("OMP_NUM_THREADS", "")
     count = int(stated) if stated.isdecimal() and int(stated) else threads
-    found = dict.fromkeys(_THREAD_VARIABLES, str(threads))
+    found = dict.fromkeys(_THREAD_VARIABLES, str(count))
     found |= {"TF_NUM_INTRAOP_THREADS": str(count), "TF_NUM_INTEROP_THREADS": str(max(2, count))}
     # `headgate.jax` sets it as its task begins, by what that has then.
     if "NPROC" not in env and not _uses(job, "jax"):

@@ -42,7 +42,7 @@ MITIGATION = "mitigation"
 """An axis: what is done so that jobs which run at once share better."""
 _ONLY_IN: Mapping[str, CellScenario] = {"strategy": "distributed", MITIGATION: "simultaneous"}
 """Axes that matter to one scenario alone."""
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")
+_THREADS = ("OMP_NUM_THREADS", "NPROC")
 _DIGITS = 12
 
 
