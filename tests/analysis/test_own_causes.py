@@ -126,6 +126,7 @@ def several(
     sent: Mapping[str, float] = {},
     own: Mapping[str, float] = {},
     waited: Mapping[str, float] = {},
+    throttled: Mapping[str, float] = {},
     ready: float | None = None,
     sampled: bool = True,
     **known: Any,
@@ -137,6 +138,7 @@ def several(
         sent: By node, bytes a second of a NIC of 100.
         own: The same of the job's own task there alone.
         waited: By node, threads of the task that waited for a core.
+        throttled: By node, core-seconds a second that its own limit held back.
         ready: Part of the time in which each task was; None: as a task that computes.
         sampled: Whether steps were.
     """
@@ -162,7 +164,11 @@ def several(
             name=node,
             cores=2.0,
             nic_bytes_per_second=100.0,
-            usage={"cpu_cores": over(0.5), "net_in": over(sent.get(node, 1.0))},
+            usage={
+                "cpu_cores": over(0.5),
+                "net_in": over(sent.get(node, 1.0)),
+                "cpu_throttled": over(throttled.get(node, 0.0)),
+            },
         )
         for node in (*workers, *servers)
     )
@@ -205,6 +211,32 @@ def test_a_node_is_slow_whose_worker_is_slow_in_all_it_does_or_waits_for_cores_t
 ) -> None:
     verdict = told(several(tmp_path, {"x": QUICK, "y": slow, "z": QUICK}, waited=waited))
     assert (verdict.name, verdict.next) == ("slow-node", "`--nodes x,z` leaves that node out.")
+
+
+@pytest.mark.parametrize(
+    ("throttled", "ready", "part"),
+    [(0.5, 1.0, 0.45), (4.0, 0.5, 0.4)],  # of one thread; of eight that run half of the time
+)
+def test_a_node_is_slow_whose_limit_holds_its_worker_back_wherever_in_a_step(
+    tmp_path: Path, throttled: float, ready: float, part: float
+) -> None:
+    held = {"y": throttled, "x": 0.05, "z": 0.05}
+    found = several(tmp_path, {"x": QUICK, "y": QUICK, "z": QUICK}, throttled=held, ready=ready)
+    verdict = told(found)
+    assert (verdict.name, verdict.next) == ("slow-node", "`--nodes x,z` leaves that node out.")
+    assert "a limit on its CPU time held it back for" in verdict.why
+    (loss,) = [loss for loss in found.losses if loss.resource == "straggler"]
+    assert loss.lost.seconds == pytest.approx(part * 39, rel=0.1)
+
+
+@pytest.mark.parametrize("throttled", [{"y": 0.1, "x": 0.05, "z": 0.05}, {"x": 0.5, "y": 0.5, "z": 0.5}])
+def test_limits_that_hold_all_nodes_alike_make_none_slow(tmp_path: Path, throttled: dict[str, float]) -> None:
+    assert told(several(tmp_path, {"x": QUICK, "y": QUICK, "z": QUICK}, throttled=throttled)).name == "communication"
+
+
+def test_a_straggler_stays_one_though_its_node_s_limit_holds_back_some_of_its_extra_work(tmp_path: Path) -> None:
+    slow = {"forward": 0.02, "backward": 0.07, "push": 0.01}
+    assert told(several(tmp_path, {"x": QUICK, "y": slow, "z": QUICK}, throttled={"y": 0.3})).name == "straggler"
 
 
 def test_workers_that_wait_for_each_other_alike_have_no_straggler(tmp_path: Path) -> None:

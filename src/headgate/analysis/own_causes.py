@@ -136,30 +136,66 @@ def _straggling(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
     own = {task: seconds for task in job.tasks if (seconds := _own_part(task, time)) is not None}
     if len(own) < 2 or (job.plan or {}).get("synchronous") is False:
         return
-    slow = max(own, key=lambda task: own[task])
+    step = max(task.division.step_seconds for task in own if task.division is not None)
+    slow, extra = _slowest({task: seconds / step for task, seconds in own.items()})
+    held = {task: _held_back(task, nodes, time) for task in own}
+    limited, part = _slowest(held)
+    others = [task for task in own if task is not limited]
+    if part > extra and limited.node not in {task.node for task in others}:
+        if part >= _STRAGGLES:
+            usual = median(held[task] for task in others)
+            parts = f"held it back for {held[limited]:.0%} of the time, the others for {usual:.0%}"
+            cost = within(part * time.seconds, 0.3, time.seconds)
+            yield _slow_node(job, limited, others, nodes, f"a limit on its CPU time {parts}", cost)
+        return
+    if extra < _STRAGGLES:
+        return
     others = [task for task in own if task is not slow]
     usual = median(own[task] for task in others)
-    step = max(task.division.step_seconds for task in own if task.division is not None)
-    extra = own[slow] - usual
-    if extra < _STRAGGLES * step:
-        return
-    cost = within(extra / step * time.seconds, 0.3, time.seconds)
+    cost = within(extra * time.seconds, 0.3, time.seconds)
     takes = f"{say_seconds(own[slow])} for its own part of a step, the others {say_seconds(usual)}"
-    if _is_slow_node(slow, others, extra / step, own[slow] / max(usual, 1e-9), time):
-        rest = ",".join(dict.fromkeys(task.node for task in others))
-        cores = nodes[slow.node].cores if slow.node in nodes else None
-        usual_cores = {nodes[task.node].cores for task in others if task.node in nodes}
-        has = f" ({cores:g} cores)" if cores and cores not in usual_cores else ""
-        slows = f"because its node {slow.node}{has} is slow: it takes {takes}"
-        why = f"All workers of {job.name} wait for {slow.name}, {slows}"
-        placed = (job.spec.get("plan") or {}).get("worker_nodes")
-        leaves = "Take it out of `worker_nodes:` below `plan:`" if placed else f"`--nodes {rest}` leaves that node out"
-        yield OwnCause("slow-node", cost, why, f"{leaves}.", "communication", "straggler")
+    if _is_slow_node(slow, others, extra, own[slow] / max(usual, 1e-9), time):
+        yield _slow_node(job, slow, others, nodes, f"it takes {takes}", cost)
         return
     span = max(slow.division.seconds, key=lambda name: _longer(slow, others, name)) if slow.division else ""
     why = f"All workers of {job.name} wait for {slow.name}, which takes {takes}; most of that is in {span}"
     stacks = f"`headgate stacks {job.name}` shows where it stands while the job runs."
     yield OwnCause("straggler", cost, why, stacks, "communication", "straggler")
+
+
+def _slowest(seconds: Mapping[RecordedTask, float]) -> tuple[RecordedTask, float]:
+    """The task with most, and by how much that is more than the others' median."""
+    slow = max(seconds, key=lambda task: seconds[task])
+    return slow, seconds[slow] - median(each for task, each in seconds.items() if task is not slow)
+
+
+def _slow_node(
+    job: RecordedJob,
+    slow: RecordedTask,
+    others: Sequence[RecordedTask],
+    nodes: Mapping[str, RecordedNode],
+    told: str,
+    cost: TimeEstimate,
+) -> OwnCause:
+    rest = ",".join(dict.fromkeys(task.node for task in others))
+    cores = nodes[slow.node].cores if slow.node in nodes else None
+    usual_cores = {nodes[task.node].cores for task in others if task.node in nodes}
+    has = f" ({cores:g} cores)" if cores and cores not in usual_cores else ""
+    why = f"All workers of {job.name} wait for {slow.name}, because its node {slow.node}{has} is slow: {told}"
+    placed = (job.spec.get("plan") or {}).get("worker_nodes")
+    leaves = "Take it out of `worker_nodes:` below `plan:`" if placed else f"`--nodes {rest}` leaves that node out"
+    return OwnCause("slow-node", cost, why, f"{leaves}.", "communication", "straggler")
+
+
+def _held_back(task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime) -> float:
+    """Part of the time in which a limit on its node's CPU time held a worker back, in whatever part of a step that was:
+    often in its part of the exchange, and then all exchange for as long. As many threads stand at once as run else."""
+    node = nodes.get(task.node)
+    throttled = _mean(node, "cpu_throttled", time) if node is not None else 0.0
+    if node is None or not throttled:
+        return 0.0
+    wanted = throttled + _mean(node, "cpu_cores", time)
+    return min(throttled, throttled / wanted * (_mean(task, "cpu_ready", time) or 1.0))
 
 
 def _own_part(task: RecordedTask, time: OwnTime) -> float | None:
