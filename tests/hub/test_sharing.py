@@ -192,6 +192,23 @@ def test_threads_may_spin_while_no_other_task_wants_the_cores(user: User) -> Non
     user.touch("go")
 
 
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one core has room for one thread")
+@pytest.mark.parametrize("of", ["job", "role"])
+def test_a_task_is_told_of_the_threads_that_its_job_states(user: User, of: str) -> None:
+    user.write("a.py", SPINS.replace("spins True", "spins").replace('"spins", spins', 'channel.welcome["threads"]'))
+    env = "env: {OMP_NUM_THREADS: '1'}"
+    text = f"script: a.py, {env}" if of == "job" else f"roles: [{{name: work, script: a.py, {env}}}]"
+    file = str(user.write("a.yaml", f"jobs: [{{name: a, {text}}}]"))
+    assert {entry["threads"] for entry in user.json("run", "--dry-run", file)} == {1}
+    user.detaches(file, "--policy", "equal")
+    task = "a/work-0" if of == "role" else "a"
+    following = user.starts("logs", task, "-f")
+    assert following.stdout is not None
+    assert following.stdout.readline() == "1\n"
+    user.sees_job("a", lambda job: job["threads"] == 1)
+    user.touch("go")
+
+
 def test_threads_may_spin_beside_others_where_each_has_a_core_by_weight(user: User) -> None:
     for name, script in (("a", SPINS), ("b", WAITS), ("c", WAITS)):
         user.write(f"{name}.py", script)

@@ -18,7 +18,7 @@ from headgate.controller import Controller
 from headgate.engines import contracts, scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.contracts import LaunchedGroup
-from headgate.engines.launch import inject, launch
+from headgate.engines.launch import inject, launch, stated_threads
 from headgate.errors import UsageError
 from headgate.hub.messages import turns_in
 from headgate.hub.submission import Submission
@@ -163,7 +163,7 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
                 "argv": prepared.argv,
                 "cwd": prepared.cwd,
                 "env": added,
-                "threads": start.threads,
+                "threads": stated_threads(start.spec, start.task.name) or start.threads,
                 "entitled_cores": start.entitled_cores,
                 "box": box,
                 "gpu_memory": _gpu_need(start.spec, allowed, home).in_words() if on_gpu else None,

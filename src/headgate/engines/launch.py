@@ -263,11 +263,21 @@ def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, serve
     return {**env, **job.env}
 
 
+def stated_threads(job: Job, task: TaskName) -> int | None:
+    """How many threads the job, or the task's role in it, gives OpenMP; None: as many as it is granted."""
+    role = job.role_of(task)
+    return _count((job.of_role(role) if role is not None else job).env)
+
+
+def _count(env: Mapping[str, str]) -> int | None:
+    stated = env.get("OMP_NUM_THREADS", "")
+    return int(stated) if stated.isdecimal() and int(stated) else None
+
+
 def _thread_counts(job: Job, env: Mapping[str, str], threads: int) -> dict[str, str]:
     """How many threads each library starts with: as many as OpenMP has, which the user may have said. MKL would take
     more than that where it is told so. TensorFlow has two at least for operations that wait."""
-    stated = env.get("OMP_NUM_THREADS", "")
-    count = int(stated) if stated.isdecimal() and int(stated) else threads
+    count = _count(env) or threads
     found = dict.fromkeys(_THREAD_VARIABLES, str(count))
     found |= {"TF_NUM_INTRAOP_THREADS": str(count), "TF_NUM_INTEROP_THREADS": str(max(2, count))}
     # `headgate.jax` sets it as its task begins, by what that has then.

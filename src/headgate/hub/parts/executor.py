@@ -14,7 +14,7 @@ from headgate.cluster import Node
 from headgate.engines import contracts, scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.contracts import LaunchedGroup
-from headgate.engines.launch import inject, launch
+from headgate.engines.launch import inject, launch, stated_threads
 from headgate.engines.program import source
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited
@@ -178,7 +178,8 @@ class Executor(Component):
         addresses = None
         if action.spec.roles:
             addresses = Addresses.of(action.spec.roles, action.plan, attempt.ports, self._finder(run, action))
-        attempt.start(action.task.name, action.node, address, reader, action.joins)
+        stated = stated_threads(action.spec, action.task.name)
+        attempt.start(action.task.name, action.node, address, reader, action.joins, stated)
         self._shares.pop(action.task, None)
         self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
         try:
@@ -244,6 +245,7 @@ class Executor(Component):
         name = task.name
         if live.current is not None and name in live.current.tasks:
             told = live.current.tasks[name]
+            threads = told.stated_threads or threads
             told.threads, told.entitled_cores = threads, entitled
             spec = self._engines.spec_of(run.id)
             # What the engine cannot control concerns processes; containers have weights wherever they run.

@@ -71,6 +71,7 @@ class LiveTask:
     complaints: int = 0  # warnings of what it said
     failure: FailureReader = field(default_factory=FailureReader)
     state: str = "running"
+    stated_threads: int | None = None  # by its job
     threads: int = 0
     spin: bool = True
     entitled_cores: float = 0.0
@@ -170,9 +171,12 @@ class Attempt:
 
     # --- what happens to tasks --------------------------------------------------------------------------------------
 
-    def start(self, name: TaskName, node: str, address: str, reader: ProgressReader, joins: bool) -> None:
-        """A task is started, on a node of that address; `reader` reads its output."""
-        self.tasks[name] = LiveTask(name, node, reader, state="joining" if joins else "running")
+    def start(
+        self, name: TaskName, node: str, address: str, reader: ProgressReader, joins: bool, threads: int | None = None
+    ) -> None:
+        """A task is started, on a node of that address; `reader` reads its output. Its job may state its threads."""
+        state = "joining" if joins else "running"
+        self.tasks[name] = LiveTask(name, node, reader, state=state, stated_threads=threads)
         self._peers.start(name, node, address, joins)
         self._tell()
 
