@@ -25,11 +25,11 @@ SMALL = {"forward": 0.0004, "backward": 0.0006}
 COSTS = {"flops_per_sample": 1e5, "batch": 4, "core_gflops": 50.0, "dense_bytes": 4000}
 
 
-def recorded(path: Path, job: MadeUp, **known: Any) -> Recording:
-    """A run of one job, of which this is known besides."""
+def recorded(path: Path, job: MadeUp, beside: Mapping[str, MadeUp] = {}, **known: Any) -> Recording:
+    """A run of a job, of which this is known besides, and of those beside it."""
     path.mkdir(exist_ok=True)
-    run = recording(path / "run.sqlite", {"a": job})
-    return replace(run, jobs=(replace(run.jobs[0], **known),))
+    run = recording(path / "run.sqlite", {"a": job, **beside})
+    return replace(run, jobs=(replace(run.jobs[0], **known), *run.jobs[1:]))
 
 
 def account(run: Recording) -> Account:
@@ -127,8 +127,11 @@ def several(
     own: Mapping[str, float] = {},
     waited: Mapping[str, float] = {},
     throttled: Mapping[str, float] = {},
+    ran: Mapping[str, float] = {},
+    cap: float | None = None,
     ready: float | None = None,
     sampled: bool = True,
+    beside: Mapping[str, MadeUp] = {},
     **known: Any,
 ) -> Account:
     """The account of a job with a worker on each of these nodes, and servers on others.
@@ -139,10 +142,13 @@ def several(
         own: The same of the job's own task there alone.
         waited: By node, threads of the task that waited for a core.
         throttled: By node, core-seconds a second that its own limit held back.
+        ran: By node, cores that the task used.
+        cap: Cores of each task, which hold it back.
         ready: Part of the time in which each task was; None: as a task that computes.
         sampled: Whether steps were.
+        beside: Other jobs.
     """
-    run = recorded(path, MadeUp(ran=0.5, spans=STEP))
+    run = recorded(path, MadeUp(ran=0.5, spans=STEP, cap=cap, throttled=0.5 if cap else 0.0), beside)
     job, (only,) = run.jobs[0], run.jobs[0].tasks
     known_of = only.signal("cpu_ready")
 
@@ -151,6 +157,7 @@ def several(
 
     def task(role: str, index: int, node: str, spans: Mapping[str, float] | None) -> RecordedTask:
         usage = {**only.usage, "cpu_waiting": over(waited.get(node, 0.0))}
+        usage |= {"cpu_cores": over(ran[node])} if node in ran else {}
         usage |= {"tcp_in": over(own[node])} if node in own else {}
         usage |= {"cpu_ready": over(ready), "main_ready": over(ready)} if ready is not None else {}
         divided = division(**spans) if spans is not None and sampled else None
@@ -177,7 +184,7 @@ def several(
     )
     plan = {"strategy": "ps" if servers else "allreduce", "synchronous": True}
     made: RecordedJob = replace(job, tasks=tuple(tasks), division=whole if sampled else None, plan=plan, **known)
-    return account(replace(run, jobs=(made,), nodes=nodes))
+    return account(replace(run, jobs=(made, *run.jobs[1:]), nodes=nodes))
 
 
 SCRIPT = {"script": "train.py"}
@@ -237,6 +244,33 @@ def test_limits_that_hold_all_nodes_alike_make_none_slow(tmp_path: Path, throttl
 def test_a_straggler_stays_one_though_its_node_s_limit_holds_back_some_of_its_extra_work(tmp_path: Path) -> None:
     slow = {"forward": 0.02, "backward": 0.07, "push": 0.01}
     assert told(several(tmp_path, {"x": QUICK, "y": slow, "z": QUICK}, throttled={"y": 0.3})).name == "straggler"
+
+
+def test_what_a_neighbour_on_a_limited_node_took_does_not_make_the_node_slow(tmp_path: Path) -> None:
+    """Its worker there is ready for half of the time, and waits for all but 0.1 of it for a core that `b` has."""
+    workers, b = {"x": QUICK, "y": QUICK, "z": QUICK}, {"b": MadeUp(ran=0.4, node="y")}
+    found = several(tmp_path, workers, throttled={"y": 0.5}, waited={"y": 0.4}, ready=0.5, ran={"y": 0.1}, beside=b)
+    assert told(found).name == "neighbour-cores"
+    assert not [loss for loss in found.losses if loss.resource == "straggler"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "setting"),
+    [
+        ({"limits": {"cores": 1.5}}, "limits: {cores: 1.5}"),  # divided among three
+        ({"plan": {"cores_per_worker": 0.5}}, "cores_per_worker: 0.5"),
+        ({"roles": [{"name": "worker", "cores": 0.5}]}, "cores: 0.5"),
+    ],
+)
+def test_a_job_of_several_tasks_is_told_what_its_part_of_its_own_limit_cost(
+    tmp_path: Path, spec: Mapping[str, Any], setting: str
+) -> None:
+    workers = {"x": QUICK, "y": QUICK, "z": QUICK}
+    waited = dict.fromkeys(workers, 0.5)
+    found = several(tmp_path, workers, waited=waited, cap=0.5, ready=1.0, spec={**SCRIPT, **spec})
+    verdict = told(found)
+    assert (verdict.name, f"`{setting}`" in verdict.why, f"`{setting}`" in verdict.next) == ("own-cap", True, True)
+    assert found.parts["cap"].seconds == pytest.approx(20, rel=0.05)
 
 
 def test_workers_that_wait_for_each_other_alike_have_no_straggler(tmp_path: Path) -> None:

@@ -123,6 +123,33 @@ def test_the_first_worker_may_end_before_the_others_as_under_torchrun(user: User
     assert logs(user, "early", 2) == [[], ["b'it'"]]
 
 
+def test_the_stacks_of_a_job_of_torchrun_s_are_those_of_its_script(user: User) -> None:
+    """Not of what starts its first worker, nor of the store beside it."""
+    waits = """
+    import threading
+    from pathlib import Path
+
+    import torch.distributed as dist
+
+    def wait_for_nobody():
+        Path(f"stands-{dist.get_rank()}").write_text("yes")
+        threading.Event().wait()
+
+    dist.init_process_group("gloo")
+    wait_for_nobody()
+    """
+    user.write("waits.py", waits)
+    user.detaches("--workers", "3", "waits.py")
+    for rank in range(3):
+        user.sees(f"stands-{rank}")
+    told = user.json("stacks", "waits")
+    assert (told["groups"], told["differ"]) == ([["worker-0", "worker-1", "worker-2"]], [])
+    assert {Path(each["frames"][-1]["file"]).name for task in told["tasks"] for each in task["threads"][:1]} == {
+        "waits.py"
+    }
+    user.types("stop", "waits")
+
+
 def test_two_jobs_that_are_told_of_one_port_have_one_each(user: User) -> None:
     user.variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "9", "RANK": "8"}
     held = """

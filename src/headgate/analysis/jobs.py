@@ -153,27 +153,35 @@ class RecordedJob:
     asides: Mapping[str, float] = field(default_factory=dict)
 
     def limit(self, name: str) -> float | None:
-        """A limit that its user set for each of its tasks, such as `cores` or `memory_bytes`; None: no limit."""
+        """A limit that its user set, such as `memory_bytes` of each of its tasks, or `cores` of all; None: no limit."""
         found = (self.spec.get("limits") or {}).get(name)
         return float(found) if isinstance(found, int | float) else None
 
     def allowed_cores(self, task: RecordedTask, cores: float) -> float:
-        """The most cores that its user lets a task have on a node of so many, by `limits: {cores: ...}` and `share:`;
-        infinite if there is neither."""
-        return min(self.limit("cores") or math.inf, self._pinned(task, cores))
+        """The most cores that its user lets a task have on a node of so many: its part of `limits: {cores: ...}`, which
+        all tasks divide, what its role or its plan leaves each, and `share:`; infinite if there is none of these."""
+        return min(self._allowed(task, cores).values(), default=math.inf)
 
     def cores_setting(self, task: RecordedTask, cores: float) -> str:
         """What of its user's settings `allowed_cores` comes from, as it stands in its job; empty: nothing."""
-        allowed = self.allowed_cores(task, cores)
-        if not math.isfinite(allowed):
-            return ""
-        pinned = self._pinned(task, cores)
-        return f"share: {self.spec['share']}" if allowed == pinned else f"limits: {{cores: {allowed:g}}}"
+        allowed = self._allowed(task, cores)
+        return min(allowed, key=lambda setting: allowed[setting], default="")
 
-    def _pinned(self, task: RecordedTask, cores: float) -> float:
-        if not (share := self.spec.get("share")):
-            return math.inf
-        return slice_of(share) * cores / max(sum(each.node == task.node for each in self.tasks), 1)
+    def _allowed(self, task: RecordedTask, cores: float) -> Mapping[str, float]:
+        """By each of its user's settings the most cores that it leaves a task."""
+        plan, role = self.spec.get("plan") or {}, str(task.name).rpartition("-")[0]
+        roles = [each for each in self.spec.get("roles") or () if each.get("name") == role]
+        of_plan = "cores_per_worker" if task.is_worker else "cores_per_server"
+        found: dict[str, float] = {}
+        if share := self.spec.get("share"):
+            beside = max(sum(each.node == task.node for each in self.tasks), 1)
+            found[f"share: {share}"] = slice_of(share) * cores / beside
+        if whole := self.limit("cores"):
+            found[f"limits: {{cores: {whole:g}}}"] = whole / max(len(self.tasks), 1)
+        for name, most in ((of_plan, plan.get(of_plan)), *(("cores", each.get("cores")) for each in roles)):
+            if most:
+                found[f"{name}: {float(most):g}"] = float(most)
+        return found
 
     @property
     def distributed(self) -> bool:

@@ -39,7 +39,7 @@ OwnName = Literal[
 _LEAST_STEPS = 3
 """Sampled steps of a worker, for its own part of a step to be known."""
 _STRAGGLES = 0.1
-"""A straggler's own part of a step is longer than the others' by this part of the step."""
+"""A straggler's own part of a step is longer than any other's by this part of the step."""
 _FULL_NIC, _FULL_CORES = 0.7, 0.85
 """Median use from which on a server's NIC or cores are full: steps come in bursts."""
 _BUSIER = 1.3
@@ -164,9 +164,9 @@ def _straggling(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTi
 
 
 def _slowest(seconds: Mapping[RecordedTask, float]) -> tuple[RecordedTask, float]:
-    """The task with most, and by how much that is more than the others' median."""
+    """The task with most, and by how much that is more than the next one's: so much the others wait for it alone."""
     slow = max(seconds, key=lambda task: seconds[task])
-    return slow, seconds[slow] - median(each for task, each in seconds.items() if task is not slow)
+    return slow, seconds[slow] - max(each for task, each in seconds.items() if task is not slow)
 
 
 def _slow_node(
@@ -189,13 +189,15 @@ def _slow_node(
 
 def _held_back(task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime) -> float:
     """Part of the time in which a limit on its node's CPU time held a worker back, in whatever part of a step that was:
-    often in its part of the exchange, and then all exchange for as long. As many threads stand at once as run else."""
+    often in its part of the exchange, and then all exchange for as long. As many threads stand at once as run else.
+    What it lost to neighbours there, or to its own cap, was not the node's doing."""
     node = nodes.get(task.node)
     throttled = _mean(node, "cpu_throttled", time) if node is not None else 0.0
     if node is None or not throttled:
         return 0.0
     wanted = throttled + _mean(node, "cpu_cores", time)
-    return min(throttled, throttled / wanted * (_mean(task, "cpu_ready", time) or 1.0))
+    stood = min(throttled, throttled / wanted * (_mean(task, "cpu_ready", time) or 1.0))
+    return max(stood - time.lost.get(task.id, 0.0), 0.0)
 
 
 def _own_part(task: RecordedTask, time: OwnTime) -> float | None:

@@ -19,6 +19,8 @@ _SECONDS = 20.0
 _REFUSED = "Permission"
 _NOT_THE_SCRIPT = ("-packages/", "/lib/python", "/inject/", "<frozen")
 """In the files of calls that no user wrote."""
+_AROUND = ("headgate.task.mpi", "headgate.task.rendezvous", "headgate.torch.rendezvous_store")
+"""Headgate's own processes around a worker of another launcher's script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def differing(groups: Sequence[Sequence[TaskStacks]]) -> list[str]:
 
 
 def _processes(first: int) -> list[int]:
-    """The processes of a task but Headgate's own: those around a worker of MPI's."""
+    """The processes of a task but those that Headgate put around a worker."""
     try:
         top = psutil.Process(first)
         return [each.pid for each in (top, *top.children(recursive=True)) if not _is_own(each)]
@@ -141,7 +143,8 @@ def _processes(first: int) -> list[int]:
 
 def _is_own(process: psutil.Process) -> bool:
     try:
-        return any(word.endswith(("headgate.task.mpi", "headgate/task/mpi.py")) for word in process.cmdline()[:3])
+        own = (*_AROUND, *(f"{name.replace('.', '/')}.py" for name in _AROUND))
+        return any(word.endswith(own) for word in process.cmdline()[:3])
     except psutil.Error:  # it has ended
         return True
 
