@@ -183,16 +183,14 @@ def test_what_a_job_loses_to_its_own_settings_beside_a_neighbour_is_nobody_elses
 def test_slices_that_are_cut_down_are_lost_to_the_neighbour(tmp_path: Path) -> None:
     cut = MadeUp(ran=0.8, waited=0.2, throttled=0.2, cap=0.8)
     found = told(tmp_path, Case("neighbour-cores", cut, spec={"share": "3/4"}, beside={"b": MadeUp(ran=1.2)}))
-    assert (found.name, found.next.partition(" Then ")[0]) == (
-        "neighbour-cores",
-        "Run b afterwards: in a job file, give it `after: a`.",
-    )
+    assert found.name == "neighbour-cores"
+    assert found.next.endswith("If a matters more: in a job file, give b `after: a`.")
 
 
 def test_a_share_of_a_gpu_may_be_raised_before_the_neighbour_is_sent_away(tmp_path: Path) -> None:
     case = Case("neighbour-gpu", ON_GPU, spec={"share": "1/4"}, beside={"b": MadeUp(ran=0.9, gpu=0.6)}, node=ONE_GPU)
     found = told(tmp_path, case)
-    assert found.next.startswith("Raise or drop `share: 1/4` of a. Or else: run b afterwards: in a job file, give it ")
+    assert found.next.startswith("Raise or drop `share: 1/4` of a. Or else: leave it so. One after the other ")
 
 
 def test_a_neighbour_that_comes_after_another_is_told_what_it_gives_up(tmp_path: Path) -> None:
@@ -200,7 +198,7 @@ def test_a_neighbour_that_comes_after_another_is_told_what_it_gives_up(tmp_path:
     a, b, c = run.jobs
     jobs = (a, replace(b, spec={**b.spec, "after": "c"}), c)
     found = verdict(accounts(jobs, run.nodes, run.seconds)[0])
-    assert found.next.startswith("Run b afterwards: in a job file, give it `after: a`, in place of `after: c`. Then ")
+    assert found.next.endswith(": in a job file, give b `after: a`, in place of `after: c`.")
 
 
 @pytest.mark.parametrize(

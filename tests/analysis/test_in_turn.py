@@ -42,8 +42,9 @@ def test_jobs_that_would_gain_nothing_from_an_order_are_told_to_stay_side_by_sid
     side_by_side = {name: Turn(40.0 + place, 42.0 + place, True) for place, name in enumerate("abc")}
     told = one_after_the_other("a", ["b", "c"], side_by_side, {})
     assert told.startswith("Leave it so. ") and "c after 2 min 3 s instead of 44 s" in told
-    assert one_after_the_other("b", ["a"], side_by_side, {}).startswith("Leave it so. ")
-    assert one_after_the_other("a", ["b"], side_by_side, {}).startswith("Run b afterwards: ")
+    pair = one_after_the_other("b", ["a"], side_by_side, {})
+    assert pair.startswith("Leave it so. ") and pair.endswith("If a matters more: in a job file, give b `after: a`.")
+    assert one_after_the_other("a", ["b"], side_by_side, {}) == pair, "both are told the same"
 
 
 def test_of_jobs_that_go_on_it_is_not_known_which_is_shorter() -> None:

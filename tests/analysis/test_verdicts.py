@@ -32,7 +32,7 @@ def test_a_neighbour_is_named_with_what_it_cost_and_what_to_do(tmp_path: Path) -
     found = told(tmp_path, SAME, {"b": MadeUp(ran=1.5)})
     assert found.name == "neighbour-cores"
     assert found.why == "b slowed a by 50% through the cores they share: that cost 20 s."
-    assert "Run b afterwards: in a job file, give it `after: a`" in found.next
+    assert "If a matters more: in a job file, give b `after: a`." in found.next
     assert found.low < 20.0 < found.high
 
 

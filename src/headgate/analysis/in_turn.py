@@ -60,17 +60,18 @@ def one_after_the_other(
         ]
         each[0] = each[0].replace(" after ", " would be done after ", 1)
         brings = f"{', '.join(each[:-1])} and {each[-1]}."
-    first, *later = order
-    if gain < _LEAST_GAIN and (first != victim or len(later) > 1):
-        return f"Leave it so. One after the other they gain nothing on average: {brings}"
+    first, second, *others = order
+    instead = f", in place of `after: {after[second]}`" if second in after else ""
+    if gain < _LEAST_GAIN:
+        told = f"Leave it so. One after the other they gain nothing on average: {brings}"
+        chosen = f" If {first} matters more: in a job file, give {second} `after: {first}`{instead}."
+        return told if others else told + chosen
     then = f" Then {brings}" if brings else ""
-    if len(later) > 1:
+    if others:
         names = ", ".join(order)
         chain = "In a job file, give each `after:` with the name of the one before it."
         shortest = ", the shortest first" if brings else ""
         return f"Run them one after the other{shortest}: {names}. {chain}{then}"
-    [second] = later
-    instead = f", in place of `after: {after[second]}`" if second in after else ""
     shorter = ", which is shorter" if brings else ""
     which = f"{second} afterwards" if first == victim else f"{second} after {first}{shorter}"
     return f"Run {which}: in a job file, give it `after: {first}`{instead}.{then}"
