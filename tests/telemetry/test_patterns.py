@@ -344,10 +344,37 @@ def test_where_nothing_is_found_the_nearest_lines_are_told() -> None:
     hint = reader.hint()
     assert hint is not None
     assert "no loss was found" in hint
-    assert "`progress:`" in hint
+    assert "`progress:` says how" in hint
     assert hint.endswith("iteration 20 objective -30.2 over 20 frames")
     reader.feed(["step 30 loss 0.5"])
     assert reader.hint() is None
+
+
+@pytest.mark.parametrize(
+    ("line", "metric"),
+    [
+        ("round 5: accuracy=0.9941", "accuracy"),
+        ("Epoch 3: train acc 93.4%", "acc"),
+        ("[ROUND 5] test accuracy: 0.81, time 3.20s", "accuracy"),
+        ('{"step": 10, "mae": 0.5}', "mae"),
+        ("step 3 reward 12.5", "reward"),
+        ("Epoch: 3  Acc@1 12.5 (13.0)", "acc@1"),
+    ],
+)
+def test_a_metric_that_could_be_followed_instead_of_a_loss_is_named_and_followed(line: str, metric: str) -> None:
+    reader = ProgressReader(ProgressRule())
+    reader.feed([line])
+    assert f"`progress: {{metric: {metric}}}`" in (reader.hint() or "")
+    followed = ProgressReader(ProgressRule(metric))
+    assert followed.feed([line])[0].loss is not None
+    assert followed.hint() is None
+
+
+@pytest.mark.parametrize("line", ["iteration 10 objective -35.1", "epoch 1 lr: 0.1 time 3.5"])
+def test_a_value_that_may_be_better_either_way_is_not_proposed(line: str) -> None:
+    reader = ProgressReader(ProgressRule())
+    reader.feed([line])
+    assert "`progress:` says how" in (reader.hint() or "")
 
 
 def test_a_script_that_prints_nothing_of_the_kind_gets_no_hint_unless_something_was_asked_for() -> None:

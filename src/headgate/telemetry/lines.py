@@ -41,6 +41,7 @@ _UNNAMED = re.compile(r"\s{0,8}(\d{1,9})\s{0,2}/\s{0,8}(\d{1,9})\s{0,2}:\s{1,4}(
 _DARKNET = re.compile(r"\d: (-?nan|-?\d{1,12}\.\d{1,12}), (-?nan|-?\d{1,12}\.\d{1,12}) avg")
 _WORDS_BEFORE = re.compile(r"([a-z]+)\.?['\"]?\s{1,3}(?:([a-z]+)\s{1,3})?$")
 _SPEAKS = ("loss", "epoch", "xent", "nll", "entropy", "cost", "learn:", "avg,", "%|", "pass ", "train-")
+_STANDS_IN = re.compile(rf"(?<![a-z])(?:{'|'.join(sorted(vocabulary.STANDS_IN - {'learn'}))})(?![a-z])")
 _CLOSING = re.compile(r"train_runtime|\b(?:finished|completed?|done|overall)\b|total training")
 
 _LONGEST_HEADING = 80
@@ -163,7 +164,8 @@ class Scanner:
         if "best" in line and line.rstrip().endswith(":"):
             return LineProgress(None, {}, recalls=True)
         begin = line.lstrip()[:1]
-        if not (self._hint in line or any(word in line for word in _SPEAKS) or begin == "[" or begin.isdigit()):
+        speaks = self._hint in line or any(word in line for word in _SPEAKS) or begin == "[" or begin.isdigit()
+        if not speaks and not (self._any_loss and _STANDS_IN.search(line)):
             return _heading(line) or (_place(line) if "step" in line or "iter" in line else None)
         reader = _Reader(line)
         parts: list[tuple[int, int, Part]] | None = None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from headgate import goals
+from headgate.telemetry.lines import Scanner
+
 _MOST_LINES = 20_000  # that are looked at
 _MOST_KEPT = 3
 _LONGEST = 120  # characters that are shown
@@ -13,6 +16,7 @@ _WORDS = re.compile(
     r"|score|train|valid|metric|likelihood|elbo"
 )
 _DECIMAL = re.compile(r"\d\.\d|\de-?\d")
+_NAMED = re.compile(r"([a-z][\w./@-]{0,40}?)['\"]?(?:\s{0,2}[:=]\s{0,2}|\s)[-+]?\d{0,9}\.\d")
 _DIGITS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 
 
@@ -47,3 +51,15 @@ class Nearest:
     def lines(self) -> list[str]:
         """These lines, the likeliest first."""
         return [line for _, line in sorted(self._kept.values(), key=lambda kept: -kept[0])]
+
+    def metric(self) -> str | None:
+        """The name of a value in these lines that could be followed instead, and of which it is known which way it gets
+        better; None if there is none."""
+        for line in self.lines():
+            for name in _NAMED.findall(line.lower()):
+                if goals.direction(name) is None:
+                    continue
+                found = Scanner(name).scan(line)
+                if found is not None and found.loss is not None:
+                    return str(name)
+        return None

@@ -111,7 +111,9 @@ class ProgressReader:
             f"the pattern of its `progress:` found no {rule.metric}" if rule.pattern else f"no {rule.metric} was found"
         )
         shown = f"; nearest came: {' | '.join(near)}" if near else ""
-        return f"{what} in what it prints, so that its progress is not known; `progress:` says how to read it{shown}"
+        other = self._nearest.metric() if rule.pattern is None else None
+        cure = f"`progress: {{metric: {other}}}` follows that instead" if other else "`progress:` says how to read it"
+        return f"{what} in what it prints; in a job file, {cure}{shown}"
 
     def feed(self, lines: Iterable[str]) -> list[LineReading]:
         """Readings from these lines; a line without progress, or one that repeats the last reading, gives none."""
