@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.hub.user import User
 
@@ -50,6 +52,16 @@ def test_a_job_that_stands_still_shows_where_with_its_threads_and_children(user:
     assert "wait_elsewhere" in user.types("stacks", "hangs", "--all").stdout
     user.types("stop", "hangs")
     assert "no task of hangs runs now" in user.types("stacks", "hangs", code=1).message
+
+
+def test_of_a_job_that_is_no_python_the_programs_that_it_runs_are_told() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["sh", "-c", "echo begun; cat; true"], stdin=pipe, stdout=pipe) as shell:
+        assert shell.stdout is not None and shell.stdin is not None
+        shell.stdout.readline()
+        wait.until(lambda: len(psutil.Process(shell.pid).children()) == 1, 20, "cat runs")
+        assert stacks.read("worker-0", shell.pid).trouble == "it has no Python process: it runs sh and cat"
+        shell.stdin.close()
 
 
 def standing(task: str, *functions: str) -> TaskStacks:

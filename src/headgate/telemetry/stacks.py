@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -17,6 +18,7 @@ from headgate.errors import HeadgateError
 _SECONDS = 20.0
 """Longest that one process may take; it usually takes some hundredths."""
 _REFUSED = "Permission"
+_NO_PYTHON = "find python version"
 _NOT_THE_SCRIPT = ("-packages/", "/lib/python", "/inject/", "<frozen")
 """In the files of calls that no user wrote."""
 _AROUND = ("headgate.task.mpi", "headgate.task.rendezvous", "headgate.torch.rendezvous_store")
@@ -86,15 +88,19 @@ def read(task: str, first: int) -> TaskStacks:
     program = py_spy()
     threads: list[ThreadStack] = []
     trouble = ""
-    for pid in _processes(first):
+    below = _processes(first)
+    names = _programs(below)  # as of now: they may end meanwhile
+    for pid in below:
         found, said = _dump(program, pid)
         threads += found
         if said and _REFUSED in said:
             raise HeadgateError(
                 f"py-spy may not read process {pid}: run it as root, or allow it (sysctl kernel.yama.ptrace_scope=0)"
             )
-        if not found and pid == first:
-            trouble = said
+        if not found and (not trouble or _NO_PYTHON in trouble):
+            trouble = said or trouble
+    if _NO_PYTHON in trouble:
+        trouble = f"it has no Python process: it runs {' and '.join(names)}"
     main = threads[0].process if threads else first
     threads.sort(key=lambda thread: (thread.process != main, thread.thread != "MainThread"))
     return TaskStacks(task, tuple(threads), "" if threads else trouble or "it has no Python process")
@@ -141,6 +147,15 @@ def _processes(first: int) -> list[int]:
         return []
 
 
+def _programs(pids: Iterable[int]) -> list[str]:
+    """The programs of these processes, each once."""
+    names: dict[str, None] = {}
+    for pid in pids:
+        with suppress(psutil.Error):  # it has ended
+            names[psutil.Process(pid).name()] = None
+    return list(names)
+
+
 def _is_own(process: psutil.Process) -> bool:
     try:
         own = (*_AROUND, *(f"{name.replace('.', '/')}.py" for name in _AROUND))
@@ -157,7 +172,8 @@ def _dump(program: str, pid: int) -> tuple[list[ThreadStack], str]:
     except subprocess.TimeoutExpired:
         return [], f"process {pid} could not be read within {_SECONDS:g} s"
     if asked.returncode != 0:
-        return [], asked.stderr.strip().partition("\n\n")[2] or asked.stderr.strip()
+        said = asked.stderr.partition("Stack backtrace:")[0].strip()  # py-spy's own stack tells a user nothing
+        return [], said.removeprefix("Error: ")
     return [_thread(pid, each) for each in json.loads(asked.stdout)], ""
 
 
