@@ -68,6 +68,18 @@ def test_a_sparkline_goes_from_lowest_to_highest() -> None:
     assert sparkline([1.0, 2.0], width=24) == "▁█"
 
 
+def test_what_was_always_zero_is_one_line(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("jobs", name="a", position=0, state="done")
+    for t in (0.0, 1.0, 2.0):
+        recorder.add("usage", t=t, target="a/worker-0", cpu_cores=1.0, disk_read=0.0, major_faults=0.0)
+    recorder.close()
+    out = io.StringIO()
+    terminal.metrics(measured(read(tmp_path / "run.sqlite")), Console(file=out, width=120), spans=False)
+    assert "1 cores" in out.getvalue()
+    assert out.getvalue().splitlines()[-1] == "  always 0: disk read, major faults"
+
+
 def test_metrics_of_a_target_without_data_say_so(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
     recorder.add("jobs", name="a", position=0, state="waiting")

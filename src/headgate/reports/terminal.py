@@ -13,7 +13,7 @@ from headgate.analysis.jobs import FAULTS, JobFigures, RecordedTask, figures
 from headgate.analysis.steps import StepBreakdown
 from headgate.reports.explained import explained, headlines
 from headgate.reports.figures import nic_uses
-from headgate.reports.measured import Learned, MeasuredTarget
+from headgate.reports.measured import Learned, Level, MeasuredTarget
 from headgate.reports.recording import NODE, Recording, read
 from headgate.reports.sparkline import sparkline
 from headgate.reports.words import MISSING, planned, say, say_loss, say_step_time, what_happened
@@ -170,6 +170,8 @@ def metrics(found: Sequence[MeasuredTarget], console: Console, *, spans: bool) -
             console.print(Text(f"  {_divided(one.division)}"), soft_wrap=True)
         if one.usage:
             console.print(_levels(one))
+            if zero := [_NAMES[column][0] for column in one.usage if _is_zero(one.usage[column])]:
+                console.print(Text(f"  always 0: {', '.join(zero)}", style="dim"), soft_wrap=True)
         elif one.learned is None:
             console.print(Text("  nothing was measured", style="dim"))
         if spans and one.division is not None:
@@ -205,9 +207,15 @@ def _levels(one: MeasuredTarget) -> Table:
     for name in ("", "latest", "mean", "max"):
         table.add_column(name, justify="left" if not name else "right")
     for column, level in one.usage.items():
+        if _is_zero(level):
+            continue
         name, unit = _NAMES[column]
         table.add_row("", name, *(say(value, unit) for value in (level.latest, level.mean, level.max)))
     return table
+
+
+def _is_zero(level: Level) -> bool:
+    return level == Level(0.0, 0.0, 0.0)
 
 
 def _spans(division: StepBreakdown) -> Table:
