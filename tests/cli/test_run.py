@@ -64,6 +64,9 @@ def test_a_dry_run_prints_what_is_then_started(user: User) -> None:
     assert user.json("ps") == []
     assert "a/worker-0: 0 s in" in plain
     assert "b/worker-0: 0.1 s after a has finished, on " in plain
+    own, _, alike = plain.partition("each of them, with its own names for JOB and TASK:\n")
+    assert plain.count("HEADGATE_MODE=run") == 1 == alike.count("HEADGATE_TASK=run/JOB/TASK"), "both have it alike"
+    assert "SEED=7" in own and own.count("\n  exec ") == 2
     assert [(planned[job]["at"], planned[job]["after"]) for job in "ab"] == [(0.0, None), (0.1, "a")]
     assert any("cpu" in line and "500" in line for line in planned["a"]["box"]), planned["a"]["box"]
     assert any("memory" in line and str(512 << 20) in line for line in planned["b"]["box"]), planned["b"]["box"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,6 +31,7 @@ from headgate.planning.memory import GpuNeed, gpu_need
 from headgate.plans import Plan
 from headgate.profiling import lengths, store
 from headgate.profiling.calibration import calibrated
+from headgate.reports.words import counted
 from headgate.roles import Addresses
 from headgate.task.part import LOOPBACK
 from headgate.telemetry import machine, visible
@@ -107,32 +109,52 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     """
     if submission.engine != LOCAL:
         raise UsageError(f"--dry-run shows what engine local would start; found engine {submission.engine}")
-    entries = _entries(submission, policy or policies.DEFAULT)
+    entries = _entries(submission, policy or policies.DEFAULT, once=as_json)
     if as_json:
         click.echo(json.dumps(entries, indent=2))
         return
     for job, text in (*submission.notes.items(), *submission.warnings.items()):
         click.echo(f"{job}: {text}")
-    for entry in entries:
-        first = entry["after"]
-        delay = f"{entry['at']:g} s "
-        when = delay + "in" if first is None else f"{delay if entry['at'] else ''}after {first} has finished"
-        size = f"{entry['threads']} threads, {entry['entitled_cores']:.2f} cores"
-        if entry["after_roles"]:
-            when += (
-                f", once {' and '.join(entry['after_roles'])} {'is' if len(entry['after_roles']) == 1 else 'are'} ready"
-            )
-        click.echo(f"{entry['task']}: {when}, on {entry['node']}, {size}")
-        for key, value in entry["env"].items():
-            click.echo(f"  {key}={shlex.quote(value)}")
-        for line in entry["box"]:
+    found = [_details(entry) for entry in entries]
+    alike = [line for line in found[0] if all(line in of for of in found)] if len(found) > 1 else []
+    for entry, lines in zip(entries, found, strict=True):
+        click.echo(_start(entry))
+        for line in (told for general, told in lines.items() if general not in alike):
             click.echo(f"  {line}")
-        if entry["gpu_memory"] is not None:
-            click.echo(f"  GPU memory: {entry['gpu_memory']}")
+    if alike:
+        click.echo("each of them, with its own names for JOB and TASK:")
+    for line in alike:
+        click.echo(f"  {line}")
 
 
-def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
-    """What would be started, one after the other, as plain values."""
+def _start(entry: Mapping[str, Any]) -> str:
+    """When and where a task would start, and how large."""
+    first = entry["after"]
+    delay = f"{entry['at']:g} s "
+    when = delay + "in" if first is None else f"{delay if entry['at'] else ''}after {first} has finished"
+    size = f"{counted(entry['threads'], 'thread')}, {entry['entitled_cores']:.2f} cores"
+    if entry["after_roles"]:
+        when += f", once {' and '.join(entry['after_roles'])} {'is' if len(entry['after_roles']) == 1 else 'are'} ready"
+    return f"{entry['task']}: {when}, on {entry['node']}, {size}"
+
+
+def _details(entry: Mapping[str, Any]) -> dict[str, str]:
+    """The environment of a task and what is done for it, by the same with `JOB` and `TASK` in place of its own names:
+    several tasks have most of that alike."""
+    lines = [f"{key}={shlex.quote(value)}" for key, value in entry["env"].items()] + entry["box"]
+    if entry["gpu_memory"] is not None:
+        lines.append(f"GPU memory: {entry['gpu_memory']}")
+    job, task = map(re.escape, entry["task"].split("/"))
+    names = re.compile(rf"(?<=[/:-]){job}([/:-]){task}(?![\w-])|(?<=/jobs/){job}(?=/)")
+    return {names.sub(lambda found: f"JOB{found[1]}TASK" if found[1] else "JOB", line): line for line in lines}
+
+
+def _entries(submission: Submission, policy: str, *, once: bool) -> list[dict[str, Any]]:
+    """What would be started, one after the other, as plain values.
+
+    Args:
+        once: Leave out of what is done for a task the folders that were made for one before it.
+    """
     home = runs.home()
     node = machine.detect(home / "node.json", {})
     boxes: dict[str, isolation.Isolation] = {}
@@ -148,7 +170,7 @@ def _entries(submission: Submission, policy: str) -> list[dict[str, Any]]:
         prepared = _launch(start, submission.environment, cluster, home, groups[start.job])
         if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
             boxes[kind] = isolation.make(kind, "dry-run")
-        box = [line for line in boxes[kind].describe(prepared, start.share) if line not in made]
+        box = [line for line in boxes[kind].describe(prepared, start.share) if not once or line not in made]
         made.update(line for line in box if line.startswith("mkdir "))
         added = {key: value for key, value in sorted(prepared.env.items()) if os.environ.get(key) != value}
         on_gpu = start.gpus != () and bool(cluster.node(start.node).gpus)
