@@ -60,3 +60,13 @@ def test_a_script_that_goes_on_from_its_own_checkpoint_lacks_none(
     found = resuming.origin(run, Job(name="learns", run="true", resumes=by_itself))
     assert found.lacks.startswith(lacks)
     assert bool(found.lacks) != by_itself
+
+
+def test_of_several_jobs_that_saved_nothing_the_reason_is_told_once() -> None:
+    plain = [resuming.Origin(name, began=True) for name in "abc"]
+    saves = resuming.Origin("d", began=True, reached="step 5", uses_headgate=True)
+    told = resuming.lacking([*plain, saves, resuming.Origin("waits")])
+    assert told.startswith("jobs a, b, c can only be run again from their beginning, because ")
+    assert told.endswith("; job d had come to step 5, and had saved no checkpoint yet")
+    assert told.count("saved nothing") == 1
+    assert resuming.lacking(plain[:1]) == plain[0].lacks

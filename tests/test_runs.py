@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import re
@@ -324,6 +325,23 @@ def test_a_run_whose_hub_died_was_interrupted_and_so_were_its_jobs() -> None:
     assert [job.state for job in alive.jobs] == list(states)
     assert [job.state for job in dead.jobs] == ["done", "interrupted", "interrupted", "interrupted", "failed"]
     assert dead.jobs[2].reason == f"the hub died; go on with: headgate resume {run.name}"
+
+
+def test_a_job_that_never_began_is_no_reason_to_start_anything_from_scratch() -> None:
+    """With `--from-scratch` the one that has a checkpoint would begin anew, as no job lacks one."""
+    run = make("20260101-000000-aaaa")
+    recorder = Recorder(run / runs.STORE)
+    for name, started in (("learns", 1.0), ("waits", None), ("prints", 1.0)):
+        recorder.add("jobs", name=name, position=0, state="stopped", started=started)
+    recorder.close()
+    saved = run / "jobs" / "learns" / "checkpoints"
+    saved.mkdir(parents=True)
+    (saved / "step-3.pt").touch()
+    plain = json.dumps({"script": None, "resumes": False})
+    assert runs.way_on(run, dict.fromkeys(("learns", "waits"), plain)) == f"go on with: headgate resume {run.name}"
+    assert "--from-scratch, which runs prints from the" in runs.way_on(run, dict.fromkeys(("learns", "prints"), plain))
+    by_itself = json.dumps({"script": None, "resumes": True})
+    assert runs.way_on(run, {"learns": plain, "prints": by_itself}) == f"go on with: headgate resume {run.name}"
 
 
 # --- removing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,19 @@ class Origin:
     def came(self) -> str:
         """How far, as the rest of a sentence."""
         return f"had come to {self.reached}" if self.reached else "had begun"
+
+
+def lacking(origins: Iterable[Origin]) -> str:
+    """Why these jobs would lose what they have done, in one sentence; empty where they can all go on."""
+    found = [each for each in origins if each.lacks]
+    plain = [each.job for each in found if not each.uses_headgate and not each.passed_over]
+    if len(plain) < 2:
+        return "; ".join(each.lacks for each in found)
+    several = (
+        f"jobs {', '.join(plain)} can only be run again from their beginning, because they have saved nothing through "
+        "headgate.torch, headgate.keras or headgate.jax"
+    )
+    return "; ".join([several, *(each.lacks for each in found if each.job not in plain)])
 
 
 def origin(run: Path, job: Job) -> Origin:

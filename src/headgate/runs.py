@@ -387,8 +387,7 @@ def stood_on() -> dict[Path, Path]:
 
 
 def way_on(run: Path, specs: Mapping[str, str | None]) -> str:
-    """What to type to go on with jobs of a run, given the JSON of each: which of them can is told by what is plain to
-    see, without reading their checkpoints."""
+    """What to type to go on with jobs of a run, given the JSON of each. Their checkpoints are not read."""
     anew = [name for name, spec in specs.items() if not _can_go_on(run, name, spec)]
     if not anew:
         return f"go on with: headgate resume {run.name}"
@@ -398,9 +397,16 @@ def way_on(run: Path, specs: Mapping[str, str | None]) -> str:
 
 
 def _can_go_on(run: Path, job: str, spec: str | None) -> bool:
-    if spec is None or saves(json.loads(spec).get("script")):
+    if spec is None or (told := json.loads(spec)).get("resumes") or saves(told.get("script")):
         return True
-    return any(next(each.glob(f"jobs/{job}/checkpoints/step-*"), None) is not None for each in chain(run))
+    saved = any(next(each.glob(f"jobs/{job}/checkpoints/step-*"), None) is not None for each in chain(run))
+    return saved or not any(_began(each, job) for each in chain(run))  # then it has nothing to lose
+
+
+def _began(run: Path, job: str) -> bool:
+    with contextlib.suppress(HeadgateError), RunReader(run / STORE) as reader:
+        return any(row["started"] is not None for row in reader.rows("jobs", "name = ?", [job]))
+    return True  # nobody knows
 
 
 def saves(script: str | None) -> bool:
@@ -487,10 +493,8 @@ def has_checkpoints(run: Path) -> bool:
 
 def _would_be_missed(run: Path) -> bool:
     """Whether a run holds checkpoints, or the records of a long training; so does what cannot be read."""
-    if has_checkpoints(run):
-        return True
     try:
         ended = meta(run).get("ended")
-        return ended is None or float(ended) >= _LONG_SECONDS
+        return has_checkpoints(run) or ended is None or float(ended) >= _LONG_SECONDS
     except (HeadgateError, ValueError):
         return True

@@ -128,7 +128,7 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
         what = "them" if lacking[1:] else "it"
         others = " and go on with the others" if len(lacking) < len(specs) else ""
         raise UsageError(
-            f"{'; '.join(each.lacks for each in lacking)}; to start {what} from the beginning{others}: "
+            f"{resuming.lacking(lacking)}; to start {what} from the beginning{others}: "
             f"headgate resume {folder.name} --from-scratch"
         )
     warnings = {each.job: each.warning for each in origins if each.warning}
