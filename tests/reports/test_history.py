@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,15 @@ def test_other_jobs_and_runs_that_were_not_alone_tell_nothing(
 ) -> None:
     record(home, 1, jobs, spec, outside)
     assert before(record(home, 2, {"a": MadeUp(ran=1.0)})) is None
+
+
+def test_a_run_on_nodes_of_another_size_or_another_nic_tells_nothing(home: Path) -> None:
+    record(home, 1, {"a": MadeUp(ran=1.0)})
+    run = record(home, 2, {"a": MadeUp(ran=1.0)})
+    assert before(run) is not None
+    others: tuple[dict[str, Any], ...] = ({"cores": 1.0}, {"nic_bytes_per_second": 2.5e7})
+    for other in others:
+        assert before(replace(run, nodes=(replace(run.nodes[0], **other),))) is None
 
 
 def test_a_run_on_a_slice_is_found_by_its_limit_of_cores(home: Path) -> None:

@@ -129,6 +129,7 @@ def sharing(
     count = sum(there.values(), np.zeros(blocks))
     if not (count > 1.0).any():
         return None
+    nodes = shared_nodes(jobs, nodes)
     machines = max(len(nodes), 1)
     return RunSharing(
         machines=machines,
@@ -136,6 +137,13 @@ def sharing(
         jobs=tuple(_job(job, edges, count, machines, alone.get(job.name), slices.get(job.name)) for job in jobs),
         dominates=tuple(each for node in nodes for each in _dominating(jobs, node, edges)),
     )
+
+
+def shared_nodes(jobs: Sequence[RecordedJob], nodes: Sequence[RecordedNode]) -> Sequence[RecordedNode]:
+    """The nodes that jobs had tasks on; all where that is not known. Beside those of a cluster there is the machine
+    that the hub is on."""
+    used = {task.node for job in jobs for task in job.tasks}
+    return [node for node in nodes if node.name in used] or nodes
 
 
 def share_of(job: RecordedJob, jobs: Sequence[RecordedJob], machines: int, seconds: float) -> float:

@@ -35,7 +35,7 @@ _SPREAD = 1.645
 
 
 class _EarlierRun(NamedTuple):
-    """A run that is over: when it was, in seconds since the epoch, the cores of its nodes, and rows of its jobs."""
+    """A run that is over: when it was, in seconds since the epoch, cores and NIC of its nodes, and rows of its jobs."""
 
     folder: Path
     began: float
@@ -48,11 +48,11 @@ class EarlierRuns:
     """The earlier runs in the same folder as a run; each is looked at once, however many jobs are asked for."""
 
     def __init__(self, run: Recording) -> None:
-        self._nodes = {node.name: node.cores for node in run.nodes}
+        here = {node.name: (node.cores, node.nic_bytes_per_second) for node in run.nodes}
         every = list(_earlier(run))
         # Nothing else ran meanwhile, and it ran on the same nodes.
         alone = [each for each in every if not any(_overlap(each, other) for other in every if other is not each)]
-        self._alone = [each for each in reversed(alone) if each.nodes == self._nodes]
+        self._alone = [each for each in reversed(alone) if each.nodes == here]
 
     def alone(self, job: RecordedJob, cores: float | None = None) -> AloneRate | None:
         """How fast a job was in earlier runs alone on the same nodes; None if there are none.
@@ -86,9 +86,8 @@ def _earlier(run: Recording) -> Iterator[_EarlierRun]:
                 meta = reader.meta()
                 described = loads(meta.get("node"))
                 began, ended = float(meta["began"]), float(meta["ended"])
-                nodes = (
-                    {node.get("name"): node.get("cores") for node in described} if isinstance(described, list) else {}
-                )
+                listed = described if isinstance(described, list) else []
+                nodes = {node.get("name"): (node.get("cores"), node.get("nic_bytes_per_second")) for node in listed}
                 rows = [row for row in reader.rows("jobs") if row["started"] is not None and row["ended"] is not None]
         except (HeadgateError, KeyError, ValueError):
             continue  # one without an end was interrupted
@@ -140,7 +139,7 @@ def _rate(reader: RunReader, row: Mapping[str, Any], nodes: Mapping[str, Any]) -
         return None
     on = {node for node in tasks.values() if node}
     if _others(reader, list(tasks), on, table[0, 0], table[-1, 0]) > _OUTSIDE * sum(
-        nodes.get(node) or 0.0 for node in on
+        nodes.get(node, (None, None))[0] or 0.0 for node in on
     ):
         return None
     return *_mean(table[:, 0], np.maximum.accumulate(table[:, 1])), len(on)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.fairness import Dominance, JobSharing, RunSharing, share_of
+from headgate.analysis.fairness import Dominance, JobSharing, RunSharing, share_of, shared_nodes
 from headgate.analysis.fairness import sharing as found_of
 from headgate.reports.history import EarlierRuns
 from headgate.reports.recording import Recording
@@ -28,7 +28,8 @@ def shared(run: Recording) -> RunSharing | None:
     earlier = EarlierRuns(run)
     alone = {job.name: rate for job in run.jobs if (rate := earlier.alone(job)) is not None}
     slices = {}
-    cores = sum(node.cores or 0.0 for node in run.nodes) / max(len(run.nodes), 1)
+    nodes = shared_nodes(run.jobs, run.nodes)
+    cores = sum(node.cores or 0.0 for node in nodes) / max(len(nodes), 1)
     for job in run.jobs:
         machines = share_of(job, run.jobs, first.machines, run.seconds)
         if cores and machines <= _SLICE_MOST and (rate := earlier.alone(job, machines * cores)) is not None:
