@@ -70,6 +70,11 @@ def test_a_job_that_failed_is_told_its_failure_unless_it_was_held_back(tmp_path:
     )
 
 
+def test_a_long_failure_is_cut_between_two_words(tmp_path: Path) -> None:
+    found = told(tmp_path, MadeUp(ran=1.0, failed=f"exit code 1, after the line: ValueError: {'number ' * 20}"))
+    assert found.why.endswith("number number ….")
+
+
 def test_a_job_that_ran_out_of_gpu_memory_is_told_what_to_do_first(tmp_path: Path) -> None:
     failure = f"CUDA out of memory. Tried to allocate 45.00 GiB. It held 518 MiB{NEXT}state what it needs"
     found = told(tmp_path, MadeUp(ran=1.0, failed=failure))

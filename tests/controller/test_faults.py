@@ -363,6 +363,27 @@ def test_a_job_without_a_checkpoint_in_between_is_taken_back_three_times() -> No
     assert marks(exits(team, "worker-1", KILLED)) == [("failed", why)]
 
 
+@pytest.mark.parametrize(
+    ("limits", "launch", "cure"),
+    [
+        (Limits(), None, "leave out a, which has 1 GiB of memory (`--nodes c`), or make its batch smaller"),
+        (Limits(memory_bytes=2**28), None, "make its batch smaller, or raise its limit of memory"),
+        (Limits(), "torchrun", "leave out a, which has 1 GiB of memory (`--nodes c`), or make its batch smaller, or "),
+    ],
+)
+def test_a_job_whose_task_ran_out_of_its_node_s_memory_is_told_to_leave_the_node_out(
+    limits: Limits, launch: str | None, cure: str
+) -> None:
+    team = Team(allreduce(workers=2), connected=launch is None, limits=limits, launch=launch)
+    team.step(1.0, NodeJoined(replace(NODES[2], memory_bytes=2**31)))
+    over = Exit(code=None, signal=9, over_memory=True, reason="killed: node a ran out of memory")
+    for _ in range(1 if launch else 4):
+        exits(team, "worker-0", over)
+        last = exits(team, "worker-1", KILLED)
+    [(state, why)] = marks(last)[-1:]
+    assert (state, why.partition(". Next: ")[2][: len(cure)]) == ("failed", cure)
+
+
 def test_a_checkpoint_gives_the_job_its_three_times_anew() -> None:
     team = Team(allreduce(workers=2))
     for _ in range(6):

@@ -248,7 +248,7 @@ def test_a_job_that_runs_out_of_memory_gets_more_workers_if_they_divide_it_and_e
     user.write("holds.py", MEETS + '    held = bytearray((400 << 20) // size)\n    print("all of it", flush=True)\n')
     words = ("--launch", "torchrun", "--workers", "2", "--memory", "150MiB", "holds.py")
     told = user.json("run", *words, code=1)["jobs"][0]["reason"]
-    assert "over its memory limit of 150 MiB (peak 150 MiB); make its batch smaller, or raise its limit" in told
+    assert "over its memory limit of 150 MiB (peak 150 MiB). Next: make its batch smaller, or raise its limit" in told
     ended = user.types("run", "--json", *words, "--", "--deepspeed", "zero.json").json
     assert (ended["jobs"][0]["state"], ended["jobs"][0]["attempt"]) == ("done", 2)
     assert logs(user, "holds", 4) == [["all of it"]] * 4

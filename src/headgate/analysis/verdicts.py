@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -130,8 +131,7 @@ def verdict(account: Account) -> Verdict:
     if not account.failure or found.name not in ("healthy", "not-known", "starting"):
         return found
     told, _, cure = account.failure.partition(NEXT)
-    if not cure:
-        told = told[:_LONGEST_FAILURE].partition(". ")[0].rstrip(".")
+    told = told if cure else textwrap.shorten(told.partition(". ")[0].rstrip("."), _LONGEST_FAILURE, placeholder=" …")
     following = f"{cure[0].upper()}{cure[1:]}." if cure else f"`headgate logs {account.job}` shows its output."
     return Verdict("failed", f"{account.job} {told}.", following, account.elapsed, account.elapsed)
 

@@ -255,7 +255,7 @@ class Controller:
         elif job.ends_as is not None and not exit.ok and job.failure is None:
             job.failure = exit
         elif faults.is_cause(job, exit):
-            job.failure = faults.named(job, task, exit)
+            faults.failed(job, task, exit)
         actions += faults.settle(pending.now, job)
         return actions if job.tasks else [*actions, *self._ended(pending, job, task, exit)]
 
@@ -273,7 +273,8 @@ class Controller:
         if job.faults > faults.MOST_BETWEEN_CHECKPOINTS or not has_nodes:
             why = f"{job.faults} times since its last checkpoint" if has_nodes else "none of its nodes is left"
             text = f"{what}; the job cannot go on: {why}"
-            return [Fault(job.id, task.id, text), *self._end(job, "failed", text, exit)]
+            advice = faults.memory_advice(job, exit, task.node, nodes)
+            return [Fault(job.id, task.id, text), *self._end(job, "failed", f"{text}{advice}", exit)]
         if node is not None and faults.is_replaced(job, task):
             return faults.server(job, task, what, node, pending)
         return faults.restart(job, task, what)
@@ -298,8 +299,8 @@ class Controller:
 
     def _fail(self, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
         """A task failed by what it runs: the others would wait for it in vain."""
-        job.failure = faults.named(job, task, exit)
-        if not job.tasks:
+        faults.failed(job, task, exit)
+        if job.failure is None or not job.tasks:
             return []
         reason = job.failure.in_words()
         first = job.workers() or list(job.tasks.values())
@@ -324,7 +325,7 @@ class Controller:
         if more := faults.among_more(job, task, failure, self._allocator.nodes):
             job.not_before = pending.now
             return more
-        reason = failure.in_words() + faults.memory_advice(job, failure)
+        reason = failure.in_words()
         started = failure.code is not None or failure.signal is not None
         if started and job.doubts_its_plan:
             return self._alone(job, f"{reason}; before its first report, so tried again as one task", code)
@@ -335,7 +336,8 @@ class Controller:
             left = job.spec.retries - job.retried + 1
             again = f"{reason}; tried again in {say_seconds(wait)}" + (f" ({left} retries left)" if left > 1 else "")
             return [job.mark("waiting", again, code)]
-        return [job.mark("failed", reason, code)]
+        advice = faults.memory_advice(job, failure, job.failed_at, self._allocator.nodes)
+        return [job.mark("failed", f"{reason}{advice}", code)]
 
     def _alone(self, job: JobRecord, reason: str, code: int) -> list[Action]:
         """Have a job planned anew, as if its user had asked for one task."""

@@ -166,8 +166,12 @@ def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
     return actions
 
 
-def named(job: JobRecord, task: TaskRecord, exit: Exit) -> Exit:
-    """How a task ended, with its name where its job has several."""
+def failed(job: JobRecord, task: TaskRecord, exit: Exit) -> None:
+    """A task failed, and its job with it: that is told with the task's name where the job has several."""
+    job.failure, job.failed_at = _named(job, task, exit), task.node
+
+
+def _named(job: JobRecord, task: TaskRecord, exit: Exit) -> Exit:
     return replace(exit, reason=f"{task.name}: {exit.in_words()}") if job.planned().tasks > 1 else exit
 
 
@@ -204,23 +208,40 @@ def among_more(job: JobRecord, task: TaskRecord, failure: Exit, nodes: Mapping[s
     return [fault, resize, job.mark("waiting", f"{what}; started again with {most}")]
 
 
-def memory_advice(job: JobRecord, failure: Exit) -> str:
-    """What the user of a job that ran out of main memory may change, where its workers find each other by another
-    launcher's contract; else empty."""
-    if not failure.over_memory or failure.on_gpu or job.spec.contract is None:
+def memory_advice(job: JobRecord, failure: Exit, at: str, nodes: Mapping[str, Node]) -> str:
+    """What the user of a job that ran out of main memory may change, where it has several tasks or its workers find
+    each other by another launcher's contract; else empty.
+
+    Args:
+        at: The node of the task that ran out of it.
+    """
+    if not failure.over_memory or failure.on_gpu or (job.spec.contract is None and job.planned().tasks == 1):
         return ""
     held, limit, words = failure.memory_peak_bytes, job.spec.limits.memory_bytes, failure.in_words()
     told = [f"held {say_bytes(held)}"] if held is not None and say_bytes(held) not in words else []
     if limit is not None and say_bytes(limit) not in words:
         told.append(f"its limit is {say_bytes(limit)}")
     cures = ["make its batch smaller"]
-    cures += ["raise its limit of memory (`limits: {memory: …}`, --memory)"] if limit is not None else []
-    cures.append(_among_workers(job))
+    if limit is not None:
+        cures.append("raise its limit of memory (`limits: {memory: …}`, --memory)")
+    elif rest := _larger(job, at, nodes):
+        size = say_bytes(nodes[at].memory_bytes)
+        cures.insert(0, f"leave out {at}, which has {size} of memory (`--nodes {','.join(rest)}`)")
+    if job.spec.contract is not None:
+        cures.append(_among_workers(job))
     if job.divides and _GIVES_BACK not in job.spec.env:
         cures.append(
             f'have freed tensors given back at once, which costs CPU time (`env: {{{_GIVES_BACK}: "1048576"}}`)'
         )
-    return "".join(f"; {each}" for each in told) + f"; {', or '.join(cures)}"
+    return "".join(f"; {each}" for each in told) + f"{NEXT}{', or '.join(cures)}"
+
+
+def _larger(job: JobRecord, at: str, nodes: Mapping[str, Node]) -> list[str]:
+    """The nodes that a job may use and that have more memory than this one; none where its plan names its nodes."""
+    stated = job.spec.plan is not None and job.spec.plan.worker_nodes
+    if at not in nodes or stated or job.spec.roles:
+        return []
+    return [node.name for node in job.reachable(nodes) if node.memory_bytes > nodes[at].memory_bytes]
 
 
 def _among_workers(job: JobRecord) -> str:

@@ -135,6 +135,7 @@ class JobRecord:
         ends_as: How it is to end, and why, once its tasks have ended.
         restart: Why it is to be started again from its last checkpoint, once its tasks have ended.
         failure: How the task ended that the attempt failed with, or the first that did not end well when told to.
+        failed_at: Name of the node of the task that the attempt failed with.
         begun: A task of this attempt has started.
         finished: A worker of this attempt has come to the end.
         evaluates_last: Its workers have ended, and its evaluator has until the deadline to end.
@@ -180,6 +181,7 @@ class JobRecord:
     ends_as: tuple[JobState, str] | None = None
     restart: str | None = None
     failure: Exit | None = None
+    failed_at: str = ""
     begun: bool = False
     finished: bool = False
     evaluates_last: bool = False
