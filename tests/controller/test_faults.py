@@ -374,7 +374,9 @@ def test_a_job_without_a_checkpoint_in_between_is_taken_back_three_times() -> No
 def test_a_job_whose_task_ran_out_of_its_node_s_memory_is_told_to_leave_the_node_out(
     limits: Limits, launch: str | None, cure: str
 ) -> None:
-    team = Team(allreduce(workers=2), connected=launch is None, limits=limits, launch=launch)
+    plan = allreduce(workers=2)
+    stated = replace(plan, worker_nodes=())
+    team = Team(plan, connected=launch is None, limits=limits, launch=launch, plan=stated)
     team.step(1.0, NodeJoined(replace(NODES[2], memory_bytes=2**31)))
     over = Exit(code=None, signal=9, over_memory=True, reason="killed: node a ran out of memory")
     for _ in range(1 if launch else 4):
