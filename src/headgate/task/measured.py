@@ -241,6 +241,8 @@ def busy_notes(times: Sequence[dict[str, Any]], others: float) -> list[str]:
     if waited <= BUSY and others <= OTHERS:
         return []
     found = f"others used {others:.0%} of the machine's cores, and threads waited {waited:.0%} of the time for one"
+    if others <= OTHERS * waited:  # as a loader's workers do
+        return [f"{found}: its own processes and threads are more than the cores"]
     return [f"{found}: steps may take much less on a calm machine"]
 
 
