@@ -94,8 +94,14 @@ def test_a_plain_script_that_a_neighbour_held_back_gains_what_it_lost(tmp_path: 
     assert "loader" in more.lacks
 
 
-def test_what_a_job_of_one_thread_that_never_waited_would_do_with_more_is_not_known(tmp_path: Path) -> None:
-    more = made(tmp_path, ran=1.0, threads={0: 1})
+CAPPED = {"ran": 0.95, "waited": 0.05, "throttled": 0.05, "cap": 1.0}
+
+
+@pytest.mark.parametrize("job", [{"ran": 1.0}, {"ran": 0.95, "waited": 0.05}, {"ran": 0.88, "waited": 0.1}, CAPPED])
+def test_what_a_job_of_one_thread_that_hardly_waited_would_do_with_more_is_not_known(
+    tmp_path: Path, job: dict[str, float]
+) -> None:
+    more = made(tmp_path, **job, threads={0: 1})
     assert more.lacks["cores"] == "it had one compute thread, and nothing tells what a second would bring"
 
 

@@ -142,6 +142,17 @@ def test_a_failure_says_what_happened(end: Exit, reason: str | None, code: int) 
     assert driver.step(1.0, TaskExited(A_0, end)) == [MarkJob(A, "failed", reason or end.reason or "", code)]
 
 
+def test_a_job_that_its_own_limit_of_memory_ended_is_told_to_raise_it() -> None:
+    over = Exit(code=None, signal=9, over_memory=True, reason="killed: over its memory limit of 2 GiB")
+    elsewhere = replace(over, reason="killed: this machine ran out of memory")
+    for end, told in ((over, ". Next: make its batch smaller, or raise its limit of memory"), (elsewhere, "")):
+        driver = Driver()
+        running(driver, 0.0, job(limits=Limits(memory_bytes=2 << 30)))
+        [marked] = driver.step(1.0, TaskExited(A_0, end))
+        assert isinstance(marked, MarkJob)
+        assert marked.reason.partition(" (`")[0] == f"{end.reason}{told}"
+
+
 def test_a_failed_attempt_is_tried_again_from_the_last_checkpoint() -> None:
     driver, spec = Driver(), job(retries=2)
     driver.submit(0.0, spec)

@@ -229,7 +229,8 @@ class _View:
         ready = min(ran + waited, 1.0)
         threads = max((told or 1.0) + readers, (ran + waited) / ready if ready > 0.0 else 1.0)
         used = CoresUsed(ran, waited, threads, ready, throttled and self._mean(task.cap) is not None, grows)
-        if used.calm and grows and round(told or 0.0) == 1 and ran > 0.9:
+        hardly = waited <= _NOISE * (ran + waited)  # what neighbours leave would be no more than the noise
+        if hardly and grows and round(told or 0.0) == 1 and ran > 0.8:
             return used, most, "it had one compute thread, and nothing tells what a second would bring"
         return used, most, ""
 

@@ -209,15 +209,16 @@ def among_more(job: JobRecord, task: TaskRecord, failure: Exit, nodes: Mapping[s
 
 
 def memory_advice(job: JobRecord, failure: Exit, at: str, nodes: Mapping[str, Node]) -> str:
-    """What the user of a job that ran out of main memory may change, where it has several tasks or its workers find
-    each other by another launcher's contract; else empty.
+    """What the user of a job that ran out of main memory may change, where it has several tasks, its workers find each
+    other by another launcher's contract, or its own limit ended it; else empty.
 
     Args:
         at: The node of the task that ran out of it.
     """
-    if not failure.over_memory or failure.on_gpu or (job.spec.contract is None and job.planned().tasks == 1):
-        return ""
     held, limit, words = failure.memory_peak_bytes, job.spec.limits.memory_bytes, failure.in_words()
+    plain = job.spec.contract is None and job.planned().tasks == 1
+    if not failure.over_memory or failure.on_gpu or (plain and (limit is None or "its memory limit" not in words)):
+        return ""
     told = [f"held {say_bytes(held)}"] if held is not None and say_bytes(held) not in words else []
     if limit is not None and say_bytes(limit) not in words:
         told.append(f"its limit is {say_bytes(limit)}")
