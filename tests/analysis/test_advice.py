@@ -204,8 +204,20 @@ def test_a_neighbour_that_comes_after_another_is_told_what_it_gives_up(tmp_path:
 @pytest.mark.parametrize(
     ("spec", "leaves"),
     [
-        ({"plan": {"worker_nodes": ["x", "y", "z"]}}, "Take it out of `worker_nodes:` below `plan:`."),
-        ({"plan": {"worker_nodes": []}}, "`--nodes x,z` leaves that node out."),
+        (
+            {"plan": {"worker_nodes": ["x", "y", "z"]}},
+            "Take it out of `worker_nodes:`, and have `workers: 2`, below `plan:`.",
+        ),
+        (
+            {"plan": {"worker_nodes": ["x", "y", "z"], "batch_per_worker": [2, 1, 2]}},
+            (
+                "Take it out of `worker_nodes:`, its part out of `batch_per_worker:`, and have `workers: 2`"
+                ", below `plan:`."
+            ),
+        ),
+        ({"plan": {"worker_nodes": []}}, "`--nodes x,z --workers 2` leaves that node out."),
+        ({"plan": {"workers": 3}, "limits": {"workers": [3, None]}}, "`--nodes x,z` leaves that node out."),
+        ({}, "`--nodes x,z` leaves that node out."),
     ],
 )
 def test_a_slow_node_is_left_out_where_it_was_chosen(tmp_path: Path, spec: Mapping[str, Any], leaves: str) -> None:

@@ -13,6 +13,7 @@ from tests.hub.test_roles import CLIENT, SERVER, SERVING
 from tests.hub.user import User
 
 from headgate import lab
+from headgate.reports.recording import read
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
@@ -55,6 +56,21 @@ def test_tasks_are_on_their_nodes_and_what_these_use_is_recorded(team: Team) -> 
     wait.until(lambda: {"node:a", "node:c"} <= measured(), what="the use of both nodes is recorded")
     team.user.touch("go")
     team.ends("done")
+
+
+def test_a_run_that_was_told_its_nodes_keeps_to_them_when_it_is_resumed(team: Team) -> None:
+    words = ("--strategy", "allreduce", "--workers", "1", "--cluster", "team", "--nodes", "b")
+    team.starts(*words, wait_for=("worker-0",))
+    team.user.types("stop", "team")
+    team.ends("stopped")
+    [job] = read(team.folder / "run.sqlite").jobs
+    assert job.where == ("--cluster", "team", "--nodes", "b")
+    team.user.touch("go")
+    team.run = team.user.json("resume", team.run, "--detach")["run"]
+    team.ends("done")
+    with RunReader(team.folder / "run.sqlite") as reader:
+        assert {row["node"] for row in reader.rows("tasks")} == {"b"}
+        assert reader.meta()["only"] == "b"
 
 
 def test_a_server_whose_node_is_taken_away_goes_on_elsewhere_and_a_worker_is_done_without(team: Team) -> None:

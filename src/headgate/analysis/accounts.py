@@ -111,7 +111,7 @@ class Account:
         cores: Of the nodes that they ran on.
         workers: How many of them were workers.
         servers: How many parameter servers it had.
-        nodes: On how many they ran.
+        there: As of its job: what to add to its commands.
         fewer_workers: So many, and no more than it had less one, would have a core each.
         threads: So many of each task have a core each.
         with_fewer: The command that runs it with `fewer_workers`; empty if it is no script.
@@ -154,7 +154,7 @@ class Account:
     cores: float = 0.0
     workers: int = 1
     servers: int = 0
-    nodes: int = 1
+    there: str = ""
     fewer_workers: int = 1
     threads: int = 1
     with_fewer: str = ""
@@ -305,7 +305,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         cores=sum(grid.nodes[name].cores or 0.0 for name in job.nodes if name in grid.nodes),
         workers=job.workers,
         servers=sum(task.is_server for task in job.tasks),
-        nodes=len(job.nodes),
+        there=job.there,
         fewer_workers=fitting,
         threads=_threads(job, grid),
         with_fewer=job.with_workers(fitting),

@@ -122,6 +122,7 @@ class RecordedJob:
         faults: Those that it survived.
         proofs: What pauses of other jobs told about it; for each of them, the latest.
         asides: Seconds that a worker spent beside its steps, by what they were spent on; the worker that spent most.
+        where: The options that have a command run or plan it where it ran; empty: on this machine, or not known.
     """
 
     name: str
@@ -151,6 +152,7 @@ class RecordedJob:
     faults: tuple[Survived, ...] = ()
     proofs: tuple[Proof, ...] = ()
     asides: Mapping[str, float] = field(default_factory=dict)
+    where: tuple[str, ...] = ()
 
     def limit(self, name: str) -> float | None:
         """A limit that its user set, such as `memory_bytes` of each of its tasks, or `cores` of all; None: no limit."""
@@ -205,7 +207,7 @@ class RecordedJob:
         script, launch = self.spec.get("script"), self.spec.get("launch")
         if not script or launch not in (None, "none"):
             return ""
-        return shlex.join(["headgate", "run", "--strategy", "single", str(script), *self._rest])
+        return shlex.join(["headgate", "run", *self.where, "--strategy", "single", str(script), *self._rest])
 
     @property
     def one_worker(self) -> str:
@@ -225,9 +227,13 @@ class RecordedJob:
         times = max(step.step_seconds for step in told) / max(alone, 1e-9)
         if times < _FASTER:
             return ""
-        there = ", with `--cluster` as for the run" if len(self.nodes) > 1 else ""
-        how = f"`{self.alone}`{there}" if self.alone else "`strategy: single` below `plan:` of the job"
+        how = f"`{self.alone}`{self.there}" if self.alone else "`strategy: single` below `plan:` of the job"
         return f"One worker waits for no other: {how}, has {times:.1f} times the speed."
+
+    @property
+    def there(self) -> str:
+        """What to add to its commands, in words, where they do not say where it ran."""
+        return ", with `--cluster` as for the run" if len(self.nodes) > 1 and not self.where else ""
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -244,7 +250,8 @@ class RecordedJob:
             return ""
         options = ["--launch", str(launch), "--batch", str(batch)] if launched else []
         profiled = shlex.join(["headgate", "profile", str(script), *self._rest])
-        return f"{profiled} && {shlex.join(['headgate', 'plan', str(script), *options, *self._rest])}"
+        there = self.where[: self.where.index("--nodes")] if "--nodes" in self.where else self.where  # it plans for all
+        return f"{profiled} && {shlex.join(['headgate', 'plan', str(script), *options, *there, *self._rest])}"
 
     @property
     def _rest(self) -> list[str]:
@@ -274,7 +281,7 @@ class RecordedJob:
         if plan.get("synchronous") is False:
             staleness = plan.get("staleness")
             options += ["--async"] if staleness is None else ["--staleness", str(staleness)]
-        return shlex.join(["headgate", "run", *options, "--workers", str(count), str(script), *self._rest])
+        return shlex.join(["headgate", "run", *self.where, *options, "--workers", str(count), str(script), *self._rest])
 
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""

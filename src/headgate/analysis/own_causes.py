@@ -182,8 +182,13 @@ def _slow_node(
     usual_cores = {nodes[task.node].cores for task in others if task.node in nodes}
     has = f" ({cores:g} cores)" if cores and cores not in usual_cores else ""
     why = f"All workers of {job.name} wait for {slow.name}, because its node {slow.node}{has} is slow: {told}"
-    placed = (job.spec.get("plan") or {}).get("worker_nodes")
-    leaves = "Take it out of `worker_nodes:` below `plan:`" if placed else f"`--nodes {rest}` leaves that node out"
+    stated, left = job.spec.get("plan") or {}, len(others)
+    fewer = left >= job.least_workers
+    if stated.get("worker_nodes"):
+        batch = ", its part out of `batch_per_worker:`" if isinstance(stated.get("batch_per_worker"), list) else ""
+        leaves = f"Take it out of `worker_nodes:`{batch}, and have `workers: {left}`, below `plan:`"
+    else:
+        leaves = f"`--nodes {rest}{f' --workers {left}' if stated and fewer else ''}` leaves that node out"
     return OwnCause("slow-node", cost, why, f"{leaves}.", "communication", "straggler")
 
 

@@ -337,8 +337,7 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
 def _other_plans(account: Account) -> str:
     """How to find a plan that exchanges less."""
     if account.plan_command:
-        there = ", with `--cluster` as for the run" if account.nodes > 1 else ""
-        return f"`{account.plan_command}`{there} shows whether fewer workers, or other nodes, are faster."
+        return f"`{account.plan_command}`{account.there} shows whether fewer workers, or other nodes, are faster."
     stacks = f"`headgate stacks {account.job} --all` shows for what they wait, while the job runs."
     fewer = _fewer(account, account.half_workers, account.with_half)
     return f"{fewer} `headgate compare` shows which of the two runs is faster." if fewer else stacks
@@ -350,8 +349,7 @@ def _fewer(account: Account, count: int, command: str) -> str:
     if account.roles:
         return ""
     if count < account.workers:
-        there = ", with `--cluster` as for the run" if account.nodes > 1 else ""
-        run = f"`{command}`{there}, or " if command else ""
+        run = f"`{command}`{account.there}, or " if command else ""
         return f"Fewer workers: {run}`workers: {count}` below `plan:` of the job."
     if account.servers and account.alone:
         return f"One worker needs no server: `{account.alone}`, or `strategy: single` below `plan:` of the job."

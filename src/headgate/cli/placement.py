@@ -112,7 +112,11 @@ class PlacementOptions:
             if names is not None:
                 raise UsageError("found --nodes without --cluster; name the lab whose nodes they are")
             return Where()
-        return Where(*reach(wanted, names))
+        cluster, nodes = reach(wanted, names)
+        if names is None and self.cluster is None:
+            names = [node.name for node in nodes if node.name in before.only]
+            nodes = tuple(node for node in nodes if node.name in names) or nodes
+        return Where(cluster, nodes, only=tuple(names or ()))
 
     def _engine(self, name: str, before: EngineSpec) -> EngineSpec:
         if before.name != name:

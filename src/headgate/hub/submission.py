@@ -59,7 +59,7 @@ class Submission:
         cluster: Name of the cluster that its jobs run on; empty: on this machine.
         nodes: The nodes of that cluster.
         engine: What starts its tasks.
-        only: Names of the nodes of an engine other than this machine's that may be used; empty: all.
+        only: Names of the nodes of a cluster, or of another engine's, that alone may be used; empty: all.
     """
 
     jobs: tuple[Job, ...]

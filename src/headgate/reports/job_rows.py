@@ -124,7 +124,14 @@ def job(
         faults=survived([event for event in events if (event["t"] or 0.0) >= after]),
         proofs=_proofs(reader, name),
         asides=_asides(_of(reader, "asides", list(tasks))),
+        where=_where(reader.meta()),
     )
+
+
+def _where(meta: Mapping[str, str]) -> tuple[str, ...]:
+    """The options of a command that name the cluster, the engine and the nodes of a run."""
+    said = {"--cluster": "cluster", "--engine": "engine", "--address": "address", "--nodes": "only"}
+    return tuple(word for option, key in said.items() if meta.get(key) for word in (option, meta[key]))
 
 
 def _proofs(reader: RunReader, victim: str) -> tuple[Proof, ...]:

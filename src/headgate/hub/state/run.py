@@ -111,7 +111,9 @@ class LiveRun:
         }
         if submission.engine != LOCAL:
             meta |= {"engine": submission.engine.name, "address": submission.engine.address}
-            meta |= {"shared_files": str(int(submission.engine.shared_files)), "only": ",".join(submission.only)}
+            meta["shared_files"] = str(int(submission.engine.shared_files))
+        if submission.only:
+            meta["only"] = ",".join(submission.only)
         if submission.cluster:
             meta["cluster"] = submission.cluster
         if submission.resumed_from is not None:
