@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.analysis.made_up import MadeUp, recording
@@ -83,3 +84,13 @@ def test_a_job_without_enough_steps_is_told_with_what_to_do(tmp_path: Path) -> N
     recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0, steps=1.0, end=8)})
     with pytest.raises(NotMeasuredError, match="told 8 steps, and 10 are for its warm-up: give it more steps"):
         measured(tmp_path, ["job"], warm=10)
+
+
+@pytest.mark.parametrize(
+    ("steps", "cure"), [(0.0, "told no steps: have it print `step N`"), (lambda t: float(t == 4), "give it more steps")]
+)
+def test_a_job_is_not_told_to_lower_a_warm_up_that_it_has_not(tmp_path: Path, steps: Any, cure: str) -> None:
+    recording(tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0, steps=steps, end=8)})
+    with pytest.raises(NotMeasuredError) as error:
+        measured(tmp_path, ["job"], warm=0)
+    assert cure in str(error.value) and "lower" not in str(error.value)

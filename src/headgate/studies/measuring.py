@@ -146,11 +146,12 @@ def _warm_stretch(job: RecordedJob, warm: int) -> tuple[float, float]:
     times, steps, _ = _counted(job)
     is_warm = steps >= (steps[0] + warm if len(steps) else 0)
     if not _enough(steps[is_warm]):
-        told = int(steps[-1]) if len(steps) else 0
-        raise NotMeasuredError(
-            f"{job.name} told {told} steps, and {warm} are for its warm-up: give it more steps, have it print `step N` "
-            "with its loss, or lower `warm`"
-        )
+        if not len(steps):
+            cure = "have it print `step N` or `epoch N` with its loss, or say in `progress:` how to read them"
+            raise NotMeasuredError(f"{job.name} told no steps: {cure}")
+        counts, lower = (f", and {warm} are for its warm-up", ", or lower `warm`") if warm else ("", "")
+        cure = f"give it more steps, have it print `step N` with its loss{lower}"
+        raise NotMeasuredError(f"{job.name} told {int(steps[-1])} steps{counts}: {cure}")
     return float(times[is_warm][0]), float(times[is_warm][-1])
 
 
