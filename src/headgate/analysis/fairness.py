@@ -175,7 +175,7 @@ def _job(
     share = float(np.average(per_job, weights=inside)) if inside.any() else float(machines)
     nothing = JobSharing(job.name, share, None, None, None, None, 0, "")
     if stepped is None:
-        return _lacking(nothing, "at least three reports of its steps")
+        return _lacking(nothing, "at least three reports of its steps, such as lines with `step N` or `epoch N`")
     known = sliced or alone
     if known is None:
         by_itself = "run the job once by itself, while programs outside Headgate use less than a tenth of the cores"

@@ -14,7 +14,7 @@ from headgate.analysis.fairness import sharing as found_of
 from headgate.reports.history import EarlierRuns
 from headgate.reports.recording import Recording
 from headgate.reports.templates import Markup, render
-from headgate.reports.words import MISSING, counted
+from headgate.reports.words import MISSING, counted, listed
 
 _SLICE_MOST = 0.95
 """Part of a job's nodes: a larger share is no slice."""
@@ -45,12 +45,14 @@ def tell(sharing: RunSharing, console: Console) -> None:
     """Print a row for each job, then sentences about all of them."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("Its share")
-    for name in ("Machines", "Got of it", "90 % band"):
+    known = any(job.got is not None for job in sharing.jobs)
+    for name in ("Machines", "Got of it", "90 % band") if known else ("Machines",):
         table.add_column(name, justify="right")
-    table.add_column("Against")
+    if known:
+        table.add_column("Against")
     for job in sharing.jobs:
-        got = f"{job.got:.0%}" if job.got is not None else MISSING
-        table.add_row(Text(job.job), f"{job.machines:.2g}", got, band(job), against(job))
+        got = (f"{job.got:.0%}" if job.got is not None else MISSING, band(job), against(job)) if known else ()
+        table.add_row(Text(job.job), f"{job.machines:.2g}", *got)
     console.print(table)
     for sentence in sentences(sharing):
         console.print(Text(sentence), soft_wrap=not console.is_terminal)
@@ -78,7 +80,7 @@ def band(job: JobSharing) -> str:
 
 def against(job: JobSharing) -> str:
     if job.against is None:
-        return f"lacks {job.lacks}"
+        return MISSING
     return f"{counted(job.runs, 'run')} {'alone' if job.against == 'alone' else 'on such a slice'}"
 
 
@@ -91,6 +93,11 @@ def sentences(sharing: RunSharing) -> list[str]:
         for job in sharing.jobs
         if job.got is not None and job.high is not None and job.high < 1.0
     ]
+    lacking: dict[str, list[str]] = {}
+    for job in sharing.jobs:
+        if job.lacks:
+            lacking.setdefault(job.lacks, []).append(job.job)
+    lines += [f"What {listed(names)} got of it is not known: it takes {what}." for what, names in lacking.items()]
     lines += [_dominates(each) for each in sharing.dominates]
     if not sharing.dominates:
         lines.append("No job took more than an equal part of what others waited for, beyond the noise.")
