@@ -124,6 +124,7 @@ def several(
     *,
     servers: tuple[str, ...] = (),
     sent: Mapping[str, float] = {},
+    rates: Mapping[str, float] = {},
     own: Mapping[str, float] = {},
     waited: Mapping[str, float] = {},
     throttled: Mapping[str, float] = {},
@@ -132,13 +133,15 @@ def several(
     ready: float | None = None,
     sampled: bool = True,
     beside: Mapping[str, MadeUp] = {},
+    synchronous: bool = True,
     **known: Any,
 ) -> Account:
     """The account of a job with a worker on each of these nodes, and servers on others.
 
     Args:
         workers: By node, the seconds of a step by span.
-        sent: By node, bytes a second of a NIC of 100.
+        sent: By node, bytes a second of its NIC.
+        rates: By node, the rate of that NIC, otherwise 100.
         own: The same of the job's own task there alone.
         waited: By node, threads of the task that waited for a core.
         throttled: By node, core-seconds a second that its own limit held back.
@@ -147,6 +150,7 @@ def several(
         ready: Part of the time in which each task was; None: as a task that computes.
         sampled: Whether steps were.
         beside: Other jobs.
+        synchronous: Whether its plan is.
     """
     run = recorded(path, MadeUp(ran=0.5, spans=STEP, cap=cap, throttled=0.5 if cap else 0.0), beside)
     job, (only,) = run.jobs[0], run.jobs[0].tasks
@@ -170,7 +174,7 @@ def several(
             run.nodes[0],
             name=node,
             cores=2.0,
-            nic_bytes_per_second=100.0,
+            nic_bytes_per_second=rates.get(node, 100.0),
             usage={
                 "cpu_cores": over(0.5),
                 "net_in": over(sent.get(node, 1.0)),
@@ -182,7 +186,7 @@ def several(
     whole = division(
         **{name: sum(each[name] for each in workers.values()) / len(workers) for name in next(iter(workers.values()))}
     )
-    plan = {"strategy": "ps" if servers else "allreduce", "synchronous": True}
+    plan = {"strategy": "ps" if servers else "allreduce", "synchronous": synchronous}
     made: RecordedJob = replace(job, tasks=tuple(tasks), division=whole if sampled else None, plan=plan, **known)
     return account(replace(run, jobs=(made, *run.jobs[1:]), nodes=nodes))
 
@@ -290,6 +294,31 @@ def test_only_the_job_s_own_traffic_on_the_nic_of_a_server_asks_for_another(
     sent = {"s": 95.0, "x": 30.0, "y": 30.0}
     run = several(tmp_path, {"x": QUICK, "y": QUICK}, servers=("s",), sent=sent, own={"s": own})
     assert told(run).name == name
+
+
+@pytest.mark.parametrize(
+    ("rates", "own", "asynchronous", "name"),
+    [
+        ({"y": 20.0}, 18.0, False, "slow-nic"),
+        ({"y": 80.0}, 72.0, False, "network"),  # nearly as fast as the others
+        ({"y": 20.0}, 0.5, False, "network"),  # slow, and idle
+        ({"y": 20.0}, 18.0, True, "network"),
+    ],
+)
+def test_a_node_is_left_out_whose_nic_all_workers_wait_for(
+    tmp_path: Path, rates: Mapping[str, float], own: float, asynchronous: bool, name: str
+) -> None:
+    each = {"x": QUICK, "y": QUICK, "z": QUICK}
+    allow = {"allow": ["async"]} if asynchronous else {}
+    spec = {**SCRIPT, "plan": {"strategy": "allreduce", "workers": 3}, **allow}
+    found = several(tmp_path, each, rates=rates, own={"y": own}, spec=spec, synchronous=not asynchronous)
+    verdict = told(found)
+    assert verdict.name == name
+    if name == "slow-nic":
+        rate = "All workers of a exchange at the rate of y's NIC: 160 bit/s, the others' 800 bit/s or more: that cost "
+        assert (verdict.why[: len(rate)], verdict.next) == (rate, "`--nodes x,z --workers 2` leaves that node out.")
+        # Its NIC would take a fifth of the time, all others being as fast, and no more can be lost than was exchanged.
+        assert verdict.low < 0.6 * 0.8 * 39 < verdict.high
 
 
 def test_a_network_that_is_as_full_at_the_workers_is_no_servers_fault(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from headgate.analysis.steps import EXPOSED
 from headgate.identifiers import TaskOfRun
 from headgate.telemetry.columns import Column
 from headgate.telemetry.metric_names import describe
-from headgate.units import say_seconds
+from headgate.units import say_bits, say_seconds
 
 OwnName = Literal[
     "straggler",
     "slow-node",
+    "slow-nic",
     "servers",
     "dense-pulls",
     "loader",
@@ -44,6 +45,8 @@ _FULL_NIC, _FULL_CORES = 0.7, 0.85
 """Median use from which on a server's NIC or cores are full: steps come in bursts."""
 _BUSIER = 1.3
 """The workers wait for a server if its node is this many times as busy as theirs."""
+_NARROW = 0.5
+"""A NIC is a slow one if its rate is at most this part of the next one's."""
 _TABLES, _TOUCHED = 0.5, 0.25
 """Tables are most of what is exchanged, and a step touches few of their rows."""
 _BUSY_WORKER, _ALL_CORES = 0.6, 0.85
@@ -125,7 +128,8 @@ class OwnTime(NamedTuple):
 
 def own_causes(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> tuple[OwnCause, ...]:
     """All causes found in a job, whatever each cost."""
-    found = [*_straggling(job, nodes, time), *_exchanging(job, nodes, time), *_loading(job, nodes, time)]
+    found = [*_straggling(job, nodes, time), *_narrow(job, nodes, time), *_exchanging(job, nodes, time)]
+    found += _loading(job, nodes, time)
     return (*found, *_small_steps(job, nodes, time), *_between_steps(job, time), *_pausing(job, time))
 
 
@@ -177,19 +181,23 @@ def _slow_node(
     told: str,
     cost: TimeEstimate,
 ) -> OwnCause:
-    rest = ",".join(dict.fromkeys(task.node for task in others))
     cores = nodes[slow.node].cores if slow.node in nodes else None
     usual_cores = {nodes[task.node].cores for task in others if task.node in nodes}
     has = f" ({cores:g} cores)" if cores and cores not in usual_cores else ""
     why = f"All workers of {job.name} wait for {slow.name}, because its node {slow.node}{has} is slow: {told}"
+    leaves = _leaving_out(job, others)
+    return OwnCause("slow-node", cost, why, leaves, "communication", "straggler")
+
+
+def _leaving_out(job: RecordedJob, others: Sequence[RecordedTask]) -> str:
+    """How to leave out the node that these workers are not on."""
+    rest = ",".join(dict.fromkeys(task.node for task in others))
     stated, left = job.spec.get("plan") or {}, len(others)
-    fewer = left >= job.least_workers
     if stated.get("worker_nodes"):
         batch = ", its part out of `batch_per_worker:`" if isinstance(stated.get("batch_per_worker"), list) else ""
-        leaves = f"Take it out of `worker_nodes:`{batch}, and have `workers: {left}`, below `plan:`"
-    else:
-        leaves = f"`--nodes {rest}{f' --workers {left}' if stated and fewer else ''}` leaves that node out"
-    return OwnCause("slow-node", cost, why, f"{leaves}.", "communication", "straggler")
+        return f"Take it out of `worker_nodes:`{batch}, and have `workers: {left}`, below `plan:`."
+    fewer = f" --workers {left}" if stated and left >= job.least_workers else ""
+    return f"`--nodes {rest}{fewer}` leaves that node out."
 
 
 def _held_back(task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime) -> float:
@@ -245,6 +253,26 @@ def _mean(task: RecordedTask | RecordedNode, column: Column, time: OwnTime) -> f
 
 
 # --- what is exchanged ------------------------------------------------------------------------------------------------
+
+
+def _narrow(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> Iterator[OwnCause]:
+    """A node whose NIC is slower than the others' and busy: all exchange at its rate."""
+    rates = {name: nodes[name].nic_bytes_per_second or math.inf for name in job.nodes if name in nodes}
+    if len(rates) < 2 or (job.plan or {}).get("synchronous") is False or job.spec.get("roles"):
+        return
+    slow, following = sorted(rates, key=lambda name: rates[name])[:2]
+    others = [task for task in job.tasks if task.is_worker and task.node != slow]
+    if rates[slow] > _NARROW * rates[following] or any(task.is_server and task.node == slow for task in job.tasks):
+        return
+    moved = [sum(_mean(task, way, time) for task in job.tasks if task.node == slow) for way in ("tcp_in", "tcp_out")]
+    busy = min(max(moved) / rates[slow], 1.0)
+    waited = min(busy * time.seconds, time.communication.seconds) * (1.0 - rates[slow] / rates[following])
+    usual = f"{say_bits(rates[following])} or more" if math.isfinite(rates[following]) else "no limit"
+    why = (
+        f"All workers of {job.name} exchange at the rate of {slow}'s NIC: {say_bits(rates[slow])}, the others' {usual}"
+    )
+    cost = within(waited, 0.4, time.seconds)  # what a slow worker leaves time for may have cost nothing
+    yield OwnCause("slow-nic", cost, why, _leaving_out(job, others), "communication")
 
 
 def _exchanging(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> Iterator[OwnCause]:

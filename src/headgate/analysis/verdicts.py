@@ -41,6 +41,7 @@ Name = Literal[
     "servers",
     "straggler",
     "slow-node",
+    "slow-nic",
     "dense-pulls",
     "small-steps",
     "faults",
