@@ -56,5 +56,6 @@ Command = Annotated[
 ]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0), example(["number", "string"], "5s")]
 Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), example(["integer", "string"], "2GiB")]
+Memory = Annotated[int, BeforeValidator(units.memory), example(["integer", "string"], "2GiB")]
 Count = Annotated[int, BeforeValidator(units.count), Field(gt=0), example(["integer", "string"], "124M")]
 Rate = Annotated[float, BeforeValidator(units.rate), Field(gt=0), example("string", "200Mbit")]

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from headgate import goals, planfile, roles, sparkfile
-from headgate.fields import Bytes, Command, Count, Name, Plain, Seconds, Text, Variable, example
+from headgate.fields import Command, Count, Memory, Name, Plain, Seconds, Text, Variable, example
 from headgate.jobs import (
     MOST_PRIORITY,
     NAME_PATTERN,
@@ -101,11 +101,11 @@ class LimitsEntry(Entry):
 
     cores: Annotated[Number, Field(gt=0)] | None = None
     """The most CPU cores that the job may use; fractions are allowed; without it, no limit."""
-    memory: Bytes | None = None
+    memory: Memory | None = None
     """The most memory, in bytes or with a unit such as `2GiB`; a job that takes more is ended."""
     gpus: Annotated[Whole, Field(ge=0)] | None = None
     """How many GPUs the job gets to see."""
-    gpu_memory: Annotated[Bytes | None, AfterValidator(_on_a_gpu)] = None
+    gpu_memory: Annotated[Memory | None, AfterValidator(_on_a_gpu)] = None
     """The memory of each of its GPUs that each worker is expected to hold; the job waits until that is free."""
     workers: Workers = (1, None)
     """The fewest and the most workers that a plan may have: `4`, `1..8` or `2..`."""

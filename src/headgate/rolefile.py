@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from headgate.fields import Bytes, Command, Plain, Rate, Seconds, Text, Variable
+from headgate.fields import Command, Memory, Plain, Rate, Seconds, Text, Variable
 from headgate.roles import READY_SECONDS, Ready, Role
 from headgate.telemetry.expressions import check_expression
 from headgate.userfile import Entry, Number, Whole
@@ -48,7 +48,7 @@ class RoleEntry(Entry):
     """How many tasks the role has."""
     cores: Number | None = None
     """The most CPU cores of each task; fractions are allowed; without it, no limit."""
-    memory: Bytes | None = None
+    memory: Memory | None = None
     """The most memory of each task, in bytes or with a unit such as `2GiB`."""
     gpus: Whole | None = None
     """How many GPUs each task gets to see."""

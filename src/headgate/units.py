@@ -13,6 +13,7 @@ _BYTES = {"": 1, "b": 1}
 _BYTES |= {f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
+_LEAST_MEMORY = 1 << 20
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _PREFIXES = (
     {"": 1}
@@ -50,6 +51,18 @@ def size(text: object) -> int:
         ValueError: It is none of these.
     """
     return int(_parse(text, _BYTES, "a size such as 512MB or 2GiB"))
+
+
+def memory(text: object) -> int:
+    """Bytes that a process may hold, as of `size`. A number that was meant in another unit, as `8`, is none.
+
+    Raises:
+        ValueError: It is no size, or one in which nothing runs.
+    """
+    found = size(text)
+    if found < _LEAST_MEMORY:
+        raise ValueError("expected 1 MiB or more, with its unit, such as 512MB or 2GiB")
+    return found
 
 
 def count(text: object) -> int:

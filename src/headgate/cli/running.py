@@ -159,7 +159,7 @@ def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
 
 def _bytes(option: str, memory: str | None) -> int | None:
     try:
-        return units.size(memory) if memory is not None else None
+        return units.memory(memory) if memory is not None else None
     except ValueError as error:
         raise UsageError(f"found {option} {memory!r}; {error}") from None
 

@@ -53,8 +53,8 @@ class Nearest:
         return [line for _, line in sorted(self._kept.values(), key=lambda kept: -kept[0])]
 
     def metric(self) -> str | None:
-        """The name of a value in these lines that could be followed instead, and of which it is known which way it gets
-        better; None if there is none."""
+        """The name of a value in these lines that could be followed instead: its name tells which way it gets better.
+        None if there is none."""
         for line in self.lines():
             for name in _NAMED.findall(line.lower()):
                 if goals.direction(name) is None:
