@@ -301,8 +301,9 @@ def test_only_the_job_s_own_traffic_on_the_nic_of_a_server_asks_for_another(
     [
         ({"y": 20.0}, 18.0, False, "slow-nic"),
         ({"y": 80.0}, 72.0, False, "network"),  # nearly as fast as the others
-        ({"y": 20.0}, 0.5, False, "network"),  # slow, and idle
+        ({"y": 20.0}, 0.5, False, "communication"),  # slow, and idle
         ({"y": 20.0}, 18.0, True, "network"),
+        ({"x": 0.0, "y": 0.0, "z": 0.0}, 18.0, False, "communication"),  # not known
     ],
 )
 def test_a_node_is_left_out_whose_nic_all_workers_wait_for(

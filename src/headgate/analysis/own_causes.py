@@ -46,7 +46,8 @@ _FULL_NIC, _FULL_CORES = 0.7, 0.85
 _BUSIER = 1.3
 """The workers wait for a server if its node is this many times as busy as theirs."""
 _NARROW = 0.5
-"""A NIC is a slow one if its rate is at most this part of the next one's."""
+"""A NIC is a slow one if its rate is at most this part of the next one's, and if it makes up this part of the exchange
+at least."""
 _TABLES, _TOUCHED = 0.5, 0.25
 """Tables are most of what is exchanged, and a step touches few of their rows."""
 _BUSY_WORKER, _ALL_CORES = 0.6, 0.85
@@ -262,11 +263,14 @@ def _narrow(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) 
         return
     slow, following = sorted(rates, key=lambda name: rates[name])[:2]
     others = [task for task in job.tasks if task.is_worker and task.node != slow]
-    if rates[slow] > _NARROW * rates[following] or any(task.is_server and task.node == slow for task in job.tasks):
+    serves = any(task.is_server and task.node == slow for task in job.tasks)
+    if math.isinf(rates[slow]) or rates[slow] > _NARROW * rates[following] or serves or not others:
         return
     moved = [sum(_mean(task, way, time) for task in job.tasks if task.node == slow) for way in ("tcp_in", "tcp_out")]
     busy = min(max(moved) / rates[slow], 1.0)
     waited = min(busy * time.seconds, time.communication.seconds) * (1.0 - rates[slow] / rates[following])
+    if waited < _NARROW * time.communication.seconds:
+        return  # most of the exchange has another reason
     usual = f"{say_bits(rates[following])} or more" if math.isfinite(rates[following]) else "no limit"
     why = (
         f"All workers of {job.name} exchange at the rate of {slow}'s NIC: {say_bits(rates[slow])}, the others' {usual}"
