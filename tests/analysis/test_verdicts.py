@@ -235,4 +235,15 @@ def test_a_job_that_ended_before_anything_was_read_of_it_lacks_no_reading_of_the
     blank = replace(job, tasks=tuple(replace(task, usage={}) for task in job.tasks), progress=silent)
     found = verdict(accounts((blank,), run.nodes, run.seconds)[0])
     assert found.name == "not-known"
-    assert "before anything was read of it" in found.why
+    assert "before enough was read of it" in found.why
+
+
+def test_a_job_of_which_only_the_memory_was_read_lacks_no_reading_of_the_machine(tmp_path: Path) -> None:
+    """A first reading has no rates. Of a job that ends before the second one nothing else is known."""
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, end=2, readings={"memory_bytes": 1e6})})
+    job = run.jobs[0]
+    [task] = job.tasks
+    brief = replace(job, tasks=(replace(task, usage={"memory_bytes": task.signal("memory_bytes")}),))
+    [account] = accounts((brief,), run.nodes, run.seconds)
+    assert "schedstat" not in verdict(account).why + verdict(account).next
+    assert account.more.lacks["cores"] == "it ended before enough was read of it"

@@ -101,7 +101,7 @@ class Account:
             that cost it.
         memory_limit: Bytes that each of its tasks may use; None: no limit.
         lacks: Readings that the account needs and the run lacks.
-        read: Whether anything was read of it: a job may end before.
+        read: Whether its use of cores was read: a job may end before.
         reports: Whether it reported steps.
         may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
         failure: How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on.
@@ -298,7 +298,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         more=more,
         disk_unsure=float(np.sum(outside.unsure * stepping)),
         memory_limit=job.limit("memory_bytes"),
-        read=any(len(task.signal(column)) for task in job.tasks for column in ("memory_bytes", "cpu_waiting")),
+        read=any(len(task.signal(column)) for task in job.tasks for column in ("cpu_cores", "cpu_waiting")),
         reports=bool(np.isfinite(job.progress.step).any()),
         tasks=len(job.tasks),
         roles=bool(job.spec.get("roles")),

@@ -462,7 +462,7 @@ def _alone(account: Account) -> str:
 
 def _unknown(account: Account) -> str:
     if not account.read:
-        return f"{account.job} ended after {say_seconds(account.elapsed)}, before anything was read of it."
+        return f"{account.job} ended after {say_seconds(account.elapsed)}, before enough was read of it."
     if account.lacks:
         return f"Headgate cannot tell what held {account.job} back: the run lacks {' and '.join(account.lacks)}."
     part = _part(account.parts["unexplained"].seconds, account.elapsed)
