@@ -263,7 +263,7 @@ def test_what_a_neighbour_on_a_limited_node_took_does_not_make_the_node_slow(tmp
     [
         ({"limits": {"cores": 1.5}}, "limits: {cores: 1.5}"),  # divided among three
         ({"plan": {"cores_per_worker": 0.5}}, "cores_per_worker: 0.5"),
-        ({"roles": [{"name": "worker", "cores": 0.5}]}, "cores: 0.5"),
+        ({"roles": [{"name": "worker", "cores": 0.5}]}, "cores: 0.5` of role `worker"),
     ],
 )
 def test_a_job_of_several_tasks_is_told_what_its_part_of_its_own_limit_cost(
@@ -275,6 +275,21 @@ def test_a_job_of_several_tasks_is_told_what_its_part_of_its_own_limit_cost(
     verdict = told(found)
     assert (verdict.name, f"`{setting}`" in verdict.why, f"`{setting}`" in verdict.next) == ("own-cap", True, True)
     assert found.parts["cap"].seconds == pytest.approx(20, rel=0.05)
+
+
+def test_of_a_job_of_roles_the_limit_of_the_one_that_was_held_back_is_named(tmp_path: Path) -> None:
+    roles = [{"name": "actor", "cores": 0.7}, {"name": "learner", "cores": 0.5}]
+    run = recorded(tmp_path, MadeUp(ran=0.5, waited=0.5, cap=0.5, throttled=0.5))
+    job, (learner,) = run.jobs[0], run.jobs[0].tasks
+    idle = {column: replace(signal, value=signal.value * 0.0) for column, signal in learner.usage.items()}
+    tasks = (
+        replace(learner, id=TaskOfRun("a/actor-0"), usage=idle),
+        replace(learner, id=TaskOfRun("a/learner-0")),
+    )
+    verdict = told(account(replace(run, jobs=(replace(job, spec={"roles": roles}, tasks=tasks),))))
+    assert verdict.name == "own-cap"
+    assert verdict.why.startswith("Its own `cores: 0.5` of role `learner` held a back for ")
+    assert verdict.next.endswith("aise or drop `cores: 0.5` of role `learner` of the job.")
 
 
 def test_workers_that_wait_for_each_other_alike_have_no_straggler(tmp_path: Path) -> None:

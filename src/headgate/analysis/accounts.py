@@ -278,6 +278,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
     told = sorted((*losses, *of_its_own, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
     share, rule = str(job.spec.get("share") or ""), job.spec.get("progress") or {}
     flat = converged(job)
+    held = max(job.tasks, key=lambda task: _mean(lost.whole.get(task.id, np.zeros_like(stepping)), stepping))
     return Account(
         job=job.name,
         elapsed=elapsed,
@@ -287,7 +288,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         helper_cores=helped_by(job, time.stretches),
         own=own_found,
         converged=flat,
-        cores_setting=job.cores_setting(job.tasks[0], grid.cores(job.tasks[0])),
+        cores_setting=job.cores_setting(held, grid.cores(held)),
         share=share if share and slice_of(share) < 1.0 else "",
         pattern=bool(rule.get("pattern")),
         goal=f"{flat.loss:.4g}" if flat is not None and rule.get("metric", "loss") == "loss" else "...",

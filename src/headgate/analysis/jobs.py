@@ -180,9 +180,9 @@ class RecordedJob:
             found[f"share: {share}"] = slice_of(share) * cores / beside
         if whole := self.limit("cores"):
             found[f"limits: {{cores: {whole:g}}}"] = whole / max(len(self.tasks), 1)
-        for name, most in ((of_plan, plan.get(of_plan)), *(("cores", each.get("cores")) for each in roles)):
+        for most, of in ((plan.get(of_plan), ""), *((each.get("cores"), f"` of role `{role}") for each in roles)):
             if most:
-                found[f"{name}: {float(most):g}"] = float(most)
+                found[f"{'cores' if of else of_plan}: {float(most):g}{of}"] = float(most)
         return found
 
     @property

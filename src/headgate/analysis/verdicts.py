@@ -407,7 +407,7 @@ def _neighbours(account: Account) -> Iterator[_Cause]:
 def _instead(worst: Loss, losses: Sequence[Loss], account: Account) -> str:
     """What to do about neighbours. On a GPU a victim with a share of its own can have more of that first."""
     if worst.to == OTHERS:
-        ends = "`top` shows what else runs; end it"
+        ends = "`headgate ps` shows other runs, and `top` what else runs; end it"
         return f"{ends}, or lower its priority: `renice 19 -p PID`." if worst.resource == "cores" else f"{ends}."
     least = min(_LEAST_PART * account.elapsed, worst.lost.seconds)
     culprits = [loss.to for loss in losses if loss.to != OTHERS and loss.lost.seconds >= least]

@@ -117,11 +117,9 @@ def _words(answer: RankedPlans) -> list[str]:
         whole = [size for size in sizes if size is not None]
         least, most = min(whole), max(whole)
     batch = (
-        ("the script's own batch" + ", divided" * (plan.workers > 1))
+        ("the script's own batch" + (", divided among the workers" if plan.workers > 1 else ""))
         if most is None
-        else f"{least} samples"
-        if least == most
-        else (f"{least} to {most} samples")
+        else f"{least if least == most else f'{least} to {most}'} samples of a step for each worker"
     )
     cores = f", {plan.cores_per_worker:g} cores each" if plan.cores_per_worker is not None else ""
     how = {"single": "one worker by itself", "allreduce": "workers add up gradients among themselves"}
@@ -136,7 +134,7 @@ def _words(answer: RankedPlans) -> list[str]:
     largest = say_bytes(max(memory.values()))
     return [
         f"how many     {plan.workers} worker{'s' * (plan.workers > 1)}{servers}",
-        f"how large    {batch} of a step for each worker{cores}{grows}; at most {largest} of memory for a task",
+        f"how large    {batch}{cores}{grows}; at most {largest} of memory for a task",
         f"which role   {plan.strategy}: {role}{waits}",
         f"which node   workers on {on}{serve}",
         f"expected     {_round(best.throughput)} samples/s ({_band(best)}), bound by {best.binds}",
