@@ -12,7 +12,7 @@ import pytest
 from tests.analysis.made_up import MadeUp, recording
 
 from headgate.analysis.accounts import accounts
-from headgate.analysis.jobs import Phase
+from headgate.analysis.jobs import Phase, Usage
 from headgate.analysis.losing import Evidence, Loss, Resource, TimeEstimate
 from headgate.analysis.verdicts import Verdict, verdict
 from headgate.events import NEXT
@@ -240,10 +240,10 @@ def test_a_job_that_ended_before_anything_was_read_of_it_lacks_no_reading_of_the
 
 def test_a_job_of_which_only_the_memory_was_read_lacks_no_reading_of_the_machine(tmp_path: Path) -> None:
     """A first reading has no rates. Of a job that ends before the second one nothing else is known."""
-    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, end=2, readings={"memory_bytes": 1e6})})
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, end=4, readings={"memory_bytes": 1e6})})
     job = run.jobs[0]
     [task] = job.tasks
-    brief = replace(job, tasks=(replace(task, usage={"memory_bytes": task.signal("memory_bytes")}),))
-    [account] = accounts((brief,), run.nodes, run.seconds)
+    usage: Usage = {"memory_bytes": task.signal("memory_bytes").within(0.0, 1.0), "cpu_cores": task.signal("cpu_cores")}
+    [account] = accounts((replace(job, tasks=(replace(task, usage=usage),)),), run.nodes, run.seconds)
     assert "schedstat" not in verdict(account).why + verdict(account).next
     assert account.more.lacks["cores"] == "it ended before enough was read of it"

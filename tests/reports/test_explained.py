@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -149,3 +150,15 @@ def test_of_headlines_that_advise_the_same_the_first_says_it_and_a_job_that_did_
     page = html.page(run)
     assert page.count("</strong> (neighbour-cores)") == 2  # only why stands out, also where no advice follows
     assert "(neighbour-cores)</strong>" not in page
+
+
+def test_another_run_at_the_same_time_is_not_taken_for_a_program_outside_headgate(home: Path) -> None:
+    for name, job in (("20260314-0900-ab12", "a"), ("20260314-0900-cd34", "b")):
+        (home / "runs" / name / "jobs" / job).mkdir(parents=True)
+        recording(home / "runs" / name / "run.sqlite", {job: MadeUp(ran=0.5, waited=0.5)}, cores=1.0, outside=0.5)
+    why, following, *lines = told("20260314-0900-ab12").splitlines()
+    assert why.startswith("Other runs, or programs outside Headgate, slowed a by 50% ")
+    assert "Run 20260314-0900-cd34 went on beside it: start one after the other." in following
+    assert any(line.startswith("  other runs, programs outside ") for line in lines)
+    shutil.rmtree(home / "runs" / "20260314-0900-cd34")
+    assert told("20260314-0900-ab12").startswith("Programs outside Headgate slowed a by 50% ")

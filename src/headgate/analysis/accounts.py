@@ -103,6 +103,7 @@ class Account:
         lacks: Readings that the account needs and the run lacks.
         read: Whether its use of cores was read: a job may end before.
         reports: Whether it reported steps.
+        meanwhile: Other runs on its nodes at the same time: what they used counts as outside of its own.
         may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
         failure: How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on.
         more: What more of each resource would buy it.
@@ -170,6 +171,7 @@ class Account:
     pattern: bool = False
     goal: str = "..."
     provable: bool = True
+    meanwhile: tuple[str, ...] = ()
     after: Mapping[str, str] = field(default_factory=dict)
     turns: Mapping[str, Turn] = field(default_factory=dict)
 
@@ -299,7 +301,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         more=more,
         disk_unsure=float(np.sum(outside.unsure * stepping)),
         memory_limit=job.limit("memory_bytes"),
-        read=any(len(task.signal(column)) for task in job.tasks for column in ("cpu_cores", "cpu_waiting")),
+        read=any(len(task.signal("memory_bytes")) > 1 or len(task.signal("cpu_waiting")) for task in job.tasks),
         reports=bool(np.isfinite(job.progress.step).any()),
         tasks=len(job.tasks),
         roles=bool(job.spec.get("roles")),

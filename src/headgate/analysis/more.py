@@ -221,7 +221,7 @@ class _View:
         task = self._worker
         ran, waited = self._mean(task.signal("cpu_cores")), self._mean(task.signal("cpu_waiting"))
         most = self._may_have(task, (None if self._job.distributed else self._mean(self._job.entitled)) or 0.0)
-        if ran is None and waited is None:
+        if waited is None and len(task.signal("memory_bytes")) == 1:  # rates come with the second reading
             return None, most, "it ended before enough was read of it"
         if ran is None or waited is None:
             return None, most, "how long its threads waited for a core is not known (schedstat)"

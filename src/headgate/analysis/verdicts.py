@@ -73,7 +73,7 @@ _THROUGH: Mapping[Resource, tuple[str, Name]] = {
 }
 
 
-_PROGRAMS = "Programs outside Headgate"
+_PROGRAMS, _OTHER_RUNS = "Programs outside Headgate", "Other runs, or programs outside Headgate,"
 
 _BEHIND: Mapping[Name, tuple[Buyable, ...]] = {
     "own-cap": ("cores",),
@@ -393,7 +393,7 @@ def _neighbours(account: Account) -> Iterator[_Cause]:
         worst = max(losses, key=lambda loss: loss.lost.seconds)
         cost = sum_of([loss.lost for loss in losses], account.elapsed)
         through, name = _THROUGH[resource]
-        who = _PROGRAMS if worst.to == OTHERS else worst.to
+        who = (_OTHER_RUNS if account.meanwhile else _PROGRAMS) if worst.to == OTHERS else worst.to
         ran = account.elapsed - account.parts["waiting"].seconds
         slowed = f"{worst.lost.seconds / ran:.0%}" if ran > 0.0 else ""
         why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(worst.lost.seconds)}"
@@ -407,7 +407,8 @@ def _neighbours(account: Account) -> Iterator[_Cause]:
 def _instead(worst: Loss, losses: Sequence[Loss], account: Account) -> str:
     """What to do about neighbours. On a GPU a victim with a share of its own can have more of that first."""
     if worst.to == OTHERS:
-        ends = "`headgate ps` shows other runs, and `top` what else runs; end it"
+        runs = f"Run {account.meanwhile[0]} went on beside it: start one after the other. " if account.meanwhile else ""
+        ends = f"{runs}`top` shows what else runs; end it"
         return f"{ends}, or lower its priority: `renice 19 -p PID`." if worst.resource == "cores" else f"{ends}."
     least = min(_LEAST_PART * account.elapsed, worst.lost.seconds)
     culprits = [loss.to for loss in losses if loss.to != OTHERS and loss.lost.seconds >= least]

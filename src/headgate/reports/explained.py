@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from headgate.analysis.accounts import Account, accounts
 from headgate.analysis.losing import ITSELF, LEAST_SECONDS, NODE, OTHERS, Loss, Resource, TimeEstimate
 from headgate.analysis.more import More, Speedup
 from headgate.analysis.verdicts import Verdict, verdict
+from headgate.reports.history import beside
 from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, counted, listed, say_moment
 from headgate.units import say_seconds
@@ -30,14 +32,19 @@ _CULPRITS: Mapping[tuple[str, Resource], str] = {
 }
 
 
-def culprit(loss: Loss) -> str:
-    """To whom something was lost, in words."""
-    return "programs outside Headgate" if loss.to == OTHERS else _CULPRITS.get((loss.to, loss.resource), loss.to)
+def culprit(loss: Loss, meanwhile: Sequence[str] = ()) -> str:
+    """To whom something was lost, in words; `meanwhile` are other runs at the same time."""
+    others = "other runs, programs outside" if meanwhile else "programs outside Headgate"
+    return others if loss.to == OTHERS else _CULPRITS.get((loss.to, loss.resource), loss.to)
 
 
 def explained(run: Recording, job: str | None = None) -> list[Account]:
     """The accounts of a run's jobs, or of one."""
-    return [each for each in accounts(run.jobs, run.nodes, run.seconds, run.since) if job in (None, each.job)]
+    found = [each for each in accounts(run.jobs, run.nodes, run.seconds, run.since) if job in (None, each.job)]
+    if not any(loss.to == OTHERS for each in found for loss in each.losses):
+        return found
+    meanwhile = beside(run)
+    return [replace(each, meanwhile=meanwhile) for each in found] if meanwhile else found
 
 
 def as_json(run: str, found: list[Account]) -> dict[str, Any]:
@@ -125,7 +132,7 @@ def _losses(account: Account) -> Table:
     table = _table("Lost to", "Seconds", "Of all", "90 % band", "Resource", "Evidence")
     for loss in account.losses:
         share = f"{loss.lost.seconds / account.elapsed:.0%}"
-        who = Text(f"  {culprit(loss)}")
+        who = Text(f"  {culprit(loss, account.meanwhile)}")
         table.add_row(who, say_moment(loss.lost.seconds), share, _band(loss.lost), loss.resource, loss.evidence)
     return table
 

@@ -94,6 +94,25 @@ def _earlier(run: Recording) -> Iterator[_EarlierRun]:
         yield _EarlierRun(folder, began, began + ended, nodes, rows)
 
 
+def beside(run: Recording) -> tuple[str, ...]:
+    """The other runs on nodes of this one at the same time, the latest first."""
+    if run.began is None or not run.folder.parent.is_dir():
+        return ()
+    names, end, found = {node.name for node in run.nodes}, run.began + run.seconds, []
+    for folder in sorted(run.folder.parent.iterdir(), reverse=True)[:_LOOKED_AT]:
+        try:
+            meta = runs.meta(folder) if folder != run.folder else {}
+            began, ended = float(meta["began"]), float(meta.get("ended", "inf"))
+            described = loads(meta.get("node"))
+        except (HeadgateError, KeyError, ValueError):
+            continue
+        if not (began < end and run.began < began + ended and (ended < math.inf or runs.alive(folder))):
+            continue
+        if isinstance(described, list) and names & {node.get("name") for node in described}:
+            found.append(folder.name)
+    return tuple(found)
+
+
 def _overlap(one: _EarlierRun, other: _EarlierRun) -> bool:
     return one.began < other.ended and other.began < one.ended
 
