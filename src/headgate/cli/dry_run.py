@@ -23,7 +23,7 @@ from headgate.engines.launch import inject, launch, stated_threads
 from headgate.errors import UsageError
 from headgate.hub.messages import turns_in
 from headgate.hub.submission import Submission
-from headgate.identifiers import JobId, TaskId
+from headgate.identifiers import JobId, TaskId, TaskOfRun
 from headgate.jobs import Job
 from headgate.planning.choosing import JobToPlan, choose
 from headgate.planning.interference import stored_pairs
@@ -144,9 +144,10 @@ def _details(entry: Mapping[str, Any]) -> dict[str, str]:
     lines = [f"{key}={shlex.quote(value)}" for key, value in entry["env"].items()] + entry["box"]
     if entry["gpu_memory"] is not None:
         lines.append(f"GPU memory: {entry['gpu_memory']}")
-    job, task = map(re.escape, entry["task"].split("/"))
+    found = TaskOfRun(entry["task"])
+    job, task = re.escape(found.job), re.escape(found.name)
     names = re.compile(rf"(?<=[/:-]){job}([/:-]){task}(?![\w-])|(?<=/jobs/){job}(?=/)")
-    return {names.sub(lambda found: f"JOB{found[1]}TASK" if found[1] else "JOB", line): line for line in lines}
+    return {names.sub(lambda each: f"JOB{each[1]}TASK" if each[1] else "JOB", line): line for line in lines}
 
 
 def _entries(submission: Submission, policy: str, *, once: bool) -> list[dict[str, Any]]:
