@@ -171,7 +171,7 @@ class RecordedJob:
 
     def _allowed(self, task: RecordedTask, cores: float) -> Mapping[str, float]:
         """By each of its user's settings the most cores that it leaves a task."""
-        plan, role = self.spec.get("plan") or {}, str(task.name).rpartition("-")[0]
+        plan, role = self.spec.get("plan") or {}, task.name.role
         roles = [each for each in self.spec.get("roles") or () if each.get("name") == role]
         of_plan = "cores_per_worker" if task.is_worker else "cores_per_server"
         found: dict[str, float] = {}
