@@ -175,7 +175,7 @@ def test_a_program_and_limits_on_the_command_line(user: User) -> None:
         (("a.py", "a.py", "--name", "x"), "found --name with 2 scripts; expected one script"),
         (("a.py", "--name", "../x"), "job name '../x': expected letters, digits"),
         (("a.py", "--memory", "much"), "found --memory 'much'; expected a size such as 512MB or 2GiB"),
-        (("a.py", "--memory", "0"), "Limits.memory_bytes is 0; expected a positive number"),
+        (("a.py", "--memory", "0"), "found --memory '0'; expected 1 MiB or more"),
         (
             ("a.py", "--policy", "fair"),
             "no policy 'fair'; expected one of equal, flowcon, headgate, ",
