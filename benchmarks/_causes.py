@@ -207,7 +207,7 @@ CAUSES = (
         why="it reads in its training process: a loader worker hides that, whether the disk or the copying takes long",
     ),
     Cause("own cap", ("own-cap",), own_cap),
-    Cause("threads over cores", ("own-threads",), alone("threads")),
+    Cause("threads over cores", ("own-threads",), lambda draw: Trial([job("threads", draw, "--plain")])),
     Cause(
         *("spinning threads", ("own-threads", "small-steps"), spinning),
         why="threads spin because steps are too small for them",

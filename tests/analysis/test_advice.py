@@ -117,7 +117,7 @@ LEARNED = ProgressSeries(
     loss=2.0 + np.exp(-FALLS) + np.random.default_rng(0).normal(0.0, 0.03, 2000),
     count=np.ones(2000),
     task=("a/worker-0",) * 2000,
-    not_numbers=0,
+    not_number=np.zeros(2000),
     epochs=None,
     metrics={},
 )
@@ -132,6 +132,7 @@ MORE_CASES = [
     Case("decoding", MadeUp(ran=2.0, waited=2.2, readings={"main_ready": 0.9, "helper_cores": 1.9})),
     Case("not-known", MadeUp(ran=1.0, steps=0.0)),
     Case("learned", MadeUp(ran=1.0), known={"progress": LEARNED}),
+    Case("diverged", MadeUp(ran=1.0), known={"progress": replace(LEARNED, loss=NOTHING, not_number=np.ones(2000))}),
 ]
 ROLES = {"roles": [{"name": "worker", "run": "w", "env": {"OMP_NUM_THREADS": "1"}}, {"name": "server", "run": "s"}]}
 FIXED: Mapping[str, tuple[Mapping[str, Any], str]] = {

@@ -400,6 +400,7 @@ def reporting(path: Path, t: np.ndarray[Any, Any], asides: Mapping[str, float] =
         "epoch": empty,
         "samples": empty,
         "loss": empty,
+        "not_number": np.zeros(len(t)),
         "metrics": {},
     }
     known |= {"count": np.ones(len(t)), **fields}
@@ -457,6 +458,30 @@ def test_a_report_counts_for_the_losses_it_is_the_mean_of(tmp_path: Path, counts
     t = np.linspace(0.0, 8.0, 80)
     noise = np.random.default_rng(0).normal(0.0, 0.002, len(t))
     assert verdict(reporting(tmp_path, t, loss=0.03 + np.exp(-4 * t) + noise, count=np.full(80, counts))).name == name
+
+
+@pytest.mark.parametrize(
+    ("lost", "name"),
+    [
+        (lambda t: t > 20.0, "diverged"),
+        (lambda t: t >= 0.0, "diverged"),
+        (lambda t: (t > 20.0) & (t < 30.0), "healthy"),
+        (lambda t: t == t[-1], "healthy"),
+    ],
+    ids=["since the middle", "from the start", "for a while", "at last"],
+)
+@pytest.mark.parametrize("beside", [0.0, 8.0])
+def test_a_loss_that_is_no_number_to_the_end_has_diverged_whatever_else_cost_time(
+    tmp_path: Path, lost: Any, name: str, beside: float
+) -> None:
+    t = np.linspace(0.0, 39.0, 200)
+    there = np.where(lost(t), np.nan, 1.0 / (1.0 + t))
+    found = reporting(tmp_path, t, {"evaluation": beside}, loss=there, not_number=lost(t).astype(float))
+    told = verdict(found)
+    assert told.name == (name if name == "diverged" or not beside else "evaluation")
+    if name == "diverged":
+        assert told.low == pytest.approx(39.0 - t[lost(t)][0], abs=2.0)
+        assert f"no number since step {np.flatnonzero(lost(t))[0] + 1}" in told.why
 
 
 def test_few_jobs_that_still_learn_a_little_are_said_to_have_converged(tmp_path: Path) -> None:

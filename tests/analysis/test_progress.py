@@ -20,7 +20,7 @@ def reports(*rows: tuple[float, str, float, float, float, float]) -> ProgressSer
         loss=table[:, 3],
         count=table[:, 4],
         task=tuple(row[1] for row in rows),
-        not_numbers=0,
+        not_number=np.zeros(len(rows)),
         epochs=None,
         metrics={},
     )

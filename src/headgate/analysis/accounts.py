@@ -20,7 +20,7 @@ from headgate.analysis.comparing import fewer_threads, slower_steps
 from headgate.analysis.grid import Grid, lost_cores
 from headgate.analysis.in_turn import Turn
 from headgate.analysis.jobs import FAULTS, RecordedJob, RecordedNode, running
-from headgate.analysis.learned import Converged, converged
+from headgate.analysis.learned import Ceased, ceased
 from headgate.analysis.losing import (
     ITSELF,
     LEAST_SECONDS,
@@ -94,7 +94,7 @@ class Account:
         excess_threads: Threads that waited on average beyond those that the cores could have run.
         helper_cores: Cores that its loader's workers ran on or waited for.
         own: Causes within the job, whatever each cost.
-        converged: Where its loss has converged; None if it has not.
+        ceased: Where it stopped learning; None if it has not.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of another job.
         waited_for: What it was told, when it came, that it waits for before it starts; empty: nothing.
         disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, and nothing tells what
@@ -126,7 +126,6 @@ class Account:
         cores_setting: What its user set that holds its cores back, as it stands in its job; empty: nothing.
         share: Its `share:`; empty if it has none, or all there is.
         pattern: Whether it names a `pattern` of its progress.
-        goal: A `goal` of its progress that it has reached; `...` if its metric is another than the loss.
         provable: Whether other jobs may be held to prove what they cost it, and are not yet.
         after: What each job has in `after:`.
         turns: What each job of the run would have needed alone.
@@ -139,7 +138,7 @@ class Account:
     excess_threads: float = 0.0
     helper_cores: float = 0.0
     own: Sequence[OwnCause] = ()
-    converged: Converged | None = None
+    ceased: Ceased | None = None
     asked_to_wait: float = 0.0
     waited_for: str = ""
     disk_unsure: float = 0.0
@@ -169,7 +168,6 @@ class Account:
     cores_setting: str = ""
     share: str = ""
     pattern: bool = False
-    goal: str = "..."
     provable: bool = True
     meanwhile: tuple[str, ...] = ()
     after: Mapping[str, str] = field(default_factory=dict)
@@ -279,7 +277,6 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
     within_it = [Loss(ITSELF, cause.resource, cause.cost, "counted") for cause in own_found if cause.resource]
     told = sorted((*losses, *of_its_own, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
     share, rule = str(job.spec.get("share") or ""), job.spec.get("progress") or {}
-    flat = converged(job)
     held = max(job.tasks, key=lambda task: _mean(lost.whole.get(task.id, np.zeros_like(stepping)), stepping))
     return Account(
         job=job.name,
@@ -289,11 +286,10 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         excess_threads=_mean(lost.excess, stepping),
         helper_cores=helped_by(job, time.stretches),
         own=own_found,
-        converged=flat,
+        ceased=ceased(job),
         cores_setting=job.cores_setting(held, grid.cores(held)),
         share=share if share and slice_of(share) < 1.0 else "",
         pattern=bool(rule.get("pattern")),
-        goal=f"{flat.loss:.4g}" if flat is not None and rule.get("metric", "loss") == "loss" else "...",
         provable=not job.spec.get("prove") and any(other.spec.get("pausable", True) for other in others),
         after={each.name: str(wanted) for each in (job, *others) if (wanted := each.spec.get("after"))},
         asked_to_wait=_asked_to_wait(job, waiting),

@@ -451,7 +451,7 @@ def figures(job: RecordedJob) -> JobFigures:
         loss_first=float(losses[0]) if len(losses) else None,
         loss_final=float(losses[-1]) if len(losses) else None,
         loss_best=float(losses.min()) if len(losses) else None,
-        losses_not_numbers=progress.not_numbers,
+        losses_not_numbers=int(progress.not_number.sum()),
         metrics={name: float(values[-1]) for name, (_, values) in progress.metrics.items()},
         steps=int(steps.max()) if len(steps) else None,
         epochs=int(epochs.max()) if len(epochs) else None,

@@ -1,4 +1,4 @@
-"""Whether a job's loss has converged: the job has learned, and has long learned nothing more.
+"""Whether a job's loss is no number any more, or has converged: the job has long learned nothing more.
 
 Reports are averaged in blocks. That averages out the noise from batch to batch; the rest of it shows as the scatter of
 the blocks. A straight line is fitted through the blocks from each one on. The loss has converged from the first
@@ -8,7 +8,7 @@ block on whose line falls neither beyond the scatter nor by more than a hundredt
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -27,20 +27,46 @@ _MOST_LEFT = 0.01
 _SPREAD = 2.0
 
 
-class Converged(NamedTuple):
-    """A loss that has converged.
+_LOST_REPORTS = 2
+"""One that is no number may be a last mean of nothing."""
+
+
+class Ceased(NamedTuple):
+    """From where on a job learned nothing.
 
     Args:
-        since: Seconds of the run at which it had.
-        loss: Its mean since.
+        since: Seconds of the run.
+        why: A sentence, up to what came of it.
+        next: What to do about it.
     """
 
+    name: Literal["learned", "diverged"]
     since: float
-    loss: float
+    why: str
+    next: str
 
 
-def converged(job: RecordedJob) -> Converged | None:
-    """Where its loss has converged; None if the loss still falls, never fell, or was not reported often enough."""
+def ceased(job: RecordedJob) -> Ceased | None:
+    """Where a job stopped learning: its loss is no number, or has converged. None if neither can be told."""
+    return _diverged(job) or _converged(job)
+
+
+def _diverged(job: RecordedJob) -> Ceased | None:
+    lost, t, step = job.progress.not_number > 0.0, job.progress.t, job.progress.step
+    numbers = np.flatnonzero(np.isfinite(job.progress.loss) & ~lost)
+    found = np.flatnonzero(lost)
+    found = found[found > numbers[-1]] if len(numbers) else found
+    if len(found) < _LOST_REPORTS:
+        return None
+    first = int(found[0])
+    where = f" since step {step[first]:.0f}" if np.isfinite(step[first]) else ""
+    why = f"The loss of {job.name} is no number{where}"
+    lower = "A lower learning rate or clipped gradients may help"
+    stop = f"`headgate stop {job.name}` ends it. " if job.ended is None else ""
+    return Ceased("diverged", float(t[first]), why, f"{stop}{lower}.")
+
+
+def _converged(job: RecordedJob) -> Ceased | None:
     known = np.isfinite(job.progress.loss)
     t, losses, counts = job.progress.t[known], job.progress.loss[known], job.progress.count[known]
     if len(losses) < _LEAST_REPORTS or counts.sum() < _LEAST_LOSSES:
@@ -50,7 +76,12 @@ def converged(job: RecordedJob) -> Converged | None:
     first = float(losses[: max(len(losses) // 200, 1)].mean())
     for start in range(1, int(_BLOCKS * (1.0 - _LEAST_PART)) + 1):
         if _is_flat(blocks[start:], first):
-            return Converged(float(t[edges[start]]), float(blocks[start:].mean()))
+            loss = f"{blocks[start:].mean():.4g}"
+            goal = loss if (job.spec.get("progress") or {}).get("metric", "loss") == "loss" else "..."
+            stop = f"`headgate stop {job.name}` ends it; " if job.ended is None else ""
+            stop += f"`progress: {{goal: {goal}}}` would have ended it there."
+            why = f"The loss of {job.name} has converged at {loss}"
+            return Ceased("learned", float(t[edges[start]]), why, stop)
     return None
 
 

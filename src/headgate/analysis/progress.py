@@ -22,7 +22,7 @@ class ProgressSeries:
     loss: Array
     count: Array
     task: tuple[str, ...]
-    not_numbers: int
+    not_number: Array  # 1 where the loss was NaN or infinite, else 0
     epochs: int | None
     metrics: Mapping[str, tuple[Array, Array]]
 
@@ -70,7 +70,7 @@ def together(progress: ProgressSeries, *, synchronous: bool) -> ProgressSeries:
         loss=loss,
         count=np.where(weight > 0, weight, 1.0),
         task=(progress.task[0],) * rounds,
-        not_numbers=progress.not_numbers,
+        not_number=(np.bincount(turn, progress.not_number, rounds) > 0.0).astype(float),
         epochs=progress.epochs,
         metrics=progress.metrics,
     )

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 from headgate.analysis.accounts import MOST_UNEXPLAINED, Account, Part
 from headgate.analysis.in_turn import one_after_the_other
-from headgate.analysis.learned import Converged
+from headgate.analysis.learned import Ceased
 from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, less, sum_of
 from headgate.analysis.more import Buyable
 from headgate.analysis.own_causes import MORE_READERS, fewer_threads, more_cores
@@ -47,6 +47,7 @@ Name = Literal[
     "faults",
     "starting",
     "learned",
+    "diverged",
     "failed",
     "waiting",
     "healthy",
@@ -140,6 +141,9 @@ def verdict(account: Account) -> Verdict:
 def _of_its_time(account: Account) -> Verdict:
     elapsed = account.elapsed
     unexplained = account.parts["unexplained"]
+    learned = _ceased(account, account.ceased) if account.ceased is not None else None
+    if learned is not None and learned.name == "diverged":
+        return learned
     if account.lacks or (elapsed > 0.0 and unexplained.seconds > MOST_UNEXPLAINED * elapsed):
         worst = max(_causes(account), key=lambda cause: cause.cost.low, default=None)
         least = max(_LEAST_SECONDS, unexplained.seconds, account.may_have_lost, _LEAST_PART * elapsed)
@@ -153,7 +157,6 @@ def _of_its_time(account: Account) -> Verdict:
     if told and not held:
         held = [cause for cause in causes if cause.name != "starting" and cause.cost.low >= _LEAST_PART * elapsed]
     worst = max(held, key=lambda cause: cause.cost.seconds, default=None)
-    learned = _learned(account, account.converged) if account.converged is not None else None
     if worst is not None and (learned is None or worst.cost.seconds >= learned.low):
         return _given(worst, account)
     if learned is not None:
@@ -430,14 +433,11 @@ def _too_many_threads(account: Account) -> Verdict:
     return Verdict("own-threads", f"{waiting}.", fewer_threads(account.threads, account.told_threads), 0.0, high)
 
 
-def _learned(account: Account, converged: Converged) -> Verdict:
-    """There is nothing left to learn. A schedule that lowers the learning rate might still help, so half of the time
-    since then counts as lost."""
-    since = max(account.elapsed - converged.since, 0.0)
-    loss = f"The loss of {account.job} has converged at {converged.loss:.4g}"
-    why = f"{loss}: the last {say_seconds(since)} changed nothing."
-    stop = f"`headgate stop {account.job}` ends it; `progress: {{goal: {account.goal}}}` would have done so."
-    return Verdict("learned", why, stop, since / 2.0, since)
+def _ceased(account: Account, ceased: Ceased) -> Verdict:
+    """Where the loss has converged, a schedule might still help: half of the time since then counts as lost."""
+    since = max(account.elapsed - ceased.since, 0.0)
+    why = f"{ceased.why}: the last {say_seconds(since)} changed nothing."
+    return Verdict(ceased.name, why, ceased.next, since if ceased.name == "diverged" else since / 2.0, since)
 
 
 def _doubtful(account: Account) -> Loss | None:

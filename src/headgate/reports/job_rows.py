@@ -243,7 +243,7 @@ def _progress(
         loss=table[:, 4],
         count=table[:, 5],
         task=tuple(row[8] for row in found),
-        not_numbers=int(table[:, 6].sum()),
+        not_number=table[:, 6],
         epochs=int(epochs[-1]) if len(epochs) else None,
         metrics={
             name: (np.array([t for t, _ in pairs]), np.array([v for _, v in pairs])) for name, pairs in metrics.items()
