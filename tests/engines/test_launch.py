@@ -13,10 +13,10 @@ import pytest
 
 import headgate
 from headgate.cluster import Place
-from headgate.engines.launch import command, inject, interpreter, launch, transport
+from headgate.engines.launch import command, inject, interpreter, launch, stated_threads, transport
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint
-from headgate.identifiers import TaskId
+from headgate.identifiers import TaskId, TaskName
 from headgate.isolation.base import Launch
 from headgate.jobs import Job
 
@@ -98,6 +98,14 @@ def test_every_library_has_as_many_threads_as_openmp_unless_the_user_says(tmp_pa
     (tmp_path / "train.py").write_text("import jax\nimport headgate.jax as hg\n")
     job = Job(name="job", script="train.py", workdir=str(tmp_path), python=sys.executable)
     assert "PJRT_NPROC" not in launched(job).env  # it sets it itself, by what its task has then
+
+
+@pytest.mark.parametrize("count", ["0", "x", "4,2", "-1", "9" * 20, "9" * 5000])
+def test_what_is_no_number_of_threads_is_left_to_openmp_alone(count: str) -> None:
+    job = Job(name="job", run="true", env={"OMP_NUM_THREADS": count})
+    assert stated_threads(job, TaskName("worker-0")) is None
+    env = launched(job).env
+    assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"]) == (count, "2")
 
 
 def test_pytorch_has_the_threads_that_the_user_gave_openmp() -> None:

@@ -343,7 +343,7 @@ def test_where_nothing_is_found_the_nearest_lines_are_told() -> None:
     )
     hint = reader.hint()
     assert hint is not None
-    assert "no loss was found" in hint
+    assert "found no loss" in hint
     assert "`progress:` says how" in hint
     assert hint.endswith("iteration 20 objective -30.2 over 20 frames")
     reader.feed(["step 30 loss 0.5"])

@@ -29,6 +29,8 @@ _THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
     *("NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS"),
 )
+_MOST_DIGITS = 5
+"""Of a number of threads: more is a slip, and neither the hub nor its records could hold all of them."""
 
 
 def is_foreign(job: Job) -> bool:
@@ -270,8 +272,9 @@ def stated_threads(job: Job, task: TaskName) -> int | None:
 
 
 def _count(env: Mapping[str, str]) -> int | None:
+    """The number that OpenMP is told; None: none, or one that no machine has."""
     stated = env.get("OMP_NUM_THREADS", "")
-    return int(stated) if stated.isdecimal() and int(stated) else None
+    return int(stated) if stated.isdecimal() and len(stated) <= _MOST_DIGITS and int(stated) else None
 
 
 def _thread_counts(job: Job, env: Mapping[str, str], threads: int) -> dict[str, str]:

@@ -107,9 +107,7 @@ class ProgressReader:
         asked = rule.pattern is not None or rule.goal is not None or rule.metric != "loss"
         if not near and not asked:
             return None
-        what = (
-            f"the pattern of its `progress:` found no {rule.metric}" if rule.pattern else f"no {rule.metric} was found"
-        )
+        what = f"{'the pattern of its `progress:` found no' if rule.pattern else 'found no'} {rule.metric}"
         shown = f"; nearest came: {' | '.join(near)}" if near else ""
         other = self._nearest.metric() if rule.pattern is None else None
         cure = f"`progress: {{metric: {other}}}` follows that instead" if other else "`progress:` says how to read it"

@@ -172,11 +172,11 @@ class Attempt:
     # --- what happens to tasks --------------------------------------------------------------------------------------
 
     def start(
-        self, name: TaskName, node: str, address: str, reader: ProgressReader, joins: bool, threads: int | None = None
+        self, name: TaskName, node: str, address: str, reader: ProgressReader, joins: bool, stated: int | None = None
     ) -> None:
-        """A task is started, on a node of that address; `reader` reads its output. Its job may state its threads."""
+        """A task is started, on a node of that address; `reader` reads its output. Its job has `stated` its threads."""
         state = "joining" if joins else "running"
-        self.tasks[name] = LiveTask(name, node, reader, state=state, stated_threads=threads)
+        self.tasks[name] = LiveTask(name, node, reader, state=state, stated_threads=stated)
         self._peers.start(name, node, address, joins)
         self._tell()
 
