@@ -23,6 +23,7 @@ import torch
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment
 from headgate.task.writing import writing
 from headgate.torch import checkpoints, sparse_layers
+from headgate.torch.kept import ACROSS
 
 if TYPE_CHECKING:
     from headgate.torch.session import Session
@@ -90,18 +91,32 @@ def prepare(
     return model if optimizer is None and not loaders else (model, optimizer, *prepared)
 
 
-def keep(**objects: Any) -> None:
+def keep(*, across: str | None = None, **objects: Any) -> None:
     """Save more with the checkpoints, and load it on a resume: an AMP `GradScaler`, a moving average of the weights.
 
     Args:
+        across: What the states of these objects are to each other in the workers of a job.
+            `equal`: the same in all workers. A checkpoint holds the first worker's, and a warning names what differs.
+            `mean`: parts of a mean. A checkpoint holds the mean over the workers of each floating-point number, and
+            after a resume all workers go on from that.
+            `worker`: each worker's own. A checkpoint holds all of them, and after a resume each worker has its own
+            again. Another number of workers is refused.
+            None: as `equal` where they are the same, as `worker` where they differ; a note says so.
         **objects: Anything with `state_dict` and `load_state_dict`, by the name it is saved under.
+
+    Raises:
+        TypeError: An object has no such methods.
+        ValueError: `across` is none of these.
+        headgate.torch.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
+    if across not in (None, *ACROSS):
+        raise ValueError(f"keep(across={across!r}): expected one of {', '.join(ACROSS)}")
     for name, kept in objects.items():
         if not (hasattr(kept, "state_dict") and hasattr(kept, "load_state_dict")):
             raise TypeError(f"keep({name}=...): a {type(kept).__name__} has no state_dict and load_state_dict")
     session = _join()
     if session is not None:
-        session.keep(objects)
+        session.keep(objects, across)
 
 
 def epochs(count: int) -> Epochs:

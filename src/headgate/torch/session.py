@@ -121,9 +121,9 @@ class Session(TaskSession):
         """Whether sparse layers have their weights on parameter servers."""
         return self._worker is not None and self._worker.on_servers
 
-    def keep(self, objects: Mapping[str, Any]) -> None:
+    def keep(self, objects: Mapping[str, Any], across: str | None) -> None:
         """Save and load these with the checkpoints as well."""
-        self._trained.keep(objects)
+        self._trained.keep(objects, across)
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: StartPoint) -> None:
         super().begin_epoch(epoch, epochs, start)

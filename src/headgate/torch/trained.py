@@ -10,6 +10,7 @@ from torch import nn
 
 from headgate.task.saving import ResumeError
 from headgate.torch import batches, sparse_layers
+from headgate.torch.kept import Kept
 from headgate.torch.rng import cuda_in_use
 
 
@@ -25,7 +26,7 @@ class Trained:
         self.models: list[nn.Module] = []
         self.optimizers: list[Any] = []
         self._schedulers: list[Any] = []
-        self._kept: dict[str, Any] = {}
+        self.kept: dict[str, Kept] = {}
 
     def add(self, model: nn.Module, optimizer: Any, scheduler: Any) -> None:
         """Take what one call of `prepare` names; a scheduler or an optimizer of None is left out.
@@ -42,14 +43,18 @@ class Trained:
             self._schedulers.append(scheduler)
             self._load("schedulers", len(self._schedulers) - 1, scheduler, "scheduler")
 
-    def keep(self, objects: Mapping[str, Any]) -> None:
+    def keep(self, objects: Mapping[str, Any], across: str | None) -> None:
         """Take more objects, by name. What the checkpoint does not have starts afresh.
+
+        Args:
+            objects: They have `state_dict` and `load_state_dict`.
+            across: What their states are to each other in several workers, as of `Kept`.
 
         Raises:
             ResumeError: The checkpoint does not fit.
         """
         for name, kept in objects.items():
-            self._kept[name] = kept
+            self.kept[name] = Kept(kept, across)
             if self._resume is not None and name in self._resume["kept"]:
                 self._load("kept", name, kept, name)
 
@@ -72,7 +77,7 @@ class Trained:
             "models": [_unwrapped(model).state_dict() for model in self.models],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
-            "kept": {name: kept.state_dict() for name, kept in self._kept.items()},
+            "kept": {name: kept.object.state_dict() for name, kept in self.kept.items()},
         }
 
     def model_bytes(self) -> int:
