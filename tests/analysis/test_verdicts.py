@@ -57,7 +57,7 @@ def test_a_job_that_goes_on_is_not_told_that_it_is_short(tmp_path: Path) -> None
     assert verdict(goes_on).next == "Prepare the data once and store it."
 
 
-def test_a_job_that_failed_is_told_its_failure_unless_it_was_held_back(tmp_path: Path) -> None:
+def test_a_job_that_failed_is_told_its_failure_whatever_held_it_back(tmp_path: Path) -> None:
     failure = "exit code 1, after the line: OutOfMemoryError: CUDA out of memory. Tried to allocate 7.45 GiB."
     found = told(tmp_path / "own", MadeUp(ran=1.0, failed=failure))
     assert found.name == "failed"
@@ -65,9 +65,21 @@ def test_a_job_that_failed_is_told_its_failure_unless_it_was_held_back(tmp_path:
     assert "headgate logs a" in found.next
     killed = told(tmp_path / "killed", MadeUp(ran=1.0, failed="over its memory limit", state="killed"))
     assert killed.why == "a was killed: over its memory limit."
-    assert told(tmp_path / "slowed", MadeUp(ran=0.5, waited=0.5, failed=failure), {"b": MadeUp(ran=1.5)}).name == (
-        "neighbour-cores"
-    )
+    slowed = told(tmp_path / "slowed", MadeUp(ran=0.5, waited=0.5, failed=failure), {"b": MadeUp(ran=1.5)})
+    assert (slowed.name, slowed.why) == (found.name, found.why)
+
+
+@pytest.mark.parametrize(
+    "waits", [{"a": 0.5, "b": 0.0, "c": 1.0}, {"a": 1.0, "b": 1.0, "c": 1.0}, {"b": 0.4, "c": 0.3}]
+)
+def test_all_jobs_that_slowed_each_other_are_told_one_order(tmp_path: Path, waits: Mapping[str, float]) -> None:
+    """Whether each of them was slowed by all others or by some."""
+    jobs = {name: MadeUp(ran=0.5, waited=waits.get(name, 0.2), end=30 + 3 * place) for place, name in enumerate("abcd")}
+    run = recording(tmp_path / "run.sqlite", jobs, cores=1.5)
+    verdicts = [verdict(account) for account in accounts(run.jobs, run.nodes, run.seconds)]
+    victims = [found for found in verdicts if found.name.startswith("neighbour-")]
+    assert len(victims) > 1
+    assert len({found.next for found in victims}) == len({found.order for found in victims}) == 1
 
 
 def test_a_long_failure_is_cut_between_two_words(tmp_path: Path) -> None:

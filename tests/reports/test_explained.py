@@ -48,7 +48,7 @@ def test_what_held_it_back_comes_first_with_its_error_and_then_what_to_do() -> N
         "b slowed a by 50% through the cores they share: that cost 20 s. 90 % band: 11.8 s to 28.2 s. (neighbour-cores)"
     )
     assert lines[0] == first
-    assert lines[1].strip().startswith("Next: Run b afterwards: in a job file, give it `after: a`.")
+    assert lines[1].strip().startswith("Next: Run b after a: in a job file, give it `after: a`.")
 
 
 @pytest.mark.usefixtures("run")
@@ -57,7 +57,7 @@ def test_json_has_what_programs_rely_on() -> None:
     assert found["run"] == "20260314-0900-ab12"
     job = found["jobs"][0]
     assert set(job) >= {"job", "elapsed", "verdict", "account", "lost", "more", "replay_error"}
-    assert set(job["verdict"]) == {"name", "why", "next", "low", "high"}
+    assert set(job["verdict"]) == {"name", "why", "next", "low", "high", "seconds", "culprit", "order"}
     assert list(job["account"]) == list(PARTS)
     assert all(set(part) == {"seconds", "low", "high"} for part in job["account"].values())
     assert sum(part["seconds"] for part in job["account"].values()) == pytest.approx(job["elapsed"])

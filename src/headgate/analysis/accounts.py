@@ -18,7 +18,7 @@ import numpy as np
 
 from headgate.analysis.comparing import fewer_threads, slower_steps
 from headgate.analysis.grid import Grid, lost_cores
-from headgate.analysis.in_turn import Turn
+from headgate.analysis.in_turn import Turn, in_order
 from headgate.analysis.jobs import FAULTS, RecordedJob, RecordedNode, running
 from headgate.analysis.learned import Ceased, ceased
 from headgate.analysis.losing import (
@@ -26,6 +26,7 @@ from headgate.analysis.losing import (
     LEAST_SECONDS,
     NODE,
     NONE,
+    OTHERS,
     Loss,
     TimeEstimate,
     exact,
@@ -79,6 +80,8 @@ PARTS: Mapping[Part, str] = {
 
 _MOST_BUCKETS, _LEAST_BUCKETS = 500_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
+LEAST_PART = 0.05
+"""Of a job's elapsed time: what cost less is not worth a verdict."""
 MOST_UNEXPLAINED = 0.3
 """Where more than this part of the time is unexplained, nothing else can be called the cause."""
 
@@ -129,6 +132,8 @@ class Account:
         provable: Whether other jobs may be held to prove what they cost it, and are not yet.
         after: What each job has in `after:`.
         turns: What each job of the run would have needed alone.
+        together: The jobs that slowed each other, it and any by way of others, in the order that suits them best; empty
+            if nobody slowed it, and it nobody.
     """
 
     job: str
@@ -172,6 +177,16 @@ class Account:
     meanwhile: tuple[str, ...] = ()
     after: Mapping[str, str] = field(default_factory=dict)
     turns: Mapping[str, Turn] = field(default_factory=dict)
+    together: tuple[str, ...] = ()
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        """Jobs that surely slowed it, by more than is worth a word; of several the one that cost it most at the
+        least."""
+        losses = [loss for loss in self.losses if loss.to not in (ITSELF, NODE, OTHERS) and loss.sure]
+        worst = max((loss.lost.seconds for loss in losses), default=0.0)
+        least = min(LEAST_PART * self.elapsed, worst)
+        return tuple(dict.fromkeys(loss.to for loss in losses if loss.lost.seconds >= least))
 
 
 def accounts(
@@ -185,7 +200,18 @@ def accounts(
     grid = Grid(jobs, {node.name: node for node in nodes}, edges)
     found = [_account(job, [other for other in jobs if other is not job], grid, seconds) for job in jobs]
     turns = {each.job: _turn(each, job) for each, job in zip(found, jobs, strict=True)}
-    return tuple(replace(each, turns=turns) for each in found)
+    groups = _slowed_each_other(found)
+    return tuple(replace(each, turns=turns, together=in_order(groups.get(each.job, ()), turns)) for each in found)
+
+
+def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
+    """For each job that slowed another or was slowed, all that hang together with it so."""
+    groups: dict[str, set[str]] = {}
+    for account in accounts:
+        for culprit in account.culprits:
+            union = groups.get(account.job, {account.job}) | groups.get(culprit, {culprit})
+            groups.update(dict.fromkeys(union, union))
+    return groups
 
 
 def _turn(account: Account, job: RecordedJob) -> Turn:
@@ -275,7 +301,10 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
     may_have_lost = outside.may_have_lost if proved.isdisjoint(outside.on_gpu) else 0.0
     own_found = own_causes(job, grid.nodes, time)
     within_it = [Loss(ITSELF, cause.resource, cause.cost, "counted") for cause in own_found if cause.resource]
-    told = sorted((*losses, *of_its_own, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
+    # A cause within the job that explains its communication counts what its own traffic cost it as well.
+    explained = {cause.part for cause in own_found if cause.resource}
+    apart = [loss for loss in of_its_own if loss.resource != "network" or "communication" not in explained]
+    told = sorted((*losses, *apart, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
     share, rule = str(job.spec.get("share") or ""), job.spec.get("progress") or {}
     held = max(job.tasks, key=lambda task: _mean(lost.whole.get(task.id, np.zeros_like(stepping)), stepping))
     return Account(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from statistics import mean
 from typing import NamedTuple
@@ -29,23 +29,25 @@ class Turn(NamedTuple):
     goes_on: bool = False
 
 
-def one_after_the_other(
-    victim: str, culprits: Sequence[str], turns: Mapping[str, Turn], after: Mapping[str, str]
-) -> str:
-    """What to do about neighbours, with what it would bring each job where all of them are done. Of jobs that go on, it
-    is not known which is the shorter one.
+def in_order(jobs: Iterable[str], turns: Mapping[str, Turn]) -> tuple[str, ...]:
+    """Jobs as they would run one after the other: the shortest first, and last those whose length is not known."""
+    unknown = Turn(0.0, 0.0, False)
+    return tuple(sorted(jobs, key=lambda job: (not turns.get(job, unknown).done, turns.get(job, unknown).alone, job)))
 
-    The shortest goes first whoever is the victim, so that the verdicts of two jobs never contradict each other.
+
+def one_after_the_other(order: Sequence[str], turns: Mapping[str, Turn], after: Mapping[str, str]) -> str:
+    """What to do about jobs that slowed each other, with what it would bring each where all of them are done. Of jobs
+    that go on, it is not known which is the shorter one.
+
+    All of them are told the same, so that the verdicts of two jobs never contradict each other.
 
     Args:
-        turns: By job; one that is not there goes last.
+        order: At least two jobs, as `in_order` has them.
+        turns: By job.
         after: What a job has in `after:`.
     """
-    last = Turn(0.0, 0.0, False)
-    order = sorted(
-        (victim, *culprits), key=lambda job: (not turns.get(job, last).done, turns.get(job, last).alone, job)
-    )
-    known = [turns.get(job, last) for job in order]
+    unknown = Turn(0.0, 0.0, False)
+    known = [turns.get(job, unknown) for job in order]
     if sum(not turn.done for turn in known) > 1 and any(turn.goes_on for turn in known):
         return (
             "Once these jobs have ended, `headgate explain` says what it would bring to run them one after the other."
@@ -54,24 +56,23 @@ def one_after_the_other(
     if all(turn.done for turn in known):
         ends = list(accumulate(turn.alone for turn in known))
         gain = 1.0 - mean(ends) / max(mean(turn.elapsed for turn in known), 1e-9)
-        each = [
+        changes = [
             f"{job} after {say_seconds(end)} instead of {say_seconds(turn.elapsed)}"
             for job, end, turn in zip(order, ends, known, strict=True)
         ]
-        each[0] = each[0].replace(" after ", " would be done after ", 1)
-        brings = f"{', '.join(each[:-1])} and {each[-1]}."
+        changes[0] = changes[0].replace(" after ", " would be done after ", 1)
+        brings = f"{', '.join(changes[:-1])} and {changes[-1]}."
     first, second, *others = order
     instead = f", in place of `after: {after[second]}`" if second in after else ""
     if gain < _LEAST_GAIN:
-        told = f"Leave it so. One after the other they gain nothing on average: {brings}"
+        stay = f"Leave it so. One after the other they gain nothing on average: {brings}"
         chosen = f" If {first} matters more: in a job file, give {second} `after: {first}`{instead}."
-        return told if others else told + chosen
+        return stay if others else stay + chosen
     then = f" Then {brings}" if brings else ""
     if others:
         names = ", ".join(order)
         chain = "In a job file, give each `after:` with the name of the one before it."
         shortest = ", the shortest first" if brings else ""
         return f"Run them one after the other{shortest}: {names}. {chain}{then}"
-    shorter = ", which is shorter" if brings else ""
-    which = f"{second} afterwards" if first == victim else f"{second} after {first}{shorter}"
-    return f"Run {which}: in a job file, give it `after: {first}`{instead}.{then}"
+    shorter = ", which is shorter" if brings and known[0].alone < known[1].alone else ""
+    return f"Run {second} after {first}{shorter}: in a job file, give it `after: {first}`{instead}.{then}"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from headgate.analysis.accounts import MOST_UNEXPLAINED, Account, Part
-from headgate.analysis.in_turn import one_after_the_other
+from headgate.analysis.accounts import LEAST_PART, MOST_UNEXPLAINED, Account, Part
+from headgate.analysis.in_turn import in_order, one_after_the_other
 from headgate.analysis.learned import Ceased
 from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, less, sum_of
 from headgate.analysis.more import Buyable
@@ -55,8 +55,8 @@ Name = Literal[
 ]
 NAMES: tuple[Name, ...] = get_args(Name)
 
-_LEAST_PART, _LEAST_SECONDS = 0.05, 1.0
-"""Of a job's elapsed time: what cost less is not worth a verdict."""
+_LEAST_SECONDS = 1.0
+"""What cost less is not worth a verdict, nor what cost less than `LEAST_PART`."""
 _LEAST_STARTING = 0.2
 """Every job has to start: only a start that takes this part of the time is worth a verdict."""
 _LONGEST_FAILURE = 120
@@ -106,6 +106,9 @@ class Verdict(NamedTuple):
         next: What to do about it, if possible as a command or a line to paste; empty if there is nothing to do.
         low: Seconds that it cost, at the least.
         high: Seconds that it cost, at the most.
+        seconds: Seconds that it cost; 0 if that is not known, and of a job that is healthy or failed.
+        culprit: The neighbour that cost it most, a job's name or `others`; empty if no neighbour did.
+        order: The jobs that `next` puts in order, which all of them are told alike; empty if it tells of none.
     """
 
     name: Name
@@ -113,6 +116,9 @@ class Verdict(NamedTuple):
     next: str
     low: float
     high: float
+    seconds: float = 0.0
+    culprit: str = ""
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +127,28 @@ class _Cause:
     cost: TimeEstimate
     why: str
     next: str
-    least: float = _LEAST_PART
+    least: float = LEAST_PART
+    culprit: str = ""
+    order: tuple[str, ...] = ()
 
 
 def verdict(account: Account) -> Verdict:
-    """The cause that cost a job most; `healthy` if none cost much, `not-known` if too much is unexplained. A job that
-    failed has its failure, unless it was held back before."""
-    found, doubtful = _of_its_time(account), _doubtful(account)
-    if doubtful is not None and found.name not in ("healthy", "not-known") and doubtful.lost.seconds > found.low:
-        found = found._replace(why=f"{found.why} {_doubt(doubtful, account)}")
-    if not account.failure or found.name not in ("healthy", "not-known", "starting"):
-        return found
-    told, _, cure = account.failure.partition(NEXT)
-    told = told if cure else textwrap.shorten(told.partition(". ")[0].rstrip("."), _LONGEST_FAILURE, placeholder=" …")
-    following = f"{cure[0].upper()}{cure[1:]}." if cure else f"`headgate logs {account.job}` shows its output."
-    return Verdict("failed", f"{account.job} {told}.", following, account.elapsed, account.elapsed)
+    """How a job failed, if it did. Else the cause that cost it most; `healthy` if none cost much, `not-known` if too
+    much is unexplained."""
+    if account.failure:
+        return _failed(account)
+    result, doubtful = _of_its_time(account), _doubtful(account)
+    if doubtful is not None and result.name not in ("healthy", "not-known") and doubtful.lost.seconds > result.low:
+        result = result._replace(why=f"{result.why} {_doubt(doubtful, account)}")
+    return result
+
+
+def _failed(account: Account) -> Verdict:
+    reason, _, cure = account.failure.partition(NEXT)
+    if not cure:
+        reason = textwrap.shorten(reason.partition(". ")[0].rstrip("."), _LONGEST_FAILURE, placeholder=" …")
+    following = f"{_sentence(cure)}." if cure else f"`headgate logs {account.job}` shows its output."
+    return Verdict("failed", f"{account.job} {reason}.", following, account.elapsed, account.elapsed)
 
 
 def _of_its_time(account: Account) -> Verdict:
@@ -146,7 +159,7 @@ def _of_its_time(account: Account) -> Verdict:
         return learned
     if account.lacks or (elapsed > 0.0 and unexplained.seconds > MOST_UNEXPLAINED * elapsed):
         worst = max(_causes(account), key=lambda cause: cause.cost.low, default=None)
-        least = max(_LEAST_SECONDS, unexplained.seconds, account.may_have_lost, _LEAST_PART * elapsed)
+        least = max(_LEAST_SECONDS, unexplained.seconds, account.may_have_lost, LEAST_PART * elapsed)
         if worst is None or worst.cost.low < least:
             return Verdict("not-known", _unknown(account), _to_know(account), unexplained.low, elapsed)
     causes = list(_causes(account))
@@ -155,7 +168,7 @@ def _of_its_time(account: Account) -> Verdict:
     # second.
     held = [cause for cause in told if cause.name != "starting"]
     if told and not held:
-        held = [cause for cause in causes if cause.name != "starting" and cause.cost.low >= _LEAST_PART * elapsed]
+        held = [cause for cause in causes if cause.name != "starting" and cause.cost.low >= LEAST_PART * elapsed]
     worst = max(held, key=lambda cause: cause.cost.seconds, default=None)
     if worst is not None and (learned is None or worst.cost.seconds >= learned.low):
         return _given(worst, account)
@@ -180,7 +193,10 @@ def _given(cause: _Cause, account: Account) -> Verdict:
     start, why = account.parts["starting"].seconds, cause.why
     if cause.name != "starting" and start > max(cause.cost.seconds, account.elapsed / 2.0):
         why += f" It took {_part(start, account.elapsed)} to start, which a longer run does once."
-    return Verdict(cause.name, why, _next(cause, account), cause.cost.low, cause.cost.high)
+    cost = cause.cost
+    return Verdict(
+        cause.name, why, _next(cause, account), cost.low, cost.high, cost.seconds, cause.culprit, cause.order
+    )
 
 
 def _causes(account: Account) -> Iterator[_Cause]:
@@ -362,7 +378,7 @@ def _fewer(account: Account, count: int, command: str) -> str:
 
 def _besides(account: Account, lost: TimeEstimate, what: str) -> str:
     """The rest of a part of the account, which has a cause of its own, where it is worth a word."""
-    return f", besides {say_seconds(lost.seconds)} for {what}" if lost.seconds >= _LEAST_PART * account.elapsed else ""
+    return f", besides {say_seconds(lost.seconds)} for {what}" if lost.seconds >= LEAST_PART * account.elapsed else ""
 
 
 def _more_cores(account: Account) -> str:
@@ -404,21 +420,20 @@ def _neighbours(account: Account) -> Iterator[_Cause]:
             also = [loss.to for loss in losses if loss is not worst]
             others = f"{len(also)} others" if len(also) > 1 else "programs outside it" if also == [OTHERS] else also[0]
             why += f", and together with {others} {_part(cost.seconds, account.elapsed)}"
-        yield _Cause(name, cost, f"{why}.", _instead(worst, losses, account))
+        order = () if worst.to == OTHERS else account.together or in_order((account.job, worst.to), account.turns)
+        yield _Cause(name, cost, f"{why}.", _instead(worst, order, account), culprit=worst.to, order=order)
 
 
-def _instead(worst: Loss, losses: Sequence[Loss], account: Account) -> str:
+def _instead(worst: Loss, order: Sequence[str], account: Account) -> str:
     """What to do about neighbours. On a GPU a victim with a share of its own can have more of that first."""
     if worst.to == OTHERS:
         runs = f"Run {account.meanwhile[0]} went on beside it: start one after the other. " if account.meanwhile else ""
         ends = f"{runs}`top` shows what else runs; end it"
         return f"{ends}, or lower its priority: `renice 19 -p PID`." if worst.resource == "cores" else f"{ends}."
-    least = min(_LEAST_PART * account.elapsed, worst.lost.seconds)
-    culprits = [loss.to for loss in losses if loss.to != OTHERS and loss.lost.seconds >= least]
-    told = one_after_the_other(account.job, culprits, account.turns, account.after)
+    advice = one_after_the_other(order, account.turns, account.after)
     if worst.resource != "gpu" or not account.share:
-        return told
-    return f"Raise or drop `share: {account.share}` of {account.job}. Or else: {told[0].lower()}{told[1:]}"
+        return advice
+    return f"Raise or drop `share: {account.share}` of {account.job}. Or else: {advice[0].lower()}{advice[1:]}"
 
 
 def _too_many_threads(account: Account) -> Verdict:
@@ -437,14 +452,15 @@ def _ceased(account: Account, ceased: Ceased) -> Verdict:
     """Where the loss has converged, a schedule might still help: half of the time since then counts as lost."""
     since = max(account.elapsed - ceased.since, 0.0)
     why = f"{ceased.why}: the last {say_seconds(since)} changed nothing."
-    return Verdict(ceased.name, why, ceased.next, since if ceased.name == "diverged" else since / 2.0, since)
+    low = since if ceased.name == "diverged" else since / 2.0
+    return Verdict(ceased.name, why, ceased.next, low, since, (low + since) / 2.0)
 
 
 def _doubtful(account: Account) -> Loss | None:
     """What a neighbour may have cost the job, if that is worth a verdict: it is not blamed for what may be nothing."""
     losses = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and not loss.sure]
     worst = max(losses, key=lambda loss: loss.lost.seconds, default=None)
-    least = max(_LEAST_PART * account.elapsed, _LEAST_SECONDS)
+    least = max(LEAST_PART * account.elapsed, _LEAST_SECONDS)
     return worst if worst is not None and worst.lost.seconds >= least else None
 
 
