@@ -29,13 +29,14 @@ from headgate.telemetry.patterns import ProgressReader
 from headgate.telemetry.store import RunReader
 
 LINES = 1000
+LOSS = ProgressRule()
 
 
 def heard(
     say: Callable[[HubListener, TaskId], None],
     joins: bool = False,
     warnings: list[str] | None = None,
-    pattern: str | None = None,
+    rule: ProgressRule = LOSS,
     notes: list[str] | None = None,
 ) -> tuple[list[Event], list[int]]:
     """What the controller is told of a task of which this is said, and the steps that are in the store.
@@ -44,7 +45,7 @@ def heard(
         say: Says it.
         joins: Another worker waits for the state of this one.
         warnings: Gets what the run is warned of.
-        pattern: The job's own, for its progress.
+        rule: How its progress is read.
         notes: Gets what the run notes.
     """
     events: list[Event] = []
@@ -57,9 +58,7 @@ def heard(
         attempt = Attempt(JobId(f"{run.id}/a"), 1, plan, True, lambda *_: None)
         live.begin(attempt, 0)
         for name in ["worker-0", "worker-1"][: 1 + joins]:
-            attempt.start(
-                TaskName(name), "here", "", ProgressReader(ProgressRule(pattern=pattern)), joins=name != "worker-0"
-            )
+            attempt.start(TaskName(name), "here", "", ProgressReader(rule), joins=name != "worker-0")
             if joins:
                 attempt.connect(TaskName(name))
 
@@ -135,6 +134,21 @@ def test_a_script_whose_loss_is_not_found_ends_with_a_hint() -> None:
     heard(lambda listener, task: listener.output(TaskId(task), ["iteration 10: loss 35.1"]), notes=notes)
     heard(lambda listener, task: listener.message(TaskId(task), {"type": "progress", "step": 1}), notes=notes)
     assert len(notes) == 1
+
+
+def test_a_job_whose_metric_does_not_come_is_warned_while_it_runs_and_not_again_at_its_end() -> None:
+    warnings: list[str] = []
+    notes: list[str] = []
+    lines = [f"epoch {epoch} loss {9 - epoch}.0 acc 0.{epoch}" for epoch in range(9)]
+
+    def say(listener: HubListener, task: TaskId) -> None:
+        for line in lines:
+            listener.output(task, [line])
+
+    heard(say, warnings=warnings, notes=notes, rule=ProgressRule("accuracy", goal=0.9))
+    assert warnings[0].startswith("found no accuracy in its first 3 reports")
+    assert "`progress: {metric: acc}` follows that instead" in warnings[0]
+    assert (len(warnings), notes) == (1, [])
 
 
 def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_another_one_waits_for() -> None:
@@ -261,7 +275,7 @@ def test_a_slow_pattern_of_the_job_s_own_is_given_up_and_told_and_the_job_goes_o
         listener.output(task, ["a" * 4000, *["a" * 4000] * 20])
         listener.message(task, {"type": "progress", "step": 7, "loss": 1.0})
 
-    _, steps = heard(say, warnings=warnings, pattern=r".*a.*a.*a.*a.*a(?P<loss>\d)")
+    _, steps = heard(say, warnings=warnings, rule=ProgressRule(pattern=r".*a.*a.*a.*a.*a(?P<loss>\d)"))
     assert time.thread_time() - begun < 5
     assert steps == [7]
     [told] = warnings

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from headgate.telemetry import positions, vocabulary
 from headgate.telemetry.metric_names import NO_LOSS, PART_OF, STANDS_IN, MetricName, Part, describe, spell
+from headgate.telemetry.named_metric import NamedMetric, words_before
 
 _MOST_PAIRS = 32
 _MOST_EPOCHS, _MOST_DIGITS = 1e9, 15  # what is more counts nothing
@@ -39,7 +40,6 @@ _GROUPED = re.compile(r"[-+]?[1-9]\d{0,2}(?:(?:,\d{3})+|(?:_\d{3})+)(?:\.\d+)?$"
 _DECIMAL_COMMA = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+,\d+$|[-+]?\d+,\d+$")
 _UNNAMED = re.compile(r"\s{0,8}(\d{1,9})\s{0,2}/\s{0,8}(\d{1,9})\s{0,2}:\s{1,4}(-?\d{1,9}\.\d{1,12})\s{0,4}$")
 _DARKNET = re.compile(r"\d: (-?nan|-?\d{1,12}\.\d{1,12}), (-?nan|-?\d{1,12}\.\d{1,12}) avg")
-_WORDS_BEFORE = re.compile(r"([a-z]+)\.?['\"]?\s{1,3}(?:([a-z]+)\s{1,3})?$")
 _SPEAKS = ("loss", "epoch", "xent", "nll", "entropy", "cost", "learn:", "avg,", "%|", "pass ", "train-")
 _STANDS_IN = re.compile(rf"(?<![a-z])(?:{'|'.join(sorted(vocabulary.STANDS_IN - {'learn'}))})(?![a-z])")
 _CLOSING = re.compile(r"train_runtime|\b(?:finished|completed?|done|overall)\b|total training")
@@ -106,11 +106,11 @@ class LineProgress(NamedTuple):
     recalls: bool = False
     part: str | None = None
 
-    def renamed(self, part: str) -> LineProgress:
-        """The same as of an evaluation: its loss is a metric."""
+    def renamed(self, part: str, metric: str = "loss") -> LineProgress:
+        """The same as of an evaluation: its loss is a metric. Of a job that follows another metric, it is that one."""
         metrics = {f"{part}_{name}": value for name, value in self.metrics.items()}
         if self.loss is not None:
-            metrics[f"{part}_loss"] = self.loss
+            metrics[f"{part}_{metric}"] = self.loss
         return self._replace(loss=None, metrics=metrics, evaluates=True)
 
 
@@ -118,7 +118,7 @@ class _Reader:
     """Collects the pairs of one line."""
 
     __slots__ = (
-        *("line", "loss", "name", "rank", "end", "about_loss", "trains", "metrics"),
+        *("line", "loss", "name", "rank", "end", "is_part", "about_loss", "trains", "metrics"),
         *("step", "batch", "epoch", "epochs", "epoch_end", "epoch_is_sure", "steps", "within"),
     )
 
@@ -128,6 +128,7 @@ class _Reader:
         self.name = ""
         self.rank = NO_LOSS
         self.end = 0  # of the loss
+        self.is_part = False  # whether the loss is a part of one, or that of one of several
         self.about_loss = False  # validation's included
         self.trains = False  # whether it has a loss of training
         self.metrics: dict[str, float] = {}
@@ -151,10 +152,10 @@ class Scanner:
 
     def __init__(self, metric: str = "loss", *, as_fraction: bool = False) -> None:
         self._as_fraction = as_fraction
-        self._metric = spell(metric)
+        self._metric = spell("_".join(metric.split()))
         self._any_loss = self._metric == "loss"
+        self._named_metric = None if self._any_loss else NamedMetric(self._metric, far=f"(?P<number>{_NUMBER}){_ENDS}")
         self._comma = False  # whether numbers have a decimal comma
-        self._trained = False  # whether the metric was found in the training: else that of an evaluation is meant
         self._named = False  # whether a loss was found that says it is one
         self._hint = self._metric.rsplit("_", 1)[-1]
 
@@ -177,9 +178,21 @@ class Scanner:
             if parts is None:
                 parts = _parts(line)
             self._value(reader, described, pair, parts)
+        if parts is None:
+            parts = _parts(line)
         if reader.loss is None and self._any_loss:
             self._unnamed(reader)
-        return _result(reader, parts if parts is not None else _parts(line))
+        elif reader.loss is None:
+            self._far(reader, parts)
+        return _result(reader, parts, self._any_loss)
+
+    def _far(self, reader: _Reader, parts: list[tuple[int, int, Part]]) -> None:
+        """The value of the job's metric that stands some words after its name."""
+        if self._named_metric is None or (far := self._named_metric.far(reader.line, parts)) is None:
+            return
+        if (value := self._number(far.number)) is not None:
+            reader.loss = value / 100.0 if self._as_fraction and _PERCENT.match(reader.line, far.end) else value
+            reader.name, reader.rank, reader.end = self._metric, far.rank, far.end
 
     def _unnamed(self, reader: _Reader) -> None:
         """A loss that has no name of its own."""
@@ -219,7 +232,8 @@ class Scanner:
         named = self._in_context(line, described, pair, parts)
         if named is None:
             return
-        (name, part, is_loss, rank, _), last = named
+        (name, part, is_loss, rank, _), before = named
+        last = before[-1] if before else None
         _, _, when, moment, separator, verb, number, of, _ = pair.groups()
         if separator is None and verb is None and number.isdigit():
             if (after := _AFTER_COUNT.match(line, pair.end())) is None:
@@ -239,26 +253,33 @@ class Scanner:
             rank = max(rank, describe(f"{last}_loss").rank)  # «average loss»
             if rank == PART_OF and part in (None, "train"):
                 name = f"{last}_{name}"  # «policy loss»
-        if rank == STANDS_IN and self._named:
-            rank = NO_LOSS - 1
-        if rank < reader.rank and (
-            self._is_wanted(name, part, is_loss or rank == STANDS_IN)
-            or (described.name == self._metric and not self._any_loss and not self._trained)
-        ):
-            self._trained = self._trained or part in (None, "train")
+        rank, is_part = self._rank(described, MetricName(name, part, is_loss, rank, None), before)
+        if rank < reader.rank:
             if self._as_fraction and _PERCENT.match(reader.line, pair.end()):
                 value /= 100.0
             if reader.loss is not None:  # only a part of what this is the whole of
                 reader.metrics.setdefault(reader.name, reader.loss)
             reader.loss, reader.name, reader.rank, reader.end = value, name, rank, pair.end()
+            reader.is_part = is_part
             self._named = self._named or rank < STANDS_IN
         elif name not in vocabulary.NOT_METRICS and not (number.isdigit() and name in vocabulary.PARTS):
             reader.metrics.setdefault(name, value)
 
+    def _rank(self, printed: MetricName, meant: MetricName, before: tuple[str, ...]) -> tuple[int, bool]:
+        """How likely a name is that of the job's metric, and whether it is then a part of it or one of several."""
+        if self._named_metric is not None:
+            rank, is_part = self._named_metric.grade(printed.name, meant.part, before)
+            self._named_metric.read(rank)
+            return rank, is_part
+        is_loss = meant.is_loss or (meant.rank == STANDS_IN and not self._named)
+        if meant.part not in (None, "train") or not is_loss:
+            return NO_LOSS, False
+        return meant.rank, meant.rank == PART_OF
+
     def _in_context(
         self, line: str, described: MetricName, pair: re.Match[str], parts: list[tuple[int, int, Part]]
-    ) -> tuple[MetricName, str | None] | None:
-        """The meaning of a name in its context, and the word before it; None if it names no metric."""
+    ) -> tuple[MetricName, tuple[str, ...]] | None:
+        """The meaning of a name in its context, and up to two words before it; None if it names no metric."""
         name, part, is_loss, rank, counts = described
         _, aside, _, _, separator, verb, number, of, thousands = pair.groups()
         if thousands is not None:
@@ -266,8 +287,7 @@ class Scanner:
         if of is not None and (is_loss or not self._metric.endswith(name)):
             return None
         start = pair.start()
-        words = _WORDS_BEFORE.search(line, max(0, start - 24), start)
-        before = (words[1], words[2]) if words is not None else ()
+        before = words_before(line, start)
         if name in _AFTER_LOSS and "loss" in before:  # «loss value: 0.5», «gen loss total: 0.5», «loss train: 0.5»
             name, is_loss, rank = f"{name}_loss" if name in vocabulary.VALIDATING else "loss", True, 0
         if aside is not None and part is None and (which := describe(aside).part) is not None:
@@ -279,19 +299,13 @@ class Scanner:
                 return None
             if number.isdigit() and not is_loss:
                 return None
+        if before and not is_loss and before[-1] not in vocabulary.PARTS and rank != STANDS_IN:
+            name = f"{spell(before[-1])}_{name}"  # «learning rate: 1e-4»
         if part is None and parts:
             part = _part_before(parts, line, start)
             if part is not None and part != "train":
                 name = f"{part}_{name}"
-        last = before[-1] or before[0] if before else None
-        if last is not None and not is_loss and last not in vocabulary.PARTS and rank != STANDS_IN:
-            name = f"{last}_{name}"  # «learning rate: 1e-4»
-        return MetricName(name, part, is_loss, rank, counts), last
-
-    def _is_wanted(self, name: str, part: Part | None, is_loss: bool) -> bool:
-        if self._any_loss:
-            return is_loss and part in (None, "train")
-        return name == self._metric or name.removeprefix("train_") == self._metric
+        return MetricName(name, part, is_loss, rank, counts), before
 
 
 def _heading(line: str) -> LineProgress | None:
@@ -422,7 +436,7 @@ def _place(line: str) -> LineProgress | None:
     return LineProgress(None, {}, at[0], total=at[1]) if at is not None else None
 
 
-def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> LineProgress | None:
+def _result(reader: _Reader, parts: list[tuple[int, int, Part]], any_loss: bool) -> LineProgress | None:
     line = reader.line
     if reader.epoch is None:
         if (over := positions.over_epochs(line)) is not None:
@@ -446,7 +460,7 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> LineProgress
         total = at.total
     loss, rank, metrics = reader.loss, reader.rank, reader.metrics
     nowhere = step is None and epoch is None and samples is None
-    if nowhere and (rank == STANDS_IN or (1 <= rank < STANDS_IN and _CLOSING.search(line))):
+    if any_loss and nowhere and (rank == STANDS_IN or (1 <= rank < STANDS_IN and _CLOSING.search(line))):
         return None  # of nothing that learns, or of what was
     if epoch is None and loss is None and not reader.about_loss:
         return _place(line)
@@ -467,5 +481,5 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]]) -> LineProgress
         at.keras,
         at.drawn,
         trains=line.startswith("train", _letters(line, start)),
-        part=reader.name if loss is not None and rank == PART_OF else None,
+        part=reader.name if loss is not None and reader.is_part else None,
     )

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from headgate.errors import UsageError
 from headgate.jobs import ProgressRule
+from headgate.telemetry.counts import KerasFits, LossOfParts, RunningCount, differ, starts_anew
 from headgate.telemetry.expressions import Expression, TooSlowError, check_pattern, group_of
 from headgate.telemetry.lines import LineProgress, Scanner
-from headgate.telemetry.nearest import Nearest
+from headgate.telemetry.nearest import MissingMetric, Nearest
 from headgate.telemetry.tables import PrintedTables
 
 LONGEST_LINE = 4096
@@ -19,9 +20,7 @@ LONGEST_LINE = 4096
 _NEAR = 3  # lines after a bar in which a loss is at its step
 _BELOW = 64  # lines below one that says a step, in which a loss is at it
 _RECALLED = 3  # lines below a heading of what was the best
-_MOST_PARTS = 16  # losses that are a part of one, before one is the job's though others were
 _FRACTION = 0.01  # of an epoch, that a count may differ from
-_ENDED = 0.9  # of a count that starts anew, at the least, if it had come to its end
 
 _COUNTS_SAMPLES = re.compile(r"Train on (\d{1,12}) samples")  # of Keras
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHM])")
@@ -80,9 +79,9 @@ class ProgressReader:
         self._tables = PrintedTables(rule.metric)
         self._epoch: int | None = None
         self._epochs: int | None = None
-        self._fits = _Fits()
-        self._steps = _Running()
-        self._samples = _Running()
+        self._fits = KerasFits()
+        self._steps = RunningCount()
+        self._samples = RunningCount()
         self._bar: LineProgress | None = None  # the last one of Keras in this epoch
         self._evaluating = False  # whether the last line that told something was of an evaluation
         self._headed = False  # whether a heading says so, and no line since then
@@ -91,27 +90,43 @@ class ProgressReader:
         self._recalled = 0  # so many lines may be of what was the best
         self._tells_steps = False  # whether a line with a loss said its step itself
         self._turns = False  # whether counts are of an epoch and the step in it
-        self._loss = _Loss()
+        self._loss = LossOfParts()
         self._in_samples: int | None = None  # what the bars of Keras go to, where they count samples
         self._over_epochs: bool | None = None  # whether bars that go to the number of epochs count those
+        self._only_evaluated = rule.metric != "loss"  # whether no line of the training had the metric yet
         self._last: LineReading | None = None
         self._rule = rule
-        self._nearest: Nearest | None = Nearest(rule.metric)  # as long as the metric was not found
+        self._nearest: Nearest | None = Nearest(rule.metric)  # as long as the metric comes, or was not missed yet
+        self._asked = rule.pattern is not None or rule.goal is not None or rule.metric != "loss"
+        self._missing: MissingMetric | None = MissingMetric(rule.metric) if self._asked else None
+        self._came = False  # whether any line had the metric
 
     def hint(self) -> str | None:
-        """A hint for the user if no line has the metric. None if one has, or if no line looks like progress and the
-        user asked for no metric."""
-        if self._nearest is None:
+        """A hint for the user if no line has the metric. None if one has, if a warning told of it, or if no line looks
+        like progress and the user asked for no metric."""
+        if self._nearest is None or self._came or (not self._asked and not self._nearest.lines()):
             return None
-        rule, near = self._rule, self._nearest.lines()
-        asked = rule.pattern is not None or rule.goal is not None or rule.metric != "loss"
-        if not near and not asked:
+        return self._advice(self._nearest, "in what it prints")
+
+    def missed(self) -> str | None:
+        """A warning, once: the metric that the job names does not come, or comes no more, though the script goes on."""
+        if self._missing is None or self._nearest is None or (reports := self._missing.reports()) is None:
             return None
+        where = f"in its first {reports} reports"
+        if self._came:
+            where = f"in its latest {reports} reports, though there was one before"
+        warning = self._advice(self._nearest, where)
+        self._missing = self._nearest = None
+        return warning
+
+    def _advice(self, nearest: Nearest, where: str) -> str:
+        rule, near = self._rule, nearest.lines()
         what = f"{'the pattern of its `progress:` found no' if rule.pattern else 'found no'} {rule.metric}"
         shown = f"; nearest came: {' | '.join(near)}" if near else ""
-        other = self._nearest.metric() if rule.pattern is None else None
+        candidates = nearest.candidates() if rule.pattern is None else ()
+        other = next((name for name, lines in candidates if _follows(name, lines)), None)
         cure = f"`progress: {{metric: {other}}}` follows that instead" if other else "`progress:` says how to read it"
-        return f"{what} in what it prints; in a job file, {cure}{shown}"
+        return f"{what} {where}; in a job file, {cure}{shown}"
 
     def feed(self, lines: Iterable[str]) -> list[LineReading]:
         """Readings from these lines; a line without progress, or one that repeats the last reading, gives none."""
@@ -126,12 +141,21 @@ class ProgressReader:
                     if (reading := self._reading(one)) is not None:
                         self._last = reading
                         readings.append(reading)
-                if self._nearest is not None:
-                    if reading is not None and self._is_of(reading):
-                        self._nearest = None
-                    else:
-                        self._nearest.add(text)
+                self._notice(text, reading)
         return readings
+
+    def _notice(self, text: str, reading: LineReading | None) -> None:
+        """Take note of whether a line had the metric, or else of how near it is to one that has."""
+        if self._nearest is None:
+            return
+        if reading is not None and self._is_of(reading):
+            self._came = True
+            if self._missing is None:
+                self._nearest = None
+            else:
+                self._missing.came()
+        elif (self._nearest.add(text) or reading is not None) and self._missing is not None:
+            self._missing.passed(text, self._epoch)
 
     def _is_of(self, reading: LineReading) -> bool:
         """Whether a reading has the metric of the job."""
@@ -160,9 +184,9 @@ class ProgressReader:
         if epochs is not None:
             self._epochs = epochs
         if found.keras and found.step is not None and self._evaluates(found):
-            found = found.renamed("eval")
+            found = self._renamed(found, "eval")
         elif self._evaluating and not found.evaluates and self._goes_on(found):
-            found = found.renamed("val")
+            found = self._renamed(found, "val")
         else:
             self._headed = False
         self._evaluating = found.evaluates
@@ -170,6 +194,7 @@ class ProgressReader:
             return self._evaluated(found, new_epoch)
         if heading and not new_epoch and (found.step is None or not found.drawn):
             return None
+        self._only_evaluated = self._only_evaluated and found.loss is None
         averaged = (found.step, found.total) if found.keras and found.step is not None else None
         found = self._counted(found)
         if heading and not new_epoch:
@@ -188,6 +213,11 @@ class ProgressReader:
         )
         # Bars are drawn again and again; a script that counts no steps may well have the same loss twice.
         return None if reading.step is not None and reading == self._last else reading
+
+    def _renamed(self, found: LineProgress, part: str) -> LineProgress:
+        """A line as of an evaluation. What no line of the training has is the job's metric all the same."""
+        renamed = found.renamed(part, self._rule.metric)
+        return renamed._replace(loss=found.loss) if self._only_evaluated else renamed
 
     def _is_heading_alone(self, found: LineProgress, heading: bool) -> bool:
         """Whether a line is only a heading of the lines below it: of a step, an evaluation, or the best epoch."""
@@ -307,7 +337,7 @@ class ProgressReader:
         that are not drawn again, if there is a second one of an epoch."""
         before = self._bar
         validated = any(name.startswith("val_") for name in found.metrics)
-        anew = before is not None and (_differ(found.total, before.total) or _starts_anew(found, before))
+        anew = before is not None and (differ(found.total, before.total) or starts_anew(found, before))
         if before is not None and not validated and (before.evaluates or anew):
             self._bar = before._replace(evaluates=True)
             return True
@@ -335,146 +365,6 @@ class ProgressReader:
         return LineProgress(loss=loss, metrics=metrics, step=step, epoch=epoch, epochs=epochs)
 
 
-class _Loss:
-    """Finds the job's loss in lines that each tell one loss: the whole loss, or the first of its parts.
-
-    Below a line that says where they are the whole one may come after its parts: the first time these are held back.
-    """
-
-    def __init__(self) -> None:
-        self._name: str | None = None  # of the part; None: the whole one is the job's, or nothing is known
-        self._whole = False
-        self._others = 0  # parts since the job's own
-        self._held: LineProgress | None = None
-
-    def released(self, found: LineProgress) -> tuple[LineProgress, ...]:
-        """A line, and before it what was held back and has turned out to be the job's: another place follows."""
-        held = self._held
-        if held is None or found.loss is not None or found.metrics:
-            return (found,)
-        self._name, self._held = held.part, None
-        return held, found
-
-    def of(self, found: LineProgress, below: bool) -> LineProgress | None:
-        """The line with another loss than the job's among its metrics; None where the job's is not known yet."""
-        if found.loss is None or found.evaluates:
-            return found
-        if found.part is None:
-            self._whole, self._others, self._held = True, 0, None
-            return found
-        if self._whole or (self._name is not None and self._name != found.part):
-            self._others += 1
-            if self._others <= _MOST_PARTS:
-                return found._replace(loss=None, metrics={found.part: found.loss, **found.metrics})
-            self._whole = False
-        elif below and self._name is None:
-            self._held = self._held or found
-            return None
-        self._name, self._others = found.part, 0
-        return found
-
-
-class _Running:
-    """Makes a count that starts anew with each epoch into one that runs on.
-
-    Attributes:
-        latest: The count that came last; None before the first.
-        total: What the count goes to, of an epoch or of all.
-    """
-
-    def __init__(self) -> None:
-        self.latest: int | None = None
-        self.total: int | None = None
-        self._base = 0
-        self._count = 0
-        self._epoch: int | None = None
-        self._anew: bool | None = None  # whether it starts anew with each epoch; None: not known yet
-
-    def count(self, count: int, total: int | None, epoch: int | None) -> None:
-        """Take in a count."""
-        if self.latest is not None:
-            if epoch != self._epoch:
-                anew = count <= self._count
-                self._anew = anew if self._anew is None or total is None or anew else self._anew
-            else:
-                ended = self.total is not None and self._count >= _ENDED * self.total
-                anew = epoch is None and ended and count < self._count
-                self._anew = True if anew else self._anew
-            if anew:
-                self._base += self.total if self.total is not None else self._count
-        self._count, self._epoch = count, epoch
-        self.total = total if total is not None else self.total
-        self.latest = self._base + count
-
-    def all(self, epoch: int | None) -> int | None:
-        """The number that the count reaches in the whole training; None if the total may be that of an epoch."""
-        whole = self._anew is False or (self._anew is None and epoch is None)
-        return self.total if whole and self.total is not None and self._count <= self.total else None
-
-    def grows(self, count: int, total: int) -> bool:
-        """Whether a count is where it was, but goes further."""
-        return count == self._count and self.total is not None and total > self.total
-
-    def is_behind(self, count: int) -> bool:
-        """Whether a count is no further than the latest one."""
-        return self.latest is not None and count <= self._count
-
-    def part(self, total: int) -> float | None:
-        """The part of an epoch that is done; None where the count does not start anew with each."""
-        return min(self._count / total, 1.0) if total > 0 and self._anew is not False else None
-
-
-def _differ(total: int | None, other: int | None) -> bool:
-    return total is not None and other is not None and total != other
-
-
-def _starts_anew(bar: LineProgress, before: LineProgress) -> bool:
-    """Whether a bar of Keras is behind the one before it or, of those that are not drawn again, the same anew."""
-    if bar.step is None or before.step is None:
-        return False
-    again = bar.step == bar.total == before.step and not bar.drawn and bar.loss != before.loss
-    return again or bar.step < before.step
-
-
-class _Fits:
-    """Numbers the epochs of a script that calls Keras's `fit` again and again on.
-
-    A call for one epoch prints no heading: bars that start anew are then a call each, and those of another length of an
-    evaluation.
-    """
-
-    def __init__(self) -> None:
-        self._headed = False
-        self._calls = 0
-        self._before = 0  # epochs of the calls before
-        self._epoch = 0
-        self._epochs: int | None = None
-
-    def without_heading(self, found: LineProgress, bar: LineProgress | None) -> LineProgress:
-        """A bar of Keras that no heading came before, with the epoch that it is of."""
-        if self._headed or not found.keras:
-            self._headed = self._headed or found.epoch is not None
-            return found
-        if bar is None or (not _differ(bar.total, found.total) and (bar.evaluates or _starts_anew(found, bar))):
-            self._calls += 1
-        return found._replace(epoch=self._calls) if self._calls > 1 else found
-
-    def run_on(self, found: LineProgress, heading: bool, bar: LineProgress | None) -> tuple[int | None, int | None]:
-        """Epoch and number of epochs of a line, after those of the calls before."""
-        epoch, epochs = found.epoch, found.epochs
-        if epoch is None:
-            return None, None
-        if heading and epochs is not None and bar is not None and bar.step == bar.total and epoch <= self._epoch:
-            self._before += self._epoch
-        self._epoch = epoch
-        if self._before:
-            # A loop over calls of one length says nowhere how many there are.
-            epochs = self._before + epochs if epochs is not None and epochs != self._epochs else None
-        else:
-            self._epochs = epochs if epochs is not None else self._epochs
-        return self._before + epoch, epochs
-
-
 def shown(line: str) -> Iterator[str]:
     """The line as a terminal would show it: its start, without colours, each state that it was redrawn in."""
     if len(line) > LONGEST_LINE:
@@ -487,6 +377,12 @@ def shown(line: str) -> Iterator[str]:
                 yield state
     else:
         yield line
+
+
+def _follows(metric: str, lines: list[str]) -> bool:
+    """Whether a metric is read in each of these lines."""
+    reader = ProgressReader(ProgressRule(metric))
+    return all(any(reading.loss is not None for reading in reader.feed([line])) for line in lines)
 
 
 def _number(text: str) -> float | None:

@@ -28,7 +28,9 @@ STANDS_IN = frozenset({"xent", "nll", "cost", "cross_entropy", "crossentropy", "
 """Names of a loss that do not say so: they count where the line says a step or an epoch, and no line has another
 loss."""
 
-SAYS_NOTHING = frozenset({"the", "a", "and", "with", "its", "has", "got", "new", "this", "of", "model", "s", "set"})
+SAYS_NOTHING = frozenset({"the", "a", "and", "with", "its", "has", "got", "new", "this", "of", "model", "s", "set"}) | {
+    *("for", "at", "in", "on", "is", "current", "final", "achieved", "reached", "got"),
+}
 """Before the word loss: it is still the whole one."""
 
 NO_LOSS = frozenset(
@@ -40,6 +42,9 @@ NO_LOSS = frozenset(
     }
 )
 """With one of these in its name, or as one of the two words before, a number is not the loss as of now."""
+
+SPREADS = frozenset({"std", "stddev", "stdev", "stderr", "sd", "var", "variance"})
+"""Before the name of a metric: the number is how far the metric spreads."""
 
 NOT_LOSSES = frozenset({"floss", "gloss"})
 

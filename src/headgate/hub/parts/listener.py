@@ -143,6 +143,8 @@ class HubListener(Listener):
                 )
             for reading in readings:
                 self._throttles[task].add(reading)
+        if name == live.spec.first_task and not told.reports_itself and (warning := told.reader.missed()) is not None:
+            self._live_runs.event(run, "warning", warning, live.spec.name, task)
         if readings and attempt.are_apart(run.clock()):
             self._apart(run, live)
         told.failure.feed(lines)
