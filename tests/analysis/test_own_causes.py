@@ -302,6 +302,14 @@ def test_a_server_whose_nic_is_full_is_one_too_few(tmp_path: Path) -> None:
     assert (verdict.name, "`--servers 2`" in verdict.next) == ("servers", True)
 
 
+def test_what_a_server_s_own_traffic_cost_is_lost_once(tmp_path: Path) -> None:
+    """To the server that is one too few, and not to the NIC as well."""
+    run = several(tmp_path, {"x": QUICK, "y": QUICK}, servers=("s",), sent={"s": 90.0}, own={"s": 80.0, "x": 40.0})
+    lost = [loss for loss in run.losses if loss.resource in ("servers", "network")]
+    assert [loss.resource for loss in lost] == ["servers"]
+    assert sum(loss.lost.seconds for loss in lost) <= run.parts["communication"].seconds
+
+
 @pytest.mark.parametrize(("own", "name"), [(80.0, "servers"), (40.0, "network")])
 def test_only_the_job_s_own_traffic_on_the_nic_of_a_server_asks_for_another(
     tmp_path: Path, own: float, name: str

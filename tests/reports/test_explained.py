@@ -140,16 +140,39 @@ def test_of_headlines_that_advise_the_same_the_first_says_it_and_a_job_that_did_
     run = recording(tmp_path / "run.sqlite", dict.fromkeys("abc", third), cores=1.5)
     found = explained.explained(run)
     never = replace(found[0], job="d", parts={**found[0].parts, **dict.fromkeys(found[0].parts, NONE)})
-    lines = explained.headlines([*found, replace(never, losses=(), asked_to_wait=never.elapsed)])
-    assert len(lines) == 3
-    assert ["Next: Run them one after the other, the shortest first: " in line for line in lines] == [
-        True,
-        False,
-        False,
-    ]
+    lines, advice = explained.headlines([*found, replace(never, losses=(), asked_to_wait=never.elapsed)])
+    assert sorted(line.job for line in lines) == ["a", "b", "c"] and {line.advice for line in lines} == {""}
+    [once] = advice
+    assert sorted(once.jobs) == ["a", "b", "c"]
+    assert once.text.startswith("Run them one after the other, the shortest first: a, b, c. ")
+    texts = [text for text, _ in explained.as_lines(found)]
+    assert len(texts) == 4 and texts[-1] == f"For a, b and c: {once.text}"
+
+
+def test_a_job_that_failed_comes_first_and_in_red_whatever_slowed_others(tmp_path: Path) -> None:
+    """Also one that ended so soon that nothing else is told of it."""
+    jobs = {
+        "slowed": MadeUp(ran=0.5, waited=0.5),
+        "died": MadeUp(ran=0.5, waited=0.4, end=3, failed="exit code 1, after the line: FileNotFoundError: data"),
+    }
+    run = recording(tmp_path / "run.sqlite", jobs, cores=1.0)
+    found = explained.explained(run)
+    (text, failed), *others = explained.as_lines(found)
+    assert failed and text.startswith("died failed: exit code 1, after the line: FileNotFoundError: data.")
+    assert not any(failed for _, failed in others)
+    lines, _ = explained.headlines(found)
+    assert [line.job for line in lines] == ["died", "slowed"]
+    assert (lines[0].part, lines[0].to) == (None, "")
     page = html.page(run)
-    assert page.count("</strong> (neighbour-cores)") == 2  # only why stands out, also where no advice follows
-    assert "(neighbour-cores)</strong>" not in page
+    assert page.index('class="verdict" data-job="died"') < page.index('class="verdict" data-job="slowed"')
+
+
+def test_a_loss_to_a_neighbour_says_how_much_of_the_job_and_to_whom(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.5, waited=0.5), "b": MadeUp(ran=1.5)})
+    line = next(line for line in explained.headlines(explained.explained(run))[0] if line.job == "a")
+    assert (line.to, line.verdict.name) == ("b", "neighbour-cores")
+    assert line.part == pytest.approx(line.verdict.seconds / 40.0)
+    assert line.verdict.low <= line.verdict.seconds <= line.verdict.high
 
 
 def test_another_run_at_the_same_time_is_not_taken_for_a_program_outside_headgate(home: Path) -> None:

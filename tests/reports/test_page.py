@@ -218,3 +218,67 @@ def test_it_fits_narrow_and_dark(page: Any, width: int, scheme: str) -> None:
         assert page.execute_script("return document.documentElement.scrollWidth") <= width
         paper = page.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(20, 23, 26)") == (scheme == "dark")
+
+
+def cells(page: Any, table: str, column: int) -> list[str]:
+    found: list[str] = page.execute_script(
+        "return [...document.querySelectorAll(`#${arguments[0]} tbody tr`)]"
+        ".map((row) => row.cells[arguments[1]].innerText.trim())",
+        table,
+        column,
+    )
+    return found
+
+
+def test_a_verdict_is_a_line_a_job_and_opens_to_its_sentence(page: Any) -> None:
+    lines = page.find_elements("css selector", "details.verdict")
+    assert [line.get_attribute("data-job") for line in lines] == ["b", "a"]
+    first = lines[0]
+    assert [part.text for part in first.find_elements("css selector", ".state, .badge")] == ["done", "input"]
+    assert "lost 10.1 s (25 %)" in first.text and "waited for its input" not in first.text
+    first.find_element("css selector", "summary").click()
+    assert "b waited for its input for 10.1 s" in first.text
+    advice = page.find_elements("css selector", ".advice")
+    assert [line.text.partition(":")[0] for line in advice] == ["a and b"]
+
+
+def test_a_click_on_a_heading_sorts_a_table_by_its_numbers_and_back(page: Any) -> None:
+    headings = page.find_elements("css selector", "#summary thead th")
+    ran = next(index for index, heading in enumerate(headings) if heading.text == "Ran")
+    button = headings[ran].find_element("css selector", "button")
+    button.click()
+    assert cells(page, "summary", 0) == ["a", "b"] and headings[ran].get_attribute("aria-sort") == "ascending"
+    button.click()
+    assert cells(page, "summary", 0) == ["b", "a"] and headings[ran].get_attribute("aria-sort") == "descending"
+    verdicts = next(index for index, heading in enumerate(headings) if heading.text == "Verdict")
+    assert [cell.split()[0] for cell in cells(page, "summary", verdicts)] == ["input", "input"]
+
+
+def test_contents_lead_to_each_section_and_bars_add_up(page: Any) -> None:
+    links = page.execute_script(
+        "return [...document.querySelectorAll('.contents a')].map((a) => a.getAttribute('href'))"
+    )
+    titles = page.execute_script("return [...document.querySelectorAll('h2')].map((title) => title.textContent)")
+    assert len(links) == len(titles) > 8
+    assert page.execute_script("return arguments[0].every((link) => document.querySelector(link))", links)
+    for job in ("a", "b"):
+        grown = page.execute_script(
+            "return [...document.querySelectorAll(`.shares [data-job='${arguments[0]}'] .span`)]"
+            ".reduce((sum, span) => sum + Number(span.style.flexGrow), 0)",
+            job,
+        )
+        assert grown == pytest.approx(1.0, abs=0.02)
+
+
+def test_on_a_narrow_screen_a_wide_table_says_that_it_scrolls(page: Any) -> None:
+    def told() -> list[str]:
+        found: list[str] = page.execute_script(
+            "return ['summary', 'events'].map((id) =>"
+            " getComputedStyle(document.getElementById(id).parentElement, '::after').content)"
+        )
+        return found
+
+    with seen_as(page, 400, "light"):
+        until(lambda: told()[0] != "none", what="the summary to say that it scrolls")
+    with seen_as(page, 1800, "light"):
+        until(lambda: told() == ["none", "none"], what="nothing to scroll")

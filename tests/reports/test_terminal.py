@@ -22,7 +22,7 @@ def test_the_summary_has_verdicts_a_line_a_job_what_happened_and_the_report(stor
     page = html.write(store, tmp_path / "report.html")
     lines = printed(store).splitlines()
     assert lines[0].startswith("b waited for its input for") and lines[0].endswith("(input)")
-    assert "Next: More loader workers" in lines[0]
+    assert lines[2].startswith("For a and b: More loader workers")
     lines = lines[next(index for index, line in enumerate(lines) if line.split()[:2] == ["Job", "as"]) :]
     assert lines[1].split() == [
         "a",

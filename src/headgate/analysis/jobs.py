@@ -195,6 +195,13 @@ class RecordedJob:
         return sum(task.is_worker for task in self.tasks)
 
     @property
+    def arguments(self) -> str:
+        """The arguments of its script, or its command, as they are typed."""
+        run = self.spec.get("run")
+        command = [run] if isinstance(run, str) else [shlex.join(map(str, run or ()))]
+        return " ".join(filter(None, [*command, shlex.join(map(str, self.spec.get("args") or ()))]))
+
+    @property
     def told_threads(self) -> str:
         """What `OMP_NUM_THREADS` says in its own `env`, or in that of one of its roles; empty: nothing."""
         environments = [each.get("env") or {} for each in (*(self.spec.get("roles") or ()), self.spec)]

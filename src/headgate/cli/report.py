@@ -47,7 +47,7 @@ def command(run: str | None, show: bool, output: Path | None, as_json: bool) -> 
 
 def _figures(folder: Path) -> dict[str, Any]:
     from headgate.analysis.jobs import figures
-    from headgate.reports.explained import explained, headlines
+    from headgate.reports.explained import as_lines, explained
     from headgate.reports.recording import read
     from headgate.reports.words import what_happened
 
@@ -57,7 +57,7 @@ def _figures(folder: Path) -> dict[str, Any]:
         "run": run.id,
         "state": run.state,
         "seconds": run.seconds,
-        "verdicts": headlines(explained(run)),
+        "verdicts": [text for text, _ in as_lines(explained(run))],
         "story": what_happened(run, jobs),
         "warnings": [event for event in run.events if event["kind"] == "warning"],
         "jobs": [dataclasses.asdict(job) for job in jobs],

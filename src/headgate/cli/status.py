@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate import runs
+from headgate.analysis.jobs import FAULTS
 from headgate.cli.following import position, print_table, task_cells
 from headgate.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.telemetry.store import RunReader
@@ -39,7 +40,7 @@ def command(run: str | None, as_json: bool) -> None:
              headgate status 20261121-0930 --json
     """
     from headgate.analysis.verdicts import verdict
-    from headgate.reports.explained import explained, headlines
+    from headgate.reports.explained import as_lines, explained
     from headgate.reports.recording import read
 
     folder = runs.find(run)
@@ -56,8 +57,8 @@ def command(run: str | None, as_json: bool) -> None:
         return
     if recording.since > 0.0:
         click.echo("In its last hour (`headgate explain` tells of all of it):")
-    for line in headlines(accounts):
-        click.echo(line)
+    for text, failed in as_lines(accounts):
+        click.secho(text, fg="red" if failed else None)
     click.echo(f"run {summary.id}: {summary.state}, policy {summary.policy}, in {summary.path}")
     table = Table("job", "state", "progress", "loss", "share", "CPU", "memory", "why", box=None, pad_edge=False)
     for job in jobs:
@@ -72,6 +73,7 @@ def command(run: str | None, as_json: bool) -> None:
             f"{job['cpu_cores']:.2f}" if running and job["cpu_cores"] is not None else "",
             say_bytes(job["memory_bytes"]) if running and job["memory_bytes"] is not None else "",
             Text(job["reason"]),
+            style="red" if job["state"] in FAULTS else "",
         )
         for task in job["tasks"] if len(job["tasks"]) > 1 and running else ():
             table.add_row(*map(Text, task_cells(task)))

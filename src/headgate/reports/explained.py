@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +20,8 @@ from headgate.reports.words import MISSING, counted, listed, say_moment
 from headgate.units import say_seconds
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
+_WITHOUT_COST = ("healthy", "not-known", "failed")
+"""Verdicts that name no cause with a cost."""
 _MOST_SAID = 10
 _MOST_LINES = 6
 _SHORT_SECONDS = 5.0
@@ -34,8 +36,14 @@ _CULPRITS: Mapping[tuple[str, Resource], str] = {
 
 def culprit(loss: Loss, meanwhile: Sequence[str] = ()) -> str:
     """To whom something was lost, in words; `meanwhile` are other runs at the same time."""
-    others = "other runs, programs outside" if meanwhile else "programs outside Headgate"
-    return others if loss.to == OTHERS else _CULPRITS.get((loss.to, loss.resource), loss.to)
+    return _CULPRITS.get((loss.to, loss.resource)) or culprit_named(loss.to, meanwhile)
+
+
+def culprit_named(to: str, meanwhile: Sequence[str] = ()) -> str:
+    """A neighbour, in words."""
+    if to != OTHERS:
+        return to
+    return "other runs, programs outside" if meanwhile else "programs outside Headgate"
 
 
 def explained(run: Recording, job: str | None = None) -> list[Account]:
@@ -90,32 +98,115 @@ def tell(found: list[Account], console: Console) -> None:
 
 def headline(account: Account) -> list[Text]:
     """What held a job back, with the error of what it cost, and the next step: a line or two."""
-    told = verdict(account)
-    error = f" 90 % band: {_band(told)}." if told.name not in ("healthy", "not-known", "failed") and _band(told) else ""
-    lines = [Text.assemble((told.why, "bold"), error, (f" ({told.name})", "dim"))]
-    if told.next:
-        lines.append(Text(f"  Next: {told.next}"))
+    cause = verdict(account)
+    error = "" if cause.name in _WITHOUT_COST or not _band(cause) else f" 90 % band: {_band(cause)}."
+    style = "bold red" if cause.name == "failed" else "bold"
+    lines = [Text.assemble((cause.why, style), error, (f" ({cause.name})", "dim"))]
+    if cause.next:
+        lines.append(Text(f"  Next: {cause.next}"))
     return lines
 
 
-def headlines(found: Sequence[Account]) -> list[str]:
-    """Why each job was held back and what to do next, in a line each. The largest loss comes first; of very many jobs
-    only the first are listed. Then come the healthy jobs and those not known. Very short jobs are left out, and
-    those that did not begin. What several are told to do next stands with the first of them."""
-    long = [account for account in found if account.elapsed - account.asked_to_wait >= _SHORT_SECONDS]
-    told = [(account.job, verdict(account)) for account in long]
-    held = sorted((why for _, why in told if why.name not in ("healthy", "not-known")), key=lambda why: -why.high)
-    lines, said = [], set()
-    for why in held[:_MOST_LINES]:
-        following = f" Next: {why.next}" if why.next and why.next not in said else ""
-        said.add(why.next)
-        lines.append(f"{why.why}{following} ({why.name})")
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A job's verdict as the summary of a run has it.
+
+    Args:
+        verdict: What held it back.
+        to: The neighbour that cost it most, in words; empty if none did.
+        part: The part of its elapsed time that the verdict's cause cost, 0 to 1; None if that is not known.
+        band: The seconds that it cost, at the least and at the most; empty if there is no band.
+        advice: What to do next; empty if nothing is, or if `Advice` says it to several jobs.
+    """
+
+    job: str
+    verdict: Verdict
+    to: str
+    part: float | None
+    band: str
+    advice: str
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict.name == "failed"
+
+    @property
+    def held_back(self) -> bool:
+        """Whether anything is known to have held it back."""
+        return self.verdict.name not in ("healthy", "not-known")
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What several jobs are told alike."""
+
+    jobs: tuple[str, ...]
+    text: str
+
+
+def headlines(found: Sequence[Account]) -> tuple[list[Headline], list[Advice]]:
+    """The verdict of each job: those that failed first, then by what they lost, then the healthy ones and those not
+    known. Very short jobs are left out unless they failed, and those that did not begin. What several are told to do
+    next stands apart, once."""
+    shown = [
+        (account, cause)
+        for account in found
+        for cause in (verdict(account),)
+        if cause.name == "failed" or account.elapsed - account.asked_to_wait >= _SHORT_SECONDS
+    ]
+    advised: dict[object, list[tuple[str, str]]] = {}
+    for account, cause in shown:
+        if cause.next:
+            advised.setdefault(cause.order or cause.next, []).append((account.job, cause.next))
+    alike = {key: jobs for key, jobs in advised.items() if len(jobs) > 1}
+    lines = [
+        Headline(
+            job=account.job,
+            verdict=cause,
+            to=culprit_named(cause.culprit, account.meanwhile) if cause.culprit else "",
+            part=_part_lost(cause, account),
+            band="" if cause.name in _WITHOUT_COST else _band(cause),
+            advice="" if (cause.order or cause.next) in alike else cause.next,
+        )
+        for account, cause in shown
+    ]
+    lines.sort(key=_rank)
+    return lines, [Advice(tuple(job for job, _ in jobs), jobs[0][1]) for jobs in alike.values()]
+
+
+def _part_lost(cause: Verdict, account: Account) -> float | None:
+    known = cause.name not in _WITHOUT_COST and cause.seconds > 0.0 and account.elapsed > 0.0
+    return cause.seconds / account.elapsed if known else None
+
+
+def _rank(line: Headline) -> tuple[int, float]:
+    """Jobs that failed come first, then those that were held back, by what they lost."""
+    if line.failed:
+        return 0, 0.0
+    return (1, -line.verdict.high) if line.held_back else (2, 0.0)
+
+
+def as_lines(found: Sequence[Account]) -> list[tuple[str, bool]]:
+    """Why each job was held back and what to do next, a line each, with whether it failed; of very many jobs only the
+    first are listed."""
+    lines, advice = headlines(found)
+    held = [line for line in lines if line.held_back]
+    texts = [
+        (" ".join(filter(None, (line.verdict.why, _next(line.advice), f"({line.verdict.name})"))), line.failed)
+        for line in held[:_MOST_LINES]
+    ]
     if len(held) > _MOST_LINES:
-        lines.append(f"{counted(len(held) - _MOST_LINES, 'job')} more were held back: see `headgate explain`.")
+        more = counted(len(held) - _MOST_LINES, "job")
+        texts.append((f"{more} more failed or were held back: see `headgate explain`.", False))
+    texts += [(f"For {listed(each.jobs)}: {each.text}", False) for each in advice]
     for name, more in (("healthy", ""), ("not-known", " `headgate explain` says what is missing.")):
-        if jobs := [job for job, why in told if why.name == name]:
-            lines.append(f"{name}: {listed(jobs)}.{more}")
-    return lines
+        if jobs := [line.job for line in lines if line.verdict.name == name]:
+            texts.append((f"{name}: {listed(jobs)}.{more}", False))
+    return texts
+
+
+def _next(advice: str) -> str:
+    return f"Next: {advice}" if advice else ""
 
 
 def _parts(account: Account) -> Table:

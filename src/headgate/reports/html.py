@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import resources
@@ -86,9 +87,11 @@ def page(run: Recording) -> str:
         *(plot for _, plots in by_node for plot in plots),
     ]
     accounts = parts.of("accounts", explained, run) or []
-    heading = parts.of("heading", sections.heading, run, jobs, accounts)
+    heading = parts.of("heading", sections.heading, run, jobs)
     titled = [
-        parts.section("Summary", sections.summary, jobs) if jobs else None,
+        parts.section("What held each job back", sections.verdicts, run, accounts),
+        parts.section("What happened", sections.story, run, jobs),
+        parts.section("Summary", sections.summary, run, jobs, accounts) if jobs else None,
         parts.section("Where the time went", sections.accounts, run.jobs, accounts),
         parts.section("How jobs shared the machines", sharing.section, run),
         parts.section("Timeline", sections.timeline, run) if jobs else None,
@@ -106,7 +109,8 @@ def page(run: Recording) -> str:
         parts.section("Environment", sections.environment, run),
     ]
     plots = parts.of("plots", payload, every) or []
-    body = render("report.html", heading=heading, broken=parts.broken, sections=filter(None, titled))
+    shown = [section for section in titled if section is not None]
+    body = render("report.html", heading=heading, broken=parts.broken, sections=shown, anchor=_anchor)
     data = {"id": run.id, "seconds": run.seconds, "plots": plots}
     return document(f"{', '.join(job.name for job in jobs) or run.id} – Headgate", body, data)
 
@@ -141,6 +145,11 @@ def _course(entitled: Plot | None, losses: Sequence[Plot]) -> Section:
     if entitled is None:
         return "Loss", [frames(losses), nothing]
     return "Shares and losses", [frames([entitled, *losses[:1]], "stack"), frames(losses[1:]), nothing]
+
+
+def _anchor(title: str) -> str:
+    """What a link to that section ends with."""
+    return "-".join(["section", *re.findall(r"\w+", title.lower())])
 
 
 def _none(text: str) -> Markup:

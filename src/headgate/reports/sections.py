@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from headgate.analysis.accounts import PARTS, Account
+from headgate.analysis.accounts import PARTS, Account, Part
 from headgate.analysis.faults import KIND, survived
 from headgate.analysis.jobs import FAULTS, JobFigures, Phase, RecordedJob, RecordedTask
 from headgate.analysis.losing import LEAST_SECONDS
 from headgate.analysis.nics import NicUse
+from headgate.analysis.verdicts import verdict
 from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
 from headgate.reports.figures import Plot, job_colour
 from headgate.reports.frames import frames
@@ -22,15 +23,20 @@ from headgate.reports.templates import Markup, render
 from headgate.reports.words import counted, planned, say, say_step_time, what_happened
 from headgate.units import say_bytes, say_seconds
 
+_MOST_LINES = 30
+"""Jobs whose verdicts stand above all; the summary has those of all."""
 _MOST = 500
 """Rows of a table of what happened."""
 
 _Columns = Sequence[tuple[str, str, str]]
 """Name, kind and meaning of each."""
 
+_ARGUMENTS = ("Arguments", "text", "of its script, or its command")
 _SUMMARY = (
     ("Job", "text", ""),
     ("Ended as", "text", ""),
+    ("Verdict", "text", "what held it back most, and what that cost"),
+    _ARGUMENTS,
     ("Start, end", "", "after the run began"),
     ("Ran", "", "all attempts together"),
     ("Loss", "", "last reported, and the lowest"),
@@ -87,9 +93,8 @@ _SAME_SECONDS = 0.5
 """An attempt that ends so few seconds from a fault was ended by it."""
 
 
-def heading(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Account]) -> Markup:
-    """What it was: title, command, machine, policy, commit, when, how long; what held its jobs back, and what happened,
-    in words."""
+def heading(run: Recording, jobs: Sequence[JobFigures]) -> Markup:
+    """What it was: title, command, machine, policy, commit, when, how long."""
     names = ", ".join(job.name for job in jobs[:4]) + (f" and {len(jobs) - 4} more" if len(jobs) > 4 else "")
     commit, _, changes = run.meta.get("git_commit", "").partition("+")
     return render(
@@ -101,9 +106,22 @@ def heading(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Accou
         machines=_machines(run),
         commit=commit,
         changes=changes,
-        verdicts=headlines(accounts),
-        story=what_happened(run, jobs),
     )
+
+
+def story(run: Recording, jobs: Sequence[JobFigures]) -> Markup:
+    """What happened, in words."""
+    return render("story.html", sentences=what_happened(run, jobs))
+
+
+def verdicts(run: Recording, accounts: Sequence[Account]) -> Markup | None:
+    """A line a job: its state, its verdict, what it lost and to whom; the sentence and the next step open on demand."""
+    lines, advice = headlines(accounts)
+    colours = {job.name: job_colour(index)[0] for index, job in enumerate(run.jobs)}
+    states = {job.name: job.state for job in run.jobs}
+    shown = lines[:_MOST_LINES]
+    given = {"lines": shown, "left": len(lines) - len(shown), "advice": advice, "colours": colours, "states": states}
+    return render("verdicts.html", **given) if lines else None
 
 
 def _machines(run: Recording) -> list[str]:
@@ -115,9 +133,12 @@ def _machines(run: Recording) -> list[str]:
     return result
 
 
-def summary(jobs: Sequence[JobFigures]) -> Markup:
+def summary(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Account]) -> Markup:
     """The figures of every job, a row each."""
-    return render("summary.html", jobs=jobs, columns=_SUMMARY)
+    causes = {account.job: verdict(account) for account in accounts}
+    arguments = {job.name: job.arguments for job in run.jobs if job.arguments}
+    columns = [column for column in _SUMMARY if arguments or column is not _ARGUMENTS]
+    return render("summary.html", jobs=jobs, columns=columns, verdicts=causes, arguments=arguments)
 
 
 def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | None:
@@ -137,6 +158,7 @@ def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | 
         "accounts.html",
         accounts=found,
         parts=shown,
+        part_colour=_part_colour,
         columns=columns,
         colours=colours,
         losses=losses,
@@ -146,6 +168,11 @@ def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | 
         more_columns=_MORE,
         say_speedup=say_speedup,
     )
+
+
+def _part_colour(part: Part) -> str:
+    """A custom property of the style sheet, without its dashes."""
+    return f"part-{part}"
 
 
 def tasks(job: RecordedJob, throughput: Plot | None) -> Markup:

@@ -59,7 +59,7 @@ def _environment() -> Environment:
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, bytecode_cache=_Compiled())
     made.filters |= {"repr": repr, "grouped": "{:,}".format, "bits": say_bits, "bytes": say_bytes}
     made.filters |= {"seconds": say_seconds, "step_time": words.say_step_time, "moment": words.say_moment}
-    made.filters["coded"] = _coded
+    made.filters |= {"coded": _coded, "listed": words.listed}
     made.globals |= {"say": words.say, "say_loss": words.say_loss, "counted": words.counted, "MISSING": words.MISSING}
     made.globals["job_colour"] = lambda index: job_colour(index)[0]
     return made

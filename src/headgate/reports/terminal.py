@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headgate.analysis.jobs import FAULTS, JobFigures, RecordedTask, figures
 from headgate.analysis.steps import StepBreakdown
-from headgate.reports.explained import explained, headlines
+from headgate.reports.explained import as_lines, explained
 from headgate.reports.figures import nic_uses
 from headgate.reports.measured import Learned, Level, MeasuredTarget
 from headgate.reports.recording import NODE, Recording, read
@@ -68,8 +68,8 @@ def summary(store: Path, console: Console) -> None:
 
 
 def _print(run: Recording, store: Path, console: Console) -> None:
-    for line in headlines(explained(run)):
-        console.print(Text(line), soft_wrap=not console.is_terminal)
+    for text, failed in as_lines(explained(run)):
+        console.print(Text(text, style="red" if failed else ""), soft_wrap=not console.is_terminal)
     jobs = [figures(job) for job in run.jobs]
     # What a job was called and why it ended is a user's text: never rich's markup.
     table = Table(box=None, pad_edge=False, header_style="dim")

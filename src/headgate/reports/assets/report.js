@@ -178,6 +178,40 @@
     }).observe(place);
   }
 
+  // --- tables: sorted by a click on a heading, and told to be wider than the screen where they are ---
+  const valueOf = (row, column) => {
+    const cell = row.cells[column];
+    const figure = cell.querySelector("[data-value]");
+    const text = figure ? figure.dataset.value : cell.textContent.trim();
+    const number = text === "" || isNaN(text) ? null : Number(text);
+    return { number, text };
+  };
+  const compare = (a, b) => {
+    if (a.number !== null && b.number !== null) return a.number - b.number;
+    if ((a.number === null) !== (b.number === null)) return a.number === null ? 1 : -1;
+    return a.text.localeCompare(b.text);
+  };
+  for (const table of document.querySelectorAll(".scroll > table")) {
+    const headings = [...table.tHead.rows[0].cells];
+    headings.forEach((heading, column) => {
+      if (!heading.textContent) return;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...heading.childNodes);
+      heading.append(button);
+      button.addEventListener("click", () => {
+        const down = heading.getAttribute("aria-sort") === "ascending";
+        headings.forEach((other) => other.removeAttribute("aria-sort"));
+        heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+        const rows = [...table.tBodies[0].rows].map((row) => ({ row, value: valueOf(row, column) }));
+        rows.sort((a, b) => (down ? compare(b.value, a.value) : compare(a.value, b.value)));
+        table.tBodies[0].append(...rows.map(({ row }) => row));
+      });
+    });
+    const place = table.parentElement;
+    new ResizeObserver(() => place.classList.toggle("wide", place.scrollWidth > place.clientWidth + 1)).observe(place);
+  }
+
   const redraws = new Map();
   dark.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
   for (const plot of data.plots) {
