@@ -37,8 +37,8 @@ _STYLES = {
 _RANKS = {"running": 0, "stopping": 0, "failed": 1, "killed": 1}
 
 
-def follow(hub: Hub, run: str, as_json: bool, interrupts: Interrupts) -> int:
-    """Show a run that this connection is attached to, until its report is written.
+def follow(hub: Hub, run: str, as_json: bool, interrupts: Interrupts, watch: Callable[[], None] = lambda: None) -> int:
+    """Show a run that this connection is attached to, until its report is written; call `watch` again and again.
 
     Returns:
         The exit code: 0 when every job is done, 130 after a Ctrl-C, 1 otherwise.
@@ -53,6 +53,7 @@ def follow(hub: Hub, run: str, as_json: bool, interrupts: Interrupts) -> int:
     with view:
         for message in hub.follow(0.2):
             interrupts.pass_on()
+            watch()
             match message:
                 case None:
                     pass

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from headgate import runs
+from headgate.cli import standard_input
 from headgate.cluster import Cluster
 from headgate.errors import HeadgateError
 from headgate.hub import api
@@ -43,6 +44,7 @@ def probe(
     Raises:
         HeadgateError: No hub can be started, or it refuses the job.
     """
+    standard_input.refuse("--probe")
     for number in range(1, count + 1):
         plan = corrected.planner.ask()
         if plan is None:

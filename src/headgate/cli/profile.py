@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from headgate.cli import standard_input
 from headgate.cli.options import OfJobs, launched
 from headgate.cli.running import launches, read
 from headgate.errors import UsageError
@@ -60,6 +61,7 @@ def command(
     if unknown:
         raise UsageError(f"found --job {unknown[0]}; expected one of {', '.join(job.name for job in jobs)}")
     jobs = [job for job in jobs if not names or job.name in names]
+    standard_input.refuse("headgate profile")
     measured = {job.name: api.profile(job, again=again, watcher=_show) for job in jobs}
     if as_json:
         data = {name: asdict(profile) for name, profile in measured.items()}

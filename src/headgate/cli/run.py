@@ -118,7 +118,8 @@ def command(
     submission = running.submission(jobs, said)
     if dry_run:
         from headgate.cli.dry_run import show
+        from headgate.cli.standard_input import Handover
 
-        show(submission, policy, as_json)
+        show(Handover.of(submission, detach).submission, policy, as_json)
         return 0
     return running.submit(submission, policy, detach, as_json)

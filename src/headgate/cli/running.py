@@ -19,6 +19,7 @@ from headgate import units
 from headgate.cli.following import Interrupts, follow
 from headgate.cli.options import CommandLine
 from headgate.cli.placement import PlacementOptions
+from headgate.cli.standard_input import Handover
 from headgate.engines import launchers
 from headgate.engines.program import program, source, words_of
 from headgate.errors import UsageError
@@ -71,9 +72,12 @@ def submission(jobs: Sequence[Job], said: PlacementOptions) -> Submission:
 def submit(submission: Submission, policy: str | None, detach: bool, as_json: bool) -> int:
     """Hand jobs in and watch them; the exit code."""
     clean()
+    handed = Handover.of(submission, detach)
     with connect_or_start() as hub, Interrupts(hub) as interrupts:
         # From here on a Ctrl-C is one to the run, which may have begun before its id is known.
-        answer = hub.submit(submission.plain(), policy, attach=True)
+        answer = hub.submit(handed.submission.plain(), policy, attach=True, given=handed.given)
+        if handed.given is not None:
+            handed.given.let_go()
         run = answer["run"]
         if detach and not interrupts.count:
             click.echo(
@@ -84,7 +88,7 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
             return 0
         if not as_json:
             click.echo(f"run {run} in {answer['path']}")
-        return follow(hub, run, as_json, interrupts)
+        return follow(hub, run, as_json, interrupts, handed.watch)
 
 
 def read(

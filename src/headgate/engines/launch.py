@@ -164,6 +164,7 @@ def launch(
     group: LaunchedGroup | None = None,
     addresses: Addresses | None = None,
     observe: bool = False,
+    stdin: int | None = None,
 ) -> Launch:
     """What is started for a task. Its engine adds where the task finds the channel. A worker runs the job's command; a
     parameter server runs under the interpreter of the job's script.
@@ -184,6 +185,7 @@ def launch(
         group: The workers of the attempt, where its job says by which contract they find each other.
         addresses: Where the tasks of the attempt are reached, where its job is made of roles.
         observe: Have its steps seen from outside, as it calls none of Headgate's libraries.
+        stdin: Descriptor of its standard input; None: it has none.
 
     Raises:
         UsageError: There is no such interpreter.
@@ -236,6 +238,7 @@ def launch(
         gpus=gpus,
         stop_signal=signal_number(job.stop_signal),
         attributes=attributes,
+        stdin=stdin,
     )
 
 

@@ -20,6 +20,7 @@ import headgate
 from headgate import runs
 from headgate.errors import HeadgateError, HubError
 from headgate.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
+from headgate.hub.standard_input import StandardInput, offered
 from headgate.telemetry import allocation
 
 START_SECONDS = 30.0
@@ -75,14 +76,22 @@ class Hub:
         except OSError as error:
             raise HubGoneError(f"the hub is gone: {error.strerror}") from error
 
-    def submit(self, submission: object, policy: str | None, attach: bool) -> dict[str, Any]:
+    def submit(
+        self, submission: object, policy: str | None, attach: bool, given: StandardInput | None = None
+    ) -> dict[str, Any]:
         """Hand in a run, as plain JSON values; what it is called and where its folder is.
+
+        Args:
+            given: Standard input of its one task; None: nothing.
 
         Raises:
             HeadgateError: As `ask`.
         """
         request = {"submission": submission, "policy": policy, "attach": attach}
-        return self.ask("submit", patience=TAKE_IN_SECONDS, **request)
+        if given is None:
+            return self.ask("submit", patience=TAKE_IN_SECONDS, **request)
+        with offered(given) as path:
+            return self.ask("submit", patience=TAKE_IN_SECONDS, **request, stdin=path)
 
     def ask(self, op: str, *, patience: float = ANSWER_SECONDS, **request: object) -> dict[str, Any]:
         """Send a request and wait for its answer, for `patience` seconds; messages of a run that is attached must not

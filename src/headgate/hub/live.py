@@ -36,6 +36,7 @@ from headgate.hub.parts.monitoring import Hangs, Readiness, Sampling
 from headgate.hub.parts.nodes import HealthChecks, Nodes
 from headgate.hub.parts.planning import Choosing, Replanning
 from headgate.hub.parts.proving import Proving
+from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
@@ -56,8 +57,7 @@ ORIGIN_SECONDS = 5.0
 """Longest that the end of a short run waits for what its scripts run with to be listed."""
 REPORT_SECONDS = 600.0
 """Longest that a report may take; a run of a month takes minutes."""
-_WRITTEN_SECONDS = 10.0
-"""Longest that whoever watches a run waits for its last rows to be written."""
+_WRITTEN_SECONDS = 10.0  # longest that whoever watches a run waits for its last rows to be written
 _AGAIN_SECONDS = 1.0  # after an event that the controller could not take in
 
 
@@ -164,8 +164,8 @@ class LiveHub:
         self._controller = self._controlled(policy)
         self._nodes.tell()
 
-    async def submit(self, submission: Submission) -> LiveRun:
-        """Take in a run.
+    async def submit(self, submission: Submission, given: GivenInput | None = None) -> LiveRun:
+        """Take in a run; its one task reads `given`.
 
         Raises:
             HeadgateError: It cannot be run here; nothing of it was kept.
@@ -173,11 +173,11 @@ class LiveHub:
         self._coming += 1
         try:
             async with self._engines.opened(submission.engine) as engine, self._taking_in:
-                return await self._take_in(submission, engine)
+                return await self._take_in(submission, engine, given)
         finally:
             self._coming -= 1
 
-    async def _take_in(self, submission: Submission, engine: Engine) -> LiveRun:
+    async def _take_in(self, submission: Submission, engine: Engine, given: GivenInput | None) -> LiveRun:
         kept: list[str] = []
         if submission.engine != LOCAL:
             environment = sent(submission.environment, submission.engine.name)
@@ -188,7 +188,7 @@ class LiveHub:
         recorded = (here, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
         found = await asyncio.to_thread(_checked, submission, cluster, here)
         inject(self._home / "inject")
-        run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._live_runs.trouble)
+        run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._live_runs.trouble, given)
         await asyncio.to_thread(run.confirm)
         self._live_runs.runs[run.id] = run
         self._nodes.join(submission)
@@ -220,13 +220,13 @@ class LiveHub:
             # Not at once: whoever submitted it watches it from here on.
             self._loop.call_soon(self._live_runs.event, run, "warning", text)
         if kept:
-            text = f"these variables of your environment are not sent to nodes: {', '.join(kept)}"
-            text += f"; name those that jobs need in {more(submission.engine.name)}"
+            text = f"these variables of your environment are not sent to nodes: {', '.join(kept)}; name those that "
+            text += f"jobs need in {more(submission.engine.name)}"
             self._loop.call_soon(self._live_runs.event, run, "note", text)
         if submission.engine == LOCAL and not submission.nodes and (share := slurm_share()) is not None:
             self._loop.call_soon(self._live_runs.event, run, "note" if share.here else "warning", str(share))
-        doubts = (*self._missing_gpus(submission), _out_of_reach(submission), _emulated_guests(submission))
-        for text in filter(None, doubts):
+        doubts = _out_of_reach(submission), _emulated_guests(submission)
+        for text in filter(None, (*self._missing_gpus(submission), *doubts)):
             self._loop.call_soon(self._live_runs.event, run, "warning", text)
         for kind, told in (("warning", submission.warnings), ("note", submission.notes)):
             for name, text in told.items():

@@ -25,7 +25,8 @@ from headgate.hub import messages
 from headgate.hub.client import publish_allocation
 from headgate.hub.guard import Guarded, leftovers
 from headgate.hub.live import LiveHub
-from headgate.hub.state.run import Watcher
+from headgate.hub.standard_input import GivenInput, taken
+from headgate.hub.state.run import LiveRun, Watcher
 from headgate.hub.submission import parse
 from headgate.telemetry import machine
 
@@ -139,10 +140,11 @@ class HubServer:
                 policy = request.get("policy") or (None if self._hub.has_runs else policies.DEFAULT)
                 if policy is not None:
                     self._hub.set_policy(policies.make(str(policy)))
-                submitted = await self._hub.submit(parse(request.get("submission")))
+                submitted = await self._submit(request)
                 if self._ending:  # meanwhile
                     self._hub.stop(submitted.id, None, kill=False)
                 if request.get("attach"):
+                    closers.append(submitted.left)
                     closers.append(self._hub.watchers.add(submitted.id, lambda message: _show(writer, message)))
                 return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
             case "attach" | "prove" if run in self._hub.runs:
@@ -163,6 +165,17 @@ class HubServer:
                 return {"type": "runs", "policy": self._hub.policy, "runs": list(self._hub.runs)}
             case op:
                 raise HubError(f"this hub does not know {op!r}; it is version {headgate.__version__}")
+
+    async def _submit(self, request: Mapping[str, Any]) -> LiveRun:
+        """Take in a run, with the standard input that comes with it, if any does."""
+        submission, path = parse(request.get("submission")), request.get("stdin")
+        given = GivenInput(await asyncio.to_thread(taken, str(path))) if path is not None else None
+        try:
+            return await self._hub.submit(submission, given)
+        except BaseException:
+            if given is not None:
+                given.close()
+            raise
 
     def _attach(
         self, run: str, request: Mapping[str, Any], show: Watcher, closers: list[Callable[[], None]]

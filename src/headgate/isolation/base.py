@@ -41,6 +41,8 @@ class Launch:
         gpus: Numbers of the GPUs that it may see; None: all.
         stop_signal: What asks it to end, where its library does not.
         attributes: What its process has of umask, nice value and limits; None: what whoever starts it was started with.
+        stdin: Descriptor, of the process that starts it, that it reads as its standard input; None: it has none.
+            Isolations that start processes of this machine can give it one.
     """
 
     task: TaskId
@@ -58,6 +60,7 @@ class Launch:
     gpus: tuple[int, ...] | None = None
     stop_signal: int = signal.SIGTERM
     attributes: Attributes | None = None
+    stdin: int | None = None
 
 
 class Box(ABC):

@@ -66,7 +66,7 @@ class Spawned:
                 fd = theirs.fileno()
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", launcher.__file__, str(fd)],
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.DEVNULL if launch.stdin is None else launch.stdin,
                     stdout=output_fd,
                     stderr=output_fd,
                     cwd=launch.cwd,

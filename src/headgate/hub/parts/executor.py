@@ -17,7 +17,7 @@ from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch, stated_threads
 from headgate.engines.program import source
 from headgate.errors import HeadgateError
-from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited
+from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited, TaskStarted
 from headgate.hub.messages import gate, turns_in
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
@@ -76,6 +76,10 @@ class Executor(Component):
         self._shares = {task: share for task, share in self._shares.items() if task.run != run}
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        if isinstance(event, TaskStarted):
+            run, _ = self._live_runs.find(event.task)
+            if run.given is not None:
+                run.given.started()
         for action in actions:
             self.take(action)
 
@@ -202,6 +206,7 @@ class Executor(Component):
                 group=group,
                 addresses=addresses,
                 observe=_is_observed(run, live, action),
+                stdin=run.given.of_an_attempt() if run.given is not None else None,
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
             failure = Exit(code=None, reason=f"could not be started: {error}", lost=node is None)

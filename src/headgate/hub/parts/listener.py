@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
@@ -32,6 +33,9 @@ EVERY_SECONDS = 0.1
 
 AT_ONCE = 50
 """Reports that are told one by one, after a while of few, before any are merged: a short script's every loss counts."""
+_NO_INPUT = re.compile(r"EOFError: EOF when reading a line")
+"""What a script ends with that asks for input, and has none."""
+_INPUT_CURE = "it has no standard input, as a terminal's is no job's; give it a file with `< FILE`, or its arguments"
 _MOST_ENDPOINTS = 16
 _TEXT_SHOWN = 80
 _LINE_SHOWN = 400  # characters: an error of ours says what to do at its end
@@ -231,6 +235,8 @@ class HubListener(Listener):
 
             if cure := hint(live.spec, exit.in_words()):
                 exit = replace(exit, reason=exit.in_words() + cure)
+        if not exit.ok and run.given is None and _NO_INPUT.search(exit.reason or ""):
+            exit = replace(exit, reason=f"{exit.reason}; {_INPUT_CURE}")
         exit = attempt.end(name, exit)
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))

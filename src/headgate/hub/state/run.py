@@ -27,6 +27,7 @@ from headgate.engines.program import program
 from headgate.errors import StorageError
 from headgate.events import ENDED, Checkpoint, Progress
 from headgate.hub import messages
+from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
 from headgate.hub.submission import Submission, git_commit, packages
 from headgate.identifiers import FIRST_WORKER, JobId, TaskId, TaskOfRun
@@ -58,6 +59,7 @@ class LiveRun:
         policy: Name of the one that moves shares.
         now: Seconds on the hub's clock.
         trouble: Told when the store cannot be written, and when it can be again.
+        given: Standard input of its one task; None: it has none.
 
     Raises:
         StorageError: Its folder or store cannot be made.
@@ -70,7 +72,9 @@ class LiveRun:
         policy: str,
         now: float,
         trouble: Callable[[str | None], None],
+        given: GivenInput | None = None,
     ) -> None:
+        self.given = given
         self.folder = runs.create()
         self.id = self.folder.name
         self.submission = submission
@@ -118,6 +122,8 @@ class LiveRun:
             meta["cluster"] = submission.cluster
         if submission.resumed_from is not None:
             meta["resumed_from"] = submission.resumed_from
+        if self.given is not None and self.given.held_data:
+            meta["stdin"] = "1"
         if submission.from_scratch:
             meta["from_scratch"] = ",".join(submission.from_scratch)
         for key, value in meta.items():
@@ -143,6 +149,12 @@ class LiveRun:
             os.close(self._lock)
             shutil.rmtree(self.folder, ignore_errors=True)
             raise StorageError(f"cannot write {self.folder}; free some space there, or set HEADGATE_HOME")
+
+    def left(self) -> None:
+        """Whoever handed it in is gone, and may have taken along what its task is still to read."""
+        if self.given is not None and not self.given.is_whole and not self.ended:
+            text = "the terminal is gone that gave it its standard input: what it reads may end too early"
+            self.event(self.clock(), "warning", text, job=next(iter(self.jobs)))
 
     @property
     def ended(self) -> bool:
@@ -324,6 +336,8 @@ class LiveRun:
         self.recorder.add("meta", key="ended", value=repr(self.clock()))
         self.recorder.close(math.inf)
         os.close(self._lock)
+        if self.given is not None:
+            self.given.close()
 
 
 def _nodes(nodes: tuple[Node, ...]) -> str:

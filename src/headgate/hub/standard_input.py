@@ -1,0 +1,162 @@
+"""Standard input of a command, which its one job is given: the descriptor itself, so that nothing is read before the
+job reads it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import select
+import socket
+import stat
+import struct
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from headgate import runs
+from headgate.errors import HeadgateError, HubError
+
+_STDIN = 0
+_TAKE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class StandardInput:
+    """What a process has as its standard input, where that is neither closed, a terminal nor /dev/null.
+
+    Args:
+        descriptor: By which it is read.
+        is_file: Whether it is a file, which can be read again.
+    """
+
+    descriptor: int
+    is_file: bool
+
+    @classmethod
+    def of_this_process(cls) -> StandardInput | None:
+        """That of this process; None: it has none to hand on."""
+        if sys.stdin is None:  # it was closed when this process began: another file may have its number by now
+            return None
+        about = os.fstat(_STDIN)
+        if fcntl.fcntl(_STDIN, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:  # nothing can be read of it
+            return None
+        if os.isatty(_STDIN) or _is_null(about) or stat.S_ISDIR(about.st_mode):
+            return None
+        return cls(_STDIN, stat.S_ISREG(about.st_mode))
+
+    def holds_data(self) -> bool:
+        """Whether there is something to be read now; nothing is read for that."""
+        about = os.fstat(self.descriptor)
+        if self.is_file:
+            return about.st_size > os.lseek(self.descriptor, 0, os.SEEK_CUR)
+        if stat.S_ISFIFO(about.st_mode) or stat.S_ISSOCK(about.st_mode):
+            [count] = struct.unpack("i", fcntl.ioctl(self.descriptor, termios.FIONREAD, bytes(4)))
+            return bool(count)
+        return True  # a device
+
+    def is_whole(self) -> bool:
+        """Whether nothing can be added any more: it is a file, or nobody has the other end open."""
+        if self.is_file:
+            return True
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
+
+    def let_go(self) -> None:
+        """Have /dev/null in its place: whoever writes to a pipe is to hear when the last reader has gone."""
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, self.descriptor)
+        os.close(null)
+
+
+def _is_null(about: os.stat_result) -> bool:
+    return stat.S_ISCHR(about.st_mode) and about.st_rdev == os.stat(os.devnull).st_rdev
+
+
+@contextmanager
+def offered(given: StandardInput) -> Iterator[str]:
+    """A socket, by its path, that gives its first caller the descriptor. For who is connected to the hub: whatever
+    sockets there are without one are removed."""
+    path = runs.sockets() / f"stdin-{os.getpid()}-{secrets.token_hex(4)}.sock"
+
+    def give() -> None:
+        with suppress(OSError), listener.accept()[0] as taker:  # nobody came
+            socket.send_fds(taker, [b"+"], [given.descriptor])
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        giving = threading.Thread(target=give, name="stdin", daemon=True)
+        giving.start()
+        try:
+            yield str(path)
+        finally:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # ends the wait for a caller
+            giving.join()
+            path.unlink(missing_ok=True)
+
+
+def taken(path: str) -> int:
+    """The descriptor that is offered at a path.
+
+    Raises:
+        HubError: It is not there any more.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as giver:
+        giver.settimeout(_TAKE_SECONDS)
+        try:
+            giver.connect(path)
+            _, descriptors, _, _ = socket.recv_fds(giver, 1, 1)
+        except OSError as error:
+            raise HubError(f"the standard input of the command cannot be had: {error.strerror}") from error
+    if not descriptors:
+        raise HubError("the standard input of the command cannot be had; try again")
+    os.set_inheritable(descriptors[0], False)
+    return descriptors[0]
+
+
+class GivenInput:
+    """Standard input that the one task of a job has in each of its attempts.
+
+    Args:
+        descriptor: It owns that from now on.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        given = StandardInput(descriptor, stat.S_ISREG(os.fstat(descriptor).st_mode))
+        self._begins = os.lseek(descriptor, 0, os.SEEK_CUR) if given.is_file else None
+        self.held_data = given.holds_data()
+        self.is_whole = given.is_whole()
+        """Whether all of it was there when it was handed in."""
+
+    def of_an_attempt(self) -> int:
+        """The descriptor, at the place at which the first attempt began to read.
+
+        Raises:
+            HeadgateError: An attempt before has read it, and it cannot be read again.
+        """
+        if self._descriptor is None:
+            raise HeadgateError(
+                "an earlier attempt has read its standard input, which was a pipe; give it a file (`< FILE`), which "
+                "can be read again"
+            )
+        if self._begins is not None:
+            os.lseek(self._descriptor, self._begins, os.SEEK_SET)
+        return self._descriptor
+
+    def started(self) -> None:
+        """An attempt has started: of a pipe, it alone is to have the end that is read."""
+        if self._begins is None:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of it; may be called twice."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
