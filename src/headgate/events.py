@@ -55,6 +55,25 @@ NEXT = ". Next: "
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideFiles:
+    """Files that a task wrote to its container alone.
+
+    Args:
+        paths: Some of them, as the task named them.
+        count: How many there are.
+        size: Bytes of all of them.
+        kept: Folder that copies were put in; empty: none were.
+        copied: How many were copied.
+    """
+
+    paths: tuple[str, ...]
+    count: int
+    size: int
+    kept: str = ""
+    copied: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """How a task ended.
 
@@ -69,6 +88,7 @@ class Exit:
         lost: It did not end by itself, but with its node, its agent, its daemon or its container.
         kills: How many of its processes the kernel killed for want of memory, whether or not that ended it.
         port_taken: Another program listened at the port that it was told to listen at.
+        outside: What it wrote to its container alone; None: nothing.
     """
 
     code: int | None
@@ -81,6 +101,7 @@ class Exit:
     kills: int = 0
     port_taken: bool = False
     on_gpu: bool = False
+    outside: OutsideFiles | None = None
 
     @property
     def ok(self) -> bool:

@@ -235,6 +235,7 @@ def launch(
         reads=reads,
         writes=writes,
         mounts=tuple(map(Mount.of, job.mounts)),
+        keeps=str(checkpoints.parent / "outside" / str(task.name)),
         gpus=gpus,
         stop_signal=signal_number(job.stop_signal),
         attributes=attributes,

@@ -38,6 +38,7 @@ class Launch:
         reads: Files and folders that it has to see, where not all of this machine's are seen.
         writes: Those that it has to write as well; so is its folder.
         mounts: What its user named besides: it is not started where one is not there.
+        keeps: Folder for copies of what a container would take along with it; empty: nothing is copied.
         gpus: Numbers of the GPUs that it may see; None: all.
         stop_signal: What asks it to end, where its library does not.
         attributes: What its process has of umask, nice value and limits; None: what whoever starts it was started with.
@@ -57,6 +58,7 @@ class Launch:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    keeps: str = ""
     gpus: tuple[int, ...] | None = None
     stop_signal: int = signal.SIGTERM
     attributes: Attributes | None = None

@@ -29,13 +29,13 @@ from headgate.errors import IsolationError
 from headgate.identifiers import TaskId
 from headgate.isolation import layout, make, processes
 from headgate.isolation.base import Launch
-from headgate.isolation.container import box, limits, parents
+from headgate.isolation.container import box, limits, outside, parents
 from headgate.isolation.container import box as box_module
 from headgate.isolation.container import daemon as daemon_module
 from headgate.isolation.container import isolation as isolation_module
 from headgate.isolation.container.box import ContainerBox
 from headgate.isolation.container.daemon import TOKEN, Daemon, NoAnswerError, Unframer
-from headgate.isolation.container.files import hint
+from headgate.isolation.container.files import hint, mounts, outputs
 from headgate.isolation.container.isolation import GROUP as LABEL
 from headgate.isolation.container.isolation import OWNER, TASK, ContainerIsolation
 from headgate.jobs import Job
@@ -95,6 +95,76 @@ def test_of_the_machine_it_sees_what_is_installed_and_its_own_folders(
     assert {"wrote", "refused", "unseen", "python"} <= set(task.text.splitlines())
     assert (tmp_path / "work" / "made").stat().st_uid == os.geteuid()
     assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_what_a_task_writes_to_its_container_alone_is_told_and_copied(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path
+) -> None:
+    """Whether it ends well or not; caches, links, what was deleted and what is mounted are left out."""
+    for name in ("work", "data"):
+        (tmp_path / name).mkdir()
+    writes = (
+        f"mkdir -p {tmp_path}/models/deep ~/.cache/hub; echo weights > {tmp_path}/models/deep/last;"
+        " printf 12345 > ~/result;"
+        f" echo x > ~/.cache/hub/x; ln -s last {tmp_path}/models/deep/best; echo y > /tmp/gone; rm /tmp/gone;"
+        f" echo mine > here; echo theirs > {tmp_path}/data/there; exit 3"
+    )
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home")}
+    where = launch(writes, tmp_path / "work", writes=(str(tmp_path / "data"),), keeps=str(tmp_path / "kept"), env=env)
+    exit = run(isolation, where).ended()
+    assert exit.code == 3 and exit.outside is not None
+    last, result = f"{tmp_path}/models/deep/last", f"{tmp_path}/home/result"
+    assert (set(exit.outside.paths), exit.outside.count, exit.outside.size) == ({last, result}, 2, 8 + 5)
+    assert (exit.outside.kept, exit.outside.copied) == (str(tmp_path / "kept"), 2)
+    assert (tmp_path / f"kept{last}").read_text() == "weights\n"
+    assert (tmp_path / f"kept{result}").read_text() == "12345"
+    again = run(isolation, launch("echo mine > here", tmp_path / "work", keeps=str(tmp_path / "kept")))
+    assert again.ended().outside is None
+
+
+def test_what_a_task_writes_without_room_for_copies_is_told_all_the_same(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "MOST_BYTES", 1000)
+    large = launch(
+        "head -c 900 /dev/zero > /tmp/a; head -c 900 /dev/zero > /tmp/b", tmp_path, keeps=str(tmp_path / "k")
+    )
+    found = run(isolation, large).ended().outside
+    assert found is not None and (found.count, found.copied, found.size) == (2, 1, 1800)
+    found = run(isolation, replace(large, keeps="")).ended().outside
+    assert found is not None and (found.count, found.copied, found.kept) == (2, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--output_dir", "{}/results/deep"), "{}/results/deep"),
+        (("--save-path={}/results/model.pt",), "{}/results"),
+        (("-o", "../results"), "{}/results"),
+        (("hydra.run.dir={}/there",), "{}/there"),
+        (("sh", "-c", "python t.py --logdir '{}/a b' | tee log"), "{}/a b"),
+        (("--data_dir", "{}/there"), None),
+        (("--resume_from_checkpoint", "{}/there"), None),
+        (("--output_dir", "inside"), None),
+        (("--output_dir", "./inside/deep"), None),
+        (("--output_dir", "/usr/share/results"), None),
+        (("--output_dir", "/tmp"), None),
+        (("--output_dir", "/"), None),
+        (("--output_dir", ".."), None),
+        (("--log_level", "/debug"), None),
+        (("--output_dir", "/no-such-folder-at-the-top"), None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_folders_that_arguments_name_for_output_may_be_written(
+    tmp_path: Path, words: tuple[str, ...], expected: str | None
+) -> None:
+    for name in ("work", "there"):
+        (tmp_path / name).mkdir()
+    argv = tuple(word.replace("{}", str(tmp_path)) for word in words)
+    command = replace(launch("", tmp_path / "work"), argv=argv)
+    assert outputs(command) == ([expected.replace("{}", str(tmp_path))] if expected else [])
+    assert all(mounts(command, None)[folder] for folder in outputs(command))
 
 
 def test_any_image_will_do(isolation: ContainerIsolation, daemon: str, run: Run, tmp_path: Path) -> None:
@@ -742,8 +812,9 @@ def test_what_a_container_does_not_see_is_named_with_its_cure_and_seen_with_it(
     told = fails("reads.py", "--", file)
     assert "FileNotFoundError" in told
     assert told.endswith(
-        f"; {data} is there on this machine, and its container does not see it: --mount {data}, or `mounts: [{data}]`"
+        f". Next: its container does not see {data} of this machine: --mount {data}, or `mounts: [{data}]`"
     )
+    assert fails("reads.py", "--", "../data sets/numbers.txt").endswith(f"--mount {data}, or `mounts: [{data}]`")
     assert "--mount" not in fails("reads.py", "--", "absent.txt")  # in its own folder, where it is not
     assert "--mount" not in fails("reads.py", "--", "/usr/absent.txt")  # of the system, which it sees
     user.types(*boxed, "--mount", str(data), "reads.py", "--", file)
@@ -751,7 +822,7 @@ def test_what_a_container_does_not_see_is_named_with_its_cure_and_seen_with_it(
     user.types(*boxed, "--mount=~/data sets:/elsewhere", "reads.py", "--", "/elsewhere/numbers.txt")
     assert user.log("reads") == "17\n"
     told = fails("--mount", f"{data}:ro", "writes.py", "--", f"{data}/new")
-    assert told.endswith(f'; its container may not write {data}: --mount {data}:rw, or `mounts: ["{data}:rw"]`')
+    assert told.endswith(f'. Next: its container may not write {data}: --mount {data}:rw, or `mounts: ["{data}:rw"]`')
     user.types(*boxed, "--mount", f"{data}:/out:rw", "writes.py", "--", "/out/new")
     assert (data / "new").read_text() == "1"
     refused = user.types("run", "--mount", str(data), "reads.py", code=2).message

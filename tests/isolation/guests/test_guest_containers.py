@@ -194,7 +194,7 @@ def test_a_job_is_told_its_memory_limit_its_exit_code_and_what_its_container_did
     )
     assert holds.startswith("killed: over its memory limit of 64 MiB (peak ")
     assert leaves == "exit code 9"
-    assert f"its container does not see it: --mount {tmp_path}/unseen" in opens
+    assert f"--mount {tmp_path}/unseen" in opens
 
 
 def test_a_dry_run_and_doctor_tell_of_it(user: User) -> None:

@@ -187,6 +187,7 @@ class Agent:
             )
             env["HEADGATE_ZMQ"] = str(transport(here))
             reads = (*reads, *files_of(here))
+        keeps = launch.keeps if self._settings.shared else ""
         if not self._settings.shared:
             if env.get("HEADGATE_CHECKPOINTS"):
                 folder = self._checkpoints(launch.task.job)
@@ -201,7 +202,7 @@ class Agent:
             turns.mkdir(mode=0o700, exist_ok=True)
             env[TURNS] = str(turns)
             writes = (*writes, str(turns))
-        return replace(launch, env=env, argv=argv, reads=reads, writes=writes)
+        return replace(launch, env=env, argv=argv, reads=reads, writes=writes, keeps=keeps)
 
     def _interpreter(self, launch: Launch) -> tuple[str, ...]:
         """The program and its arguments. If this node lacks the hub's Python, one that it has takes its place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -15,7 +16,7 @@ from headgate import events, isolation
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, Listener
 from headgate.engines.program import program, source
-from headgate.events import Event, Exit
+from headgate.events import NEXT, Event, Exit, OutsideFiles
 from headgate.hub import messages
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
@@ -23,7 +24,7 @@ from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.identifiers import TaskId, TaskName
 from headgate.profiling import store as profiles
 from headgate.telemetry.failures import FailureReader
-from headgate.units import say_seconds
+from headgate.units import say_bytes, say_seconds
 
 _OPEN = "listen without a key ({}): whoever reaches these addresses can read and change the training"
 MOST_COMPLAINTS = 20
@@ -234,9 +235,11 @@ class HubListener(Listener):
             from headgate.isolation.container.files import hint
 
             if cure := hint(live.spec, exit.in_words()):
-                exit = replace(exit, reason=exit.in_words() + cure)
+                exit = replace(exit, reason=f"{exit.in_words()}{NEXT}{cure}")
         if not exit.ok and run.given is None and _NO_INPUT.search(exit.reason or ""):
             exit = replace(exit, reason=f"{exit.reason}; {_INPUT_CURE}")
+        if exit.outside is not None:
+            self._live_runs.event(run, "warning", _written_outside(exit.outside), live.spec.name, task)
         exit = attempt.end(name, exit)
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
@@ -382,6 +385,18 @@ class HubListener(Listener):
             profiles.save(self._profiles, live.profile_key, profile)
         except OSError as error:
             self._live_runs.event(run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name)
+
+
+def _written_outside(files: OutsideFiles) -> str:
+    """That a task wrote what nobody would find any more."""
+    more = f" and {files.count - 1} more" if files.count > 1 else ""
+    where = f"{files.paths[0]}{more} ({say_bytes(files.size)})"
+    folder = os.path.dirname(files.paths[0])
+    cure = f'to keep such files where they belong: `mounts: ["{folder}:rw"]`, or --mount {folder}:rw'
+    if not files.kept:
+        return f"it wrote {where} to its container alone: that is gone with it; {cure}"
+    part = "" if files.copied == files.count else f" of {files.copied}, for want of room"
+    return f"it wrote {where} to its container alone: copies{part} are in {files.kept}; {cure}"
 
 
 def _reason(exit: Exit, failure: FailureReader) -> str | None:

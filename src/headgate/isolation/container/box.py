@@ -24,6 +24,7 @@ from headgate.isolation.cgroup_v1 import LIMIT_SLACK_BYTES
 from headgate.isolation.cgroups import KILL_SECONDS, Cgroups, memory_refusal
 from headgate.isolation.container import limits
 from headgate.isolation.container.daemon import RESTART_SECONDS, RETRY_SECONDS, Daemon, GoneError, NoAnswerError
+from headgate.isolation.container.outside import copy_out
 from headgate.isolation.container.parents import Parent
 from headgate.isolation.container.watch import ContainerWatch
 from headgate.isolation.enclosure import MemoryRecord
@@ -56,6 +57,8 @@ class Container:
         machine: What its limits are reckoned for.
         parent: What `outer` was found by.
         where: What has run out of memory when it is killed for want of some, below its own limit.
+        mounted: Paths in it that are mounted.
+        keeps: As of `Launch`.
     """
 
     daemon: Daemon
@@ -68,6 +71,8 @@ class Container:
     machine: limits.DockerHost
     parent: Parent
     where: str
+    mounted: frozenset[str] = frozenset()
+    keeps: str = ""
 
     @property
     def has_own_kernel(self) -> bool:
@@ -399,7 +404,11 @@ class ContainerBox(Box):
             elif unexplained and status == -signal.SIGKILL and self._is_removed():
                 self._end = replace(self._end, reason=REMOVED, lost=True)
         whole = container.outer.cpu_seconds() if container.outer is not None else None
-        self._end = replace(self._end, cpu_seconds=self._cpu_seconds if whole is None else whole)
+        outside = None
+        with contextlib.suppress(IsolationError, OSError):  # it is gone already, or the daemon is away
+            outside = copy_out(self._daemon, container.id, container.mounted, container.keeps)
+        cpu_seconds = self._cpu_seconds if whole is None else whole
+        self._end = replace(self._end, cpu_seconds=cpu_seconds, outside=outside)
 
     def _taken(self, reason: str) -> Exit:
         """How it ended where its container, or its daemon, is gone: lost, unless it was to be killed."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import socket
 import struct
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 from headgate.errors import IsolationError, MissingExtraError
 
@@ -27,6 +29,10 @@ RETRY_SECONDS = 0.5
 TOKEN = "headgate.token"
 """Label that the containers of one task share, and no others."""
 
+_DELETED = 2
+"""Kind of a change (Docker Engine API, `GET /containers/{id}/changes`)."""
+_NOT_REGULAR = 1 << 31 | 1 << 27 | 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19
+"""Bits of a mode as Go has them: folder, link, device, pipe, socket, character device, irregular (io/fs)."""
 _LINE_BYTES = 1 << 16
 """A longer line is brought on in parts."""
 
@@ -232,6 +238,29 @@ class Daemon:
             found = self._api.containers(all=True, filters={"label": list(labels)})
         return [{**each["Labels"], "id": each["Id"]} for each in found]
 
+    def changes(self, id: str) -> list[str]:
+        """Paths that a container has and its image has not, or has otherwise; nothing of what is mounted."""
+        with self._asking("say what a container wrote"):
+            return [str(each["Path"]) for each in self._api.diff(id) or () if each["Kind"] != _DELETED]
+
+    @contextmanager
+    def file(self, id: str, path: str) -> Iterator[ContainerFile | None]:
+        """A regular file of a container, to be read once; None where there is something else, or nothing."""
+        try:
+            with self._asking("read a file of a container"):
+                parts, about = self._api.get_archive(id, path)
+        except GoneError:
+            yield None
+            return
+        if int(about["mode"]) & _NOT_REGULAR:
+            parts.close()
+            yield None
+            return
+        with closing(parts), tarfile.open(fileobj=io.BufferedReader(_StreamedFile(parts)), mode="r|") as archive:
+            member = archive.next()
+            content = archive.extractfile(member) if member is not None else None
+            yield ContainerFile(int(about["size"]), content) if content is not None else None
+
     def has_image(self, name: str) -> bool:
         try:
             with self._asking("look for an image"):
@@ -287,6 +316,34 @@ class Daemon:
                 f"the Docker daemon at {self.url} does not answer ({_line(_cause(error))}); start it "
                 "(systemctl start docker), or name another with DOCKER_HOST"
             ) from error
+
+
+class ContainerFile(NamedTuple):
+    """A regular file of a container; `size` in bytes."""
+
+    size: int
+    content: IO[bytes]
+
+
+class _StreamedFile(io.RawIOBase):
+    """Parts of a file as a file."""
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            part = next(self._parts, None)
+            if part is None:
+                return 0
+            self._rest = part
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
 
 
 class Unframer:

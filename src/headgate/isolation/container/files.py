@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tarfile
@@ -17,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from headgate.errors import IsolationError
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.jobs import Job, Mount
 
@@ -49,7 +52,29 @@ _MISSING = re.compile(
     r"FileNotFoundError|No such file|Errno 2\b|not found|does(n't| not) exist|[Uu]nable to open|[Cc]an'?t open"
 )
 _READ_ONLY = re.compile(r"Read-only file system|Errno 30\b")
-_PATH = re.compile(r"""(["'`])(?P<quoted>[~/][^"'`]*)\1|(?<![\w./~])(?P<plain>~?/(?!/)[^\s"'`,;:()\[\]]+)""")
+_PATH = re.compile(
+    r"""(["'`])(?P<quoted>(?:[~/]|\.\./)[^"'`]*)\1|(?<![\w./~])(?P<plain>(?:~?/(?!/)|\.\./)[^\s"'`,;:()\[\]]+)"""
+)
+
+_OUTPUTS = frozenset(
+    (
+        *("o", "out", "output", "outputs", "outdir", "save", "saves", "savedir"),
+        *("saved", "write", "ckpt", "ckpts", "checkpoint", "checkpoints", "log", "logs"),
+        *("logdir", "result", "results", "export", "snapshot", "snapshots", "artifact", "artifacts"),
+        *("dest", "destination", "dump", "report", "reports", "run", "runs", "work"),
+        *("workdir", "tensorboard"),
+    )
+)
+"""Words of an option that names where a command writes."""
+_INPUTS = frozenset(
+    (
+        *("load", "resume", "from", "init", "pretrained", "restore", "input", "inputs"),
+        *("data", "level", "every", "interval", "steps"),
+    )
+)
+"""Words of one that does not, whatever else it says."""
+_SHARED = ("/", "/home", "/mnt", "/media", "/srv", "/tmp", "/var", "/var/tmp")
+_NO_OUTPUTS = ("/etc", "/proc", "/sys", "/dev", "/boot", "/run")
 
 Mounts = dict[str, bool]
 """Paths of this machine that are mounted at the same path, and whether they may be written."""
@@ -70,6 +95,7 @@ def mounts(launch: Launch, program: str | None) -> Mounts:
     found |= dict.fromkeys(
         _there({launch.cwd, *launch.writes, *(mount.source for mount in here if mount.writable)}), True
     )
+    found |= dict.fromkeys(outputs(launch), True)
     kept: Mounts = {}
     for path in sorted(found):
         around = [folder for folder in map(str, Path(path).parents) if folder in kept]
@@ -77,6 +103,64 @@ def mounts(launch: Launch, program: str | None) -> Mounts:
         if not around or kept[around[0]] != found[path]:
             kept[path] = found[path]
     return kept
+
+
+def outputs(launch: Launch) -> list[str]:
+    """Folders outside its own that the arguments of a command name for what it writes, such as `--output_dir /results`:
+    those that exist, or that can be made. The root, a home, folders for what is temporary and those of the system are
+    none."""
+    words = list(launch.argv)
+    if "-c" in words[:-1]:  # a line for a shell
+        at = words.index("-c") + 1
+        words[at : at + 1] = _words(words[at])
+    pairs = [(option, value) for option, equals, value in (word.partition("=") for word in words) if equals]
+    pairs += [(option, value) for option, value in itertools.pairwise(words) if option.startswith("-")]
+    folders = (_folder(value, launch.cwd) for option, value in pairs if _is_output(option))
+    return [folder for folder in dict.fromkeys(folders) if folder is not None]
+
+
+def make_outputs(launch: Launch) -> None:
+    """Make those of `outputs` that are not there yet.
+
+    Raises:
+        IsolationError: One cannot be made.
+    """
+    for folder in outputs(launch):
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise IsolationError(
+                f"the folder {folder} of its arguments cannot be made: {error.strerror}; name one that can"
+            ) from error
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:  # which its shell will say
+        return []
+
+
+def _is_output(option: str) -> bool:
+    names = set(re.split(r"[-_.]+", option.lower()))
+    return not names.isdisjoint(_OUTPUTS) and names.isdisjoint(_INPUTS)
+
+
+def _folder(value: str, cwd: str) -> str | None:
+    """The folder outside of `cwd` that a value names, or that the file lies in that it names; None: it names none."""
+    if not value.startswith(("/", "~/", "../", "./")) and "/../" not in value:
+        return None
+    path = os.path.normpath(os.path.join(cwd, os.path.expanduser(value)))
+    if os.path.isfile(path) or (not os.path.isdir(path) and os.path.splitext(path)[1]):
+        path = os.path.dirname(path)
+    home = os.path.expanduser("~")
+    around = (cwd, home)
+    if path in _SHARED or any(Path(folder).is_relative_to(path) for folder in around) or Path(path).is_relative_to(cwd):
+        return None
+    if any(Path(path).is_relative_to(folder) for folder in (*SYSTEM, *_NO_OUTPUTS)):
+        return None
+    parent = next(folder for folder in (path, *map(str, Path(path).parents)) if os.path.isdir(folder))
+    return path if os.access(parent, os.W_OK) and (parent == path or parent != "/") else None
 
 
 def system_mounts(*reads: str) -> Mounts:
@@ -158,16 +242,17 @@ def hint(job: Job, said: str) -> str:
     if not (_MISSING.search(said) or _READ_ONLY.search(said)):
         return ""
     for found in _PATH.finditer(said):
-        path = os.path.expanduser(found["quoted"] or found["plain"])
+        said_path = os.path.expanduser(found["quoted"] or found["plain"])
+        path = os.path.normpath(os.path.join(job.workdir, said_path))
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         if folder == "/" or not os.path.isdir(folder):
             continue
         sees = _sees(job, path)
         if _READ_ONLY.search(said) and (sees is None or not sees.writable):
-            return f'; its container may not write {folder}: --mount {folder}:rw, or `mounts: ["{folder}:rw"]`'
+            return f'its container may not write {folder}: --mount {folder}:rw, or `mounts: ["{folder}:rw"]`'
         if sees is None:
             cure = f"--mount {folder}, or `mounts: [{folder}]`"
-            return f"; {folder} is there on this machine, and its container does not see it: {cure}"
+            return f"its container does not see {folder} of this machine: {cure}"
     return ""
 
 

@@ -168,6 +168,7 @@ class ContainerIsolation(Isolation):
             machine = self._machine(parent, daemon)
             first = unmanaged_cgroups.first_share(share, parent)
             request = ContainerRequest(launch, image, program, first, machine, network, parent, labels)
+            files.make_outputs(launch)
             return self._begin(daemon, request, share, output_fd)
         except BaseException:
             daemon.clear(token, parent.remove)
@@ -207,8 +208,20 @@ class ContainerIsolation(Isolation):
             pid, cgroups = self._look(daemon, id, launch.cwd)
             outer = self._cgroups(parent.folders, launch.cwd) if parent.path is not None else None
             where = "this machine" if launch.place is None else f"node {launch.place.hostname}"
+            mounted = frozenset(mount.target for mount in request.binds())
             container = Container(
-                daemon, id, token, pid, cgroups, outer, launch.runtime, request.machine, parent, where
+                daemon,
+                id,
+                token,
+                pid,
+                cgroups,
+                outer,
+                launch.runtime,
+                request.machine,
+                parent,
+                where,
+                mounted,
+                launch.keeps,
             )
             output = os.dup(output_fd)
         except BaseException:

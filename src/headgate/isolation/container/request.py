@@ -103,10 +103,14 @@ class ContainerRequest:
             f"cd {launch.cwd}",
         ]
 
+    def binds(self) -> list[Mount]:
+        """What it sees of this machine."""
+        return binds(self.launch, self.program)
+
     def _mounts(self) -> list[dict[str, object]]:
         return [
             {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
-            for mount in binds(self.launch, self.program)
+            for mount in self.binds()
         ]
 
 

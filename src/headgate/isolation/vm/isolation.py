@@ -29,6 +29,7 @@ from headgate.events import Exit
 from headgate.isolation import launcher, processes
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.box import ProcessBox, said_shortage
+from headgate.isolation.container.files import make_outputs, outputs
 from headgate.isolation.enclosure import MemoryRecord
 from headgate.isolation.process import ProcessIsolation
 from headgate.isolation.spawning import find_program, order
@@ -140,6 +141,7 @@ class VmIsolation(ProcessIsolation):
             try:
                 machine = probe.machine()
                 _check(launch)
+                make_outputs(launch)
                 seen = _with_channel_of_guest(launch)
                 content = self.content(folder, machine, seen, program, share)
             except IsolationError as error:
@@ -302,7 +304,8 @@ def _size(memory: int | None, place: Place | None) -> int:
 def files_of(launch: Launch, program: str | None) -> Iterator[File]:
     """What a guest sees in a way of its own."""
     shown = {path: False for path in _needed(launch, program) if path.startswith(tuple(f"{each}/" for each in FRESH))}
-    shown |= dict.fromkeys(map(os.path.realpath, (launch.cwd, *launch.writes)), True)
+    writes = (launch.cwd, *launch.writes, *outputs(launch))
+    shown |= dict.fromkeys(map(os.path.realpath, writes), True)
     yield from (
         (path, path, writable)
         for path, writable in shown.items()
