@@ -15,6 +15,7 @@ from typing import NamedTuple
 from headgate.telemetry import positions, vocabulary
 from headgate.telemetry.metric_names import NO_LOSS, PART_OF, STANDS_IN, MetricName, Part, describe, spell
 from headgate.telemetry.named_metric import NamedMetric, words_before
+from headgate.telemetry.plain_lines import plain
 
 _MOST_PAIRS = 32
 _MOST_EPOCHS, _MOST_DIGITS = 1e9, 15  # what is more counts nothing
@@ -22,7 +23,7 @@ _MOST_EPOCHS, _MOST_DIGITS = 1e9, 15  # what is more counts nothing
 _NAME = r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\(([^()]{1,24})\))?+"
 _WHEN = r"(?:\s(?:at|after|for|in)\s([a-z]{1,12}+)\s#?(\d{1,9}+))?+"
 _IS = (
-    r"(?:\s{0,4}+([:=]|->|(?<=\s)-(?=\s))\s{0,8}+|\s{1,4}+((?:is|was|value)(?::|\s))\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
+    r"(?:\s{0,4}+([:=](?!>)|[-=]{1,2}>|→|(?<=\s)-(?=\s))\s{0,8}+|\s{1,4}+((?:is(?:\snow)?|was|value|reached)(?::|\s))\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
     r"['\"\[]?+\s{0,6}+(?:(?:tensor|array|tf\.tensor|np\.float\d\d)\(\[?)?+"
 )
 # Thousands may be separated, and decimals be behind a comma: `Scanner._number` tells.
@@ -118,12 +119,13 @@ class _Reader:
     """Collects the pairs of one line."""
 
     __slots__ = (
-        *("line", "loss", "name", "rank", "end", "is_part", "about_loss", "trains", "metrics"),
+        *("line", "start", "loss", "name", "rank", "end", "is_part", "about_loss", "trains", "metrics"),
         *("step", "batch", "epoch", "epochs", "epoch_end", "epoch_is_sure", "steps", "within"),
     )
 
-    def __init__(self, line: str) -> None:
+    def __init__(self, line: str, start: int) -> None:
         self.line = line
+        self.start = start  # of its content
         self.loss: float | None = None
         self.name = ""
         self.rank = NO_LOSS
@@ -161,16 +163,18 @@ class Scanner:
 
     def scan(self, text: str) -> LineProgress | None:
         """What the line says of the training's progress; None when nothing."""
-        line = text.lower().replace("'s ", " ")  # «training's l2»
+        line = text.lower()
         if "best" in line and line.rstrip().endswith(":"):
             return LineProgress(None, {}, recalls=True)
         begin = line.lstrip()[:1]
         speaks = self._hint in line or any(word in line for word in _SPEAKS) or begin == "[" or begin.isdigit()
         if not speaks and not (self._any_loss and _STANDS_IN.search(line)):
-            return _heading(line) or (_place(line) if "step" in line or "iter" in line else None)
-        reader = _Reader(line)
+            return _heading(line) or (_place(plain(line)) if "step" in line or "iter" in line else None)
+        line = plain(line).replace("'s ", " ")  # «training's l2»
+        start = positions.content(line)
+        reader = _Reader(line, start)
         parts: list[tuple[int, int, Part]] | None = None
-        for pair in islice(_PAIR.finditer(line), _MOST_PAIRS):
+        for pair in islice(_PAIR.finditer(line, start), _MOST_PAIRS):
             described = describe(pair[1])
             if described.counts is not None:
                 _count(reader, described, pair)
@@ -196,8 +200,7 @@ class Scanner:
 
     def _unnamed(self, reader: _Reader) -> None:
         """A loss that has no name of its own."""
-        line = reader.line
-        start = positions.content(line)
+        line, start = reader.line, reader.start
         if _BOOSTING.match(line, start):
             reader.loss = _boosted(reader.metrics)
         elif alone := _UNNAMED.match(line, start):
@@ -430,7 +433,7 @@ def _place(line: str) -> LineProgress | None:
     no_place = described.counts == "batch" or described.name.endswith("s") or described.name == "it"
     if pair[8] is None and no_place:
         return None  # «batch: 32», «steps: 1000»
-    reader = _Reader(line)
+    reader = _Reader(line, start)
     _count(reader, described, pair)
     at = reader.step or reader.batch
     return LineProgress(None, {}, at[0], total=at[1]) if at is not None else None
@@ -443,7 +446,7 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]], any_loss: bool)
             return LineProgress(reader.loss, reader.metrics, epoch=over.epoch, epochs=over.epochs)
         if reader.loss is None and not reader.about_loss and (bar := positions.bare_bar(line)) is not None:
             return LineProgress(None, {}, bar=bar)
-    start = positions.content(line)
+    start = reader.start
     at = positions.position(line, start, reader.epoch_end, reader.end)
     named = reader.step or reader.batch
     epoch_known = reader.epoch is not None

@@ -13,7 +13,7 @@ _ONE_OF_SEVERAL = 2
 _OF_EVALUATION = 6  # is added to the rank
 _REACH = 24  # characters in which words before a name stand
 
-_WORD_BEFORE = r"((?<![a-z])[a-z]\d|top-?\d{1,3}|[a-z]+)"
+_WORD_BEFORE = r"(?<![a-z])([a-z]\d|top-?\d{1,3}|[a-z]++)"
 _WORDS_BEFORE = re.compile(rf"{_WORD_BEFORE}\.?['\"]?\s{{1,3}}(?:{_WORD_BEFORE}\s{{1,3}})?$")
 _WORD = re.compile(r"[a-z]{2,}")
 

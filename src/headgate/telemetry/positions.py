@@ -9,18 +9,31 @@ import re
 from typing import NamedTuple
 
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d|\d\d[-/]\d\d(?:[-/](?:\d{4}|\d\d))?)"
+_LEVEL = r"(?:info|debug|warning|warn|error|notice|success|critical|trace)"
 _PREFIX = re.compile(
     rf"""\s{{0,16}}(?:
     # A timestamp.
-    \[?(?:\d{{4}}[-/]\d\d[-/]\d\d|\d\d[-/]\d\d(?:[-/]\d\d)?)[\st,_]+{_TIME}[^\]\s]{{0,8}}(?:\]|\s[\w.]{{1,40}}\]:?)?
-    |\[?{_TIME}\]?
-    |[iwef]\d{{4}}\s{_TIME}\s+\d+\s[\w./-]{{1,80}}:\d+\]  # of absl
-    |(?:info|debug|warning|error|notice)(?=[\s:|-]):?
-    |\[(?:(?:rank|default)\s?\d+|\d+,\d+|[a-z][\w.-]{{0,40}})\]:?(?:<std\w{{3}}>:)?  # a rank, a host, a level
+    \[?{_DATE}[\st,_]+{_TIME}[^\]\s]{{0,8}}(?:\sutc)?(?:\]|(?:\s[\w.]{{1,40}})?\s{{0,2}}\]:?)?
+    |\[?{_TIME}\]?|\d\d:\d\d(?=\s\|)
+    |\[?[iwdef](?:\d{{4}}|\d{{8}}|\s\d{{6}}|\s{_DATE})?\s{_TIME}(?:\s+\d+)?(?:\s[\w./-]{{1,80}}:\d+)?\s{{0,2}}(?:\]|(?<=\s\s))
+    |[a-z]{{3}}\s{{1,2}}\d{{1,2}}\s{_TIME}\s\S{{1,60}}(?:\s[\w./-]{{1,60}}(?:\[\d{{1,7}}\])?)?\s{{0,2}}:  # of syslog
+    |{_LEVEL}:(?!(?:epoch|step|iter|iteration|loss|acc|lr):\s?\d)[\w.]{{1,60}}:(?!\s)  # of Python's logging
+    |{_LEVEL}(?=[\s:|-]):?
+    |level={_LEVEL}\b|msg="?
+    # A rank, a host, a level; the program or thread.
+    |\[\s?(?:(?:rank|default):?\s?\d+|\d+,\d+|[a-z][\w./-]{{0,60}}(?:\|[\w.]{{0,40}}(?::\d+)?)?)\s?\]:?(?:<std\w{{3}}>:)?
     |\((?:\w[\w.]{{0,40}}\s(?:pid|rank)=\d+[^)]{{0,60}}|[\w.]{{1,40}}:\d+)\):?
+    |<[a-z][\w.]{{0,40}}>
     |\d{{1,4}}:\s(?=[a-z\[{{]|\d+/\d)(?!\s{{0,4}}learn)  # srun -l
+    |[\w.]{{1,40}}-\d{{1,4}}\s{{1,4}}\|
+    |(?:mainthread|mainprocess|(?:process|thread|worker)-\d{{1,6}}|pid[=:]\s?\d{{1,9}})(?=[\s:|-]):?
+    # A logger, a function.
     |(?:root|tensorflow|absl|mmengine|mmdet|__main__|[a-z_]+(?:\.[a-z_]+)+):?(?=[\s\w\[])
-    |[-|]
+    |(?!(?:epoch|step|iter|iteration|loss|batch|train|val|test)\s)[a-z_][\w.]{{0,40}}\s-\s{{1,4}}(?![\s\d.])
+    |[a-z_][\w.]{{0,60}}(?:\(\)(?:::?\d{{1,6}})?|@\d{{1,6}})\s?:?
+    |\{{[^{{}}]{{0,400}}"(?:message|msg|event)":\s?"
+    |>>|[-|:│┃║]
     )""",
     re.VERBOSE,
 )
@@ -32,7 +45,7 @@ _TWICE = re.compile(
     r"\[\s{0,4}(\d{1,9})\s{0,2}/\s{0,2}(\d{1,9})\s{0,2}\]\s{0,4}\[\s{0,8}(\d{1,12})\s{0,2}/\s{0,2}(\d{1,12})"
 )
 _TRAIN = re.compile(r"train(?:ing)?:?\s{1,8}(\d{1,6})(?:\s{0,2}/\s{0,2}(\d{1,6}))?" + _PERCENT + r"\s{0,4}\[")
-_AFTER_EPOCH = re.compile(r"[\s:|,;\])(]{1,12}(\d{1,12})\s{0,4}/\s{0,4}(\d{1,12})(?![\d./:-])")
+_AFTER_EPOCH = re.compile(r"[\s:|│┃║,;\])(+=─━═╮┐┓╗-]{1,24}(\d{1,12})\s{0,4}/\s{0,4}(\d{1,12})(?![\d./:-])")
 _WITH_UNIT = re.compile(
     r"(?<![\d.:/-])(\d{1,12})\s{0,4}/\s{0,4}(\d{1,12})\s{0,2}(?:batch|iter|step|update|it\b)(?:e?s|ations?)?(?![\w/])"
 )
@@ -48,7 +61,9 @@ _TQDM_OVER_EPOCHS = re.compile(r"\s{0,4}epochs?\s{0,2}:?\s{0,4}\d{1,3}%\|")
 _BARE = re.compile(
     r"\s{0,4}(?:(?:training|steps?|iterations?)\s{0,2}:?\s{0,4})?\d{1,3}%\|[^|]{0,400}\|\s{0,3}(\d{1,12})/(\d{1,12})\s{0,2}\["
 )
-_DRAWN = re.compile(r"[━╸╺╴─]{3,}\s{1,4}(\d{1,9})/(\d{1,9})\s")
+_DRAWN = re.compile(
+    r"(?:[━╸╺╴─]{3,}|[█▉▊▋▌▍▎▏░▒▓])[\s|│┃\]]{1,80}(?:\d{1,3}%[\s|│┃•]{1,6})?(\d{1,9})/(\d{1,9})(?=[\s|│┃•,;]|$)"
+)
 _KERAS = re.compile(r"\s{0,8}(\d{1,9})/(\d{1,9}|unknown)\s{1,4}(?:([━\[])|-\s|\d{1,6}m?s\s)")
 _PAIR = re.compile(r"\s{0,4}\[\s{0,4}(\d{1,9})\s{0,2},\s{0,8}(\d{1,9})\s{0,2}\]")
 _INDEX = re.compile(r"\s{0,4}\[(\d{1,9})(?:\s\|\s[\d.:]{1,12})?\](?=[\s:])")
@@ -83,6 +98,8 @@ def content(line: str) -> int:
         if match is None or match.end() == at:
             break
         at = match.end()
+    while 0 < at < len(line) and line[at].isspace():
+        at += 1
     return at
 
 

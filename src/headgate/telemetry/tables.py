@@ -21,10 +21,8 @@ _LIST = re.compile(r"\[(?:[-+]?\d{1,18}\.\d{0,20}(?:e[-+]?\d{1,3})?(?:, |(?=\]))
 _SPACES = re.compile(r"\s{2,}")
 _COUNT = re.compile(r"(\d{1,9})(?:/(\d{1,9}))?$")
 _NAME = re.compile(r"[a-z#][\w#./@() -]{0,27}$")
-_CELL = re.compile(
-    r"\s{0,8}[|│┃║]\s{0,40}([a-z][\w./@ -]{0,60}?)\s{0,60}[|│┃║]\s{0,40}([^|│┃║]{0,40}?)\s{0,40}[|│┃║]\s{0,8}$"
-)
-_BARS = ("|", "│", "┃", "║")
+_CELL = re.compile(r"\s{0,8}\|\s{0,40}([a-z][\w./@ -]{0,60}?)\s{0,60}\|\s{0,40}([^|]{0,40}?)\s{0,40}\|\s{0,8}$")
+_BARS = str.maketrans("│┃║", "|||")
 _RULE = re.compile(r"\s{0,8}[-+=|─━│└┘┴╰╯├┤┼╘╛═┗┛┻ ]{5,}$")
 
 
@@ -55,12 +53,12 @@ class PrintedTables:
 
     def scan(self, text: str) -> LineProgress | None:
         """The progress that a row of a table tells; None if the line is no row, or has no loss."""
-        line = text.lower()
+        line = text.lower() if text.isascii() else text.lower().translate(_BARS)
         named = self._metric in line or "loss" in line
-        if not named and not self._columns and not self._box and "|" not in line and "│" not in line:
+        if not named and not self._columns and not self._box and "|" not in line:
             return None
         first = line.lstrip()[:1]
-        if (first in _BARS or self._box) and (found := self._cell(line)) is not None:
+        if (first == "|" or self._box) and (found := self._cell(line)) is not None:
             return found
         if self._columns:
             self._age += 1
