@@ -97,15 +97,24 @@ def test_of_a_flood_a_thousand_lines_a_second_are_delivered(path: Path) -> None:
     assert path.stat().st_size == 4 * len(flood)
 
 
-def test_a_line_without_end_is_cut(path: Path) -> None:
+@pytest.mark.parametrize("begin", ["accuracy: 0.99 ", "ação é ü 損失 loss: 0.5 "])
+@pytest.mark.parametrize("piece", [100, 4096, 65536, 200_000])
+def test_of_a_long_line_the_beginning_is_handed_on_however_it_comes(path: Path, begin: str, piece: int) -> None:
     log = TaskLog(str(path))
-    for _ in range(100):
-        assert log.write(b"x" * 65536, 0.0) == []
-    (line,) = log.write(b"\n", 0.0)
-    assert 0 < len(line) <= 65536
+    text = begin + "é" * 110_000
+    data = (text + "\nnext").encode()
+    lines = [line for at in range(0, len(data), piece) for line in log.write(data[at : at + piece], 0.0)]
+    assert lines == [text[:4096]]
     log.write(b"y" * 65536, 0.0)
-    (rest,) = log.rest()
-    assert 0 < len(rest) <= 65536
+    assert log.rest() == [("next" + "y" * 5000)[:4096]]
+    log.close()
+
+
+def test_a_bar_that_is_drawn_again_by_backspaces_is_handed_on_in_each_state(path: Path) -> None:
+    log = TaskLog(str(path))
+    states = [f"{n}/5000 [=>...] - loss: 0.{n}" for n in range(1, 300)]
+    data = "".join(state + "\b" * len(state) for state in states).encode()
+    assert log.write(data, 0.0) == states
     log.close()
 
 

@@ -22,8 +22,10 @@ _LITTLE_BYTES = 1 << 14
 LINES_A_SECOND = 1000
 _LAST_LINES = 100
 """Of a flood so many are handed on at its end: there stands why a script failed."""
-_LINE_BYTES = 4096
-_LINE_ENDS = re.compile(rb"[\r\n]+")
+_LINE_CHARACTERS = 4096
+"""Of a line so many are handed on, the first ones."""
+_LINE_BYTES = 4 * _LINE_CHARACTERS  # of UTF-8, at the most
+_LINE_ENDS = re.compile(rb"[\r\n\b]+")  # a bar is drawn again after each
 
 
 class TaskLog:
@@ -52,15 +54,14 @@ class TaskLog:
             self._second, self._lines, self._bytes = int(now), 0, 0
         self._bytes += len(data)
         *lines, self._partial = _LINE_ENDS.split(self._partial + data)
-        # A bar redrawn without line ends, or a flood without any, must not grow without bound.
-        self._partial = self._partial[-_LINE_BYTES:]
+        self._partial = self._partial[:_LINE_BYTES]  # a flood without line ends must not grow without bound
         lines = [line[:_LINE_BYTES] for line in lines if line]
         room = max(LINES_A_SECOND - self._lines, 0)
         if lines and room:
             self._skipped.clear()
         self._skipped.extend(lines[room:])
         self._lines += len(lines[:room])
-        return [line.decode("utf-8", "replace") for line in lines[:room]]
+        return [_decoded(line) for line in lines[:room]]
 
     def resumes_in(self, now: float) -> float:
         """Seconds until more may be read; 0 when at once."""
@@ -73,7 +74,7 @@ class TaskLog:
         lines = [*self._skipped, *([self._partial] if self._partial else [])]
         self._partial = b""
         self._skipped.clear()
-        return [line.decode("utf-8", "replace") for line in lines]
+        return [_decoded(line) for line in lines]
 
     def close(self) -> None:
         if self._fd is not None:
@@ -98,3 +99,7 @@ class TaskLog:
             self.trouble = f"cannot write {self._path}: {error.strerror}; output is lost until it can be written"
         else:
             self.trouble = None
+
+
+def _decoded(line: bytes) -> str:
+    return line.decode("utf-8", "replace")[:_LINE_CHARACTERS]

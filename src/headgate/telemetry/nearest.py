@@ -13,6 +13,7 @@ _MOST_LINES = 20_000  # that are looked at
 _MOST_KEPT = 3
 _MOST_OF_A_SHAPE = 8  # lines that are kept, the latest
 _LONGEST = 120  # characters that are shown
+_MOST_CHARACTERS = 4 * _LONGEST  # that are looked at
 
 _WORDS = re.compile(
     r"loss|cost|obj(?:f|ective)|err(?:or)?(?![a-z])|epoch|step|iter|batch|acc(?:uracy)?(?![a-z])|perplexity|ppl|reward"
@@ -46,8 +47,9 @@ class Nearest:
     def add(self, line: str) -> bool:
         """Take in a line in which nothing was found; whether it looks like progress."""
         self._seen += 1
-        if self._seen > _MOST_LINES or len(line) > 4 * _LONGEST:
+        if self._seen > _MOST_LINES:
             return False
+        line = line[:_MOST_CHARACTERS]
         low = line.lower()
         if not any(c.isdigit() for c in low):
             return False
