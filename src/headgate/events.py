@@ -6,13 +6,15 @@ Times are seconds on the hub's clock.
 from __future__ import annotations
 
 import math
-import os
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from headgate.cluster import Node
+from headgate.endings import Checkpoint as Checkpoint
+from headgate.endings import Ending
+from headgate.endings import Exit as Exit
+from headgate.endings import OutsideFiles as OutsideFiles
 from headgate.identifiers import JobId, TaskId
 from headgate.jobs import Job
 from headgate.plans import Plan
@@ -28,101 +30,8 @@ CONNECTED_GRACE_SECONDS = 60.0
 checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A saved state of a job.
-
-    Args:
-        path: Its file.
-        step: The step in which it was saved.
-        epoch: The epoch in which it was saved.
-        position: Batches of that epoch that were done; None: a resume starts the epoch again.
-    """
-
-    path: str
-    step: int
-    epoch: int
-    position: int | None
-
-    @property
-    def where(self) -> str:
-        """The step; of one whose user named a file from which that cannot be told, the file."""
-        return f"step {self.step}" if self.step else os.path.basename(self.path)
-
-
 NEXT = ". Next: "
 """In a reason, what comes before what to do about it."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideFiles:
-    """Files that a task wrote to its container alone.
-
-    Args:
-        paths: Some of them, as the task named them.
-        count: How many there are.
-        size: Bytes of all of them.
-        kept: Folder that copies were put in; empty: none were.
-        copied: How many were copied.
-    """
-
-    paths: tuple[str, ...]
-    count: int
-    size: int
-    kept: str = ""
-    copied: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a task ended.
-
-    Args:
-        code: Exit status; None when a signal ended it.
-        signal: Number of that signal.
-        memory_peak_bytes: Most memory it held; None where that cannot be told.
-        over_memory: It ran out of memory: the kernel killed it for being over its limit, or its output says so.
-        on_gpu: It was the memory of a GPU that it ran out of.
-        reason: What ended it in words, where Headgate knows more than the status says.
-        cpu_seconds: CPU time that it used from its start to its end; None where that cannot be told.
-        lost: It did not end by itself, but with its node, its agent, its daemon or its container.
-        kills: How many of its processes the kernel killed for want of memory, whether or not that ended it.
-        port_taken: Another program listened at the port that it was told to listen at.
-        outside: What it wrote to its container alone; None: nothing.
-    """
-
-    code: int | None
-    signal: int | None = None
-    memory_peak_bytes: int | None = None
-    over_memory: bool = False
-    reason: str | None = None
-    cpu_seconds: float | None = None
-    lost: bool = False
-    kills: int = 0
-    port_taken: bool = False
-    on_gpu: bool = False
-    outside: OutsideFiles | None = None
-
-    @property
-    def ok(self) -> bool:
-        return self.code == 0
-
-    @property
-    def shell_code(self) -> int:
-        """The code that a shell would give: 128 more than the signal that ended it; 127 when it could not be
-        started."""
-        if self.code is not None:
-            return self.code
-        return 128 + self.signal if self.signal is not None else 127
-
-    def in_words(self) -> str:
-        """How the task ended: its reason, the name of its signal, or its exit code."""
-        if self.reason is not None:
-            return self.reason
-        if self.signal is None:
-            return f"exit code {self.code}"
-        known = self.signal in set(signal.Signals)
-        return f"killed by {signal.Signals(self.signal).name if known else f'signal {self.signal}'}"
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -474,12 +383,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class MarkJob:
-    """The job is now in `state`, for `reason`."""
+    """The job is now in `state`, for `reason`; `ending`: what else there is to say of its end."""
 
     job: JobId
     state: JobState
     reason: str
     exit_code: int | None = None
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True)

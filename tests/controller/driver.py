@@ -8,12 +8,15 @@ from typing import Any
 from headgate.cluster import Node
 from headgate.controller import Controller
 from headgate.controller.records import TaskRecord
+from headgate.endings import Ending, Saved, StopAnswer
 from headgate.events import (
     Action,
     Checkpoint,
     Event,
     JobPlanned,
+    JobState,
     JobSubmitted,
+    MarkJob,
     NodeJoined,
     StartTask,
     TaskConnected,
@@ -68,6 +71,12 @@ class Driver:
     def task(self, name: str) -> TaskRecord:
         """What is known of the task of a job that has one."""
         return self.controller._jobs.all[JobId(f"r/{name}")].tasks[TaskId(f"r/{name}/worker-0")]
+
+
+def ended(name: str, state: JobState, reason: str, code: int, answer: StopAnswer = StopAnswer.ENDED) -> MarkJob:
+    """The end of a job that was asked to end, and has saved nothing."""
+    ending = Ending(answer, saved=Saved.NOTHING)
+    return MarkJob(JobId(f"r/{name}"), state, f"{reason}; last checkpoint: none", code, ending)
 
 
 def job(name: str = "a", **fields: object) -> Job:

@@ -18,6 +18,7 @@ from tests.controller.driver import (
     Recording,
     Team,
     allreduce,
+    ended,
     job,
     ps,
     running,
@@ -25,6 +26,7 @@ from tests.controller.driver import (
 )
 
 from headgate.cluster import Gpu, Node
+from headgate.endings import Doubt, Ending, Saved, StopAnswer
 from headgate.events import (
     CONNECTED_GRACE_SECONDS,
     GRACE_SECONDS,
@@ -202,9 +204,9 @@ def test_stopping_gives_a_task_on_the_channel_time_to_save() -> None:
         StopTask(A_0, 0.0, "killed by its user"),
     ]
     assert driver.step(3.1, TaskExited(A_0, Exit(code=None, signal=9))) == [
-        MarkJob(A, "killed", "killed by its user", 137)
+        ended("a", "killed", "killed by its user", 137, StopAnswer.KILLED)
     ]
-    assert driver.step(3.2, TaskExited(B_0, Exit(code=0))) == [MarkJob(B, "stopped", "stopped by its user", 0)]
+    assert driver.step(3.2, TaskExited(B_0, Exit(code=0))) == [ended("b", "stopped", "stopped by its user", 0)]
     assert driver.step(4.0, StopRequested(B)) == []
 
 
@@ -214,7 +216,7 @@ def test_a_waiting_job_is_stopped_at_once_and_a_stopped_one_is_not_tried_again()
     assert driver.step(1.0, StopRequested(A)) == [MarkJob(A, "stopped", "stopped before it started")]
     driver.step(1.0, StopRequested(B))
     assert driver.step(2.0, TaskExited(B_0, Exit(code=None, signal=15))) == [
-        MarkJob(B, "stopped", "stopped by its user", 143)
+        ended("b", "stopped", "stopped by its user", 143)
     ]
     assert driver.wake_at is None
 
@@ -238,7 +240,7 @@ def test_a_job_over_its_timeout_is_ended_as_failed() -> None:
     ]
     assert driver.wake_at is None
     assert driver.step(91.0, TaskExited(A_0, Exit(code=0))) == [
-        MarkJob(A, "failed", "over its timeout of 1 min 30 s", 0)
+        ended("a", "failed", "over its timeout of 1 min 30 s", 0)
     ]
 
 
@@ -279,7 +281,96 @@ def test_a_job_that_reaches_its_goal_is_done() -> None:
         MarkJob(A, "stopping", reason),
         StopTask(A_0, GRACE_SECONDS, reason),
     ]
-    assert driver.step(3.0, TaskExited(A_0, Exit(code=0))) == [MarkJob(A, "done", reason, 0)]
+    assert driver.step(3.0, TaskExited(A_0, Exit(code=0))) == [ended("a", "done", reason, 0)]
+
+
+OVERDUE = Exit(code=None, signal=9, overdue_seconds=60.0)
+SAVED = Checkpoint("/c/step-40.pt", 40, 2, 8)
+
+
+def test_a_job_that_does_not_answer_is_killed_and_says_what_is_saved() -> None:
+    driver = Driver()
+    running(driver, 0.0, job("a"), job("b"))
+    driver.step(1.0, CheckpointDone(B_0, SAVED))
+    driver.step(2.0, StopRequested(A))
+    assert driver.step(62.0, TaskExited(A_0, OVERDUE)) == [
+        MarkJob(
+            A,
+            "killed",
+            "it did not answer within 1 min 0 s; last checkpoint: none",
+            137,
+            Ending(StopAnswer.NONE, 60.0, Saved.NOTHING),
+        )
+    ]
+    driver.step(63.0, StopRequested(B))
+    [mark] = driver.step(123.0, TaskExited(B_0, OVERDUE))
+    assert mark == MarkJob(
+        B,
+        "killed",
+        "it did not answer within 1 min 0 s; last checkpoint: step 40, saved before it was asked to end",
+        137,
+        Ending(StopAnswer.NONE, 60.0, Saved.BEFORE, SAVED),
+    )
+
+
+def test_what_a_stopped_job_saved_then_is_told_from_what_it_had() -> None:
+    driver = Driver()
+    running(driver, 0.0, job("a"), job("b", resumes=True))
+    driver.step(1.0, StopRequested(A))
+    driver.step(1.5, CheckpointDone(A_0, SAVED))
+    [mark] = driver.step(2.0, TaskExited(A_0, Exit(code=0)))
+    assert isinstance(mark, MarkJob)
+    assert mark.ending == Ending(StopAnswer.ENDED, None, Saved.THEN, SAVED)
+    assert mark.reason == "stopped by its user; last checkpoint: step 40, saved as it ended"
+    driver.step(3.0, StopRequested(B))
+    [mark] = driver.step(4.0, TaskExited(B_0, Exit(code=0)))
+    assert isinstance(mark, MarkJob)
+    assert mark.reason == "stopped by its user; last checkpoint: its script's own"
+
+
+def test_a_job_that_reached_its_goal_and_does_not_answer_is_in_doubt() -> None:
+    driver = Driver()
+    running(driver, 0.0, job("a", progress=ProgressRule("loss", None, 0.5)), job("b", after="a"))
+    driver.step(1.0, Progress(A_0, step=1, loss=0.9))
+    driver.step(2.0, Progress(A_0, step=2, loss=0.4))
+    done, warning, skipped = driver.step(62.0, TaskExited(A_0, OVERDUE))
+    assert isinstance(done, MarkJob) and done.state == "done" and done.ending is not None
+    assert done.ending.doubt is Doubt.NO_ANSWER
+    assert isinstance(warning, Warn) and warning.job == A
+    assert isinstance(skipped, MarkJob) and (skipped.job, skipped.state) == (B, "skipped")
+
+
+@pytest.mark.parametrize(
+    ("exit", "doubt"),
+    [
+        (Exit(code=0, left=("python slow.py",)), Doubt.LEFT_PROCESSES),
+        (Exit(code=0, last_failure="ValueError: x"), Doubt.FAILURE_IN_OUTPUT),
+    ],
+)
+def test_a_job_that_follows_one_whose_end_is_in_doubt_is_skipped_and_says_how_to_go_on(
+    exit: Exit, doubt: Doubt
+) -> None:
+    driver = Driver()
+    running(driver, 0.0, job("a"), job("b", after="a"))
+    done, warning, skipped = driver.step(1.0, TaskExited(A_0, exit))
+    assert isinstance(done, MarkJob) and (done.state, done.exit_code) == ("done", 0)
+    assert done.ending is not None and done.ending.doubt is doubt
+    assert isinstance(warning, Warn) and done.ending.in_words() in warning.text
+    assert isinstance(skipped, MarkJob) and skipped.state == "skipped"
+    assert "a, which it comes after, ended in doubt" in skipped.reason
+    assert "headgate resume r" in skipped.reason
+
+
+def test_a_doubt_about_an_attempt_that_is_tried_again_holds_up_nobody() -> None:
+    team = Team(allreduce(workers=2), retries=1)
+    team.step(1.0, Progress(A_0, step=1, loss=1.0))
+    team.step(2.0, TaskExited(A_0, Exit(code=0, last_failure="ValueError: x")))
+    team.step(2.5, TaskExited(A_1, Exit(code=3)))
+    team.step(5.0, Wake())
+    team.step(6.0, TaskExited(A_0, Exit(code=0)))
+    [mark] = team.step(6.0, TaskExited(A_1, Exit(code=0)))
+    assert isinstance(mark, MarkJob)
+    assert (mark.state, mark.ending) == ("done", None)
 
 
 def test_a_goal_that_the_first_report_meets_is_asked_about_and_ends_nothing() -> None:

@@ -119,7 +119,7 @@ def test_the_servers_of_a_stopped_job_are_asked_after_its_workers() -> None:
     ]
     assert exits(team, "worker-0", WELL) == []
     assert stops(exits(team, "worker-1", WELL)) == [("server-0", CONNECTED_GRACE_SECONDS)]
-    assert marks(exits(team, "server-0", WELL)) == [("stopped", "stopped by its user")]
+    assert marks(exits(team, "server-0", WELL)) == [("stopped", "stopped by its user; last checkpoint: none")]
 
 
 def test_a_killed_job_s_tasks_are_all_killed_at_once() -> None:
@@ -499,7 +499,7 @@ def test_a_stop_while_the_tasks_are_ended_to_be_started_again_ends_the_job() -> 
     team = Team(allreduce(workers=2))
     exits(team, "worker-0", KILLED)
     team.step(10.5, StopRequested(A))
-    assert marks(exits(team, "worker-1", KILLED)) == [("stopped", "stopped by its user")]
+    assert marks(exits(team, "worker-1", KILLED)) == [("stopped", "stopped by its user; last checkpoint: none")]
 
 
 def test_what_a_lost_task_leaves_goes_to_the_others_of_its_job_and_node() -> None:

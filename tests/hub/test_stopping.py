@@ -80,11 +80,14 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on_to_the_same_result(user: U
     assert terminal.ends() == 130
     jobs = user.jobs()
     assert {job["state"] for job in jobs.values()} == {"stopped"}
-    assert {job["reason"] for job in jobs.values()} == {"stopped by its user"}
+    assert jobs["prints"]["reason"] == "stopped by its user; last checkpoint: none"
     with RunReader(user.home / "runs" / first / "run.sqlite") as reader:
         requested, stopped = reader.rows("checkpoints")
     assert (requested["why"], stopped["why"]) == ("request", "stop")
     assert requested["step"] < stopped["step"] < STEPS
+    assert jobs["learns"]["ending"]["checkpoint"]["step"] == stopped["step"]
+    saved_then = f"stopped by its user; last checkpoint: step {stopped['step']}, saved as it ended"
+    assert (jobs["learns"]["reason"], jobs["learns"]["ending"]["saved"]) == (saved_then, "then")
     assert stopped["position"] is not None
 
     assert terminal.shows(f"go on with: headgate resume {first} --from-scratch, which runs prints from the beginning")
@@ -155,9 +158,9 @@ def test_stop_ends_one_job_and_leaves_the_other(user: User) -> None:
     user.sees_state("stubborn", "running")
     assert "no running job 'nobody'" in user.types("stop", "nobody", code=5).message
     assert f"no running job {run!r}; it is a run: say --run {run}" in user.types("stop", run, code=5).message
-    assert user.json("stop", "prints") == {run: {"prints": "stopped"}}
+    assert states(user.json("stop", "prints")) == {run: {"prints": "stopped"}}
     assert user.jobs()["stubborn"]["state"] == "running"
-    assert user.json("stop", "--run", run, "--kill") == {run: {"stubborn": "killed"}}
+    assert states(user.json("stop", "--run", run, "--kill")) == {run: {"stubborn": "killed"}}
     wait.until(lambda: user.json("ps")[0]["state"] == "failed", SECONDS, "the run has ended")
 
 
@@ -173,7 +176,7 @@ def test_stop_all_asks_all_runs_before_it_waits_for_one(user: User) -> None:
     user.sees_state("stubborn", "stopping", run=stubborn)
     user.types("stop", "--run", stubborn, "--kill")
     told, _ = stopping.communicate(timeout=SECONDS)
-    assert json.loads(told) == {stubborn: {"stubborn": "killed"}, prints: {"prints": "stopped"}}
+    assert states(json.loads(told)) == {stubborn: {"stubborn": "killed"}, prints: {"prints": "stopped"}}
 
 
 @pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["watched", "detached"])
@@ -194,6 +197,11 @@ def test_a_ctrl_c_while_a_run_is_handed_in_ends_it(presses: int, state: str, det
     assert not slow.traces.tasks()
 
 
+def states(ended: dict[str, dict[str, dict[str, str]]]) -> dict[str, dict[str, str]]:
+    """The states of jobs, by run, as `stop --json` tells of their ends."""
+    return {run: {name: job["state"] for name, job in jobs.items()} for run, jobs in ended.items()}
+
+
 def taken(pid: int) -> bool:
     """Whether no signal waits to be delivered to a process."""
     pending = re.findall(r"^S[ih][gd]Pnd:\t(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
@@ -206,5 +214,5 @@ def test_a_script_that_saves_on_its_own_signal_is_asked_by_that_and_its_helpers_
     user.detaches("jobs.yaml")
     wait.until(lambda: "ready" in user.log("a"), SECONDS, "it is ready")
     user.types("stop", "a")
-    assert user.sees_state("a", "stopped")["reason"] == "stopped by its user"
+    assert user.sees_state("a", "stopped")["reason"] == "stopped by its user; last checkpoint: none"
     assert user.log("a").split() == ["ready", "saved", "after"]

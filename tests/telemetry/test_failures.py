@@ -474,3 +474,26 @@ def test_odd_lines_cost_little(line: str) -> None:
     reader = FailureReader()
     reader.feed(lines)
     assert (time.process_time() - started) / len(lines) < 0.02
+
+
+CRASH = ["Traceback (most recent call last):", '  File "a.py", line 2, in <module>', "ValueError: boom"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "alone", "in_a_shell"),
+    [
+        (["loss 0.5", *CRASH], "ValueError: boom", "ValueError: boom"),
+        ([*CRASH, "finished"], "", "ValueError: boom"),
+        ([*CRASH, "epoch 2 loss 0.4"], "", ""),
+        (["Exception ignored in: <function f>", *CRASH], "", ""),
+        (["sh: 1: pythn: not found"], "", "sh: 1: pythn: not found"),
+        (["train.py: error: unrecognized arguments: --x"], "", "train.py: error: unrecognized arguments: --x"),
+        (["./run.sh: line 3:  4711 Killed                  python a.py"], "Killed", "Killed"),
+        (["loss 0.5", "all files were found"], "", ""),
+        ([], "", ""),
+    ],
+)
+def test_the_failure_that_an_output_ends_with(lines: list[str], alone: str, in_a_shell: str) -> None:
+    reader = FailureReader()
+    reader.feed(lines)
+    assert (reader.last(shell=False), reader.last(shell=True)) == (alone, in_a_shell)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,6 +20,8 @@ from headgate.hub.client import Hub
 _WRITTEN_SECONDS = 2.0
 """Longest that the ends may take to be in the store, which is written about twice a second; a full disk takes none."""
 
+_TOLD = ("state", "reason", "ending")
+
 
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
@@ -29,7 +32,8 @@ _WRITTEN_SECONDS = 2.0
 def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_json: bool) -> None:
     """Stop jobs at the end of a step, with a checkpoint, and wait until they ended.
 
-    If you name no job, all jobs of the run are stopped. `headgate resume` goes on with them.
+    If you name no job, all jobs of the run are stopped. `headgate resume` goes on with them. A job is `killed` that
+    did not end in its time. The last checkpoint of each is named.
 
     \b
     Example: headgate stop cnn
@@ -46,8 +50,8 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
         click.echo(json.dumps(ended, indent=2))
         return
     for id, states in ended.items():
-        for job, state in states.items():
-            click.echo(f"{id}/{job}: {state}")
+        for job, end in states.items():
+            click.echo(f"{id}/{job}: {end['state']}, {end['reason']}")
 
 
 def _ask(hub: Hub, watched: Hub, chosen: RunningJobs, kill: bool) -> list[str] | None:
@@ -62,31 +66,31 @@ def _ask(hub: Hub, watched: Hub, chosen: RunningJobs, kill: bool) -> list[str] |
     return stopping
 
 
-def _wait(watched: Hub, chosen: RunningJobs, stopping: list[str] | None) -> dict[str, str]:
-    """Wait for the ends of jobs of one run; their states."""
+def _wait(watched: Hub, chosen: RunningJobs, stopping: list[str] | None) -> dict[str, Any]:
+    """Wait for the ends of jobs of one run; their states, with the reason and what else there is to say of each."""
     folder = runs.home() / "runs" / chosen.run
     if stopping is None:
-        states = _written(folder)
-        return states if chosen.jobs is None else {job: states[job] for job in chosen.jobs}
-    states = {}
-    while any(states.get(job) not in ENDED for job in stopping):
+        written = _written(folder)
+        return written if chosen.jobs is None else {job: written[job] for job in chosen.jobs}
+    jobs: dict[str, Any] = {}
+    while any(job not in jobs or jobs[job]["state"] not in ENDED for job in stopping):
         message = watched.receive() or {}
         if message.get("type") in ("snapshot", "end"):
-            states = {job["name"]: job["state"] for job in message["jobs"]}
+            jobs = {job["name"]: {name: job[name] for name in _TOLD} for job in message["jobs"]}
     deadline = time.monotonic() + _WRITTEN_SECONDS
     while time.monotonic() < deadline and not _are_written(folder, stopping):
         time.sleep(0.1)
-    return {job: states[job] for job in stopping}
+    return {job: jobs[job] for job in stopping}
 
 
 def _are_written(folder: Path, jobs: Sequence[str]) -> bool:
     """Whether a run's store has the ends of jobs, or never will, since it is gone or damaged."""
     try:
-        states = _written(folder)
+        written = _written(folder)
     except HeadgateError:
         return True
-    return all(states.get(job) in ENDED for job in jobs)
+    return all(job in written and written[job]["state"] in ENDED for job in jobs)
 
 
-def _written(folder: Path) -> dict[str, str]:
-    return {job.name: job.state for job in runs.summary(folder).jobs}
+def _written(folder: Path) -> dict[str, Any]:
+    return {job.name: {name: getattr(job, name) for name in _TOLD} for job in runs.summary(folder).jobs}

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headgate.cluster import Node
-from headgate.controller import faults, resizing, starting
+from headgate.controller import faults, finishing, resizing, starting
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.start_forecast import StartForecast
 from headgate.controller.task_shares import outgrows_memory
+from headgate.endings import Ending
 from headgate.events import (
     ENDED,
     Action,
@@ -187,11 +188,14 @@ class Controller:
                 if event.checkpoint.step > (job.resume.step if job.resume is not None else 0):
                     job.came_to_work()
                 job.resume, job.faults = event.checkpoint, 0
+                job.saved_then = job.ends_as is not None
             case CheckpointLost() if job.undisturbed:
                 job.resume = event.instead
                 if event.instead is not None:
                     return faults.restart(job, task, event.text)
-                return self._end(job, "failed", f"{event.text}, and its run has none before it to go on from")
+                return self._end(
+                    job, "failed", f"{event.text}, and its run has none before it to go on from", lost=True
+                )
             case Usage():
                 turned = task.use(pending.now, event)
                 pending.changes.append(job.used())
@@ -232,6 +236,9 @@ class Controller:
             return []
         task = job.drop(id)
         job.kills += exit.kills
+        if task.is_worker:
+            job.overdue_seconds = exit.overdue_seconds or job.overdue_seconds
+            job.ending = Ending.of(exit) or job.ending
         pending.left(job, task)
         if exit.on_gpu:
             node, there = self._allocator.nodes.get(task.node), self._jobs.on.get(task.node, {}).values()
@@ -274,7 +281,7 @@ class Controller:
             why = f"{job.faults} times since its last checkpoint" if has_nodes else "none of its nodes is left"
             text = f"{what}; the job cannot go on: {why}"
             advice = faults.memory_advice(job, exit, task.node, nodes)
-            return [Fault(job.id, task.id, text), *self._end(job, "failed", f"{text}{advice}", exit)]
+            return [Fault(job.id, task.id, text), *self._end(job, "failed", f"{text}{advice}", exit, lost=True)]
         if node is not None and faults.is_replaced(job, task):
             return faults.server(job, task, what, node, pending)
         return faults.restart(job, task, what)
@@ -316,12 +323,13 @@ class Controller:
         failure, job.failure = job.failure, None
         code = (failure or exit).shell_code
         if job.ends_as is not None:
-            return [job.mark(*job.ends_as, code)]
+            return [finishing.as_asked(job, *job.ends_as, code), *finishing.doubts(job)]
         if job.restart is not None:
             job.not_before = pending.now
             return [job.mark("waiting", f"{job.restart}; started again")]
         if failure is None:
-            return [job.mark("done", _finished(job), 0)]
+            return [job.mark("done", finishing.how_finished(job), 0), *finishing.doubts(job)]
+        job.ending = None
         if more := faults.among_more(job, task, failure, self._allocator.nodes):
             job.not_before = pending.now
             return more
@@ -358,13 +366,20 @@ class Controller:
         return self._end(job, "stopped", "stopped by its user")
 
     def _end(
-        self, job: JobRecord, state: JobState, reason: str, failure: Exit | None = None, *, kill: bool = False
+        self,
+        job: JobRecord,
+        state: JobState,
+        reason: str,
+        failure: Exit | None = None,
+        *,
+        kill: bool = False,
+        lost: bool = False,
     ) -> list[Action]:
-        """End the tasks of a job, as `state`. A second call can only go from stopping to killing. Servers are asked
-        after the workers, which may need them for their last step."""
+        """End the tasks of a job, as `state`; `lost`, after a fault that it cannot survive. A second call can only go
+        from stopping to killing. Servers are asked after the workers, which may need them for their last step."""
         if job.ends_as is not None and not kill:
             return []
-        job.ends_as, job.failure = (state, reason), failure
+        job.ends_as, job.failure, job.lost = (state, reason), failure, lost
         if not job.tasks:
             return []
         first = list(job.tasks.values()) if kill else job.workers() or list(job.tasks.values())
@@ -457,13 +472,3 @@ class Controller:
         times += [job.deadline for job in self._jobs.limited.values()]
         times += [starting.time_of(job) for job in self._jobs.waiting.values() if job.plan is not None]
         return min((t for t in times if t is not None), default=None)
-
-
-def _finished(job: JobRecord) -> str:
-    workers = job.planned().workers
-    text = "finished"
-    if job.planned().trains_together and workers > 1 and not job.met and job.spec.contract is None:
-        text += f", {workers} times over: its workers shared nothing, because none uses headgate.torch, .keras or .jax"
-    if job.kills:
-        text += f", but {job.kills} of its processes {'were' if job.kills > 1 else 'was'} killed for want of memory"
-    return text

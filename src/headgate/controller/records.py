@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from headgate.cluster import Node
 from headgate.controller.gpu_memory import WorkerSlot
+from headgate.endings import Ending
 from headgate.events import (
     CONNECTED_GRACE_SECONDS,
     ENDED,
@@ -133,11 +134,15 @@ class JobRecord:
         awaits: Until when it waits for one of its nodes to come back, where none is there; None: it does not.
         retried: Attempts that failed by the script and were followed by another.
         ends_as: How it is to end, and why, once its tasks have ended.
+        lost: It ends after a fault that it cannot survive.
         restart: Why it is to be started again from its last checkpoint, once its tasks have ended.
         failure: How the task ended that the attempt failed with, or the first that did not end well when told to.
         failed_at: Name of the node of the task that the attempt failed with.
         begun: A task of this attempt has started.
         finished: A worker of this attempt has come to the end.
+        overdue_seconds: The time in which one did not end that was asked to; None: all did.
+        saved_then: A checkpoint was saved after it was asked to end.
+        ending: What there is to say of its end besides the reason; None: nothing.
         evaluates_last: Its workers have ended, and its evaluator has until the deadline to end.
         kills: Processes of this attempt that the kernel killed for want of memory.
         met: A worker of this attempt has connected.
@@ -179,11 +184,15 @@ class JobRecord:
     awaits: float | None = None
     deadline: float | None = None
     ends_as: tuple[JobState, str] | None = None
+    lost: bool = False
     restart: str | None = None
     failure: Exit | None = None
     failed_at: str = ""
     begun: bool = False
     finished: bool = False
+    overdue_seconds: float | None = None
+    saved_then: bool = False
+    ending: Ending | None = None
     evaluates_last: bool = False
     kills: int = 0
     met: bool = False
@@ -229,7 +238,7 @@ class JobRecord:
         """Have it be in a state."""
         self.state, self.reason = state, reason
         self.jobs.file(self)
-        return MarkJob(self.id, state, reason, code)
+        return MarkJob(self.id, state, reason, code, self.ending)
 
     def workers(self) -> list[TaskRecord]:
         """Those that run, by index."""
@@ -306,8 +315,8 @@ class JobRecord:
     def begin(self) -> None:
         """A further attempt begins."""
         self.attempt += 1
-        self.ends_as = self.restart = self.failure = None
-        self.begun = self.finished = self.evaluates_last = self.met = False
+        self.ends_as = self.restart = self.failure = self.ending = self.overdue_seconds = None
+        self.begun = self.finished = self.evaluates_last = self.met = self.saved_then = False
         self.held, self.ready = {}, set()
         self.kills = 0
         self.granted = NOTHING

@@ -9,7 +9,7 @@ from headgate.cluster import Node
 from headgate.controller import faults
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
-from headgate.events import ENDED, Action, Resize
+from headgate.events import ENDED, NEXT, Action, Resize
 from headgate.identifiers import EVALUATOR, JobId, TaskName
 from headgate.planning import placement
 from headgate.roles import held_back, task_names
@@ -52,12 +52,11 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
                 continue
             if job.not_before is None and job.spec.after is not None:
                 other = jobs.all.get(JobId.of(job.run, job.spec.after))
-                if other is None or other.state == "done":
+                if other is None or _is_done(other):
                     job.not_before = now + job.spec.at
                     actions += wait(now, job)
                 elif other.state in ENDED:
-                    why = f"{other.spec.name}, which it comes after, ended as {other.state}"
-                    actions.append(job.mark("skipped", why))
+                    actions.append(job.mark("skipped", _why_skipped(other)))
                     ended = True
                     continue
             when = time_of(job)
@@ -68,6 +67,23 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
                 elif job.awaits is None:
                     found[job.number] = job
     return list(found.values()), actions
+
+
+def _is_done(job: JobRecord) -> bool:
+    """Whether a job has done what it was to do, and nothing casts a doubt on that."""
+    return job.state == "done" and (job.ending is None or job.ending.doubt is None)
+
+
+def _why_skipped(other: JobRecord) -> str:
+    """Why a job is not started after another one that has ended."""
+    name, ending = other.spec.name, other.ending
+    if other.state != "done" or ending is None:
+        return f"{name}, which it comes after, ended as {other.state}"
+    cure = f"; next time, {ending.cure}" if ending.cure else ""
+    return (
+        f"{name}, which it comes after, ended in doubt: {ending.in_words()}{NEXT}look at its log, then: headgate "
+        f"resume {other.run}{cure}"
+    )
 
 
 def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action]:

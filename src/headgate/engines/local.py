@@ -30,6 +30,7 @@ from headgate.errors import HeadgateError, IsolationError, UsageError
 from headgate.events import Exit
 from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Isolation, Launch
+from headgate.isolation.processes import at_work
 from headgate.shares import Share
 
 _READ_BYTES = 1 << 16
@@ -37,6 +38,9 @@ _DRAIN_READS = 64
 
 REST_SECONDS = 2.0
 """How long before the end of its grace what is left of a task is asked to end; its first process was asked first."""
+LEFT_SECONDS = 1.0
+"""How long what the first process of a task left behind may take to end by itself, as its helpers do."""
+_LOOK_SECONDS = 0.05
 CLOSE_SECONDS = 15.0
 """How long `close` waits for tasks that it killed."""
 FILES_OF_A_TASK = 11
@@ -202,7 +206,10 @@ class LocalEngine(Engine):
                     self._try(task.box.terminate)
                 if task.kill_at is not None and now >= task.kill_at:
                     task.kill_at = None
+                    task.overdue = True
                     self._kill(task)
+                if task.waits_until is not None and (now >= task.waits_until or not task.box.pids()):
+                    self._try(lambda: self._conclude(task))  # noqa: B023  # it is called at once
                 if task.reads_again is not None and now >= task.reads_again:
                     self._read_on(task)
             self._look_for_kills(now)
@@ -217,6 +224,7 @@ class LocalEngine(Engine):
         times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
         times += [t.rest_at for t in self._tasks.values() if t.rest_at is not None]
         times += [t.reads_again for t in self._tasks.values() if t.reads_again is not None]
+        times += [time.monotonic() + _LOOK_SECONDS for t in self._tasks.values() if t.waits_until is not None]
         times += self._connections.reads_again()
         times += [self._looks_at] if self._tasks else []
         times += [self._closing_at + CLOSE_SECONDS] if self._closing_at is not None else []
@@ -341,16 +349,17 @@ class LocalEngine(Engine):
             return
         if (task := self._tasks.get(id)) is None:
             return
-        if grace <= 0:
+        if grace <= 0 or task.waits_until is not None:
             self._kill(task)
             return
         kill_at = time.monotonic() + grace
         if task.kill_at is None:
             connection = self._connections.of(id)
-            task.kill_at = kill_at
+            task.kill_at, task.grace = kill_at, grace
             if connection is None or not connection.send({"type": "stop"}):
                 task.box.ask(task.stop_signal)
                 task.rest_at = kill_at - min(REST_SECONDS, grace / 2)
+            task.box.wake()
         elif task.rest_at is not None and kill_at < task.kill_at:
             task.rest_at = min(task.rest_at, kill_at - min(REST_SECONDS, grace / 2))
         task.kill_at = min(task.kill_at, kill_at)
@@ -405,6 +414,19 @@ class LocalEngine(Engine):
         task.exit = Exit(code=None, reason="it ended, and how cannot be told")
         try:
             task.exit = task.box.reap()
+            by_itself = task.exit.ok and task.kill_at is None and not (task.killed or task.isolation.waits)
+            if by_itself and task.box.pids():
+                task.waits_until = time.monotonic() + LEFT_SECONDS
+        finally:
+            if task.waits_until is None:
+                self._conclude(task)
+
+    def _conclude(self, task: Task) -> None:
+        """Take what is left of a task that has ended, and tell of its end."""
+        exit = task.exit or task.told()
+        try:
+            if task.waits_until is not None:
+                exit = task.exit = replace(exit, left=() if task.killed else tuple(at_work(task.box.pids())))
             # What it forked and left behind would hold its output open, and its share; where others are to be asked,
             # its box goes beside this thread.
             if not task.isolation.waits:
@@ -413,11 +435,12 @@ class LocalEngine(Engine):
             for _ in range(_DRAIN_READS):
                 if not self._read(task):
                     break
-            task.exit, text = task.kills.ended(task.exit, time.monotonic(), task.killed)
+            exit, text = task.kills.ended(exit, time.monotonic(), task.killed)
+            exit = task.exit = replace(exit, overdue_seconds=task.grace if task.overdue else None)
             if text is not None:
                 self._listener.warned(task.id, text)
         finally:
-            self._forget(task, task.exit)
+            self._forget(task, exit)
 
     def _forget(self, task: Task, exit: Exit) -> None:
         if task.output in self._selector.get_map():
@@ -426,7 +449,7 @@ class LocalEngine(Engine):
             self._listener.output(task.id, lines)
         task.log.close()
         os.close(task.output)
-        task.kill_at = task.rest_at = task.reads_again = None
+        task.kill_at = task.rest_at = task.reads_again = task.waits_until = None
         self._in_turn(task.id, task.isolation, task.box.close, lambda done: self._gone(task, exit, done))
 
     def _gone(self, task: Task, exit: Exit, done: Future[None]) -> None:

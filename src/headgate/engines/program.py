@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import headgate
+from headgate.isolation.asking import SHELLS
 from headgate.jobs import Job
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*t?)?|pypy\d*(\.\d+)*")
@@ -59,6 +60,11 @@ def program(job: Job) -> Program | None:
         elif not word.startswith("-"):
             return Program(python, Path(job.workdir, word), "", tuple(rest))
     return None
+
+
+def is_of_a_shell(job: Job) -> bool:
+    """Whether a shell runs what a job runs: its exit status is that of the last program alone."""
+    return isinstance(job.run, str) or (job.run is not None and os.path.basename(job.run[0]) in SHELLS)
 
 
 def unprofiled(job: Job) -> str:

@@ -54,6 +54,9 @@ class Task:
     kills: Kills
     stop_signal: int
     wanted: deque[Share] = field(default_factory=deque)  # shares that are not in force yet
+    grace: float = 0.0  # that it had when it was asked to end
+    overdue: bool = False  # it was killed when that was over
+    waits_until: float | None = None  # for what its first process left behind, once that has ended
     kill_at: float | None = None
     rest_at: float | None = None  # when what was not asked to end is, before that
     killed: bool = False  # by its engine

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from headgate.isolation.processes import PROC, Process, look
 
-_SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
+SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
 _LAUNCHERS = frozenset({"accelerate", "conda", "hatch", "mamba", "micromamba", "pdm", "pipenv", "pixi", "uv"})
 """Programs that wait for another, and not in a way that the kernel shows."""
 _TELL_ALL = frozenset({"accelerate", "dumb-init", "timeout", "torch", "torchrun"})
@@ -47,10 +47,10 @@ def receivers(first: Process, number: int, pids: Iterable[int] | None = None) ->
 def _receivers(process: Process, children: dict[int, list[Process]], number: int) -> list[Process]:
     command = _command(process)
     name = _name(command)
-    known = name in _SHELLS | _LAUNCHERS | _TELL_ALL
+    known = name in SHELLS | _LAUNCHERS | _TELL_ALL
     if not known and not _is_waiting(process):
         return [process]
-    shell = name in _SHELLS
+    shell = name in SHELLS
     programs = [child for child in children.get(process.pid, []) if shell or _is_program(child, command)]
     itself = number != signal.SIGINT and name not in _TELL_ALL and _catches(process, number)
     if itself and not shell:

@@ -13,6 +13,7 @@ from headgate.cluster import Place
 from headgate.errors import IsolationError
 from headgate.events import Exit
 from headgate.identifiers import TaskId
+from headgate.isolation import processes
 from headgate.isolation.attributes import Attributes
 from headgate.jobs import Mount
 from headgate.shares import Share
@@ -144,6 +145,10 @@ class Box(ABC):
         """Ask the task's main process to end, by a signal, and none of its helpers. Returns at once. Does nothing when
         it has ended. A box that cannot tell them apart asks all."""
         self.terminate()
+
+    def wake(self) -> None:
+        """Let those of its processes run on that somebody stopped (SIGSTOP): else they hear of nothing."""
+        processes.wake(self.pids())
 
     @abstractmethod
     def terminate(self) -> None:

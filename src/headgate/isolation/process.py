@@ -147,6 +147,7 @@ class ProcessIsolation(Isolation):
     def release(self, record: Mapping[str, object]) -> None:
         if (found := self._recorded(record)) is not None:
             found[0].release()
+            processes.wake(found[0].pids())  # nor does it hear anything that somebody stopped
 
     def _recorded(self, record: Mapping[str, object]) -> tuple[Enclosure, set[Path]] | None:
         """The enclosure that a record tells of, and the folders of its group; None: nothing outlives a boot.

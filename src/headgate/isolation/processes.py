@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +43,23 @@ def _stat(pid: int) -> tuple[str, Process] | None:
     # Fields after the command, which is in parentheses and may itself hold any character; proc(5) counts from 1.
     fields = text[text.rindex(")") + 2 :].split()
     return fields[0], Process(pid=pid, parent=int(fields[1]), session=int(fields[3]), started=int(fields[19]))
+
+
+def wake(pids: Iterable[int]) -> None:
+    """Let those run on that were stopped (SIGSTOP, SIGTSTP): one that is stopped hears of nothing."""
+    stopped = [each[1] for pid in pids if (each := _stat(pid)) is not None and each[0] == "T"]
+    send(stopped, signal.SIGCONT)
+
+
+def at_work(pids: Iterable[int]) -> list[str]:
+    """The command lines of those that are alive."""
+    commands = []
+    for pid in pids:
+        if look(pid) is not None:
+            with suppress(OSError):
+                words = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+                commands.append(shlex.join(os.fsdecode(word) for word in words))
+    return commands
 
 
 def boot_id() -> str:

@@ -21,6 +21,13 @@ _COMPLAINT = re.compile(
     r"(?:fatal|critical|(?:fatal )?error)\s?[:!]\s{0,4}[^\s\d.-]"
 )
 """A program's own word of what is wrong: «Error: no such file», «train: fatal error: out of space»."""
+_AFTERWARDS = 3
+"""Lines that a shell may print after a program has failed, such as «finished»."""
+_NOT_RUN = re.compile(
+    r"(?:[\w./-]{1,60}:(?:\d+:)?\s){1,3}.{0,200}"
+    r"(?:not found(?:: \S+)?|No such file or directory|[Pp]ermission denied|cannot execute.{0,40})$"
+)
+"""What shells and programs say of one, or of a file, that they cannot have."""
 _LINE_OF_PROGRESS = 10  # counts as so many
 _MOST_OPEN = 8
 _MOST_FOREIGN = 5  # lines of others within a traceback
@@ -170,6 +177,22 @@ class FailureReader:
             if found is not None and self._lines - found.at <= _SURVIVED and (found.native or not signalled):
                 return found.quote()
         return None
+
+    def last(self, shell: bool) -> str:
+        """The failure that the output ends with; empty: it ends with something else.
+
+        Args:
+            shell: The output is that of a shell, whose exit status says little of the programs that it runs: what it
+                prints after one that failed may be a few lines, and its own words count.
+        """
+        most = _AFTERWARDS if shell else 0
+        for failure in (self._strong, self._weak):
+            if failure is not None and self._lines - failure.at <= most:
+                return failure.quote()
+        said, at = self._complaint
+        if shell and said and self._lines - at <= most:
+            return said[:_LONGEST]
+        return self.last_line[:_LONGEST] if shell and _NOT_RUN.match(self.last_line) else ""
 
     def _line(self, text: str) -> None:
         if self._grouped and text:

@@ -48,6 +48,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "plan TEXT",  # JSON of the Plan
         "profile TEXT",  # JSON of the Profile
         "expected REAL",  # while it waits for room: when it is expected to start
+        "ending TEXT",  # JSON of the Ending: whether it answered when asked to end, what is saved, what is in doubt
     ),
     "tasks": (
         "id TEXT PRIMARY KEY",  # JOB/ROLE-INDEX

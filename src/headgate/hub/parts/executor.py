@@ -270,7 +270,7 @@ class Executor(Component):
             if live.placed(action.reason, run.clock()):
                 run.record_job(live.spec.name)
             return
-        live.mark(action.state, action.reason, action.exit_code, run.clock())
+        live.mark(action.state, action.reason, action.exit_code, run.clock(), action.ending)
         run.record_job(live.spec.name)
         if action.state == "done":
             _remove_copies(run.checkpoints(live.spec.name))

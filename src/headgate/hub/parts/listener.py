@@ -15,7 +15,7 @@ from typing import Any
 from headgate import events, isolation
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, Listener
-from headgate.engines.program import program, source
+from headgate.engines.program import is_of_a_shell, program, source
 from headgate.events import NEXT, Event, Exit, OutsideFiles
 from headgate.hub import messages
 from headgate.hub.state.attempt import Attempt
@@ -240,6 +240,8 @@ class HubListener(Listener):
             exit = replace(exit, reason=f"{exit.reason}; {_INPUT_CURE}")
         if exit.outside is not None:
             self._live_runs.event(run, "warning", _written_outside(exit.outside), live.spec.name, task)
+        if exit.ok:
+            exit = replace(exit, last_failure=attempt.tasks[name].failure.last(is_of_a_shell(live.spec)))
         exit = attempt.end(name, exit)
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))

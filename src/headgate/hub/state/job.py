@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from headgate.endings import Ending
 from headgate.events import ENDED, Checkpoint, JobState, Progress
 from headgate.hub.state.attempt import Attempt
 from headgate.jobs import Job
@@ -41,6 +42,7 @@ class LiveJob:
     state: JobState = "waiting"
     reason: str = ""
     exit_code: int | None = None
+    ending: Ending | None = None
     started: float | None = None
     ended: float | None = None
     expected: float | None = None  # while it waits for room: when it is expected to start
@@ -65,8 +67,11 @@ class LiveJob:
     broke: Broken | None = None  # as long as it is not where it was again
     saved: list[Checkpoint] = field(default_factory=list)  # the latest, and what it went on from
 
-    def mark(self, state: JobState, reason: str, exit_code: int | None, now: float) -> None:
+    def mark(
+        self, state: JobState, reason: str, exit_code: int | None, now: float, ending: Ending | None = None
+    ) -> None:
         """Take note of a new state, at `now` on the run's clock."""
+        self.ending = ending
         self.state, self.reason, self.expected = state, say_text(reason), None
         if exit_code is not None:
             self.exit_code = exit_code
@@ -194,6 +199,7 @@ class LiveJob:
             "state": self.state,
             "reason": self.reason,
             "exit_code": self.exit_code,
+            "ending": asdict(self.ending) if self.ending is not None else None,
             "started": self.started,
             "ended": self.ended,
             "attempt": self.attempt,

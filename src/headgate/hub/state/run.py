@@ -194,6 +194,7 @@ class LiveRun:
             plan=job.plan,
             profile=job.profile,
             expected=job.expected,
+            ending=asdict(job.ending) if job.ending is not None else None,
         )
 
     def record_task(self, task: TaskId, **row: object) -> None:
