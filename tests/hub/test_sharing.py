@@ -209,6 +209,23 @@ def test_a_task_is_told_of_the_threads_that_its_job_states(user: User, of: str) 
     user.touch("go")
 
 
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one core has room for one thread")
+def test_a_script_that_cannot_change_its_threads_is_recorded_with_those_it_began_with(user: User) -> None:
+    """Whatever it is granted later; one that can has what it is granted."""
+    user.write("plain.py", WAITS)
+    user.write("follows.py", SPINS)
+    user.detaches("plain.py", "--policy", "equal")
+    cores = os.cpu_count() or 1
+    user.sees_job("plain", lambda job: job["threads"] == cores)
+    user.detaches("follows.py")
+    granted = user.sees_job("follows", lambda job: job["threads"] is not None)
+    assert granted["threads"] < cores
+    user.sees_job("plain", lambda job: job["entitled_cores"] == granted["entitled_cores"] and job["threads"] == cores)
+    user.types("stop", "plain", "--kill")
+    user.sees_job("follows", lambda job: job["threads"] == cores)
+    user.touch("go")
+
+
 def test_threads_may_spin_beside_others_where_each_has_a_core_by_weight(user: User) -> None:
     for name, script in (("a", SPINS), ("b", WAITS), ("c", WAITS)):
         user.write(f"{name}.py", script)

@@ -332,6 +332,7 @@ class JobFigures:
         fullest_core_max: Highest use of a single core, 0 to 1.
         memory_peak_bytes: Most resident memory, as the kernel has it or as it was sampled, whichever is more.
         granted_cores: Mean cores that it was entitled to while it ran.
+        threads: Fewest and most compute threads that one of its tasks had; None where Headgate set none.
         used_of_granted: Mean cores in use over `granted_cores`; above 1 where others left some.
         input_fraction: Fraction of a step that waits for input, 0 to 1, over `sampled_steps` steps; None where it was
             not measured.
@@ -369,6 +370,7 @@ class JobFigures:
     fullest_core_max: float | None
     memory_peak_bytes: float | None
     granted_cores: float | None
+    threads: tuple[int, int] | None
     used_of_granted: float | None
     disk_read_bytes: float | None
     disk_written_bytes: float | None
@@ -470,6 +472,7 @@ def figures(job: RecordedJob) -> JobFigures:
         fullest_core_max=job.signal("cpu_fullest_core").maximum,
         memory_peak_bytes=max(peaks, default=None),
         granted_cores=granted,
+        threads=_threads(job),
         used_of_granted=cpu.mean / granted if cpu.mean is not None and granted else None,
         disk_read_bytes=disk_read.integral if len(disk_read) else None,
         disk_written_bytes=disk_write.integral if len(disk_write) else None,
@@ -486,6 +489,11 @@ def figures(job: RecordedJob) -> JobFigures:
         faults=len(job.faults),
         fault_seconds=sum(fault.seconds or 0.0 for fault in job.faults),
     )
+
+
+def _threads(job: RecordedJob) -> tuple[int, int] | None:
+    counts = [round(count) for task in job.tasks for count in (task.threads.minimum, task.threads.maximum) if count]
+    return (min(counts), max(counts)) if counts else None
 
 
 def _exchanged(job: RecordedJob) -> float | None:

@@ -54,6 +54,10 @@ class Signal:
         return self.integral / self.seconds if len(self) else None
 
     @property
+    def minimum(self) -> float | None:
+        return float(np.min(self.value)) if len(self) else None
+
+    @property
     def maximum(self) -> float | None:
         return float(np.max(self.value)) if len(self) else None
 

@@ -16,7 +16,7 @@ from headgate.analysis.jobs import RecordedJob, figures
 from headgate.analysis.losing import TimeEstimate, exact
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
-from headgate.reports.words import MISSING, listed, say, say_moment
+from headgate.reports.words import MISSING, listed, said_threads, say, say_moment
 
 _OF_THE_RUN = {
     "headgate": "Headgate",
@@ -222,6 +222,8 @@ def _of_jobs(first: tuple[Recording, RecordedJob], second: tuple[Recording, Reco
         yield from _differ(key, flat[0].get(key, ""), flat[1].get(key, ""))
     for what in ("state", "attempts"):
         yield from _differ(what, *(str(getattr(job, what)) for _, job in (first, second)))
+    counts = [figures(job).threads for _, job in (first, second)]
+    yield from _differ("threads", *(said_threads(count) if count else "" for count in counts))
     yield from _differ("nodes", *(listed(sorted(job.nodes)) for _, job in (first, second)))
     yield from _differ("neighbours", *(listed(_beside(run, job)) for run, job in (first, second)))
 

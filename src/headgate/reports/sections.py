@@ -20,7 +20,7 @@ from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
 from headgate.reports.step_drawing import drawing, keys, ordered, span_colour
 from headgate.reports.templates import Markup, render
-from headgate.reports.words import counted, planned, say, say_step_time, what_happened
+from headgate.reports.words import counted, planned, said_threads, say, say_step_time, what_happened
 from headgate.units import say_bytes, say_seconds
 
 _MOST_LINES = 30
@@ -45,7 +45,7 @@ _SUMMARY = (
     ("CPU time", "", "CPU seconds, all attempts together"),
     ("Cores", "", "in use: mean and most"),
     ("Memory peak", "", "most resident memory: as the kernel counted it, or the highest reading where that is more"),
-    ("Granted cores", "", "mean cores that it was entitled to, and how much of that it used"),
+    ("Granted cores", "", "mean cores that it was entitled to, its compute threads, and how much of the cores it used"),
     ("Waits for input", "", "fraction of a step, over the sampled steps"),
 )
 _FAULTS = (
@@ -138,7 +138,9 @@ def summary(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Accou
     causes = {account.job: verdict(account) for account in accounts}
     arguments = {job.name: job.arguments for job in run.jobs if job.arguments}
     columns = [column for column in _SUMMARY if arguments or column is not _ARGUMENTS]
-    return render("summary.html", jobs=jobs, columns=columns, verdicts=causes, arguments=arguments)
+    return render(
+        "summary.html", jobs=jobs, columns=columns, verdicts=causes, arguments=arguments, said_threads=said_threads
+    )
 
 
 def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | None:

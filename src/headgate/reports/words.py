@@ -55,6 +55,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def said_threads(threads: tuple[int, int]) -> str:
+    """`1 thread`, `1 to 2 threads`: the fewest and the most."""
+    fewest, most = threads
+    return counted(most, "thread") if fewest == most else f"{fewest} to {counted(most, 'thread')}"
+
+
 def listed(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`; beyond five, how many more."""
     if len(names) > 5:

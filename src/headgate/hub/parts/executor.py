@@ -250,8 +250,8 @@ class Executor(Component):
         name = task.name
         if live.current is not None and name in live.current.tasks:
             told = live.current.tasks[name]
-            threads = told.stated_threads or threads
-            told.threads, told.entitled_cores = threads, entitled
+            told.grant_threads(threads)
+            threads, told.entitled_cores = told.threads, entitled
             spec = self._engines.spec_of(run.id)
             # What the engine cannot control concerns processes; containers have weights wherever they run.
             in_process = live.spec.isolation in (None, isolation.DEFAULT)

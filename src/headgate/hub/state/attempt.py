@@ -59,6 +59,10 @@ _SLOW_SECONDS = 0.05
 Send = Callable[[TaskId, Mapping[str, object]], None]
 
 
+_FIXED_THREADS = frozenset({"keras", "jax"})
+"""Frameworks that keep the threads that they began with. Keras does so unless PyTorch is its back end."""
+
+
 @dataclass(slots=True)
 class LiveTask:
     """How a task stands now; `state` is `running`, `joining`, `leaving` or `ended`."""
@@ -73,6 +77,8 @@ class LiveTask:
     state: str = "running"
     stated_threads: int | None = None  # by its job
     threads: int = 0
+    granted_threads: int = 0  # what it would have if it could change them
+    follows_threads: bool = False
     spin: bool = True
     entitled_cores: float = 0.0
     idle: bool = False
@@ -81,6 +87,14 @@ class LiveTask:
     held_by: Mapping[str, object] = field(default_factory=lambda: OPEN)  # that it was told of
     usage: Mapping[Column, float] | None = None
     mean: RunningMean = field(default_factory=RunningMean)
+
+    def grant_threads(self, threads: int) -> None:
+        """It may have so many from now on. A task without Headgate's library keeps those that it began with."""
+        self.granted_threads = threads
+        if self.stated_threads is not None:
+            self.threads = self.stated_threads
+        elif self.follows_threads or not self.threads:
+            self.threads = threads
 
     def snapshot(self) -> dict[str, Any]:
         """What a live view shows of it."""
@@ -187,6 +201,8 @@ class Attempt:
         self._peers.meet(name, framework)
         self._met = self._met or name.is_worker
         task = self.tasks[name]
+        task.follows_threads = framework not in _FIXED_THREADS
+        task.grant_threads(task.granted_threads)
         self._send(self._job.task(name), {**self._peers.welcome(name, task.threads), "spin": task.spin})
         if self._together:
             self._send(self._job.task(name), self._peers.view())
