@@ -35,6 +35,7 @@ LAYERS = (
     ("analysis",),
     ("engines",),
     ("isolation",),
+    ("variables",),
     ("telemetry",),
     (
         "jobs",

@@ -167,6 +167,17 @@ def launched(command: _F) -> _F:
     return command
 
 
+def environment(command: _F) -> _F:
+    """Gives a command `--env`, as the keyword argument `given`."""
+    return click.option(
+        "--env",
+        "given",
+        metavar="NAME[=VALUE]",
+        multiple=True,
+        help="Variable of the jobs: SEED=1. Without a value: as in this terminal.",
+    )(command)
+
+
 def example(words: str) -> Callable[[_F], _F]:
     """Adds one example for each engine behind the others of a command's help.
 

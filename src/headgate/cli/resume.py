@@ -12,8 +12,9 @@ import click
 
 from headgate import resuming, runs
 from headgate.cli import options
+from headgate.cli.former_variables import kept
 from headgate.cli.placement import PlacementOptions, Where
-from headgate.cli.running import submit
+from headgate.cli.running import stated_variables, submit, with_variables
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.errors import StorageError, UsageError
 from headgate.hub import api
@@ -40,6 +41,7 @@ from headgate.telemetry.store import RunReader
 @click.option(
     "--policy", metavar="NAME", help="Policy that moves shares between jobs: headgate (default), srpt, equal, none."
 )
+@options.environment
 @options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -48,6 +50,7 @@ def command(
     named: tuple[str, ...],
     from_scratch: bool,
     policy: str | None,
+    given: tuple[str, ...],
     detach: bool,
     as_json: bool,
     **where: Any,
@@ -59,18 +62,22 @@ def command(
     with --from-scratch.
 
     This is a new run, and its report names the former one. The jobs run where and how they ran before, unless options
-    say otherwise. A checkpoint goes on under any strategy and any number of workers.
+    say otherwise, and with the variables that they were submitted with: --env overrides these. A checkpoint goes on
+    under any strategy and any number of workers.
 
     \b
     Example: headgate resume
              headgate resume 20261121-0930 --from-scratch
              headgate resume --checkpoint best/step-1200.pt
              headgate resume --strategy allreduce --workers 2
+             headgate resume --env CUDA_VISIBLE_DEVICES=1 --env DATA_DIR
     """
-    folder = runs.find(run)
+    folder, added = runs.find(run), stated_variables(given)
     if runs.summary(folder).state == "interrupted":
         await_guards()
     submission = _laid_out(unfinished(folder, named, from_scratch), PlacementOptions(**where), folder)
+    submission = kept(submission, folder, added)
+    submission = replace(submission, jobs=tuple(with_variables(submission.jobs, added)))
     if detach or as_json:  # who watches the run is told by it
         for name, text in submission.warnings.items():
             click.echo(f"{name}: {text}", err=True)

@@ -48,6 +48,7 @@ from headgate.errors import UsageError
     metavar="NAME",
     help="Signal that asks a script to end if it uses no library of Headgate's: SIGINT. Default: SIGTERM.",
 )
+@options.environment
 @options.launched
 @options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
@@ -69,6 +70,7 @@ def command(
     runtime: str | None,
     mounts: tuple[str, ...],
     stop_signal: str | None,
+    given: tuple[str, ...],
     launch: str | None,
     batch: str | None,
     parameters: str | None,
@@ -109,6 +111,7 @@ def command(
 
     said = placement.PlacementOptions(**where)
     jobs = running.read(targets, ctx.meta["asked"], name, cores, memory, gpu_memory)
+    jobs = running.with_variables(jobs, running.stated_variables(given))
     jobs = running.launches(
         running.boxed(jobs, isolation, image, runtime, mounts, stop_signal), launch, batch, parameters
     )

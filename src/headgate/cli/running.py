@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,8 @@ from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
 from headgate.hub.submission import Submission
-from headgate.jobs import NAME_PATTERN, Job, Limits, Mount
+from headgate.jobs import NAME_PATTERN, Job, Limits, Mount, is_variable
+from headgate.roles import Role
 
 
 def boxed(
@@ -49,6 +50,37 @@ def launches(jobs: list[Job], launch: str | None, batch: str | None, parameters:
     except ValueError as error:
         raise UsageError(f"found --parameters {parameters!r}; {error}") from None
     return _with(jobs, launch=launch, batch=batch, parameters=count)
+
+
+def stated_variables(given: Sequence[str]) -> dict[str, str]:
+    """What `--env` says, by name.
+
+    Raises:
+        UsageError: A variable has no name, or no value here.
+    """
+    return dict(map(_variable, given))
+
+
+def with_variables(jobs: Sequence[Job], added: Mapping[str, str]) -> list[Job]:
+    """The jobs with more variables; where a role has one of these itself, its own changes too."""
+    return [
+        replace(job, env={**job.env, **added}, roles=tuple(_of_role(role, added) for role in job.roles)) for job in jobs
+    ]
+
+
+def _of_role(role: Role, added: Mapping[str, str]) -> Role:
+    return replace(role, env={name: added.get(name, value) for name, value in role.env.items()})
+
+
+def _variable(given: str) -> tuple[str, str]:
+    name, sign, value = given.partition("=")
+    if not is_variable(name):
+        raise UsageError(f"found --env {given!r}; expected NAME=VALUE, or the NAME of a variable of this terminal")
+    if sign:
+        return name, value
+    if name not in os.environ:
+        raise UsageError(f"found --env {name}, which is not set in this terminal; give its value: --env {name}=VALUE")
+    return name, os.environ[name]
 
 
 def _with(jobs: list[Job], mounts: Sequence[str] = (), **asked: object) -> list[Job]:

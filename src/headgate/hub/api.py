@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headgate import runs
+from headgate import runs, variables
 from headgate.engines import launchers
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.declared import usual
@@ -45,7 +45,7 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
             raise UsageError(f"found {names.count(name)} jobs named {name!r}; give each a name of its own")
     _check_order({job.name: job.after for job in jobs}, resumed="resumed_from" in more)
     program = Path(sys.argv[0]).name
-    command = ("headgate" if program == "__main__.py" else program, *sys.argv[1:])
+    command = ("headgate" if program == "__main__.py" else program, *variables.without_secrets(sys.argv[1:]))
     more = {"attributes": Attributes.of_this_process(), **more}
     return launched(Submission(tuple(map(_absolute, jobs)), dict(os.environ), os.getcwd(), command, **more))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import headgate
-from headgate import isolation, policies, runs
+from headgate import isolation, policies, runs, variables
 from headgate.engines.local import LocalEngine
 from headgate.errors import HeadgateError, HubError, UsageError
 from headgate.hub import messages
@@ -171,11 +171,14 @@ class HubServer:
         submission, path = parse(request.get("submission")), request.get("stdin")
         given = GivenInput(await asyncio.to_thread(taken, str(path))) if path is not None else None
         try:
-            return await self._hub.submit(submission, given)
+            run = await self._hub.submit(submission, given)
         except BaseException:
             if given is not None:
                 given.close()
             raise
+        with contextlib.suppress(OSError):  # who goes on with it is told that they are not known
+            variables.write(run.folder, submission.environment)
+        return run
 
     def _attach(
         self, run: str, request: Mapping[str, Any], show: Watcher, closers: list[Callable[[], None]]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headgate import variables
 from headgate.analysis.accounts import PARTS, Account, accounts
 from headgate.analysis.jobs import RecordedJob, figures
 from headgate.analysis.losing import TimeEstimate, exact
@@ -197,9 +199,18 @@ def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
         for field in ("cores", "memory_bytes", "nic_bytes_per_second", "disk_bytes_per_second", "description"):
             values = [getattr(each[name], field) for each in nodes]
             yield from _differ(f"{name}: {field}", *("" if value is None else str(value) for value in values))
+    yield from _variables((first.folder, second.folder))
     packages = [_packages(run.meta) for run in (first, second)]
     for name in sorted(packages[0].keys() | packages[1].keys()):
         yield from _differ(name, packages[0].get(name, ""), packages[1].get(name, ""))
+
+
+def _variables(folders: tuple[Path, Path]) -> Iterator[Difference]:
+    """Of the terminals that the runs were submitted from; none where those of one are not known."""
+    first, second = map(variables.read, folders)
+    if first is not None and second is not None:
+        for each in variables.differing(first, second):
+            yield Difference(f"variable {each.name}", *each.shown())
 
 
 def _packages(meta: Mapping[str, str]) -> dict[str, str]:
@@ -213,13 +224,21 @@ def _packages(meta: Mapping[str, str]) -> dict[str, str]:
 def _of_jobs(first: tuple[Recording, RecordedJob], second: tuple[Recording, RecordedJob]) -> Iterator[Difference]:
     # The plan that a user states is also the one that was taken.
     asked = [
-        {key: value for key, value in job.spec.items() if key not in ("name", "plan")} for _, job in (first, second)
+        {key: value for key, value in job.spec.items() if key not in ("name", "plan")}
+        | {"roles": {role["name"]: role for role in job.spec.get("roles") or ()}}
+        for _, job in (first, second)
     ]
     flat = [
         dict(_flat({**each, "plan": job.plan or {}})) for each, (_, job) in zip(asked, (first, second), strict=True)
     ]
     for key in sorted(flat[0].keys() | flat[1].keys()):
-        yield from _differ(key, flat[0].get(key, ""), flat[1].get(key, ""))
+        first_value, second_value = flat[0].get(key), flat[1].get(key)
+        before, env, name = key.rpartition("env.")
+        if env and first_value != second_value:
+            shown = variables.DifferingVariable(name, first_value, second_value).shown()
+            yield Difference(f"{before}variable {name}", *shown)
+        else:
+            yield from _differ(key, first_value or "", second_value or "")
     for what in ("state", "attempts"):
         yield from _differ(what, *(str(getattr(job, what)) for _, job in (first, second)))
     counts = [figures(job).threads for _, job in (first, second)]

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
+from headgate.variables import is_secret
+
 SENT = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
     *("PYTHON*", "VIRTUAL_ENV", "CONDA_*"),
@@ -34,8 +36,6 @@ SENT = (
 _HERE = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
 """They name devices of this machine. On a node, its engine sets them."""
 
-_SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|AUTH")
-
 
 def more(engine: str) -> str:
     """The variable that lists further variables for the nodes of an engine, separated by commas (`HF_TOKEN,WANDB_*`).
@@ -51,7 +51,7 @@ def sent(environment: Mapping[str, str], engine: str) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if _is_one(name, wanted) or (_is_one(name, SENT) and name not in _HERE and not _SECRET.search(name.upper()))
+        if _is_one(name, wanted) or (_is_one(name, SENT) and name not in _HERE and not is_secret(name))
     }
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 import headgate
-from headgate import runs
+from headgate import runs, variables
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import interpreter
@@ -339,6 +339,8 @@ class LiveRun:
         os.close(self._lock)
         if self.given is not None:
             self.given.close()
+        if all(job.state == "done" for job in self.jobs.values()):
+            variables.forget_secrets(self.folder)
 
 
 def _nodes(nodes: tuple[Node, ...]) -> str:

@@ -1,0 +1,77 @@
+"""The variables that a run goes on with: those that it was submitted with, and what differs from them here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from headgate import variables
+from headgate.engines.launch import interpreter
+from headgate.engines.program import program
+from headgate.errors import UsageError
+from headgate.hub.submission import Submission
+from headgate.jobs import Job
+
+_MOST = 12
+"""Variables that differ, of which so many are told."""
+_CURE = "`--env NAME` takes the value of this terminal, `--env NAME=VALUE` another one"
+
+
+def kept(submission: Submission, folder: Path, overridden: Collection[str]) -> Submission:
+    """A submission that goes on with a run, with the variables of that; tells what differs from them here.
+
+    Args:
+        folder: The former run.
+        overridden: Names of variables that the command line gives its jobs.
+    """
+    former, here = variables.read(folder), dict(os.environ)
+    if former is None:
+        click.echo(f"note: run {folder.name} kept no variables; those of this terminal hold", err=True)
+        return submission
+    environment = variables.continued(former, here)
+    lines = list(_interpreters(submission.jobs, environment, here))
+    lines += [
+        f"{name}: {first}, here {second}"
+        for name, (first, second) in _shown(former, here, {*overridden, *_stated(submission.jobs)})
+    ]
+    if lines:
+        more = [f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
+        heading = f"note: the variables of run {folder.name} hold, which differ from those of this terminal; {_CURE}"
+        click.echo("\n  ".join([heading, *lines[:_MOST], *more]), err=True)
+    return replace(submission, environment=environment)
+
+
+def _shown(
+    former: Mapping[str, str | None], here: Mapping[str, str], left_out: Collection[str]
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    for each in variables.differing(former, here):
+        if each.name not in left_out:
+            yield each.name, each.shown()
+
+
+def _stated(jobs: Sequence[Job]) -> Iterator[str]:
+    """Variables that every job states for itself."""
+    return (name for name in jobs[0].env if all(name in job.env for job in jobs))
+
+
+def _interpreters(jobs: Sequence[Job], former: Mapping[str, str], here: Mapping[str, str]) -> Iterator[str]:
+    """Which Python runs each job, where this terminal would take another one."""
+    paths = {}
+    for job in jobs:
+        if program(job) is not None:
+            paths[job.name] = tuple(_python(job, {**each, **job.env}.get("PATH")) for each in (former, here))
+    for first, second in dict.fromkeys(paths.values()):
+        if first != second:
+            names = ", ".join(name for name, pair in paths.items() if pair == (first, second))
+            yield f"Python of {names}: {first}, here {second}"
+
+
+def _python(job: Job, path: str | None) -> str:
+    try:
+        return interpreter(job, path)
+    except UsageError:
+        return "none"
