@@ -25,6 +25,15 @@ def account(run: Recording, job: str) -> Account:
     return found
 
 
+def comes_and_goes(there: float, away: float) -> Callable[[int], float]:
+    """A quantity beside a neighbour that is there for five seconds of ten, and without it."""
+    return lambda t: there if (t - 1) % 10 < 5 else away
+
+
+PRESENT = MadeUp(ran=comes_and_goes(1.0, 0.0))
+"""That neighbour."""
+
+
 def lost(found: Account) -> dict[tuple[str, str], float]:
     return {(loss.to, loss.resource): loss.lost.seconds for loss in found.losses}
 
@@ -114,7 +123,7 @@ def test_waiting_for_input_is_not_unexplained(tmp_path: Path) -> None:
 
 def test_a_neighbour_that_makes_steps_dearer_costs_memory(tmp_path: Path) -> None:
     """With `b` there a step takes 0.15 CPU seconds, without it 0.1, and neither waits for a core."""
-    jobs = {"a": MadeUp(ran=1.0, steps=lambda t: 1 / 0.15 if t <= 20 else 10.0), "b": MadeUp(ran=1.0, end=20)}
+    jobs = {"a": MadeUp(ran=1.0, steps=comes_and_goes(1 / 0.15, 10.0)), "b": PRESENT}
     found = account(recording(tmp_path / "run.sqlite", jobs), "a")
     assert lost(found) == {("b", "memory"): pytest.approx(20 * 0.05 / 0.15, rel=0.1)}
     assert [loss.evidence for loss in found.losses] == ["compared"]
@@ -126,24 +135,24 @@ def test_what_one_thread_lost_while_it_had_a_core_went_through_memory_however_ro
     """Beside `b` it waits a tenth of the time, and a step takes a fifth more besides."""
     jobs = {
         "a": MadeUp(
-            ran=lambda t: (0.9 if t <= 9 else 1.0) + (0.3 if t % 3 else -0.6),
-            waited=lambda t: 0.1 if t <= 9 else 0.0,
+            ran=lambda t: comes_and_goes(0.9, 1.0)(t) + (0.3 if t % 3 else -0.6),
+            waited=comes_and_goes(0.1, 0.0),
             ready=1.0,
-            end=16,
-            steps=lambda t: 10.0 * 0.9 / 1.2 if t <= 9 else 10.0,
+            end=26,
+            steps=comes_and_goes(10.0 * 0.9 / 1.2, 10.0),
         ),
-        "b": MadeUp(ran=1.0, end=9),
+        "b": replace(PRESENT, end=26),
     }
     found = lost(account(recording(tmp_path / "run.sqlite", jobs), "a"))
     assert found["b", "memory"] > found["b", "cores"] > 0.0
-    assert found["b", "memory"] + found["b", "cores"] == pytest.approx(9 / 4, abs=0.6)
+    assert found["b", "memory"] + found["b", "cores"] == pytest.approx(16 / 4, abs=0.8)
 
 
 def test_programs_that_are_never_all_away_are_compared_by_what_more_of_them_costs(tmp_path: Path) -> None:
-    """Ten of twelve seconds are steps: half of these take half as long again, beside a program of one core."""
-    steps = MadeUp(ran=1.0, steps=lambda t: 0.0 if t < 2 else 10.0 / (1.5 if t > 7 else 1.0), end=12)
-    run = recording(tmp_path / "run.sqlite", {"a": steps}, outside=lambda t: 1.0 if t > 7 else 0.08)
-    assert lost(account(run, "a")) == {("others", "memory"): pytest.approx(5.0 / 3.0, rel=0.05)}
+    """Half of the seconds take half as long again, beside a program of one core."""
+    steps = MadeUp(ran=1.0, steps=comes_and_goes(10.0 / 1.5, 10.0))
+    run = recording(tmp_path / "run.sqlite", {"a": steps}, outside=comes_and_goes(1.0, 0.08))
+    assert lost(account(run, "a")) == {("others", "memory"): pytest.approx(20.0 / 3.0, rel=0.05)}
 
 
 @pytest.mark.parametrize(
@@ -152,13 +161,13 @@ def test_programs_that_are_never_all_away_are_compared_by_what_more_of_them_cost
 def test_cycles_per_instruction_tell_dearer_steps_from_larger_ones(
     tmp_path: Path, instructions: float, losses: dict[str, float]
 ) -> None:
-    """In the first half a step takes half as much again of CPU time: through `b`, or because there is more to do."""
+    """Beside `b` a step takes half as much again of CPU time: through it, or because there is more to do."""
     counted: dict[str, Course | None] = {
         "cpu_cycles": 3e9,
-        "cpu_instructions": lambda t: (instructions if t <= 20 else 1.5) * 2e9,
+        "cpu_instructions": comes_and_goes(instructions * 2e9, 1.5 * 2e9),
     }
-    steps = {"a": MadeUp(ran=1.0, steps=lambda t: 1 / 0.15 if t <= 20 else 10.0, readings=counted)}
-    found = account(recording(tmp_path / "run.sqlite", {**steps, "b": MadeUp(ran=1.0, end=20)}), "a")
+    steps = {"a": MadeUp(ran=1.0, steps=comes_and_goes(1 / 0.15, 10.0), readings=counted)}
+    found = account(recording(tmp_path / "run.sqlite", {**steps, "b": PRESENT}), "a")
     assert lost(found) == {("b", through): pytest.approx(seconds, rel=0.1) for through, seconds in losses.items()}
 
 
@@ -168,12 +177,9 @@ def test_steps_with_and_without_a_neighbour_tell_more_than_waiting(
 ) -> None:
     """Beside `b` it waits for half of the time, and does 9 or 2.5 of its 10 steps a second."""
 
-    def beside(alone: float, with_b: float) -> Callable[[int], float]:
-        return lambda t: with_b if t <= 20 else alone
-
     jobs = {
-        "a": MadeUp(ran=beside(1.0, 0.5), waited=beside(0.0, 0.5), steps=beside(10.0, shared)),
-        "b": MadeUp(ran=1.0, end=20),
+        "a": MadeUp(ran=comes_and_goes(0.5, 1.0), waited=comes_and_goes(0.5, 0.0), steps=comes_and_goes(shared, 10.0)),
+        "b": PRESENT,
     }
     found = account(recording(tmp_path / "run.sqlite", jobs, cores=1.5), "a")
     assert found.parts["neighbours"].seconds == pytest.approx(really, abs=0.6)
@@ -184,10 +190,8 @@ def test_steps_with_and_without_a_neighbour_tell_more_than_waiting(
 def test_of_what_was_counted_no_more_is_taken_back_than_there_was(tmp_path: Path) -> None:
     """It does four times as many steps while `b` runs, for which it waited; the hypervisor takes from it all along."""
     jobs = {
-        "a": MadeUp(
-            ran=0.4, waited=lambda t: 0.2 if t <= 20 else 0.0, ready=1.0, steps=lambda t: 40.0 if t <= 20 else 10.0
-        ),
-        "b": MadeUp(ran=1.0, end=20),
+        "a": MadeUp(ran=0.4, waited=comes_and_goes(0.2, 0.0), ready=1.0, steps=comes_and_goes(40.0, 10.0)),
+        "b": PRESENT,
     }
     found = account(recording(tmp_path / "run.sqlite", jobs, stolen=0.3), "a")
     assert sum(part.seconds for part in found.parts.values()) == pytest.approx(40.0)

@@ -139,17 +139,20 @@ def test_nobody_is_blamed_for_what_may_be_nothing(tmp_path: Path, resource: Reso
     assert both.low == pytest.approx(4.0)
 
 
-def test_nobody_is_blamed_for_longer_steps_that_cannot_be_told_from_their_noise(tmp_path: Path) -> None:
-    """For its first half it waits for a core beside `b`, but its steps scatter so much that they tell nothing."""
-    rough = MadeUp(
-        ran=lambda t: 1.0 if t > 20 else 0.5,
-        waited=lambda t: 0.0 if t > 20 else 0.5,
-        steps=lambda t: (2.0, 18.0, 5.0, 13.0, 1.0, 14.0)[t * 5 % 6] * (1.0 if t > 20 else 0.9),
-    )
-    run = recording(tmp_path / "run.sqlite", {"a": rough, "b": MadeUp(ran=1.0, end=20)}, cores=1.5)
-    found = accounts(run.jobs, run.nodes, run.seconds)[0]
-    assert [(loss.to, loss.evidence, loss.lost.low) for loss in found.losses] == [("b", "compared", 0.0)]
-    assert verdict(found).name == "not-known"
+@pytest.mark.parametrize("outside", [1.0, 0.0], ids=["a program outside", "a job"])
+def test_a_neighbour_that_came_as_steps_grew_longer_is_not_blamed_and_the_doubt_is_told(
+    tmp_path: Path, outside: float
+) -> None:
+    """Its steps take 1.6 times as long from 20 s on, when another one came to the other core."""
+    grown = MadeUp(ran=1.0, steps=lambda t: 10.0 if t <= 20 else 10.0 / 1.6 + t % 3 / 9)
+    beside = {} if outside else {"b": MadeUp(ran=1.0, start=20)}
+    run = recording(tmp_path / "run.sqlite", {"a": grown, **beside}, outside=lambda t: outside if t > 20 else 0.0)
+    account = accounts(run.jobs, run.nodes, run.seconds)[0]
+    found = verdict(account)
+    assert (found.name, found.low) == ("not-known", 0.0)
+    assert found.why.startswith("Programs outside Headgate may have" if outside else "b may have slowed a through")
+    assert account.parts["neighbours"].seconds == 0.0
+    assert account.parts["neighbours"].high == pytest.approx(20 * (1 - 1 / 1.6), rel=0.2)
 
 
 def test_the_next_cause_says_that_a_neighbour_may_have_cost_more(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from headgate.analysis.comparing import fewer_threads, slower_steps
+from headgate.analysis.comparing import slower_steps
+from headgate.analysis.granted import fewer_threads
 from headgate.analysis.grid import Grid, lost_cores
 from headgate.analysis.in_turn import Turn, in_order
 from headgate.analysis.jobs import FAULTS, RecordedJob, RecordedNode, running
@@ -255,7 +256,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
     own_left = of_steps * (1.0 - fewer.part)
     # Waiting for kernels may be spinning: the CPU time of a step tells nothing of who used the same GPU.
     compared = {name: cores for name, cores in beside.items() if name not in outside.on_gpu}
-    longer = slower_steps(job, compared, own_left, grid.edges, lost.by)
+    longer = slower_steps(job, compared, own_left, grid.edges, lost.by, lost.most, stepping)
     own_left = np.maximum(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0)
     step = _own_steps(job, working, own_left, stepping, outside, ran)
     losses = merged(
@@ -311,7 +312,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         job=job.name,
         elapsed=elapsed,
         parts={part: parts[part] for part in PARTS},
-        losses=tuple(loss for loss in told if loss.lost.seconds > LEAST_SECONDS),
+        losses=tuple(loss for loss in told if loss.lost.seconds > LEAST_SECONDS or loss.perhaps),
         excess_threads=_mean(lost.excess, stepping),
         helper_cores=helped_by(job, time.stretches),
         own=own_found,

@@ -1,23 +1,23 @@
-"""What neighbours cost a job beyond the time that its threads waited: longer steps, and fewer threads.
+"""What neighbours cost a job beyond the time that its threads waited: longer steps.
 
 Waiting for cores does not tell all. A neighbour that evicts cache lines, takes memory bandwidth or runs on the SMT
 sibling of a core makes each step dearer: it takes more CPU time. Threads that meet at a barrier all wait for the one
 that waits for a core. And threads that slow each other lose less by waiting than the core time that they missed. So
-steps with and without the neighbour are compared. Over windows of the run with s steps and x_j cores used by neighbour
-j, the job's own time c, which is what was not counted as lost, is fitted as
+steps with and without the neighbour are compared: over windows of the run, the logarithm of the seconds that a step
+took, as neighbours come and go (`headgate.analysis.switching`). The same of its CPU time tells whether steps became
+dearer. CPU time is read once a second only. A job of one thread that always computes tells it more exactly: when it
+did not wait, it ran. Where the machine counts cycles and instructions, cycles over instructions are compared instead: a
+neighbour changes how many cycles an instruction takes, and no phase of the job changes that as much as it changes the
+CPU time of a step (CPI², EuroSys 2013).
 
-    c = s (c0 + sum_j b_j x_j)
-
-by least squares, with a bootstrap over the windows for the band. The same fit of its CPU time tells which part of that
-are dearer steps. CPU time is read once a second only. A job of one thread that always computes tells it by c, more
-exactly: when it did not wait, it ran. Where the machine counts cycles and instructions, the fit is of cycles over
-instructions instead: a neighbour changes how many cycles an instruction takes, and no phase of the job changes that as
-much as it changes the CPU time of a step (CPI², EuroSys 2013). A neighbour that was always there, or never, cannot be
-compared.
+A neighbour that came once may have come just as the job changed by itself. If the job waited for cores meanwhile, it
+lost something to that neighbour, and the comparison tells how much, up to what threads can lose that all wait for the
+one without a core. If it did not wait, the neighbour may have cost it nothing, and the band begins at 0.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,7 +25,16 @@ from typing import NamedTuple
 import numpy as np
 
 from headgate.analysis.jobs import RecordedJob, running
-from headgate.analysis.losing import ITSELF, LEAST_SECONDS, OTHERS, Loss, Resource, TimeEstimate, within
+from headgate.analysis.losing import (
+    COUNTED_ERROR,
+    ITSELF,
+    LEAST_SECONDS,
+    Evidence,
+    Loss,
+    Resource,
+    TimeEstimate,
+)
+from headgate.analysis.switching import Effect, effects
 from headgate.analysis.usage import Array, Signal, ratio
 from headgate.telemetry.columns import Column
 
@@ -34,103 +43,148 @@ _WINDOW_SECONDS = 1.0
 _MOST_WINDOWS = 400
 _SETTLE_SECONDS = 2.0
 """Its first steps fill caches and allocate."""
-_THERE, _AWAY = 0.2, 0.05
-"""Cores that a neighbour used in a window, from which it counts as there, and below which as away."""
-_MOST_AWAY = 0.15
-"""Programs outside Headgate are never all away: the least that a neighbour used in a window may be as much."""
+_VARIES = 0.2
+"""Cores by which a neighbour has to vary to be compared."""
 _LEAST_WINDOWS = 3
 _MOST_COMPARED = 6
 """Neighbours: more than these cannot be told apart within one run."""
-_DRAWS = 200
 _ONE_THREAD = 1.1
 """Threads that ran or waited, up to which they are one that was always there."""
-_SEEN_SECONDS, _SEEN_STEPS = 3.0, 5.0
-"""Of one number of threads, for its speed to be known."""
-_COMPARED_ERROR = 0.25
-_LOW, _HIGH = 5.0, 95.0
+_STAYED = 2
+"""Switches of a neighbour that came and went once: more than chance, less than proof."""
+_ERROR = 0.1
+"""Relative error of what is compared, besides that by chance: a neighbour does not use its cores evenly."""
+_LONGEST = 20.0
+"""As a logarithm: steps that are longer than so many times stand."""
+_CLEARLY = 0.1
+"""Part of a loss: less of it is due to memory only by rounding."""
 
 
 class Slower(NamedTuple):
-    """By how much a neighbour made a step longer than what was counted explains: own seconds a step for each core that
-    it used, over those of a step without any. Below 0 where too much was counted.
+    """What a neighbour made of the steps of a job.
 
     Args:
+        steps: Of the logarithm of the seconds that a step takes.
+        dearer: The same of CPU seconds a step, or of cycles an instruction where these are counted.
         least: Cores that it used even in the window in which it used least; what these cost cannot be compared.
-        dearer: The same of CPU seconds a step, or of cycles an instruction where these are counted; 0 where that is not
-            beyond the noise.
+        usual: Cores that it used beyond that while it was there.
     """
 
-    ratio: float
-    low: float
-    high: float
-    dearer: float
+    steps: Effect
+    dearer: Effect | None
     least: float
+    usual: float
+
+    @property
+    def is_dearer(self) -> bool:
+        """Whether steps took longer, and more of the CPU, beyond what changes anyway."""
+        return self.steps.low > 0.0 and self.dearer is not None and self.dearer.low > 0.0
 
 
-def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal) -> dict[str, Slower]:
-    """What each neighbour made a step longer by; those that cannot be compared are left out.
+def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal, one_thread: bool) -> dict[str, Slower]:
+    """What each neighbour made of a step; those that cannot be compared are left out.
 
     Args:
         neighbours: Cores that each used on the job's node.
-        own: The part of its time that it lost to nobody, as far as that was counted.
+        own: The part of its time that it lost to nobody but neighbours.
+        one_thread: Whether it is one thread that always computes.
     """
-    windows = _windows(job)
+    windows = windows_of(job)
     if len(windows) <= _LEAST_WINDOWS:
         return {}
-    steps = np.diff(np.interp(windows, job.progress.t, np.maximum.accumulate(np.nan_to_num(job.progress.step))))
-    seconds = np.diff(windows)
-    used = {name: np.diff(signal.cumulative(windows)) / seconds for name, signal in neighbours.items()}
-    varying = sorted((name for name in used if _varies(used[name])), key=lambda name: -float(used[name].sum()))
-    told = {name: used[name] for name in varying[:_MOST_COMPARED]}
-    kept = steps > 0
-    if not told or np.count_nonzero(kept) <= _LEAST_WINDOWS + len(told):
+    steps, taken = steps_between(job, windows), np.diff(own.cumulative(windows))
+    used = {name: np.diff(signal.cumulative(windows)) / np.diff(windows) for name, signal in neighbours.items()}
+    kept = (steps > 0) & (taken > 0)
+    varying = [name for name, cores in used.items() if kept.any() and np.ptp(cores[kept]) >= _VARIES]
+    told = sorted(varying, key=lambda name: -float(used[name].sum()))[:_MOST_COMPARED]
+    if not told or np.count_nonzero(kept) <= _LEAST_WINDOWS:
         return {}
-    least = [float(np.min(cores)) for cores in told.values()]
-    cores = np.array(list(told.values()))[:, kept] - np.array(least)[:, None]
-    seconds = np.diff(own.cumulative(windows))
-    work, taken = _work(job, windows, steps, seconds)
-    ours = _ratios(steps[kept], cores, seconds[kept])
-    if ours is None:
-        return {}
-    spent = _ratios(work[kept], cores, taken[kept])
-    if spent is None:
-        dearer = np.zeros(len(told))
-    else:
-        dearer = np.where(np.percentile(spent, _LOW, axis=0) > 0.0, spent[0], 0.0)
-    lows, highs = np.percentile(ours[1:], [_LOW, _HIGH], axis=0)
-    found = zip(told, ours[0], lows, highs, dearer, least, strict=True)
-    return {name: Slower(*map(float, numbers)) for name, *numbers in found}
+    least = [float(np.min(used[name][kept])) for name in told]
+    cores = np.array([used[name][kept] for name in told]) - np.array(least)[:, None]
+    longer = effects(np.log(taken[kept] / steps[kept]), cores)
+    work, spent = _work(job, windows, steps, taken, one_thread)
+    counted = (work[kept] > 0.0) & (spent[kept] > 0.0)
+    dearer: Sequence[Effect | None] = [None] * len(told)
+    if np.count_nonzero(counted) > _LEAST_WINDOWS:
+        dearer = effects(np.log(spent[kept][counted] / work[kept][counted]), cores[:, counted])
+    usual = [float(np.mean(used[used >= np.max(used) / 2.0])) for used in cores]
+    compared = zip(told, longer, dearer, least, usual, strict=True)
+    return {name: Slower(steps, cpu, away, there) for name, steps, cpu, away, there in compared if steps is not None}
 
 
-class SlowerSteps(NamedTuple):
+class Compared(NamedTuple):
+    """What the steps tell of one neighbour.
+
+    Args:
+        parts: Lost to it, of each bucket.
+        seconds: Of the job's steps that were lost to it.
+        sure: Whether it was lost to nothing else: else it is lost only as far as it was counted.
+        dearer: Whether steps took more CPU time.
+    """
+
+    parts: Array
+    seconds: TimeEstimate
+    sure: bool
+    dearer: bool
+
+    def known_worse(self, counted: float) -> bool:
+        """Whether so many seconds that were counted are known better than these, and agree with them."""
+        low, high = self.seconds.low, self.seconds.high
+        return self.sure and low <= counted <= high and high - low > 2.0 * COUNTED_ERROR * counted > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlowerSteps:
     """By how much neighbours made the steps of a job longer beyond what was counted.
 
     Args:
-        parts: Of each bucket, by neighbour.
+        parts: Of each bucket, by neighbour, beyond what was counted; below 0 where too much was.
+        compared: What the steps tell, by neighbour.
+        one_thread: Whether it is one thread that always computes: then it is known what it waited for a core.
     """
 
     parts: Mapping[str, Array]
-    found: Mapping[str, Slower]
+    compared: Mapping[str, Compared]
+    one_thread: bool = False
 
     def losses(self, counted: Sequence[Loss], inside: Array, elapsed: float) -> list[Loss]:
         """All that it lost to neighbours. If a neighbour can be compared, that corrects what was counted: the job's
         steps with and without the neighbour tell more."""
-        losses = [loss for loss in counted if loss.to not in self.parts]
-        for to, part in self.parts.items():
-            told, beyond = self.found[to], float(np.sum(part * inside))
-            whole = max(sum(loss.lost.seconds for loss in counted if loss.to == to) + beyond, 0.0)  # but for rounding
-            each = beyond / told.ratio if told.ratio else 0.0
-            low, high = (min(max(whole + each * (end - told.ratio), 0.0), elapsed) for end in (told.low, told.high))
-            memory = min(each * told.dearer, whole)
+        losses = [loss for loss in counted if loss.to not in self.compared]
+        for to, told in self.compared.items():
+            known = next((loss.lost for loss in counted if loss.to == to), TimeEstimate(0.0, 0.0, 0.0))
+            whole = max(known.seconds + float(np.sum(self.parts[to] * inside)), 0.0)  # but for rounding
+            before = max(whole - float(np.sum(told.parts * inside)), 0.0)  # of its start, nothing is compared
+            low, high = before + told.seconds.low, before + told.seconds.high
+            if not told.sure:
+                low, high = known.low, max(high, known.high)
+            low, high = min(low, whole), min(max(high, whole), elapsed)
+            memory = self._memory(whole, known, told)
+            evidence: Evidence = "compared" if told.sure or not known.seconds or self.parts[to].any() else "counted"
             through: Mapping[Resource, float] = {"memory": memory, "cores": whole - memory}
             for resource, seconds in through.items():
-                share = seconds / whole if whole > 0.0 else 0.0
-                losses.append(Loss(to, resource, TimeEstimate(seconds, low * share, high * share), "compared"))
+                share = seconds / whole if whole > 0.0 else float(resource == "memory")
+                lost = TimeEstimate(seconds, low * share, high * share)
+                losses.append(Loss(to, resource, lost, evidence, told.dearer and low <= 0.0 < lost.high))
         return losses
+
+    def _memory(self, whole: float, counted: TimeEstimate, told: Compared) -> float:
+        """The part that is not due to waiting for cores. Threads may spin while another one waits for a core, so their
+        CPU time tells nothing of memory as far as that explains what was lost."""
+        if not told.dearer and not self.one_thread:
+            return 0.0
+        memory = max(whole - (counted.seconds if self.one_thread else counted.high), 0.0)
+        return memory if memory > _CLEARLY * whole else 0.0
 
 
 def slower_steps(
-    job: RecordedJob, beside: Mapping[str, Array], own: Array, edges: Array, counted: Mapping[str, Array]
+    job: RecordedJob,
+    beside: Mapping[str, Array],
+    own: Array,
+    edges: Array,
+    counted: Mapping[str, Array],
+    most: Mapping[str, Array],
+    stepping: Array,
 ) -> SlowerSteps:
     """What a job lost to neighbours beyond what was counted. Below 0 if too much was counted.
 
@@ -139,29 +193,65 @@ def slower_steps(
         own: The part of each bucket that it lost to nobody, as far as that was counted.
         edges: Of the buckets.
         counted: The part of each bucket that it lost to each neighbour by waiting for cores.
+        most: The same if all of its threads stood whenever one waited.
+        stepping: Seconds of each bucket that belong to its steps.
     """
     if len(job.nodes) > 1:
         return SlowerSteps({}, {})  # which node's neighbours made a step longer cannot be told
     signals = {name: _signal(cores, edges) for name, cores in beside.items() if name != ITSELF}
-    found = {}
-    for name, told in slower(job, signals, _signal(own, edges)).items():
-        waited = float(np.sum(counted.get(name, own[:0])))
-        if waited > LEAST_SECONDS:
-            found[name] = told
-        elif told.dearer > 0.0 and told.low > 0.0:
-            # It never waited for a core: only what its steps took more of CPU time was this neighbour's doing.
-            found[name] = told._replace(ratio=min(told.ratio, told.dearer))
-    longer = {
-        name: np.maximum(np.nan_to_num(beside[name]) - told.least, 0.0) * told.ratio for name, told in found.items()
+    waits = {name: counted.get(name, np.zeros_like(own)) for name in signals}
+    whole = np.minimum(own + sum(waits.values(), np.zeros_like(own)), 1.0)
+    one_thread = _is_one_thread(job, edges)
+    told = slower(job, signals, _signal(whole, edges), one_thread)
+    waited = {name: float(np.sum(waits[name] * stepping)) for name in told}
+    # What a neighbour changed surely is lost to it only if steps took more of the CPU, where it never waited for one.
+    told = {
+        name: each
+        for name, each in told.items()
+        if waited[name] > LEAST_SECONDS or each.is_dearer or not each.steps.sure
     }
-    whole = 1.0 + sum((np.maximum(each, 0.0) for each in longer.values()), np.zeros_like(own))
-    parts = {}
-    for name, each in longer.items():
-        back = own * each / np.maximum(1.0 + each, 1e-9)  # at the most what was counted in the same bucket
-        parts[name] = np.where(
-            each >= 0.0, own * each / whole, np.maximum(back, -counted.get(name, np.zeros_like(own)))
-        )
-    return SlowerSteps(parts, found)
+    sizes = {
+        name: [_longer(size, beside[name], each) for size in _size(each, waited[name] > LEAST_SECONDS)]
+        for name, each in told.items()
+    }
+    compared = {}
+    for name, each in told.items():
+        rest = sum((size[0] for other, size in sizes.items() if other != name), np.zeros_like(own))
+        point, low, high = (whole * (1.0 - np.exp(-size - rest)) * ratio(size, size + rest) for size in sizes[name])
+        if not each.steps.sure:
+            low = waits[name]
+            if waited[name] > LEAST_SECONDS and not one_thread:
+                point = np.clip(point, 0.0, np.maximum(most.get(name, low), low))
+            elif waited[name] > LEAST_SECONDS or each.steps.switches < _STAYED or not each.is_dearer:
+                point = low
+        seconds = TimeEstimate(*(float(np.sum(part * stepping)) for part in (point, low, high)))
+        found = Compared(point, _widened(seconds), each.steps.sure, each.is_dearer)
+        if not found.known_worse(waited[name]):
+            compared[name] = found
+    return SlowerSteps({name: found.parts - waits[name] for name, found in compared.items()}, compared, one_thread)
+
+
+def _size(each: Slower, waited: bool) -> tuple[float, float, float]:
+    """The effect of a core of a neighbour, with its band. If the job never waited for a core, only what its steps took
+    more of CPU time was this neighbour's doing."""
+    if waited or each.dearer is None or each.dearer.each >= each.steps.each:
+        return each.steps.each, each.steps.low, each.steps.high
+    return each.dearer.each, min(each.dearer.low, each.steps.low), max(each.dearer.high, each.steps.high)
+
+
+def _longer(size: float, cores: Array, each: Slower) -> Array:
+    """By how much steps are longer in each bucket, as a logarithm. A neighbour that used less of the cores than it does
+    while it is there, was there for a part of the bucket."""
+    used = np.maximum(np.nan_to_num(cores) - each.least, 0.0)
+    whole, part = min(max(size, 0.0) * each.usual, _LONGEST), np.minimum(used / each.usual, 1.0)
+    longer: Array = -np.log(1.0 - part * (1.0 - math.exp(-whole))) + max(size, 0.0) * np.maximum(used - each.usual, 0.0)
+    return longer
+
+
+def _widened(told: TimeEstimate) -> TimeEstimate:
+    error = _ERROR * told.seconds
+    down, up = (math.hypot(max(side, 0.0), error) for side in (told.seconds - told.low, told.high - told.seconds))
+    return TimeEstimate(told.seconds, max(told.seconds - down, 0.0), told.seconds + up)
 
 
 def _signal(values: Array, edges: Array) -> Signal:
@@ -169,7 +259,7 @@ def _signal(values: Array, edges: Array) -> Signal:
     return Signal(edges[:-1][kept], edges[1:][kept], values[kept])
 
 
-def _windows(job: RecordedJob) -> Array:
+def windows_of(job: RecordedJob) -> Array:
     """Edges of windows, each from one report to another, at least `_WINDOW_SECONDS` apart, within one attempt."""
     ran, progress = running(job.phases), job.progress
     if not ran:
@@ -186,143 +276,29 @@ def _windows(job: RecordedJob) -> Array:
     return np.array(edges)
 
 
-def _varies(cores: Array) -> bool:
-    """Whether a neighbour was there in some windows and away in others."""
-    least = float(np.min(cores, initial=_MOST_AWAY))
-    if least >= _MOST_AWAY:
-        return False
-    there, away = np.count_nonzero(cores >= least + _THERE), np.count_nonzero(cores < least + _AWAY)
-    return bool(there >= _LEAST_WINDOWS and away >= _LEAST_WINDOWS)
+def steps_between(job: RecordedJob, times: Array) -> Array:
+    """Steps that it made from each of these times to the next."""
+    known = np.isfinite(job.progress.step)
+    at = np.interp(times, job.progress.t[known], np.maximum.accumulate(job.progress.step[known]))
+    return np.asarray(np.diff(at))
 
 
-def _work(job: RecordedJob, windows: Array, steps: Array, own: Array) -> tuple[Array, Array]:
+def _is_one_thread(job: RecordedJob, edges: Array) -> bool:
+    """Whether it is one thread that always runs or waits for a core."""
+    signals = (job.signal(column) for column in ("cpu_cores", "cpu_waiting", "cpu_ready"))
+    ran, waited, ready = (signal.within(edges[0], edges[-1]).mean or 0.0 for signal in signals)
+    return ran + waited <= _ONE_THREAD and ready >= 1.0 / _ONE_THREAD
+
+
+def _work(job: RecordedJob, windows: Array, steps: Array, own: Array, one_thread: bool) -> tuple[Array, Array]:
     """What it did in each window, and what that took of the CPU: cycles of its instructions, or CPU seconds of its
     steps where the machine does not count these.
 
     Args:
-        own: Seconds of each window in which it did not wait for a core.
+        own: Seconds of each window that it lost to nobody but neighbours.
     """
-    columns: tuple[Column, ...] = ("cpu_instructions", "cpu_cycles", "cpu_cores")
-    instructions, cycles, seconds = (np.diff(job.signal(column).cumulative(windows)) for column in columns)
+    columns: tuple[Column, ...] = ("cpu_instructions", "cpu_cycles", "cpu_cores", "cpu_waiting")
+    instructions, cycles, seconds, waited = (np.diff(job.signal(column).cumulative(windows)) for column in columns)
     if np.all(instructions[steps > 0] > 0.0) and np.all(cycles[steps > 0] > 0.0):
         return instructions, cycles
-    waited, ready = (job.signal(column).within(windows[0], windows[-1]) for column in ("cpu_waiting", "cpu_ready"))
-    threads = float(np.sum(seconds)) / (windows[-1] - windows[0]) + (waited.mean or 0.0)
-    always = threads <= _ONE_THREAD and (ready.mean or 0.0) >= 1.0 / _ONE_THREAD
-    return steps, own if always else seconds
-
-
-def _ratios(work: Array, cores: Array, spent: Array) -> Array | None:
-    """By which part of itself each core of each neighbour raises what a unit of work takes: fitted to all windows, then
-    to each draw of as many with replacement. None if what it takes without neighbours is not surely more than nothing:
-    then all of it would be put down to them.
-
-    Args:
-        work: Done in each window, above 0.
-        cores: That each neighbour used; a row for each.
-        spent: On the work of each window.
-    """
-    weight = 1.0 / np.sqrt(work)
-    columns, spent = (np.vstack([np.ones_like(work), cores]) * work * weight).T, spent * weight
-    draw = np.random.default_rng(0)
-    rows = [np.arange(len(spent)), *(draw.integers(0, len(spent), len(spent)) for _ in range(_DRAWS))]
-    fits = np.array([np.linalg.lstsq(columns[chosen], spent[chosen], rcond=None)[0] for chosen in rows])
-    if fits[0, 0] <= 0.0 or np.percentile(fits[1:, 0], _LOW) <= 0.0:
-        return None
-    return np.asarray(fits[:, 1:] / np.maximum(fits[:, :1], 1e-12))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fewer:
-    """What a job lost by having fewer threads than it would have had alone.
-
-    Args:
-        part: Of its own time in each bucket.
-        error: Relative error of it, to one side of a band of 90 %.
-    """
-
-    part: Array
-    error: float
-
-    def losses(self, beside: Mapping[str, Array], own: Array, elapsed: float) -> list[Loss]:
-        """To whom: the other jobs that ran meanwhile, by the cores that they used.
-
-        Args:
-            beside: Cores that each neighbour used in each bucket.
-            own: Seconds of each bucket that were its own.
-        """
-        jobs = _jobs(beside)
-        taken = sum(jobs.values(), np.zeros_like(self.part))
-        found = []
-        for name, cores in jobs.items():
-            share = ratio(cores, taken)
-            seconds = float(np.sum(self.part * own * share))
-            found.append(Loss(name, "cores", within(seconds, self.error, elapsed), "compared"))
-        return found
-
-
-def fewer_threads(job: RecordedJob, beside: Mapping[str, Array], own: Array, edges: Array, cores: float) -> Fewer:
-    """What a job lost because it was given fewer compute threads while other jobs ran.
-
-    Its speed on k threads is taken for a power of k (Berg et al. 2020, heSRPT). The power comes from what it did in its
-    own time with one number of threads and another. Where it had only one, nothing tells, and nothing is blamed: to a
-    program of one thread more bring nothing.
-
-    Args:
-        beside: Cores that each neighbour used in each bucket.
-        own: Seconds of each bucket that it lost to nobody.
-        edges: Of the buckets.
-        cores: Of its node.
-    """
-    threads = _threads(job, edges)
-    there = sum(
-        (np.nan_to_num(used) for name, used in beside.items() if name not in (ITSELF, OTHERS)), np.zeros_like(own)
-    )
-    alone = _threads_alone(job, cores)
-    short = np.isfinite(threads) & (threads < alone) & (there >= _AWAY)
-    if not short.any():
-        return Fewer(np.zeros_like(own), 0.0)
-    if (power := _power(job, threads, own, edges)) is None:
-        return Fewer(np.zeros_like(own), 0.0)
-    part = np.where(short, 1.0 - np.power(np.where(short, threads, alone) / alone, power), 0.0)
-    return Fewer(part, _COMPARED_ERROR)
-
-
-def _jobs(beside: Mapping[str, Array]) -> dict[str, Array]:
-    """Of the neighbours the other jobs: these alone are why a job is given fewer threads."""
-    return {name: np.nan_to_num(cores) for name, cores in beside.items() if name not in (ITSELF, OTHERS)}
-
-
-def _threads_alone(job: RecordedJob, cores: float) -> float:
-    most = min(cores, job.allowed_cores(job.tasks[0], cores))
-    return max(float(np.ceil(most - 1e-9)), 1.0) if np.isfinite(most) else 1.0
-
-
-def _threads(job: RecordedJob, edges: Array) -> Array:
-    """Compute threads of its first task in each bucket; NaN where it was told none. A script that never connected keeps
-    those that it began with."""
-    told = job.tasks[0].threads
-    if not len(told):
-        return np.full(len(edges) - 1, np.nan)
-    threads = told.buckets(edges).mean
-    if job.division is None:
-        threads = np.where(np.isfinite(threads), told.value[0], np.nan)
-    return np.round(threads)
-
-
-def _power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> float | None:
-    """The power of the number of threads that its speed follows; None where it was not seen with two numbers."""
-    known = np.isfinite(job.progress.step)
-    if known.any():
-        at = np.interp(edges, job.progress.t[known], np.maximum.accumulate(job.progress.step[known]))
-        steps = np.diff(at)
-        speeds = {}
-        for count in np.unique(threads[np.isfinite(threads)]):
-            seconds, done = float(np.sum(own[threads == count])), float(np.sum(steps[threads == count]))
-            if seconds >= _SEEN_SECONDS and done >= _SEEN_STEPS:
-                speeds[float(count)] = done / seconds
-        few, many = min(speeds, default=0.0), max(speeds, default=0.0)
-        if few < many:
-            power = np.log(speeds[many] / speeds[few]) / np.log(many / few)
-            return float(np.clip(power, 0.0, 1.0))
-    return None
+    return steps, np.maximum(own - waited, 0.0) if one_thread else seconds

@@ -11,7 +11,12 @@ the task would have run alone. Per second, with R core-seconds run and W thread-
 | alone | D = min(C, R + U) | others cannot have kept it from more than the U that they ran |
 
 It lost A (1 - R / D) to others and, where its cap throttled it, A (R / D) (1 - C / F) to that. Threads that no core
-could have run anyway wait as well. No neighbour is to blame for that. What the hypervisor keeps counts neither as
+could have run anyway wait as well. No neighbour is to blame for that.
+
+That holds of threads that go on without each other, and about of threads that sleep until the last one has come to a
+barrier. Threads that spin there run as well, though they get nowhere. If each of them waits for the part u = 1 - R / D
+of the time, some thread does for 1 - (1 - u)^D of it, and for D u of it, or all, if never two do at once: such a job
+lost the mean of both. What the hypervisor keeps counts neither as
 running nor as waiting. Each task that runs loses the part of it that the node loses on average.
 """
 
@@ -21,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from headgate.analysis.usage import Array, ratio
 
@@ -42,6 +48,7 @@ class OnNode:
         ready: Part of the bucket in which its busiest thread ran or waited.
         throttled: Cores that its own cap held back.
         cap: That cap in cores; infinite where it has none.
+        spins: Whether its threads spin until all are there.
     """
 
     ran: Array
@@ -49,6 +56,7 @@ class OnNode:
     ready: Array
     throttled: Array
     cap: Array
+    spins: npt.NDArray[np.bool_] | bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +66,7 @@ class Contended:
     Args:
         ready: It ran or could have.
         by: Lost to each neighbour, by its name.
+        most: The same if all of its threads stood whenever one waited.
         stolen: Lost to the hypervisor.
         by_cap: Lost to its own cap.
         excess: Threads that waited though no core could have run them (not a part: a number of threads).
@@ -65,6 +74,7 @@ class Contended:
 
     ready: Array
     by: Mapping[str, Array]
+    most: Mapping[str, Array]
     stolen: Array
     by_cap: Array
     excess: Array
@@ -87,13 +97,17 @@ def contended(task: OnNode, neighbours: Mapping[str, Array], stolen: Array, core
     taken = sum(used.values(), np.zeros_like(ran))
     alone = np.minimum(capped, ran + taken)
     told = (ready > _LEAST_READY) & (ran > 0.0)
-    lost = np.where(told, ready * (1.0 - ratio(ran, alone)), 0.0)
+    waits = np.where(told, 1.0 - ratio(ran, alone), 0.0)  # each of its threads
+    most = np.minimum(np.maximum(alone, 1.0) * waits, 1.0)
+    some = 1.0 - np.power(1.0 - waits, np.maximum(alone, 1.0))
+    lost = ready * np.where(task.spins, (some + most) / 2.0, waits)
     throttled = told & (np.nan_to_num(task.throttled) > _THROTTLED)
     return Contended(
         ready=ready,
         by={name: lost * ratio(each, taken) for name, each in used.items()},
+        most={name: ready * most * ratio(each, taken) for name, each in used.items()},
         stolen=ready * ratio(kept, ran + taken + kept),
-        by_cap=np.where(throttled, ready * ratio(ran, alone) * (1.0 - ratio(capped, free)), 0.0),
+        by_cap=np.where(throttled, (ready - lost) * (1.0 - ratio(capped, free)), 0.0),
         excess=np.maximum(ran + waited - free, 0.0),
     )
 

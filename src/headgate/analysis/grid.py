@@ -7,18 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headgate.analysis.contention import Contended, OnNode, contended
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
-from headgate.analysis.losing import ITSELF, OTHERS, Loss, within
+from headgate.analysis.losing import COUNTED_ERROR, ITSELF, OTHERS, Loss, within
 from headgate.analysis.outside import Devices
 from headgate.analysis.usage import Array, Signal
 from headgate.identifiers import TaskOfRun
 
-_COUNTED_ERROR = 0.25
-"""Relative error of what was counted, as a deviation; docs/explain.md has the pairs of jobs that checked it."""
-_SPREAD = 1.645
-"""Deviations on each side of a band of 90 %."""
+_SPINNING, _HELPED = 0.05, 0.1
+"""Threads that spin are all ready all the time: but for so many. Processes that one starts are others' threads."""
 
 
 class Grid:
@@ -56,8 +55,13 @@ class Grid:
             used[OTHERS] = np.maximum(self.mean(node.signal("cpu_cores")) - sum(used.values(), ours), 0.0)
         return used
 
-    def contended(self, job: RecordedJob, task: RecordedTask, ready: Array) -> Contended:
-        """What one of its tasks lost to its neighbours, if it was ready to run for the part `ready` of each bucket."""
+    def contended(self, job: RecordedJob, task: RecordedTask, ready: Array, meets: bool = True) -> Contended:
+        """What one of its tasks lost to its neighbours.
+
+        Args:
+            ready: The part of each bucket in which it was ready to run.
+            meets: Whether its threads wait for each other where they seem to spin; else each goes on by itself.
+        """
         node = self.nodes.get(task.node)
         cap, limit = self.mean(task.cap), 0.99 * job.allowed_cores(task, self.cores(task))
         return contended(
@@ -68,11 +72,19 @@ class Grid:
                 throttled=_carried(self.mean(task.signal("cpu_throttled"))),
                 # A cap below what its user allows is the policy's, on behalf of the neighbours.
                 cap=np.where(np.isfinite(cap) & (cap >= limit), cap, np.inf),
+                spins=self._spins(task) & meets,
             ),
             self.neighbours(job, task),
             self.mean(node.signal("cpu_stolen")) if node is not None else np.zeros_like(ready),
             self.cores(task),
         )
+
+    def _spins(self, task: RecordedTask) -> npt.NDArray[np.bool_]:
+        """In which buckets several threads of it were always ready: no step leaves them all something to do all the
+        time, so they spin when they wait for each other."""
+        wanted = np.nan_to_num(self._ran[task.id]) + np.nan_to_num(self.mean(task.signal("cpu_waiting")))
+        helped = np.nan_to_num(self.mean(task.signal("helper_cores"))) > _HELPED
+        return (wanted >= 2.0 - _SPINNING) & (np.abs(wanted - np.round(wanted)) <= _SPINNING) & ~helped
 
     def cores(self, task: RecordedTask) -> float:
         """Of its node; infinite where that is not known."""
@@ -102,11 +114,14 @@ class LostCores(NamedTuple):
     """Parts of each bucket that a job lost; arrays over the grid.
 
     Args:
+        by: Lost to each neighbour, by its name.
+        most: The same if all threads of a task stood whenever one waited.
         least: Lost to all neighbours together, at the least.
         whole: All that each of its workers lost.
     """
 
     by: Mapping[str, Array]
+    most: Mapping[str, Array]
     stolen: Array
     by_cap: Array
     ready: Array
@@ -119,9 +134,9 @@ class LostCores(NamedTuple):
         totals = {name: float(np.sum(part * inside)) for name, part in self.by.items()}
         whole, least = sum(totals.values()), float(np.sum(self.least * inside))
         sure = least / whole if whole > 0.0 else 1.0
-        error = _SPREAD * _COUNTED_ERROR
+        low = sure * (1.0 - COUNTED_ERROR)
         return [
-            Loss(to, "cores", within(seconds, error, elapsed)._replace(low=seconds * sure * (1.0 - error)), "counted")
+            Loss(to, "cores", within(seconds, COUNTED_ERROR, elapsed)._replace(low=seconds * low), "counted")
             for to, seconds in totals.items()
         ]
 
@@ -131,10 +146,12 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
     tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
     ready = [grid.ready(task) for task in tasks]
     each = [grid.contended(job, task, most) for task, (_, most) in zip(tasks, ready, strict=True)]
-    least = [grid.contended(job, task, least) for task, (least, _) in zip(tasks, ready, strict=True)]
+    least = [grid.contended(job, task, least, False) for task, (least, _) in zip(tasks, ready, strict=True)]
     names = sorted({name for one in each for name in one.by})
     empty = np.zeros(len(grid.edges) - 1)
-    by, by_least = (np.array([[one.by.get(name, empty) for name in names] for one in of]) for of in (each, least))
+    by = np.array([[one.by.get(name, empty) for name in names] for one in each])
+    most = np.array([[one.most.get(name, empty) for name in names] for one in each])
+    by_least = np.array([[one.by.get(name, empty) for name in names] for one in least])
     caps, stolen = np.array([one.by_cap for one in each]), np.array([one.stolen for one in each])
     whole = by.sum(axis=1) + caps + stolen
     slowest, at = np.argmax(whole, axis=0), np.arange(len(empty))
@@ -142,6 +159,7 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
     fits = 1.0 / np.maximum(whole[slowest, at], 1.0)
     return LostCores(
         by={name: by[slowest, index, at] * fits for index, name in enumerate(names)},
+        most={name: most[slowest, index, at] * fits for index, name in enumerate(names)},
         stolen=stolen[slowest, at] * fits,
         by_cap=caps[slowest, at] * fits,
         ready=np.max([one.ready for one in each], axis=0),

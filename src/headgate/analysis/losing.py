@@ -16,6 +16,8 @@ ITSELF = "itself"
 """Other tasks of the same job."""
 NODE = "node"
 """The hypervisor below the node."""
+COUNTED_ERROR = 0.41
+"""Relative error of what was counted, to one side of a band of 90 %; docs/explain.md has how that was checked."""
 LEAST_SECONDS = 0.05
 """Less is no loss that anybody would ask about."""
 
@@ -37,12 +39,15 @@ class Loss:
 
     Args:
         to: A job's name, `others`, `itself` or `node`.
+        perhaps: Whether it may as well be the job's own course: its steps changed just as the culprit came or went, and
+            that was too seldom to tell.
     """
 
     to: str
     resource: Resource
     lost: TimeEstimate
     evidence: Evidence
+    perhaps: bool = False
 
     @property
     def sure(self) -> bool:

@@ -138,7 +138,7 @@ def verdict(account: Account) -> Verdict:
     if account.failure:
         return _failed(account)
     result, doubtful = _of_its_time(account), _doubtful(account)
-    if doubtful is not None and result.name not in ("healthy", "not-known") and doubtful.lost.seconds > result.low:
+    if doubtful is not None and result.name not in ("healthy", "not-known") and _may_be(doubtful) > result.low:
         result = result._replace(why=f"{result.why} {_doubt(doubtful, account)}")
     return result
 
@@ -459,9 +459,13 @@ def _ceased(account: Account, ceased: Ceased) -> Verdict:
 def _doubtful(account: Account) -> Loss | None:
     """What a neighbour may have cost the job, if that is worth a verdict: it is not blamed for what may be nothing."""
     losses = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and not loss.sure]
-    worst = max(losses, key=lambda loss: loss.lost.seconds, default=None)
+    worst = max(losses, key=_may_be, default=None)
     least = max(LEAST_PART * account.elapsed, _LEAST_SECONDS)
-    return worst if worst is not None and worst.lost.seconds >= least else None
+    return worst if worst is not None and _may_be(worst) >= least else None
+
+
+def _may_be(loss: Loss) -> float:
+    return loss.lost.high if loss.perhaps else loss.lost.seconds
 
 
 def _doubt(loss: Loss, account: Account) -> str:
