@@ -220,6 +220,16 @@ class GpuMemoryUsed:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryUsed:
+    """Bytes of a node's memory that can still be had, whoever has the rest; and what each task there holds, as far as
+    that can be told."""
+
+    node: str
+    available: float
+    held: Mapping[TaskId, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Fitted:
     """What is left of a job by its losses, or the epochs it is to do: the fields of a policy's `Predicted`, and the
     `seconds` that `work` takes at the job's present speed (None: not known)."""
@@ -297,6 +307,7 @@ Event = (
     | Progress
     | Usage
     | GpuMemoryUsed
+    | MemoryUsed
     | Fitted
     | CheckpointDone
     | CheckpointLost

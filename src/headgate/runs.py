@@ -157,7 +157,8 @@ def first_task(run: Path, job: str) -> TaskName:
 @dataclass(frozen=True, slots=True)
 class JobSummary:
     """A job as its run's store has it; times are seconds since the run began. `expected` is when one that waits for
-    room is expected to start, where that can be predicted; `ending` the fields of its `Ending`, if it has one."""
+    room is expected to start, where that can be predicted, and `waits` what it waits for: kind, facts, and the jobs
+    that have some of it; `ending` the fields of its `Ending`, if it has one."""
 
     run: str
     name: str
@@ -170,6 +171,7 @@ class JobSummary:
     attempt: int
     expected: float | None = None
     ending: Mapping[str, Any] | None = None
+    waits: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,7 @@ def summary(run: Path) -> RunSummary:
                     attempt=row["attempt"] or 0,
                     expected=row.get("expected"),  # not in stores of before there was a queue
                     ending=json.loads(ending) if ending is not None else None,
+                    waits=json.loads(row["waits"]) if row.get("waits") else None,
                 )
             )
         if state == "done":

@@ -62,7 +62,7 @@ class Sharing(Queueing):
 
     def waits_for(self, name: str) -> str:
         """What a job that waits is told."""
-        return next(each.what for each in self.controller.ahead(2.0, {}) if each.job == f"r/{name}")
+        return next(each.lacks.in_words() for each in self.controller.ahead(2.0, {}) if each.job == f"r/{name}")
 
 
 def _bytes(gib: dict[int, float]) -> dict[int, float]:
@@ -81,7 +81,7 @@ def test_who_needs_more_than_admitted_jobs_leave_waits_until_one_ends(need: str)
     waits = hub.hands_in("b", stated=stated, known=known)
     assert states(waits) == [("r/b", "waiting", "for GPU memory: needs 50 GiB, 30 GiB free on GPU 0 of node n")]
     [ahead] = hub.controller.ahead(1.0, {})
-    assert (ahead.holders, ahead.on_gpu) == ((JobId("r/a"),), True)
+    assert (ahead.holders, ahead.lacks.on_gpu) == ((JobId("r/a"),), True)
     assert where(hub.end(2.0, "a/worker-0")) == [("b", None)]
 
 

@@ -355,7 +355,7 @@ def test_the_node_s_memory_is_what_the_kernel_cannot_drop(tmp_path: Path) -> Non
     meminfo = "MemTotal: 1000 kB\nMemFree: 300 kB\nBuffers: 50 kB\nCached: 250 kB\nSReclaimable: 100 kB\nShmem: 40 kB\n"
     plant(tmp_path, {"proc/meminfo": meminfo})
     values = MemorySampler(tmp_path).read(0.0, [NODE])["node"]
-    assert values == {"memory_bytes": 340 * 1024, "cache_bytes": 360 * 1024}
+    assert values == {"memory_bytes": 340 * 1024, "memory_available": 660 * 1024, "cache_bytes": 360 * 1024}
 
 
 def test_the_node_s_disk_rate_counts_each_byte_once(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from headgate.events import (
     JobState,
     JobSubmitted,
     MarkIdle,
+    MemoryUsed,
     MoveRequested,
     NodeJoined,
     NodeLeft,
@@ -100,8 +101,8 @@ class Controller:
                 actions += self._submitted(now, event)
             case JobPlanned():
                 actions += self._planned(now, event)
-            case GpuMemoryUsed() if self._queue is not None:
-                self._queue.gpus_used(event)
+            case MemoryUsed() | GpuMemoryUsed() if self._queue is not None:
+                self._queue.memory_used(event)
             case TaskExited(task, exit):
                 actions += self._exited(pending, task, exit)
             case Usage() | Progress() | CheckpointDone() | CheckpointLost():

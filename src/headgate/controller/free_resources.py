@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from headgate.cluster import Node
 from headgate.controller.gpu_memory import GpuMemory, GpuRequest, WorkerSlot
 from headgate.controller.records import JobRecord
+from headgate.controller.shortage import Shortage
 from headgate.roles import task_names
-from headgate.units import say_bytes
 
 
 class ResourceRequest(NamedTuple):
@@ -23,6 +25,7 @@ class ResourceRequest(NamedTuple):
         fixed: The nodes of its workers, where they are settled.
         allowed: Names of the nodes it may use; None: any.
         on_gpus: What each worker needs of the memory of GPUs; None: nothing that is known.
+        guessed: Nobody knows the memory that it needs: `memory_bytes` counts until it is seen.
     """
 
     workers: int
@@ -31,17 +34,11 @@ class ResourceRequest(NamedTuple):
     fixed: tuple[str, ...]
     allowed: frozenset[str] | None
     on_gpus: GpuRequest | None = None
+    guessed: bool = False
 
     @property
     def all_gpus(self) -> int:
         return self.workers * self.gpus
-
-    def in_words(self) -> str:
-        if self.gpus:
-            return "1 GPU" if self.all_gpus == 1 else f"{self.all_gpus} GPUs"
-        if self.on_gpus is not None and not self.memory_bytes:
-            return f"{say_bytes(self.on_gpus.memory_bytes)} of GPU memory"
-        return f"{say_bytes(self.workers * self.memory_bytes)} of memory"
 
 
 def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest | None:
@@ -87,6 +84,15 @@ def _evenly(nodes: Sequence[str], amounts: Sequence[int]) -> int:
 
 _NOTHING_ELSE = ResourceRequest(0, 0, 0, (), None)[2:]
 
+_MARGIN = 1 / 20
+_MARGIN_MOST = 1 << 30
+"""Of a node's memory, and at most so many bytes: beside jobs that run this much stays free. Peaks differ a little from
+run to run, and page tables and the like are counted for nobody."""
+_STANDING = 1 / 8
+_STANDING_LEAST, _STANDING_MOST = 512 << 20, 2 / 5
+"""Of a node's memory, or so many bytes if that is more, and no more than so large a part: what others hold up to that
+never keeps a job waiting that has the node for itself. A system, a hub and its commands always hold some."""
+
 
 class FreeResources:
     """GPUs and memory of nodes, and how much of each is taken.
@@ -105,12 +111,16 @@ class FreeResources:
         self._taken: dict[str, list[int]] = {}  # GPUs and bytes, of nodes that are gone too
         self._by_free: list[dict[str, None]] = [{}]
         self._possible: dict[ResourceRequest, bool] = {}
+        self._spare: dict[str, float] = {}  # bytes that all jobs on a node could have, as far as others leave them
         self.gpu_memory = GpuMemory()
 
     def join(self, node: Node) -> None:
         """A node is there, or has changed; what is taken of it stays so."""
+        spare = self._spare.get(node.name)
         self.leave(node.name)
         self._nodes[node.name] = node
+        if spare is not None:
+            self._spare[node.name] = spare
         self._possible.clear()
         self.gpu_memory.join(node)
         while len(self._by_free) <= len(node.gpus):
@@ -123,6 +133,7 @@ class FreeResources:
             free = self._free.pop(name)
             del self._by_free[max(free, 0)][name], self._nodes[name]
             self.gpu_memory.leave(name)
+            self._spare.pop(name, None)
             self._possible.clear()
             self.free_gpus -= max(free, 0)
 
@@ -155,15 +166,31 @@ class FreeResources:
         node = self._nodes[slot.node]
         return next((gpu.name for gpu in node.gpus if gpu.index in slot.gpus), node.kind)
 
-    def shortage(self, request: ResourceRequest) -> str:
-        """What GPUs lack of the memory that is asked for; empty where they have enough."""
-        if request.on_gpus is None or request.gpus:
-            return ""
-        return self.gpu_memory.shortage(request.on_gpus, Counter(request.fixed))
+    def shortage(self, request: ResourceRequest) -> Shortage:
+        """What a request that finds no room lacks."""
+        if request.on_gpus is not None and not request.gpus:
+            lacks = self.gpu_memory.shortage(request.on_gpus, Counter(request.fixed))
+            if lacks is not None:
+                return lacks
+        whole = self.as_a_whole(request)
+        if whole.kind != "memory":
+            return whole
+        for name, workers in Counter(request.fixed).items():
+            if name not in self._spare or name not in self._nodes or self.has_place(request, name, workers):
+                continue
+            if self._nodes[name].memory_bytes - self._taken[name][1] >= workers * request.memory_bytes:
+                free, others = max(self.left(name)[1], 0), int(self.others(name))
+                return replace(whole, node=name, free_bytes=free, others_bytes=others)
+        return whole
 
-    def in_words(self, request: ResourceRequest) -> str:
-        """What a request that finds no room waits for."""
-        return self.shortage(request) or request.in_words()
+    @staticmethod
+    def as_a_whole(request: ResourceRequest) -> Shortage:
+        """All that is asked for, wherever it may be."""
+        if request.gpus:
+            return Shortage("gpus", count=request.all_gpus)
+        if request.on_gpus is not None and not request.memory_bytes:
+            return Shortage("gpu-memory", request.on_gpus.memory_bytes)
+        return Shortage("memory", request.memory_bytes, request.workers, is_known=not request.guessed)
 
     def held(self, request: ResourceRequest, name: str, gpus: int, memory_bytes: int, *, whole: bool = False) -> int:
         """How many of the workers find room on a node with so much left of it; `whole`: and with all of the memory of
@@ -177,13 +204,43 @@ class FreeResources:
             most = self.gpu_memory.room(request.on_gpus, name, most, whole=whole or bool(request.gpus))
         return max(min(most, memory_bytes // request.memory_bytes) if request.memory_bytes else most, 0)
 
-    def left(self, name: str) -> tuple[int, int]:
-        """Free GPUs and bytes of a node that is there."""
-        return self._free[name], self._nodes[name].memory_bytes - self._taken[name][1]
+    def observe(self, name: str, available: float, held: float) -> bool:
+        """Take note of what is in use of a node's memory; whether jobs could have more now than before.
+
+        Args:
+            name: Of the node.
+            available: Bytes that can still be had.
+            held: Bytes that jobs hold for which memory is taken, and no more than is taken.
+        """
+        before, self._spare[name] = self._spare.get(name, math.inf), available + held
+        return self._spare[name] > before
+
+    def observed(self, names: Iterable[str]) -> bool:
+        """Whether it is known of all these nodes what of their memory is in use."""
+        return all(name in self._spare for name in names)
+
+    def others(self, name: str) -> float:
+        """Bytes of a node that others hold: programs, shared memory, other hubs, and Headgate itself."""
+        size = self._nodes[name].memory_bytes
+        return max(size - self._spare.get(name, size), 0.0)
+
+    def left(self, name: str, own: int = 0, guessed: bool = False) -> tuple[int, int]:
+        """Free GPUs and bytes of a node that is there, for a job that has been given `own` bytes of it so far; one
+        whose need is `guessed` waits for no others than jobs."""
+        size, taken = self._nodes[name].memory_bytes, self._taken[name][1]
+        free = size - taken
+        if name in self._spare:
+            is_alone = taken <= own
+            if not is_alone:
+                free = min(free, int(self._spare[name] - min(_MARGIN * size, _MARGIN_MOST)) - taken)
+            elif not guessed and self.others(name) > min(max(_STANDING * size, _STANDING_LEAST), _STANDING_MOST * size):
+                free = min(free, int(self._spare[name]) - taken)
+        return self._free[name], free
 
     def has_place(self, request: ResourceRequest, name: str, workers: int) -> bool:
         """Whether so many of the workers find room on a node now."""
-        return name in self._nodes and self.held(request, name, *self.left(name)) >= workers
+        left = self.left(name, guessed=request.guessed) if name in self._nodes else (0, 0)
+        return name in self._nodes and self.held(request, name, *left) >= workers
 
     def places(self, request: ResourceRequest) -> int:
         """For how many workers there is room now."""
@@ -199,9 +256,10 @@ class FreeResources:
         if request.all_gpus > self.free_gpus:
             return None
         found: list[WorkerSlot] = []
+        own = Counter[str]()
         for i in range(request.workers):
-            name = request.fixed[i] if request.fixed else self._best(request)
-            if name is None or name not in self._nodes or not self._fits(request, name):
+            name = request.fixed[i] if request.fixed else self._best(request, own)
+            if name is None or name not in self._nodes or not self._fits(request, name, own[name]):
                 self.give(request, found)
                 return None
             gpus: tuple[int, ...] | None = ()
@@ -212,6 +270,7 @@ class FreeResources:
                 return None
             slot = WorkerSlot(name, gpus)
             self.take(request, (slot,))
+            own[name] += request.memory_bytes
             found.append(slot)
         return tuple(found)
 
@@ -223,15 +282,15 @@ class FreeResources:
         """Give it back."""
         self._change(request, -1, slots)
 
-    def _best(self, request: ResourceRequest) -> str | None:
+    def _best(self, request: ResourceRequest, own: Mapping[str, int]) -> str | None:
         for bucket in self._by_free[request.gpus :]:
             for name in bucket:
-                if (request.allowed is None or name in request.allowed) and self._fits(request, name):
+                if (request.allowed is None or name in request.allowed) and self._fits(request, name, own[name]):
                     return name
         return None
 
-    def _fits(self, request: ResourceRequest, name: str) -> bool:
-        gpus, memory_bytes = self.left(name)
+    def _fits(self, request: ResourceRequest, name: str, own: int) -> bool:
+        gpus, memory_bytes = self.left(name, own, request.guessed)
         if gpus < request.gpus or (request.memory_bytes and memory_bytes < request.memory_bytes):
             return False
         return request.on_gpus is None or self.gpu_memory.room(request.on_gpus, name, 1, whole=bool(request.gpus)) > 0

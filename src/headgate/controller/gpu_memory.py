@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from headgate.cluster import Node
-from headgate.units import say_bytes
+from headgate.controller.shortage import Shortage
 
 _LITTLE = 0.02
 """Of the memory of a GPU: what is in use besides is not told of below that."""
@@ -141,18 +141,15 @@ class GpuMemory:
         chosen = sorted(fitting, key=lambda gpu: (used[gpu], -free[gpu]))[: request.gpus]
         return tuple(gpu for gpu in free if gpu in chosen)
 
-    def shortage(self, request: GpuRequest, nodes: Mapping[str, int]) -> str:
-        """What is missing of some nodes for so many workers on each; empty where each has enough."""
+    def shortage(self, request: GpuRequest, nodes: Mapping[str, int]) -> Shortage | None:
+        """What is missing of some nodes for so many workers on each; None where each has enough."""
         for name, workers in nodes.items():
             free = self.free(request, name)
             if not free or self.room(request, name, workers) >= workers:
                 continue
             gpu = max(free, key=free.__getitem__)
-            count = workers * request.gpus
-            each = f"{say_bytes(request.memory_bytes)}{f' for each of {count} tasks and GPUs' if count > 1 else ''}"
-            text = f"GPU memory: needs {each}, {say_bytes(max(free[gpu], 0))} free on GPU {gpu} of node {name}"
             besides = self._besides[name].get(gpu, 0.0)
-            if besides > _LITTLE * self._sizes[name][gpu]:
-                text += f", where programs that nothing is kept for use {say_bytes(besides)}"
-            return text
-        return ""
+            others = int(besides) if besides > _LITTLE * self._sizes[name][gpu] else None
+            left = int(max(free[gpu], 0))
+            return Shortage("gpu-memory", request.memory_bytes, workers * request.gpus, name, gpu, left, others)
+        return None

@@ -27,6 +27,8 @@ class Claim:
         review: When its rank gets worse next.
         found: It has what it was found to use, without having asked.
         passed: How often one behind it was started before it, because it goes better beside those that run.
+        grew: When what it was seen to use grew last.
+        seen_bytes: What it was seen to use then, of a job whose need was guessed.
         size: GPUs; 1 for a job that has none.
     """
 
@@ -38,6 +40,8 @@ class Claim:
     review: float | None = None
     found: bool = False
     passed: int = 0
+    grew: float = 0.0
+    seen_bytes: int = 0
     size: int = field(init=False)
 
     def __post_init__(self) -> None:

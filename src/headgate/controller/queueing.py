@@ -19,10 +19,15 @@ from headgate.controller.preemption import Key, Ranking
 from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.start_forecast import StartForecast, beside, expected_starts
-from headgate.events import Action, GpuMemoryUsed, MarkJob, Resize
+from headgate.events import Action, GpuMemoryUsed, MarkJob, MemoryUsed, Resize
 from headgate.identifiers import JobId
+from headgate.planning.memory import PROCESS
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.plans import Plan
+
+_GROWS = 1.05
+_SETTLED_SECONDS = 5.0
+"""What a job uses has settled once it has not grown by more than this factor for so long."""
 
 
 def _unknown(_: JobId) -> None:
@@ -99,11 +104,12 @@ class Queue:
         job.queued, self._changed = True, True
         if not self._resources.could(request):
             self._too_large[job.id] = job
-            return [job.mark("waiting", f"for {request.in_words()}, more than the nodes have now")]
+            whole = self._resources.as_a_whole(request).in_words()
+            return [job.mark("waiting", f"for {whole}, more than the nodes have now")]
         claim = self._claims.setdefault(job.id, Claim(job, request))
         claim.job, claim.request = job, request
         insort(self._waiting.setdefault(request, []), (self._running.key(claim, now), claim))
-        return [job.mark("waiting", f"for {self._resources.in_words(request)}")]
+        return [job.mark("waiting", f"for {self._resources.shortage(request).in_words()}")]
 
     def move(self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]) -> list[Action]:
         """A node has come. Jobs that wait start there as far as they fit, in their order, or else on several nodes that
@@ -150,11 +156,13 @@ class Queue:
         tasks = job.tasks.values()
         most = math.ceil(sum(task.most_bytes for task in tasks) / len(tasks))
         if claim is not None and has_request:
-            if most > claim.request.memory_bytes:
-                more = claim.request._replace(memory_bytes=most)
+            settled = self._has_settled(now, claim, most)
+            if settled or most > claim.request.memory_bytes:
                 self._resources.give(claim.request, claim.slots)
-                self._resources.take(more, claim.slots)
-                claim.request = more
+                guessed = claim.request.guessed and not settled
+                claim.request = claim.request._replace(memory_bytes=most, guessed=guessed)
+                self._resources.take(claim.request, claim.slots)
+                self._changed = True
             return
         request, slots = ResourceRequest(len(tasks), 0, most, (), None), tuple(WorkerSlot(task.node) for task in tasks)
         if claim is None or claim.since is None:
@@ -169,8 +177,30 @@ class Queue:
         claim.request, claim.slots = request, slots
         self._resources.take(request, slots)
 
-    def gpus_used(self, event: GpuMemoryUsed) -> None:
-        """Memory of a node's GPUs is in use, by jobs and by others."""
+    @staticmethod
+    def _has_settled(now: float, claim: Claim, most: int) -> bool:
+        """Whether a job whose need was guessed is seen to use no more than it does by now."""
+        if not claim.request.guessed:
+            return False
+        if most > _GROWS * claim.seen_bytes:
+            claim.grew, claim.seen_bytes = now, most
+        return now - claim.grew >= _SETTLED_SECONDS
+
+    def memory_used(self, event: MemoryUsed | GpuMemoryUsed) -> None:
+        """Memory of a node, or of its GPUs, is in use by jobs and by others."""
+        if isinstance(event, GpuMemoryUsed):
+            self._gpu_memory_used(event)
+            return
+        holds = 0.0
+        for claim in self._running:
+            taken = sum(slot.node == event.node for slot in claim.slots) * claim.request.memory_bytes
+            tasks = claim.job.tasks.values() if taken else ()
+            its = sum(event.held.get(task.id, 0.0) for task in tasks if task.node == event.node)
+            holds += min(its, taken)
+        if self._resources.observe(event.node, event.available, holds):
+            self._changed = True
+
+    def _gpu_memory_used(self, event: GpuMemoryUsed) -> None:
         held: defaultdict[int, float] = defaultdict(float)
         for claim in self._running:
             if (on_gpus := claim.request.on_gpus) is None or not claim.job.slots:
@@ -219,9 +249,9 @@ class Queue:
         starts = expected_starts(now, self._resources, waiting, running, ends, self._seconds)
         found = []
         for claim, start in zip(waiting, starts, strict=True):
-            on_gpu = bool(self._resources.shortage(claim.request))
-            what, holders = self._resources.in_words(claim.request), beside(claim.request, have, on_gpu)
-            found.append(StartForecast(claim.job.id, what, holders, start.at, start.unknown, on_gpu))
+            lacks = self._resources.shortage(claim.request)
+            holders = beside(claim.request, have, lacks.on_gpu)
+            found.append(StartForecast(claim.job.id, lacks, holders, start.at, start.unknown))
         return found
 
     # --- what follows -----------------------------------------------------------------------------------------------
@@ -241,7 +271,7 @@ class Queue:
         claim = self._claims.get(action.job) if isinstance(action, MarkJob) and action.state == "waiting" else None
         if claim is None or not claim.job.queued or claim.job.id in self._too_large:
             return action
-        return claim.job.mark("waiting", f"for {self._resources.in_words(claim.request)}")
+        return claim.job.mark("waiting", f"for {self._resources.shortage(claim.request).in_words()}")
 
     def _admit_waiting(self, now: float) -> tuple[list[JobRecord], list[Action]]:
         if self._running.review(now):
@@ -283,7 +313,9 @@ class Queue:
             if self.order.overtakes:
                 blocked.add(claim.request)
             elif not self._let_others_by(claim.request, blocked, set_aside):
-                break
+                if claim.request.guessed:
+                    break
+                blocked |= {each for each in self._waiting if not each.guessed}  # who says nothing goes by
         for request, slots in set_aside:
             self._resources.give(request, slots)
         return admitted, actions
@@ -303,7 +335,7 @@ class Queue:
         """Let jobs that want no memory of these GPUs start before one that lacks nothing else, whose main memory is set
         aside; whether that is so."""
         rest = request._replace(on_gpus=None)
-        slots = self._resources.seize(rest) if self._resources.shortage(request) else None
+        slots = self._resources.seize(rest) if self._resources.shortage(request).on_gpu else None
         if slots is None:
             return False
         set_aside.append((rest, slots))
@@ -317,7 +349,14 @@ class Queue:
 
     def _request_of(self, job: JobRecord) -> ResourceRequest | None:
         request = request_of(job, self._gpus_are_shared)
-        return self._resources.trimmed(request) if request is not None and self._gpus_are_shared else request
+        if not self._gpus_are_shared:
+            return request
+        nodes = job.planned().worker_nodes
+        if nodes and not job.spec.roles and self._resources.observed(nodes):
+            request = request or ResourceRequest(len(nodes), 0, 0, nodes, None)
+            if not request.memory_bytes:
+                request = request._replace(memory_bytes=PROCESS, guessed=True)
+        return self._resources.trimmed(request) if request is not None else None
 
     def _elsewhere(
         self, job: JobRecord, node: Node, nodes: Mapping[str, Node]
@@ -327,6 +366,8 @@ class Queue:
         before = job.planned()
         waits = self._claims.get(job.id)
         least = waits.request.memory_bytes if waits is not None and job.id not in self._too_large else 0
+        if waits is not None and waits.request.guessed:
+            least = 0
         for plan in (place(unplaced(before), [node]), self._spread(job, node, nodes)):
             if plan is None:
                 continue
@@ -382,6 +423,7 @@ class Queue:
         job = claim.job
         job.queued = False
         claim.since, claim.slots, claim.passed = now, slots, 0
+        claim.grew, claim.seen_bytes = now, 0
         self._running.add(claim, now)
         job.slots = slots if any(slot.gpus for slot in slots) else ()
         plan, nodes = job.planned(), tuple(slot.node for slot in slots)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from headgate.controller.free_resources import FreeResources, ResourceRequest
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.queue_orders import Claim
+from headgate.controller.shortage import Shortage
 from headgate.identifiers import JobId
 
 _LITTLE = 0.05
@@ -20,19 +21,17 @@ class StartForecast(NamedTuple):
     """When a job that waits is expected to start, and what it waits for.
 
     Args:
-        what: What it waits for, in words.
+        lacks: What it waits for.
         holders: The jobs that have it now, or a part of it.
         at: When it is expected to start; None: cannot be predicted. Jobs of unknown length are taken to go on.
         unknown: Where it cannot be predicted, the jobs of unknown length that would have to end first.
-        on_gpu: It waits for the memory of a GPU.
     """
 
     job: JobId
-    what: str
+    lacks: Shortage
     holders: tuple[JobId, ...]
     at: float | None
     unknown: tuple[JobId, ...] = ()
-    on_gpu: bool = False
 
 
 class ExpectedStart(NamedTuple):
@@ -69,7 +68,7 @@ def expected_starts(
             resources.give(gone.request, left)
             now = max(now, end)
         if slots is None:
-            unknown = beside(claim.request, staying, bool(resources.shortage(claim.request)))
+            unknown = beside(claim.request, staying, resources.shortage(claim.request).on_gpu)
             yield from (ExpectedStart(None, unknown) for _ in waiting[place:])
             return
         yield ExpectedStart(now)
@@ -83,12 +82,12 @@ def expected_starts(
 def beside(
     request: ResourceRequest, claims: Iterable[tuple[Claim, tuple[WorkerSlot, ...]]], on_gpus: bool = False
 ) -> tuple[JobId, ...]:
-    """The jobs of some claims, each with its places, that are on nodes which are asked for; but for those that asked
-    for nothing and have little. `on_gpus`: those alone for which memory of GPUs is kept."""
+    """The jobs of some claims, each with its places, that are on nodes which are asked for; but for those that have
+    little of their memory. `on_gpus`: those alone that have GPUs there."""
     wanted = set(request.fixed)
     return tuple(
         claim.job.id
         for claim, slots in claims
         if any((not wanted or slot.node in wanted) and (slot.gpus or not on_gpus) for slot in slots)
-        and not (claim.found and claim.request.memory_bytes < _LITTLE * request.memory_bytes)
+        and (on_gpus or claim.request.memory_bytes >= _LITTLE * request.memory_bytes)
     )

@@ -26,6 +26,7 @@ from headgate.engines.program import source, words_of
 from headgate.engines.remote.environment import more, sent
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event
+from headgate.hub import doubts
 from headgate.hub.client import connect, overlapping
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines, Reserving
@@ -34,6 +35,7 @@ from headgate.hub.parts.forecasting import Forecasting, StartEstimates
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.monitoring import Hangs, Readiness, Sampling
 from headgate.hub.parts.nodes import HealthChecks, Nodes
+from headgate.hub.parts.outside import OutsideKilled
 from headgate.hub.parts.planning import Choosing, Replanning
 from headgate.hub.parts.proving import Proving
 from headgate.hub.standard_input import GivenInput
@@ -41,7 +43,6 @@ from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId
-from headgate.isolation.spawning import OWN
 from headgate.planning import candidates
 from headgate.planning.candidates import tasks_on
 from headgate.planning.memory import gpu_need
@@ -114,7 +115,7 @@ class LiveHub:
             Oversubscription(self._live_runs, node),
             *(sampling, HealthChecks(self._live_runs, self._nodes.look)),
             Hangs(self._live_runs, lambda run: run.submission.engine == LOCAL),
-            self.proving,
+            *(OutsideKilled(node, self._live_runs, engine.boxes), self.proving),
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -129,7 +130,7 @@ class LiveHub:
 
     @property
     def runs(self) -> Mapping[str, LiveRun]:
-        """Runs that have not ended."""
+        """Those that have not ended."""
         return self._live_runs.runs
 
     @property
@@ -225,21 +226,13 @@ class LiveHub:
             self._loop.call_soon(self._live_runs.event, run, "note", text)
         if submission.engine == LOCAL and not submission.nodes and (share := slurm_share()) is not None:
             self._loop.call_soon(self._live_runs.event, run, "note" if share.here else "warning", str(share))
-        doubts = _out_of_reach(submission), _emulated_guests(submission)
-        for text in filter(None, (*self._missing_gpus(submission), *doubts)):
+        for text in doubts.of(submission, self._node.gpus):
             self._loop.call_soon(self._live_runs.event, run, "warning", text)
         for kind, told in (("warning", submission.warnings), ("note", submission.notes)):
             for name, text in told.items():
                 self._loop.call_soon(self._live_runs.event, run, kind, text, name)
         self._origins[run.id] = self._in_background(self._look_around(run))
         return run
-
-    def _missing_gpus(self, submission: Submission) -> list[str]:
-        """What the user's environment, or a job's own, names that is no GPU here; each once."""
-        if submission.engine != LOCAL or submission.nodes:
-            return []
-        told = [visible.missing({**submission.environment, **job.env}, self._node.gpus) for job in submission.jobs]
-        return list(dict.fromkeys(filter(None, told)))
 
     async def _look_around(self, run: LiveRun) -> None:
         await asyncio.gather(asyncio.to_thread(run.note_origin), self._retain(run), self._tell_neighbours(run))
@@ -458,23 +451,6 @@ def _checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[st
             command(each, environment.get("PATH"))
         scripts.check(job, environment)
     return found
-
-
-def _out_of_reach(submission: Submission) -> str:
-    """What tasks on this machine cannot have of the terminal that submitted them, since this hub may not give it."""
-    if submission.attributes is None or submission.engine != LOCAL:
-        return ""
-    missed = ", ".join(submission.attributes.out_of_reach(OWN))
-    cure = "end that hub first, or set HEADGATE_HOME to another folder, which has a hub of its own"
-    return f"the hub was started elsewhere and may not give its tasks {missed}; {cure}" if missed else ""
-
-
-def _emulated_guests(submission: Submission) -> str:
-    """Which jobs run in guests that are emulated; empty where none does."""
-    from headgate.isolation.vm import probe
-
-    named = [job.name for job in submission.jobs if job.isolation in isolation.IN_GUESTS and submission.engine == LOCAL]
-    return f"{', '.join(named)}: {said}" if named and (said := probe.emulation()) else ""
 
 
 def _neighbours() -> list[str]:

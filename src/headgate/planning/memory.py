@@ -9,7 +9,7 @@ from headgate.jobs import Limits
 from headgate.profiles import Profile
 from headgate.units import say_bytes
 
-_PROCESS = 300 << 20  # a framework without a model
+PROCESS = 300 << 20  # a framework without a model
 _SERVER = 150 << 20  # a server without a model
 STORE = 170 << 20  # the process that hosts the store of torchrun's contract, which imports torch, and the one above it
 _CONTEXT = 768 << 20
@@ -97,8 +97,8 @@ def memory(profile: Profile) -> Memory:
     model = 2 * dense + state
     batch = profile.batch or max((step.batch for step in profile.step_times), default=1)
     peak = profile.memory_peak_bytes
-    measured = float(peak) if peak is not None else _PROCESS + model + sparse
-    fixed = min(_PROCESS + model, max(measured - sparse, 0.0))
+    measured = float(peak) if peak is not None else PROCESS + model + sparse
+    fixed = min(PROCESS + model, max(measured - sparse, 0.0))
     on_gpu = profile.gpu_memory_peak_bytes
     gpu = _CONTEXT + min(model + sparse, float(on_gpu)) if on_gpu is not None else None
     sharded = min(model, fixed) if profile.sharded else 0.0

@@ -9,6 +9,7 @@ Column = Literal[
     "cpu_fullest_core",  # of the fullest core, 0 to 1
     "memory_bytes",  # resident, page cache not counted
     "cache_bytes",  # page cache
+    "memory_available",  # bytes that a node has left, by the limits that hold for it; page cache counts as left
     "disk_read",  # bytes a second
     "disk_write",  # bytes a second
     "net_in",  # bytes a second, physical NICs only (of a task: only in a network namespace of its own)

@@ -80,10 +80,9 @@ def limiting(tree: CgroupTree) -> Iterator[str]:
 def has_limits(folder: Path, all_cpus: str = "") -> bool:
     """Whether a cgroup itself limits memory, CPU time or the CPUs to use (to others than `all_cpus`, a list), by the
     files of any hierarchy."""
-    memory = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
     cpus = content(folder / "cpuset.cpus").strip()
     return (
-        (memory is not None and 0 < memory < _UNLIMITED_V1)
+        own_memory_limit(folder) is not None
         or content(folder / "cpu.max").split()[:1] not in ([], ["max"])
         or (_number(folder / "cpu.cfs_quota_us") or 0) > 0
         or (bool(cpus) and parse_list(cpus) != parse_list(all_cpus))
@@ -108,11 +107,19 @@ def memory_limit(tree: CgroupTree) -> int | None:
     """Bytes that our cgroup and those above it allow; None without a limit."""
     limits = [
         limit
-        for controller, name in (("unified", "memory.max"), ("memory", "memory.limit_in_bytes"))
+        for controller in ("unified", "memory")
         for folder in _upwards(tree, controller)
-        if (limit := _number(folder / name)) is not None and 0 < limit < _UNLIMITED_V1
+        if (limit := own_memory_limit(folder)) is not None
     ]
     return min(limits, default=None)
+
+
+def own_memory_limit(folder: Path) -> int | None:
+    """Bytes that a cgroup itself allows, by the files of either version; None without a limit."""
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        if (limit := _number(folder / name)) is not None and 0 < limit < _UNLIMITED_V1:
+            return limit
+    return None
 
 
 def parse_list(text: str) -> frozenset[int]:

@@ -7,6 +7,8 @@ from contextlib import suppress
 
 import psutil
 
+from headgate.cluster import Place
+from headgate.telemetry.available import AvailableMemory
 from headgate.telemetry.base import Boxed
 from headgate.telemetry.columns import Column
 from headgate.telemetry.counters import table
@@ -15,7 +17,7 @@ from headgate.telemetry.sources import FileSource, ProcessSource, Source, Source
 
 class MemorySampler(SourcedSampler):
     """`memory_bytes` (anonymous and shared memory), `cache_bytes` (page cache of files), `major_faults` and, from a
-    cgroup, `refaults`.
+    cgroup, `refaults`; of a node `memory_available` too.
 
     A task is read from memory.stat of its cgroup (v1 or v2), else from its processes. Those know nothing of the page
     cache, count a page that parent and child share by copy-on-write in each, and memory that they map together in none.
@@ -24,13 +26,31 @@ class MemorySampler(SourcedSampler):
     name = "memory"
 
     def open_node(self) -> Source:
-        return _Node(self._root / "proc/meminfo")
+        return _Left(_Node(self._root / "proc/meminfo"), AvailableMemory(root=self._root))
+
+    def open_place(self, place: Place) -> Source | None:
+        source = super().open_place(place)
+        return _Left(source, AvailableMemory(place, self._root)) if source is not None else None
 
     def open_task(self, box: Boxed) -> Source | None:
         return first(
             lambda: _Stat(cgroup_file(box, "memory", "memory.stat")),
             lambda: _Processes(box),
         )
+
+
+class _Left(Source):
+    """What a node uses, and what it has left."""
+
+    def __init__(self, source: Source, available: AvailableMemory) -> None:
+        self._source, self._available = source, available
+
+    def read(self, now: float, /) -> dict[Column, float]:
+        left = self._available.read()
+        return {**self._source.read(now), **({"memory_available": left} if left is not None else {})}
+
+    def close(self) -> None:
+        self._source.close()
 
 
 class _Node(FileSource):

@@ -240,7 +240,7 @@ class Agent:
         )
 
     def _sample(self) -> None:
-        """While tasks run, read what they and the node use."""
+        """Read what the node uses, which others may use as well, and its tasks."""
 
         def report(text: str) -> None:
             self._outbox.put(Warned(None, f"node {self._node.name}: {text}"))
@@ -251,7 +251,7 @@ class Agent:
             self._end_if_cut_off()
             boxes = self._engine.boxes()
             targets = [Target(task, box) for task, box in boxes.items()]
-            readings = reader.read(time.monotonic(), [*targets, Target(node, None)] if targets else [])
+            readings = reader.read(time.monotonic(), [*targets, Target(node, None)])
             for target, reading in readings.items():
                 self._outbox.put(SampledUsage(target, reading))
         reader.read(time.monotonic(), [])

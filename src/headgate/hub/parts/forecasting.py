@@ -263,19 +263,21 @@ class StartEstimates(Component):
     def _tell(self, ahead: Sequence[StartForecast]) -> None:
         for place, each in enumerate(ahead):
             run, live = self._live_runs.find(each.job)
-            reason = _in_words(each, place)
-            if live.state == "waiting" and live.reason != reason:
-                live.reason = reason
+            reason, lacks = _in_words(each, place), each.lacks
+            waits = {"kind": lacks.kind, **lacks.facts, "holders": _known(each.job, each.holders)}
+            if live.state == "waiting" and (live.reason, live.waits) != (reason, waits):
+                live.reason, live.waits = reason, waits
                 live.expected = run.clock() + each.at - time.monotonic() if each.at is not None else None
                 run.record_job(live.spec.name)
 
 
 def _in_words(ahead: StartForecast, place: int) -> str:
-    words = f"for {ahead.what}"
+    words = f"for {ahead.lacks.in_words()}"
     if ahead.holders:
         has = "have" if len(ahead.holders) > 1 else "has"
         names = _names(ahead.job, ahead.holders)
-        words += f"; {names} {has} some of it" if ahead.on_gpu else f", which {names} {has}"
+        partly = ahead.lacks.free_bytes is not None
+        words += f"; {names} {has} some of it" if partly else f", which {names} {has}"
     if place:
         words += f"; {place} before it"
     if ahead.unknown:
@@ -286,8 +288,13 @@ def _in_words(ahead: StartForecast, place: int) -> str:
     return words
 
 
+def _known(job: JobId, others: Sequence[JobId]) -> list[str]:
+    """What other jobs are called where this one is told of."""
+    return [other.name if other.run == job.run else str(other) for other in others]
+
+
 def _names(job: JobId, others: Sequence[JobId]) -> str:
     """Jobs by name, those of another run with that."""
-    known = [other.name if other.run == job.run else other for other in others]
+    known = _known(job, others)
     more = len(known) - _NAMED
     return ", ".join(known) if more <= 0 else f"{', '.join(known[:_NAMED])} and {more} more"

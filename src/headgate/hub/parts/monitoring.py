@@ -68,6 +68,7 @@ class Sampling(Component):
         for run in self._live_runs.runs.values():
             if run.submission.engine == engine and any(node.name == name for node in run.nodes):
                 run.record_usage(target, reading)
+        self._left(name, reading)
 
     def _sample(self) -> None:
         runs = self._live_runs.runs
@@ -83,17 +84,34 @@ class Sampling(Component):
                 target = _target(node)
                 targets[target.id] = target
                 of_runs.setdefault(target.id, []).append((run, node))
-        for id, reading in self._round.read(time.monotonic(), list(targets.values())).items():
+        readings = self._round.read(time.monotonic(), list(targets.values()))
+        of_nodes: dict[str, Mapping[Column, float]] = {}
+        for id, reading in readings.items():
             if id not in of_runs:
                 self._task(TaskId(id), reading)
             for run, node in of_runs.get(id, ()):
                 run.record_usage(_NODE + node.name, reading)
+                of_nodes[node.name] = reading
+        for name, of_node in of_nodes.items():
+            self._left(name, of_node)
         for id, by_gpu in self._gpu.held.items():
             if (live_run := runs.get(TaskId(id).run)) is not None:
                 live_run.record_gpus(TaskId(id), by_gpu)
         for name in {node.name for nodes in of_runs.values() for _, node in nodes} if self._gpu.used else ():
             held = {TaskId(id): by_gpu for id, by_gpu in self._gpu.held.items()}
             self._step(events.GpuMemoryUsed(name, self._gpu.used, held))
+
+    def _left(self, name: str, reading: Mapping[Column, float]) -> None:
+        """Tell the controller what a node has left of its memory, and what tasks hold there."""
+        if (available := reading.get("memory_available")) is None:
+            return
+        held: dict[TaskId, float] = {}
+        for run in self._live_runs.runs.values():
+            for job, live in run.jobs.items():
+                for task in live.current.tasks.values() if live.current is not None else ():
+                    if task.node == name and task.state != "ended" and task.usage is not None:
+                        held[JobId.of(run.id, job).task(task.name)] = task.usage.get("memory_bytes", 0.0)
+        self._step(events.MemoryUsed(name, available, held))
 
     def _task(self, id: TaskId, reading: Mapping[Column, float]) -> None:
         if id.run not in self._live_runs.runs:

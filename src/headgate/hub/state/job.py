@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ class LiveJob:
     ending: Ending | None = None
     started: float | None = None
     ended: float | None = None
-    expected: float | None = None  # while it waits for room: when it is expected to start
+    expected: float | None = None  # while it waits for room: when it is expected to start,
+    waits: Mapping[str, object] | None = None  # and what it waits for: kind, facts, and who has some of it
     plan: str | None = None
     profile: str | None = None
     profile_key: str = ""  # of the script as it was when the job was handed in
@@ -72,7 +74,7 @@ class LiveJob:
     ) -> None:
         """Take note of a new state, at `now` on the run's clock."""
         self.ending = ending
-        self.state, self.reason, self.expected = state, say_text(reason), None
+        self.state, self.reason, self.expected, self.waits = state, say_text(reason), None, None
         if exit_code is not None:
             self.exit_code = exit_code
         if state == "running" and self.started is None:

@@ -195,6 +195,7 @@ class LiveRun:
             profile=job.profile,
             expected=job.expected,
             ending=asdict(job.ending) if job.ending is not None else None,
+            waits=job.waits,
         )
 
     def record_task(self, task: TaskId, **row: object) -> None:

@@ -1,0 +1,94 @@
+"""Programs outside Headgate's jobs that the kernel kills for want of memory while jobs run: the runs are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from headgate.cluster import Node
+from headgate.engines.base import LOCAL
+from headgate.events import NEXT, Action, Event, MemoryUsed, TaskExited, TaskStarted
+from headgate.hub.parts import Component
+from headgate.hub.state.run import LiveRuns
+from headgate.identifiers import TaskId
+from headgate.isolation.base import Box
+from headgate.telemetry.available import AvailableMemory
+from headgate.telemetry.outside_kills import KilledProcess, OutsideKills, OutsideKillsReader
+from headgate.units import say_bytes
+
+_TIGHT = 1 / 4
+"""Of the machine's memory: with less left it is looked which processes hold how much."""
+
+
+class OutsideKilled(Component):
+    """Tells runs on this machine of programs that were killed beside their jobs.
+
+    Args:
+        machine: This machine.
+        live_runs: The runs.
+        boxes: The boxes of the tasks here.
+    """
+
+    def __init__(self, machine: Node, live_runs: LiveRuns, boxes: Callable[[], Mapping[TaskId, Box]]) -> None:
+        self._machine = machine
+        self._live_runs = live_runs
+        self._boxes = boxes
+        self._reader = OutsideKillsReader(AvailableMemory().domain)
+        self._running: set[TaskId] = set()
+        self._own: dict[TaskId, int] = {}
+        self._forgotten = 0
+        self._is_tight = False
+        self._look()
+
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        match event:
+            case TaskStarted(task):
+                self._running.add(task)
+            case TaskExited(task, exit):
+                self._running.discard(task)
+                self._own[task] = max(exit.kills, self._own.get(task, 0))
+                self._look()
+            case MemoryUsed(node, available) if node == self._machine.name:
+                self._is_tight = available < _TIGHT * self._machine.memory_bytes
+                self._look()
+
+    def forget(self, run: str) -> None:
+        for task in [task for task in self._own if task.run == run]:
+            self._forgotten += self._own.pop(task)
+        self._running = {task for task in self._running if task.run != run}
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _look(self) -> None:
+        boxes = self._boxes()
+        for task, box in boxes.items():
+            self._own[task] = max(box.kills(), self._own.get(task, 0))
+        if any(task.run in self._live_runs.runs and task not in boxes for task in self._running):
+            return  # how it ended is told in a moment: it may have been killed itself
+        folders = [Path(folder) for box in boxes.values() for folder in box.cgroups.values()]
+        pids = [pid for box in boxes.values() for pid in box.pids()] if self._is_tight else []
+        killed = self._reader.look(folders, self._forgotten + sum(self._own.values()), pids, tight=self._is_tight)
+        if killed is None:
+            return
+        for run in self._live_runs.runs.values():
+            if run.submission.engine == LOCAL:
+                self._live_runs.event(run, "warning", in_words(killed))
+
+
+def in_words(killed: OutsideKills) -> str:
+    """What is said of processes that were killed outside."""
+    what = "a program" if killed.count == 1 else f"{killed.count} programs"
+    text = f"the kernel killed {what} outside Headgate's jobs for want of memory"
+    if killed.processes:
+        sure = all(each.sure for each in killed.processes)
+        text += f": {'' if sure else 'probably '}{'; '.join(map(_process, killed.processes))}"
+    else:
+        text += "; which one is not known: the kernel's log tells it to root (`dmesg`)"
+    return f"{text}{NEXT}state what each job needs (`limits: {{memory: …}}` or --memory), so that fewer run at once"
+
+
+def _process(killed: KilledProcess) -> str:
+    of = f" of {killed.user}" if killed.user else ""
+    held = f", which held {say_bytes(killed.held_bytes)}" if killed.held_bytes is not None else ""
+    return f"{killed.name} (process {killed.pid}{of}){held}"
