@@ -71,10 +71,12 @@ def test_threads_follow_the_grant_and_do_not_spin() -> None:
 
 
 def test_a_script_that_sees_to_it_itself_is_left_to_spin_but_its_servers_are_not(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import torch\nimport headgate.torch as hg\n")
+    (tmp_path / "train.py").write_text("import torch\nimport headgate.torch as hg\nhg.report(loss=1.0)\n")
     (tmp_path / "other.py").write_text("import torch  # headgate.torch is not used\n")
+    (tmp_path / "idle.py").write_text("import torch\ntry:\n    import headgate.torch\nexcept ImportError:\n    pass\n")
     job = Job(name="job", script="train.py", workdir=str(tmp_path), python=sys.executable)
     other = replace(job, script="other.py")
+    assert launched(replace(job, script="idle.py")).env["OMP_WAIT_POLICY"] == "PASSIVE"
     assert "OMP_WAIT_POLICY" not in launched(job).env
     assert launched(job, name="server-0").env["OMP_WAIT_POLICY"] == "PASSIVE"
     assert launched(other).env["OMP_WAIT_POLICY"] == "PASSIVE"
@@ -95,7 +97,7 @@ def test_every_library_has_as_many_threads_as_openmp_unless_the_user_says(tmp_pa
     own = {"TF_NUM_INTRAOP_THREADS": "7", "TF_NUM_INTEROP_THREADS": "8", "PJRT_NPROC": "9", "OMP_NUM_THREADS": "x"}
     assert {name: launched(Job(name="job", run="true", env=own)).env[name] for name in own} == own
     assert "PJRT_NPROC" not in launched(Job(name="job", run="true"), {"NPROC": "4"}).env
-    (tmp_path / "train.py").write_text("import jax\nimport headgate.jax as hg\n")
+    (tmp_path / "train.py").write_text("import jax\nimport headgate.jax as hg\nhg.report()\n")
     job = Job(name="job", script="train.py", workdir=str(tmp_path), python=sys.executable)
     assert "PJRT_NPROC" not in launched(job).env  # it sets it itself, by what its task has then
 

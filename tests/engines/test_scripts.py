@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.engines.scripts import check, libraries, library, other_cluster, shares_nothing
+from headgate.engines.scripts import called, check, libraries, library, other_cluster, shares_nothing
 from headgate.errors import UsageError
 from headgate.jobs import Job
 from headgate.plans import Plan
@@ -150,6 +150,26 @@ def test_a_script_that_imports_several_trains_with_whichever_it_calls(tmp_path: 
     assert libraries(script) == {"torch", "jax"}
     assert library(script) is None
     assert libraries(tmp_path / "missing.py") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "uses"),
+    [
+        ("import headgate.torch as hg\nhg.report(loss=1.0)\n", True),
+        ("import headgate.torch\nheadgate.torch.report(loss=1.0)\n", True),
+        ("from headgate.torch import report as tell\ntell(loss=1.0)\n", True),
+        ("from headgate.torch import *\nreport(loss=1.0)\n", True),
+        ("def main():\n    from headgate import torch as hg\n    train(hg)\n", True),
+        ("import headgate.torch as hg\n", False),
+        ("try:\n    import headgate.torch as hg\nexcept ImportError:\n    hg = None\n", False),
+        ("from headgate.torch import report\nprint('report')\n", False),
+    ],
+)
+def test_a_library_that_is_imported_and_never_used_is_not_called(text: str, uses: bool, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    assert libraries(script) == {"torch"}
+    assert called(script) == ({"torch"} if uses else set())
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,8 @@ _LEAST_STARTING = 0.2
 """Every job has to start: only a start that takes this part of the time is worth a verdict."""
 _LONGEST_FAILURE = 120
 """Characters of why a job failed."""
+_WORTH_A_WORD = 0.1
+"""Part of what a neighbour cost, from which on a resource is named."""
 _MANY_THREADS = 0.8
 """Threads that wait on average beyond those that the cores could run: from here on, there are too many."""
 
@@ -403,25 +405,30 @@ def _within(account: Account) -> Iterator[_Cause]:
 
 
 def _neighbours(account: Account) -> Iterator[_Cause]:
-    """A cause for each resource: all that was surely lost through it, with the worst culprit named."""
-    of: dict[Resource, list[Loss]] = {}
-    for loss in account.losses:
-        if loss.to not in (ITSELF, NODE) and loss.sure:
-            of.setdefault(loss.resource, []).append(loss)
-    for resource, losses in of.items():
-        worst = max(losses, key=lambda loss: loss.lost.seconds)
-        cost = sum_of([loss.lost for loss in losses], account.elapsed)
-        through, name = _THROUGH[resource]
-        who = (_OTHER_RUNS if account.meanwhile else _PROGRAMS) if worst.to == OTHERS else worst.to
-        ran = account.elapsed - account.parts["waiting"].seconds
-        slowed = f"{worst.lost.seconds / ran:.0%}" if ran > 0.0 else ""
-        why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(worst.lost.seconds)}"
-        if len(losses) > 1:
-            also = [loss.to for loss in losses if loss is not worst]
-            others = f"{len(also)} others" if len(also) > 1 else "programs outside it" if also == [OTHERS] else also[0]
-            why += f", and together with {others} {_part(cost.seconds, account.elapsed)}"
-        order = () if worst.to == OTHERS else account.together or in_order((account.job, worst.to), account.turns)
-        yield _Cause(name, cost, f"{why}.", _instead(worst, order, account), culprit=worst.to, order=order)
+    """All that was surely lost to neighbours, with the worst one named, and what it cost through all resources."""
+    sure = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and loss.sure]
+    if not sure:
+        return
+    of: dict[str, list[Loss]] = {}
+    for loss in sure:
+        of.setdefault(loss.to, []).append(loss)
+    each = {to: sum_of([loss.lost for loss in losses], account.elapsed).seconds for to, losses in of.items()}
+    culprit = max(each, key=lambda to: each[to])
+    cost, lost = sum_of([loss.lost for loss in sure], account.elapsed), each[culprit]
+    ways = sorted(of[culprit], key=lambda loss: -loss.lost.seconds)
+    worst = ways[0]
+    through = " and ".join(_THROUGH[loss.resource][0] for loss in ways if loss.lost.seconds >= _WORTH_A_WORD * lost)
+    who = (_OTHER_RUNS if account.meanwhile else _PROGRAMS) if culprit == OTHERS else culprit
+    ran = account.elapsed - account.parts["waiting"].seconds
+    slowed = f"{lost / ran:.0%}" if ran > 0.0 else ""
+    why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(lost)}"
+    if also := [to for to in each if to != culprit]:
+        others = "programs outside it" if also == [OTHERS] else also[0]
+        others = f"{len(also)} others" if len(also) > 1 else others
+        why += f", and together with {others} {_part(cost.seconds, account.elapsed)}"
+    order = () if culprit == OTHERS else account.together or in_order((account.job, culprit), account.turns)
+    name = _THROUGH[worst.resource][1]
+    yield _Cause(name, cost, f"{why}.", _instead(worst, order, account), culprit=culprit, order=order)
 
 
 def _instead(worst: Loss, order: Sequence[str], account: Account) -> str:

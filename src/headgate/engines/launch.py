@@ -14,7 +14,7 @@ from headgate.cluster import Place
 from headgate.engines import contracts
 from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.program import program, source
-from headgate.engines.scripts import libraries
+from headgate.engines.scripts import called, libraries
 from headgate.errors import StorageError, UsageError
 from headgate.events import Checkpoint
 from headgate.identifiers import TaskId, TaskName
@@ -131,8 +131,8 @@ def files_of(injected: Path) -> list[str]:
 
 
 def _uses(job: Job, library: str) -> bool:
-    """Whether the job's script imports a library of Headgate's: `headgate.torch` tells threads how to wait."""
-    return (file := source(job)) is not None and library in libraries(file)
+    """Whether the job's script uses a library of Headgate's: `headgate.torch` then tells threads how to wait."""
+    return (file := source(job)) is not None and library in called(file)
 
 
 def _link(link: Path, target: Path) -> None:

@@ -33,6 +33,14 @@ def libraries(script: Path) -> frozenset[str]:
     return frozenset(_imports(script)[0])
 
 
+def called(script: Path) -> frozenset[str]:
+    """Those of them that it does anything with: one that is only imported tells its threads nothing."""
+    try:
+        return _called(script.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return frozenset()
+
+
 def library(script: Path) -> str | None:
     """The library that a script trains with, where that is plain to see: it always imports this one, and no other."""
     anywhere, always = _imports(script)
@@ -175,17 +183,30 @@ def _parsed(text: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(sorted(anywhere)), tuple(sorted(always))
 
 
+@lru_cache(maxsize=64)
+def _called(text: bytes) -> frozenset[str]:
+    nodes = list(ast.walk(ast.parse(text)))
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    bound = (each for node in nodes for each in _bound(node))
+    return frozenset(library for library, name in bound if name in read or name == "*")
+
+
 def _named(node: ast.AST) -> Iterator[str]:
     """The libraries that a statement imports."""
-    names: list[str] = []
+    return (library for library, _ in _bound(node))
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """The libraries that a statement imports, and what it calls each, or something of it."""
+    names: list[tuple[str, str]] = []
     if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
+        names = [(alias.name, alias.asname or alias.name.partition(".")[0]) for alias in node.names]
     elif isinstance(node, ast.ImportFrom) and node.level == 0:
-        names = [f"{node.module}.{alias.name}" for alias in node.names]
-    for name in names:
-        package, _, rest = name.partition(".")
+        names = [(f"{node.module}.{alias.name}", alias.asname or alias.name) for alias in node.names]
+    for module, name in names:
+        package, _, rest = module.partition(".")
         if package == "headgate" and (part := rest.partition(".")[0]) in LIBRARIES:
-            yield part
+            yield part, name
 
 
 def _roots(tree: ast.AST) -> Iterator[str]:
