@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
-import io
 import os
 import sys
+from typing import Any
 
 import click
 
 from headgate import __version__
+from headgate.cli import streams
 from headgate.errors import HeadgateError
 from headgate.units import say_text
 
@@ -43,8 +44,18 @@ VERBS = {
 }
 
 
+class _ReaderGoneError(Exception):
+    """Nobody reads standard output any more."""
+
+
 class _Verbs(click.Group):
     """Lists the verbs without importing them."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would end with an error
+            raise _ReaderGoneError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -87,8 +98,7 @@ def headgate() -> None:
 
 def main() -> None:
     """Run the command; an error that Headgate raises on purpose is one message and an exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # a path that is not UTF-8 is told as the bytes that it is
+    streams.prepare()
     try:
         code = headgate(standalone_mode=False, prog_name="headgate")
         # Closing standard output here shows a reader that has gone (`headgate ps | head`) before Python does.
@@ -104,13 +114,13 @@ def main() -> None:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = 130
-    except OSError as error:
-        # Python would try again to write what is left of the output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (_ReaderGoneError, BrokenPipeError):  # as `head` goes that has seen enough
+        streams.abandon()
         code = 0
-        if not isinstance(error, BrokenPipeError):
-            click.echo(f"headgate: {_said(error)}", err=True)
-            code = HeadgateError.exit_code
+    except OSError as error:
+        streams.abandon()
+        click.echo(f"headgate: {_said(error)}", err=True)
+        code = HeadgateError.exit_code
     sys.exit(code if isinstance(code, int) else 0)
 
 

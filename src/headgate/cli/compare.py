@@ -32,7 +32,7 @@ def command(first: str, second: str, as_json: bool) -> None:
     recordings = [read(store) for store in stores]
     with told_as_damage(stores[0]):
         comparison = compared.compare(*recordings)
-        if as_json:
-            click.echo(json.dumps(compared.as_json(comparison), indent=2))
-        else:
-            compared.tell(comparison, wide_console())
+    if as_json:
+        click.echo(json.dumps(compared.as_json(comparison), indent=2))
+    else:
+        compared.tell(comparison, wide_console())

@@ -80,15 +80,16 @@ def command(
         raise NotFoundError(f"run {folder.name} has no job {job!r}; it has {names}")
     with told_as_damage(store):
         found = explained.explained(recording, job)
-        if as_json:
-            told = explained.as_json(folder.name, found) | {"sharing": sharing.as_json(sharing.shared(recording))}
-            click.echo(json.dumps(told, indent=2))
-            return
-        console = wide_console()
-        explained.tell(found, console)
-        if job is None and (together := sharing.shared(recording)) is not None:
-            console.print()
-            sharing.tell(together, console)
+        together = sharing.shared(recording) if as_json or job is None else None
+        told = explained.as_json(folder.name, found) | {"sharing": sharing.as_json(together)} if as_json else None
+    if told is not None:
+        click.echo(json.dumps(told, indent=2))
+        return
+    console = wide_console()
+    explained.tell(found, console)
+    if job is None and together is not None:
+        console.print()
+        sharing.tell(together, console)
 
 
 def _prove(run: str | None, job: str | None, neighbour: str | None, most: float | None, as_json: bool) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate import runs
+from headgate.cli import streams
+from headgate.errors import HeadgateError
 from headgate.events import ENDED, GRACE_SECONDS
 from headgate.hub.client import Hub
 from headgate.reports.sparkline import sparkline
@@ -43,13 +46,45 @@ def follow(hub: Hub, run: str, as_json: bool, interrupts: Interrupts, watch: Cal
     Returns:
         The exit code: 0 when every job is done, 130 after a Ctrl-C, 1 otherwise.
     """
-    console = Console(stderr=as_json)
-    view = _JobTable(console) if console.is_terminal and not as_json else _Lines(console, quiet=as_json)
-    end: dict[str, Any] = {}
-    report = None
+    console = _PlainConsole(stderr=as_json)
+    view = _JobTable(console) if console.file.isatty() and not as_json else _Lines(console, quiet=as_json)
     interrupts.watch(run, view.say)
     if not as_json:
         import headgate.reports.terminal  # noqa: F401  # takes its time: while the jobs start, not when they have ended
+    with left_alone(run):
+        end, report = _watched(hub, view, interrupts, watch)
+    interrupts.release()
+    try:
+        conclude(runs.home() / "runs" / run, report, as_json)
+    except BrokenPipeError:  # whoever has read enough
+        streams.abandon()
+    if interrupts.count:
+        if any(job["state"] in ("stopped", "killed") for job in end["jobs"]):
+            click.echo(way_on(runs.home() / "runs" / run), err=True)
+        return 130
+    return 0 if all(job["state"] == "done" for job in end["jobs"]) else 1
+
+
+@contextmanager
+def left_alone(run: str) -> Iterator[None]:
+    """Leave a run to itself where nobody reads what is printed of it any more.
+
+    Raises:
+        HeadgateError: Nobody does: how its jobs end is not known.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        streams.abandon()
+        raise HeadgateError(f"nobody reads this output any more; run {run} goes on: headgate attach {run}") from None
+
+
+def _watched(
+    hub: Hub, view: _JobTable | _Lines, interrupts: Interrupts, watch: Callable[[], None]
+) -> tuple[dict[str, Any], str | None]:
+    """How a run ended, and the path of its report, once both are told."""
+    end: dict[str, Any] = {}
+    report = None
     with view:
         for message in hub.follow(0.2):
             interrupts.pass_on()
@@ -66,13 +101,7 @@ def follow(hub: Hub, run: str, as_json: bool, interrupts: Interrupts, watch: Cal
                     end = message
                 case {"type": "reported"}:
                     report = message["report"]
-    interrupts.release()
-    conclude(runs.home() / "runs" / run, report, as_json)
-    if interrupts.count:
-        if any(job["state"] in ("stopped", "killed") for job in end["jobs"]):
-            click.echo(way_on(runs.home() / "runs" / run), err=True)
-        return 130
-    return 0 if all(job["state"] == "done" for job in end["jobs"]) else 1
+    return end, report
 
 
 def way_on(folder: Path) -> str:
@@ -316,14 +345,26 @@ def progress(job: dict[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def wide_console() -> Console:
-    """Standard output; where nobody looks at a terminal, nothing is folded or cut."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = 10_000
+class _PlainConsole(Console):
+    """One that leaves it to the command what comes of a reader that has gone; rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def wide_console(otherwise: int = 10_000) -> Console:
+    """Standard output; where nobody looks at a terminal, it is so wide that nothing is folded or cut, or as wide as is
+    said."""
+    console = _PlainConsole()
+    if not console.file.isatty():  # whatever FORCE_COLOR says
+        console.width = otherwise
     return console
 
 
 def print_table(table: Table) -> None:
-    """Print a table to standard output."""
-    wide_console().print(table)
+    """Print a table to standard output, or a line for each of its rows where the terminal is too narrow for it."""
+    from headgate.reports.table_parts import fitting
+
+    console = wide_console()
+    for part in fitting(table, console.width):
+        console.print(part)

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headgate.cli.following import wide_console
 from headgate.jobs import Job
 from headgate.planning.choosing import grown, in_words
 from headgate.planning.cost import CostModel
@@ -59,10 +59,7 @@ def show(answer: RankedPlans, before: RankedPlans | None, changes: Sequence[str]
         was, now = before.found.best.throughput, answer.found.best.throughput
         click.echo(f"\nwith {', '.join(changes)}: {_round(was)} becomes {_round(now)} samples/s ({now / was - 1:+.0%})")
     click.echo()
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
-    console.print(_table(answer))
+    wide_console(_WIDTH).print(_table(answer))
     click.echo(_certainty(answer))
     for note in answer.costs.notes:
         click.echo(f"note: {note}")

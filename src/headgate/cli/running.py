@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from headgate import units
-from headgate.cli.following import Interrupts, follow
+from headgate.cli.following import Interrupts, follow, left_alone
 from headgate.cli.options import CommandLine
 from headgate.cli.placement import PlacementOptions
 from headgate.cli.standard_input import Handover
@@ -118,8 +118,9 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
                 else f"{run}\nwatch it: headgate attach {run}"
             )
             return 0
-        if not as_json:
-            click.echo(f"run {run} in {answer['path']}")
+        with left_alone(run):
+            if not as_json:
+                click.echo(f"run {run} in {answer['path']}")
         return follow(hub, run, as_json, interrupts, handed.watch)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +16,7 @@ from headgate.reports.figures import nic_uses
 from headgate.reports.measured import Learned, Level, MeasuredTarget
 from headgate.reports.recording import NODE, Recording, read
 from headgate.reports.sparkline import sparkline
+from headgate.reports.table_parts import TableColumn, tables
 from headgate.reports.words import MISSING, planned, say, say_loss, say_step_time, what_happened
 from headgate.telemetry.columns import Column
 from headgate.telemetry.store import told_as_damage
@@ -63,60 +64,45 @@ def summary(store: Path, console: Console) -> None:
         StorageError: It cannot be read.
     """
     run = read(store)
-    with told_as_damage(store):
-        _print(run, store, console)
+    with told_as_damage(store):  # but not over printing: a terminal's troubles are no damage
+        parts = list(_summary(run, store, console.width))
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, Text) and (part.no_wrap or not console.is_terminal))
 
 
-def _print(run: Recording, store: Path, console: Console) -> None:
+def _summary(run: Recording, store: Path, width: int) -> Iterator[Text | Table]:
     for text, failed in as_lines(explained(run)):
-        console.print(Text(text, style="red" if failed else ""), soft_wrap=not console.is_terminal)
+        yield Text(text, style="red" if failed else "")
     jobs = [figures(job) for job in run.jobs]
-    # What a job was called and why it ended is a user's text: never rich's markup.
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("Job", overflow="fold")
-    table.add_column("Ended\nas")
-    for name in ("Ran", "Loss", "Steps", "CPU\ntime", "Cores of\ngranted", "Memory\npeak", "Input\nwait"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for job in jobs:
-        table.add_row(*(Text(cell) for cell in _row(job)), style="red" if job.state in FAULTS else "")
+    headings = ("Ran", "Loss", "Steps", "CPU\ntime", "Cores of\ngranted", "Memory\npeak", "Input\nwait")
+    columns = [TableColumn("Job"), TableColumn("Ended\nas", figures=False), *map(TableColumn, headings)]
     if jobs:
-        console.print(table)
-    _together(run, console)
+        yield from tables(columns, [(_row(job), "red" if job.state in FAULTS else "") for job in jobs], width)
+    yield from _together(run, width)
     for sentence in what_happened(run, jobs):
-        console.print(Text(sentence), soft_wrap=not console.is_terminal)
+        yield Text(sentence)
     page = store.parent / "report.html"
     where = str(page) if page.exists() else f"none yet; write it with: headgate report {run.id}"
     # A path that is broken over two lines cannot be clicked or copied.
-    console.print(Text(f"Report: {where}"), soft_wrap=True)
+    yield Text(f"Report: {where}", no_wrap=True)
 
 
-def _together(run: Recording, console: Console) -> None:
+def _together(run: Recording, width: int) -> Iterator[Text | Table]:
     """For each job of several tasks, its plan and a line for each task; then the NIC of each node."""
     for job in run.jobs:
-        if not job.distributed:
-            continue
-        console.print(
-            Text(f"{job.name}: {planned(job.plan or {}, len(job.nodes) or 1)}"), soft_wrap=not console.is_terminal
-        )
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("Task")
-        table.add_column("Node", overflow="fold")
-        for name in ("Cores", "Memory\npeak", "Step", "Exposed", "In a\nstep", "Out a\nstep"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for task in job.tasks:
-            table.add_row(*(Text(cell) for cell in _task(task)))
-        console.print(table)
-    uses = nic_uses(run)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("Node", overflow="fold")
-    for name in ("NIC", "In,\nmean", "\nmax", "Out,\nmean", "\nmax"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for use in uses:
-        found = (use.received.mean, use.received.maximum, use.sent.mean, use.sent.maximum)
-        cells = [say(value, "%" if use.rate else "B/s") for value in found]
-        table.add_row(*(Text(cell) for cell in (use.node, say_bits(use.rate) if use.rate else MISSING, *cells)))
-    if uses:
-        console.print(table)
+        if job.distributed:
+            yield Text(f"{job.name}: {planned(job.plan or {}, len(job.nodes) or 1)}")
+            headings = ("Cores", "Memory\npeak", "Step", "Exposed", "In a\nstep", "Out a\nstep")
+            columns = [TableColumn("Task"), TableColumn("Node", figures=False), *map(TableColumn, headings)]
+            yield from tables(columns, [(_task(task), "") for task in job.tasks], width)
+    rows = []
+    for use in nic_uses(run):
+        values = (use.received.mean, use.received.maximum, use.sent.mean, use.sent.maximum)
+        cells = [say(value, "%" if use.rate else "B/s") for value in values]
+        rows.append(([use.node, say_bits(use.rate) if use.rate else MISSING, *cells], ""))
+    if rows:
+        columns = list(map(TableColumn, ("Node", "NIC", "In,\nmean", "\nmax", "Out,\nmean", "\nmax")))
+        yield from tables(columns, rows, width)
 
 
 def _task(task: RecordedTask) -> list[str]:

@@ -318,13 +318,16 @@ def _fits(table: str, column: str, value: object) -> bool:
 
 @contextmanager
 def told_as_damage(path: Path) -> Iterator[None]:
-    """Turn errors over values of a store that make no sense into one message: damage that SQLite does not see.
+    """Turn errors over values of a store that make no sense into one message: damage that SQLite does not see. It is
+    for reading and for making figures. Printing does not belong into it.
 
     Raises:
         StorageError: Something did.
     """
     try:
         yield
+    except UnicodeEncodeError:  # what was read is whole, and somebody could not take it
+        raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise StorageError(f"cannot read {path}, because a part of it is damaged: {error!r:.200}") from error
 

@@ -1,0 +1,84 @@
+"""A table on a terminal that may be too narrow for it: below each other, parts that have its first column each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+_GAP = 2
+"""Blanks between two columns."""
+_LEAST_FOLDED, _LEAST_CUT = 20, 8
+"""Letters of a line of the last column, if it is folded or cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column: its heading, which may have several lines, and whether it is of figures."""
+
+    heading: str
+    figures: bool = True
+
+
+def tables(columns: Sequence[TableColumn], rows: Sequence[tuple[Sequence[str], str]], width: int) -> Iterator[Table]:
+    """The parts of a table, none of them wider than a terminal unless one column alone is.
+
+    Args:
+        columns: The first one names the row.
+        rows: Cells, which are a user's text and never rich's markup, and the style of the row.
+        width: Of the terminal.
+    """
+    widths = [
+        max(map(cell_len, [*column.heading.split("\n"), *(cells[at] for cells, _ in rows)]))
+        for at, column in enumerate(columns)
+    ]
+    # What names a row is folded where it would leave no room for a figure beside it.
+    named = min(widths[0], max(width - _GAP - max(widths[1:], default=0), 1))
+    for part in _parts(widths, width - named):
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column(columns[0].heading, overflow="fold", width=named)
+        for at in part:
+            table.add_column(columns[at].heading, justify="right" if columns[at].figures else "left", no_wrap=True)
+        for cells, style in rows:
+            table.add_row(*(Text(cells[at]) for at in (0, *part)), style=style)
+        yield table
+
+
+def _parts(widths: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Numbers of the columns behind the first, as many at a time as there is room for."""
+    part, left = list[int](), room
+    for at, width in enumerate(widths[1:], start=1):
+        if part and width + _GAP > left:
+            yield part
+            part, left = [], room
+        part.append(at)
+        left -= width + _GAP
+    yield part
+
+
+def fitting(table: Table, width: int) -> Iterator[Table | Text]:
+    """A table whose last column is text that may be folded or cut, or a line for each of its rows where there is no
+    room for a word of each other column: the first cell, then the heading and the cell of each one that is not
+    empty."""
+    cells = [[_plain(cell) for cell in column.cells] for column in table.columns]
+    headings = [_plain(column.header) for column in table.columns]
+    *least, last = (_longest_word([heading, *column]) for heading, column in zip(headings, cells, strict=True))
+    least.append(_LEAST_CUT if table.columns[-1].no_wrap else min(last, _LEAST_FOLDED))
+    if sum(least) + len(least) - 1 <= width:
+        table.columns[0].min_width = least[0]
+        yield table
+        return
+    for row in zip(*cells, strict=True):
+        told = [f"{heading} {cell}" for heading, cell in list(zip(headings, row, strict=True))[1:] if cell]
+        yield Text(f"{row[0].strip()}: {', '.join(told)}")
+
+
+def _longest_word(cells: Sequence[str]) -> int:
+    return max((cell_len(word) for cell in cells for word in cell.split()), default=0)
+
+
+def _plain(cell: object) -> str:
+    return cell.plain if isinstance(cell, Text) else str(cell)
