@@ -67,8 +67,10 @@ def fitting(table: Table, width: int) -> Iterator[Table | Text]:
     headings = [_plain(column.header) for column in table.columns]
     *least, last = (_longest_word([heading, *column]) for heading, column in zip(headings, cells, strict=True))
     least.append(_LEAST_CUT if table.columns[-1].no_wrap else min(last, _LEAST_FOLDED))
-    if sum(least) + len(least) - 1 <= width:
-        table.columns[0].min_width = least[0]
+    _, right, _, left = table.padding
+    gap = max(left, right) if table.collapse_padding else left + right
+    if sum(least) + gap * (len(least) - 1) <= width:
+        table.columns[0].no_wrap = True
         yield table
         return
     for row in zip(*cells, strict=True):
