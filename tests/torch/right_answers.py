@@ -100,6 +100,58 @@ def accumulated() -> Trained:
     return train(adamw, every=3)
 
 
+def hooked() -> Trained:
+    """Hooks change gradients by more than a factor, before they are added to those of the batch before."""
+    model: Any = network()
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    model[0].weight.register_hook(lambda gradient: gradient / (gradient.norm() + 1e-6))
+    dropped = model[2].weight.register_hook(lambda gradient: gradient * torch.nan)
+    begun = False
+
+    def more(model: Any, epoch: int) -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            dropped.remove()
+            model[4].bias.register_hook(lambda gradient: gradient.sign())
+            model[4].weight.register_post_accumulate_grad_hook(
+                lambda weight: [None, weight.grad.clamp_(-0.02, 0.02)][0]
+            )
+
+    return train(adamw, model, at_epoch=more, every=3)
+
+
+def hooked_and_summed() -> Trained:
+    model: Any = Branched()
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+
+    def loss_of(out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(out, labels, reduction="sum")
+
+    return train(sgd, model, loss_of=loss_of, loss_reduction="sum", every=2)
+
+
+def stepped_in_backward() -> Trained:
+    """Each parameter is stepped by an optimizer of its own as soon as its gradient is complete."""
+    model: Any = network()
+    batches = loader()
+    optimizers = {parameter: adamw([parameter]) for parameter in model.parameters()}
+
+    def step(parameter: Any) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+    model, _, batches = hg.prepare(model, None, batches)
+    for _epoch in hg.epochs(EPOCHS):
+        for features, labels in batches:
+            functional.cross_entropy(model(features), labels).backward()  # type: ignore[no-untyped-call]
+    return weights(model)
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -525,6 +577,9 @@ CASES: dict[str, Callable[[], Trained]] = {
             adagrad,
             clipped,
             accumulated,
+            hooked,
+            hooked_and_summed,
+            stepped_in_backward,
             tied,
             summed,
             summed_and_accumulated,

@@ -12,9 +12,10 @@ from torch import nn
 from headgate.task import Channel, Stop
 from headgate.task.meetings import Meetings
 from headgate.task.standing import CURE, difference, place
-from headgate.torch import loss_mean, rng
+from headgate.torch import gradient_hooks, loss_mean, rng
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Observer, TimedRound, WorkerGroup
+from headgate.torch.control import ReduceError
 from headgate.torch.dealing import Dealer, Dealt, Slices
 from headgate.torch.reduce import Reducer
 from headgate.torch.shards import Sharing
@@ -251,6 +252,23 @@ class Worker:
             self._reducer.check(optimizer)
             self._stands.steps(optimizer)
 
+    def stray_begins(self, optimizer: Any) -> None:
+        """A step of an optimizer begins that was not given to `prepare`.
+
+        Raises:
+            ReduceError: It trains what no prepared model has; or workers do not wait for each other, and it cannot be
+                known on servers.
+        """
+        if self._reducer is not None:
+            self._reducer.settle()
+            self._reducer.check(optimizer, tensors=False)
+        elif self._link is not None and not self.in_step:
+            raise ReduceError(
+                f"the optimizer {type(optimizer).__name__} was not given to prepare: under a plan whose workers do not "
+                "wait for each other, servers take the steps, and it would train this worker's copy alone. Give it to "
+                "prepare, or use a synchronous plan"
+            )
+
     def optimizer_ended(self, optimizer: Any) -> None:
         """It has taken its step."""
         if self._reducer is None:
@@ -315,6 +333,7 @@ class Worker:
             flags, agree = self._agreed.flags, self._agreed.agree
             self._reducer = Reducer(link, self._weigh, self._mark, flags, agree, self._differs, self._exchanged)
             loss_mean.watch(self._weighing.sees)
+            gradient_hooks.watch(self._reducer.averages, self._reducer.sees_hook)
             if self._joined is not None:
                 self._reducer.rounds = self._joined["rounds"]
                 self._reducer.waits_for_weight = self._joined["weighed_late"]

@@ -17,6 +17,8 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
+from headgate.torch import gradient_hooks
+from headgate.torch.accumulated import Accumulated
 from headgate.torch.backend import REMOTE, Backend, RoundResult, TimedRound
 from headgate.torch.buckets import GradientBuckets, rows, sparse_parameters
 from headgate.torch.control import HEAD, Agreed, ReduceError, Said, Shape
@@ -31,6 +33,7 @@ class _Kept:
     gradients: Sequence[tuple[torch.Tensor, torch.Tensor | None]]
     arrived: dict[int, int]
     tables: dict[int, tuple[torch.Tensor, torch.Tensor | None]]
+    earlier: dict[int, torch.Tensor]
 
 
 class Reducer:
@@ -86,7 +89,7 @@ class Reducer:
         self._tasks: set[int] = set()
         self._arrived: dict[int, int] = {}
         self._tables: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # and the gradient that it had before
-        self._earlier: dict[int, torch.Tensor] = {}
+        self._accumulated = Accumulated()
         self._launched = 0
         self._late = Late(backend.look)
         self._says_before = False  # the script says weights before backward
@@ -111,6 +114,17 @@ class Reducer:
         self._buckets = None
         for parameter in self._parameters:
             self._hook(parameter)
+        for tensor in gradient_hooks.take(model, self.averages):
+            self.sees_hook(tensor)
+
+    def averages(self, tensor: torch.Tensor) -> bool:
+        """Whether the gradient of this tensor is averaged."""
+        return id(tensor) in self._hooked
+
+    def sees_hook(self, parameter: torch.Tensor) -> None:
+        """The script has a hook on a parameter: it is to run on the average of what a backward adds."""
+        if parameter not in self._accumulated:
+            self._accumulated.keep_apart(parameter)
 
     @property
     def one_of_all(self) -> nn.Parameter | None:
@@ -120,23 +134,35 @@ class Reducer:
     def settle(self) -> None:
         """The optimizer begins its step: end a round whose backward had no end of its own."""
         if self._open:
+            if torch._C._current_graph_task_id() != -1:
+                raise ReduceError(
+                    "an optimizer takes its step while backward runs, before the gradients of other workers are there. "
+                    "Let it step after backward, or in a hook by register_post_accumulate_grad_hook"
+                )
             if self._pending is not None:
                 self._check_untouched()
             self._end_round()
         self._stepped, self._unsaid, self._kept = True, False, None
 
-    def check(self, optimizer: Any) -> None:
+    def check(self, optimizer: Any, tensors: bool = True) -> None:
         """
+        Args:
+            optimizer: Is about to take a step.
+            tensors: Whether it is looked at tensors that are no parameters of a module too.
+
         Raises:
             ReduceError: The optimizer is about to step a parameter whose gradient was not averaged.
         """
         for group in getattr(optimizer, "param_groups", ()):
             for parameter in group["params"]:
-                if parameter.grad is not None and id(parameter) not in self._hooked and not hasattr(parameter, REMOTE):
+                if parameter.grad is None or id(parameter) in self._hooked or hasattr(parameter, REMOTE):
+                    continue
+                if tensors or isinstance(parameter, nn.Parameter):
                     raise ReduceError(
-                        f"the optimizer steps a parameter of shape {tuple(parameter.shape)} that no prepared model "
-                        "had when it was prepared: its gradients are of this worker alone. Put parameters and layers "
-                        "in place before headgate.torch.prepare, or prepare the model that has them as well"
+                        f"the optimizer {type(optimizer).__name__} steps a parameter of shape {tuple(parameter.shape)} "
+                        "that no prepared model had when it was prepared: its gradients are of this worker alone. Put "
+                        "parameters and layers in place before headgate.torch.prepare, or prepare the model that has "
+                        "them as well"
                     )
 
     # --- while backward runs -----------------------------------------------------------------------------------------
@@ -226,14 +252,9 @@ class Reducer:
         if not parameter.requires_grad or self._hooked.get(id(parameter)) == parameter._cdata:
             return
         self._hooked[id(parameter)] = parameter._cdata
-        if self.summed:
-
-            def about_to_arrive(gradient: torch.Tensor) -> None:
-                if parameter.grad is not None:
-                    self._earlier[id(parameter)] = parameter.grad.detach().clone()
-
-            parameter.register_hook(about_to_arrive)  # type: ignore[no-untyped-call]
-        parameter.register_post_accumulate_grad_hook(self._has_arrived)  # type: ignore[no-untyped-call]
+        if self.summed or parameter in self._accumulated:
+            self._accumulated.keep_apart(parameter)
+        gradient_hooks.register_post_accumulate_grad_hook(parameter, self._has_arrived)
 
     def _contribute(self, view: torch.Tensor, parameter: torch.Tensor) -> None:
         """Put what this worker adds to the sum into its slot."""
@@ -254,12 +275,7 @@ class Reducer:
         return self._weight.factor if self.summed else self._weight.counts
 
     def _fresh(self, parameter: torch.Tensor) -> torch.Tensor:
-        """The gradient that travels: of a sum only what this backward added."""
-        assert parameter.grad is not None
-        gradient = parameter.grad.detach()
-        earlier = self._earlier.get(id(parameter)) if self.summed else None
-        if earlier is not None:
-            gradient = gradient - earlier
+        gradient = self._accumulated.fresh(parameter)
         return gradient.to_dense() if gradient.is_sparse and id(parameter) not in self._sparse else gradient
 
     # --- at its end --------------------------------------------------------------------------------------------------
@@ -305,15 +321,20 @@ class Reducer:
         self.waits_for_weight = True
         for parameter, gradient in kept.gradients:
             parameter.grad = gradient
+        if any(gradient_hooks.runs_after(parameter) for parameter in self._parameters):
+            raise ReduceError(
+                "report(weight=...) came after a backward whose gradients a hook has taken already "
+                "(register_post_accumulate_grad_hook); call it before backward"
+            )
         self._begin_round()
-        self._arrived, self._tables = kept.arrived, kept.tables
+        self._arrived, self._tables, self._accumulated.earlier = kept.arrived, kept.tables, kept.earlier
         self._end_round()
 
     def _keep(self) -> None:
         """Before the first step: gradients as they are here, for a weight that is said of them yet."""
         held = [*self._parameters, *(weight for weight, _ in self._tables.values())]
         gradients = [(p, None if p.grad is None else p.grad.detach().clone()) for p in held if p.requires_grad]
-        self._kept = _Kept(gradients, dict(self._arrived), dict(self._tables))
+        self._kept = _Kept(gradients, dict(self._arrived), dict(self._tables), dict(self._accumulated.earlier))
 
     def _versions(self) -> list[tuple[torch.Tensor, int]]:
         return [(p, -1 if p.grad is None else p.grad._version) for p in self._parameters if p.requires_grad]
@@ -353,8 +374,8 @@ class Reducer:
             self._contribute_rest(buckets, tables, of_all=True)
             result = self._exchange(buckets)
         end = time.perf_counter()
-        self._write_back(buckets, result)
-        self._earlier.clear()
+        brought = self._write_back(buckets, result)
+        self._accumulated.earlier.clear()
         self._open = False
         self._unsaid = True
         self._written = self._versions() if self._kept is not None else []
@@ -362,6 +383,8 @@ class Reducer:
         if self._backend.ordered and self._order is None:
             self._reorder(buckets)
         self._exchanged(TimedRound(begin, end, result))
+        for parameter in brought:
+            gradient_hooks.run_after(parameter)
 
     def _contribute_rest(
         self, buckets: GradientBuckets, tables: Sequence[tuple[torch.Tensor, torch.Tensor | None]], of_all: bool
@@ -371,8 +394,11 @@ class Reducer:
             arrived = id(slot.parameter) in self._arrived
             if arrived and not of_all:
                 continue
-            if slot.parameter.grad is None or (self.summed and not arrived):
+            if slot.parameter.grad is None:
                 slot.view.zero_()
+            elif not arrived and slot.parameter in self._accumulated:
+                slot.view.zero_()
+                self._accumulated.keep(slot.parameter)
             else:  # part of a mean of what was accumulated earlier, if it has not come now
                 self._contribute(slot.view, slot.parameter)
         for weight, gradient in tables:
@@ -404,9 +430,10 @@ class Reducer:
         buckets.control.copy_(torch.tensor(said.numbers(), dtype=buckets.control.dtype))
 
     def _has_gradient(self, parameter: torch.Tensor) -> bool:
-        return id(parameter) in self._arrived or (not self.summed and parameter.grad is not None)
+        return id(parameter) in self._arrived or (parameter not in self._accumulated and parameter.grad is not None)
 
-    def _write_back(self, buckets: GradientBuckets, result: RoundResult) -> None:
+    def _write_back(self, buckets: GradientBuckets, result: RoundResult) -> list[torch.Tensor]:
+        """Put the sums into `.grad`; the parameters whose gradients then have hooks to run."""
         control = buckets.control_of(result.sums)
         slots = list(buckets.slots.values())
         agreed: Agreed | None = None
@@ -429,23 +456,27 @@ class Reducer:
         if not self.summed:
             for sums in result.sums:
                 sums.div_(total)
-        gradients, values = [], []
+        gradients, values, apart = [], [], []
         for slot, is_used in zip(slots, [True] * len(slots) if agreed is None else agreed.used):
             if is_used:
                 gradients.append(self._gradient_to_write(slot.parameter))
                 values.append(slot.in_sums(result.sums))
+                if slot.parameter in self._accumulated:
+                    apart.append(slot.parameter)
         if gradients:
             torch._foreach_copy_(gradients, values)
-        if self.summed:
-            for slot in slots:
-                earlier = self._earlier.get(id(slot.parameter))
-                if earlier is not None and slot.parameter.grad is not None:
-                    slot.parameter.grad.add_(earlier)
+        for parameter in apart:
+            assert parameter.grad is not None
+            self._accumulated.put(parameter, parameter.grad)
         if agreed is not None:
             if buckets.sparse:
-                self._sum_sparse(buckets.sparse, agreed)
+                apart += self._sum_sparse(buckets.sparse, agreed)
             self._write_back_tables(agreed.weight or 1.0)
             self._backend.overflowed(agreed.overflows)
+        return sorted(
+            (parameter for parameter in apart if gradient_hooks.runs_after(parameter)),
+            key=lambda parameter: self._arrived.get(id(parameter), len(self._arrived)),
+        )
 
     def _write_back_tables(self, total: float) -> None:
         """Let the gradients of tables be this worker's part of the mean: servers add these up."""
@@ -461,23 +492,27 @@ class Reducer:
             gradient = parameter.grad = torch.empty_like(parameter)
         return _real(gradient.detach())
 
-    def _sum_sparse(self, parameters: Sequence[nn.Parameter], agreed: Agreed) -> None:
-        """Sum the sparse gradients."""
+    def _sum_sparse(self, parameters: Sequence[nn.Parameter], agreed: Agreed) -> list[torch.Tensor]:
+        """Sum the sparse gradients; the parameters of which only what backward added was."""
         total = agreed.weight or 1.0
         used = [p for p, is_used in zip(parameters, agreed.sparse) if is_used]
         dense = {id(p) for p, is_dense in zip(parameters, agreed.densified) if is_dense}
         contributions = []
         for parameter in used:
-            adds = parameter.grad is not None and (not self.summed or id(parameter) in self._arrived)
+            apart, arrived = parameter in self._accumulated, id(parameter) in self._arrived
+            if apart and not arrived:
+                self._accumulated.keep(parameter)
+            adds = parameter.grad is not None and (arrived or not apart)
             contributions.append(rows(parameter, self._fresh(parameter) if adds else None, self._factor))
         for parameter, summed in zip(used, self._backend.sum_sparse(contributions) if used else []):
-            gradient = summed if self.summed else summed / total
-            earlier = self._earlier.get(id(parameter))
-            if earlier is not None:
-                gradient = earlier + gradient
-            if id(parameter) in dense and gradient.is_sparse:
-                gradient = gradient.to_dense()
-            parameter.grad = gradient.to(parameter.dtype)
+            gradient = (summed if self.summed else summed / total).to(parameter.dtype)
+            if parameter in self._accumulated:
+                self._accumulated.put(parameter, gradient)
+            else:
+                parameter.grad = gradient
+            if id(parameter) in dense and parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+        return [parameter for parameter in used if parameter in self._accumulated]
 
     def _reorder(self, buckets: GradientBuckets) -> None:
         """From the next round on, fill buffers in the order in which gradients came to the lowest worker."""

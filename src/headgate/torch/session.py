@@ -28,6 +28,7 @@ from headgate.torch.loaders import Iteration, Loaders
 from headgate.torch.measuring import Measuring, fetched
 from headgate.torch.meter import Meter
 from headgate.torch.spinning import Spinning
+from headgate.torch.strays import Strays, watch
 from headgate.torch.trained import Trained
 
 PATIENCE_SECONDS = 3.0
@@ -58,6 +59,7 @@ class Session(TaskSession):
             self._loaders.source = self._sweep.source
         self._spinning = Spinning()
         self._evaluating = Evaluating(self._trained.models)
+        watch(Strays(self._trained, self.note, self._stray_begins))
         self._stepped = False
         self._hooked = False
         self._fed: set[int] = set()
@@ -199,6 +201,10 @@ class Session(TaskSession):
             if optimizer is self._trained.optimizers[-1]:
                 self.meter.unhook()
             self.meter.mark("optimizer")
+
+    def _stray_begins(self, optimizer: Any) -> None:
+        if self._worker is not None:
+            self._worker.stray_begins(optimizer)
 
     def _optimizer_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.meter.sampled:

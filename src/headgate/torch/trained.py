@@ -58,6 +58,11 @@ class Trained:
             if self._resume is not None and name in self._resume["kept"]:
                 self._load("kept", name, kept, name)
 
+    @property
+    def schedulers(self) -> list[Any]:
+        """Those that were prepared."""
+        return self._schedulers
+
     def gpus(self) -> set[int]:
         """Numbers of the GPUs that its models are on, as this process sees them."""
         found = {each.device.index for model in self.models for each in model.parameters() if each.is_cuda}

@@ -1,0 +1,123 @@
+"""Optimizers and learning-rate schedulers that train, and were given neither to `prepare` nor to `keep`: no checkpoint
+has their state, and what only they train is no worker's business but its own."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from headgate.torch.trained import Trained
+
+
+class Strays:
+    """Tells of them at their first step.
+
+    Args:
+        trained: What the script prepared and keeps.
+        note: Tells the user something.
+        begins: Takes each optimizer that was not prepared, before its step; raises where it must not be taken.
+    """
+
+    def __init__(self, trained: Trained, note: Callable[[str], None], begins: Callable[[Any], None]) -> None:
+        self._trained = trained
+        self._note = note
+        self._begins = begins
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._kinds: set[str] = set()
+
+    def optimizer_steps(self, optimizer: Any) -> None:
+        """An optimizer begins its step."""
+        if not self._trained.models or any(optimizer is each for each in self._trained.optimizers):
+            return
+        self._begins(optimizer)
+        if optimizer in self._known:
+            return
+        self._known.add(optimizer)
+        kind = type(optimizer).__name__
+        if self._is_kept(optimizer) or kind in self._kinds:
+            return
+        stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        prepared = {id(parameter) for model in self._trained.models for parameter in model.parameters()}
+        if any(id(parameter) in prepared for parameter in stepped):
+            self._kinds.add(kind)
+            self._note(
+                f"the optimizer {kind} trains a prepared model and was not given to prepare: checkpoints do not have "
+                "its state, and after a resume it starts afresh. Give it to prepare, or to hg.keep"
+            )
+        elif any(isinstance(parameter, torch.nn.Parameter) for parameter in stepped):
+            self._kinds.add(kind)
+            self._note(
+                f"the optimizer {kind} trains {len(stepped)} parameters that no prepared model has: checkpoints have "
+                "neither them nor its state, and after a resume they start afresh. Give model and optimizer to prepare "
+                "as well"
+            )
+
+    def scheduler_steps(self, scheduler: Any) -> None:
+        """A scheduler takes its step."""
+        if not self._trained.models or scheduler in self._known:
+            return
+        self._known.add(scheduler)
+        given = set(map(id, _parts(self._trained.schedulers)))
+        if id(scheduler) in given or self._is_kept(scheduler):
+            return
+        kind = type(scheduler).__name__
+        self._note(
+            f"the learning-rate scheduler {kind} was not given to prepare: checkpoints do not have its state, and "
+            "after a resume it starts afresh. Give it by prepare(scheduler=...), or to hg.keep"
+        )
+
+    def _is_kept(self, value: Any) -> bool:
+        return any(each.object is value for each in self._trained.kept.values())
+
+
+def _parts(schedulers: Iterable[Any]) -> Iterator[Any]:
+    """Schedulers, and those that they are made of."""
+    for scheduler in schedulers:
+        yield scheduler
+        yield from _parts(getattr(scheduler, "_schedulers", ()))
+
+
+_listener: list[Strays] = []
+
+
+def watch(strays: Strays) -> None:
+    """Have every step of an optimizer and a scheduler told to `strays` from now on, and to none before."""
+    if not _listener:
+        register_optimizer_step_pre_hook(_optimizer_steps)
+    _listener[:] = [strays]
+    for kind in _kinds_of_schedulers():
+        if "step" in vars(kind) and not hasattr(vars(kind)["step"], _WATCHED):
+            kind.step = _watched(vars(kind)["step"])
+
+
+def _optimizer_steps(optimizer: Any, args: Any, kwargs: Any) -> None:
+    _listener[0].optimizer_steps(optimizer)
+
+
+_WATCHED = "_headgate_watched"
+
+
+def _kinds_of_schedulers() -> Iterator[Any]:
+    kinds: list[Any] = [lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau]
+    while kinds:
+        kind = kinds.pop()
+        yield kind
+        kinds += kind.__subclasses__()
+
+
+def _watched(step: Any) -> Any:
+    @functools.wraps(step)
+    def stepping(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A scheduler takes its first step while it is made, before the script can give it to anybody.
+        if getattr(self, "_step_count", 1):
+            _listener[0].scheduler_steps(self)
+        return step(self, *args, **kwargs)
+
+    setattr(stepping, _WATCHED, True)
+    return stepping
