@@ -104,6 +104,22 @@ def test_time_that_nothing_explains_is_shown_as_that(tmp_path: Path) -> None:
     assert found.parts["unexplained"].seconds == pytest.approx(0.75 * 39, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("seen", "unexplained"),
+    [(lambda t: float(t % 7 % 2 == 0), 0.43), (1.0, 0.0)],
+    ids=["they sleep", "they take turns"],
+)
+def test_two_threads_that_run_for_half_of_the_time_each_do_so_together_or_in_turn(
+    tmp_path: Path, seen: Course, unexplained: float
+) -> None:
+    """The busiest of them is ready for 0.57 of the time. So is any of them where they compute together."""
+    half = MadeUp(ran=1.1, ready=0.57, end=43, readings={"any_ready": seen})
+    found = account(recording(tmp_path / "run.sqlite", {"a": half}), "a")
+    part = found.parts["unexplained"]
+    assert part.seconds == pytest.approx(unexplained * 42, abs=2.0)
+    assert part.low <= unexplained * 42 <= part.high
+
+
 def test_time_in_which_its_gpu_was_busy_is_compute(tmp_path: Path) -> None:
     found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.25, gpu=0.9)}), "a")
     assert found.parts["compute"].seconds == pytest.approx(0.9 * 39 + 1, rel=0.05)

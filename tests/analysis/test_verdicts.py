@@ -191,6 +191,8 @@ def test_of_several_neighbours_the_worst_is_named_and_all_count(tmp_path: Path) 
         ("starting", MadeUp(ran=1.0, steps=lambda t: 10.0 if t >= 20 else 0.0), {}),
         ("healthy", ALONE, {}),
         ("not-known", MadeUp(ran=0.25), {}),
+        ("not-known", MadeUp(ran=1.6, ready=0.8, readings={"any_ready": lambda t: float(t % 5 > 0)}), {}),
+        ("healthy", MadeUp(ran=1.6, ready=0.8, readings={"any_ready": 1.0}), {}),
         ("not-known", MadeUp(ran=1.0, steps=0.0), {}),
     ],
 )

@@ -37,6 +37,7 @@ from headgate.telemetry.waiting import WaitingSampler
 from headgate.testing import programs
 from headgate.testing.memory_sampler import InMemoryBox
 from headgate.testing.sampler import SamplerContract
+from headgate.testing.wait import until
 
 MIB = 1 << 20
 NODE = Target("node", None)
@@ -424,10 +425,15 @@ def test_waiting_is_summed_over_threads_and_a_new_one_counts_from_its_birth(tmp_
     schedstat(tmp_path, {1: (100.0, 50.0), 2: (7.0, 7.0)})
     sampler.read(0.0, [target])
     schedstat(tmp_path, {1: (101.0, 50.5), 2: (7.0, 7.0), 3: (1.0, 0.5)})
-    ready = {"cpu_ready": pytest.approx(0.75), "main_ready": pytest.approx(0.75), "helper_cores": 0.0}
+    ready = {
+        "cpu_ready": pytest.approx(0.75),
+        "any_ready": 1.0,
+        "main_ready": pytest.approx(0.75),
+        "helper_cores": 0.0,
+    }
     assert sampler.read(2.0, [target])["a"] == {"cpu_waiting": pytest.approx(0.5), **ready}
     schedstat(tmp_path, {1: (101.0, 50.5), 2: (1.0, 3.0), 3: (1.0, 0.5)})  # another thread was given the number 2
-    busy = {"cpu_ready": 1.0, "main_ready": 1.0, "helper_cores": 0.0}
+    busy = {"cpu_ready": 1.0, "any_ready": 1.0, "main_ready": 1.0, "helper_cores": 0.0}
     assert sampler.read(4.0, [target])["a"] == {"cpu_waiting": pytest.approx(1.5), **busy}
 
 
@@ -530,6 +536,20 @@ def test_two_tasks_on_one_core_each_wait_half_of_the_time(task: Task) -> None:
         assert sum(one["cpu_waiting"] for one in values.values()) * took >= 0.25  # one or the other always did
     finally:
         other.close()
+
+
+def test_whether_any_thread_is_ready_is_told_of_the_moment_of_the_reading(task: Task) -> None:
+    sampler, target = WaitingSampler(), Target("a", task)
+    sampler.read(0.0, [target])
+    task.send("burn(0.5)")
+    moments = iter(range(1, 1000))
+
+    def ready() -> bool:
+        return sampler.read(float(next(moments)), [target])["a"]["any_ready"] == 1.0
+
+    assert until(ready, 5)
+    task.done()
+    assert until(lambda: not ready(), 5)  # it waits for its next order
 
 
 def test_what_the_processes_want_that_a_working_one_started_is_told_apart_from_its_own_threads(task: Task) -> None:

@@ -250,7 +250,8 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
     own = np.maximum(own - outside.lost, 0.0)
     # What it was blocked on the disk is its input, in its steps; before them it is part of its start.
     of_steps = np.maximum(own - outside.by_disk, 0.0)
-    working = np.maximum(lost.ready, np.nan_to_num(grid.mean(job.signal("gpu_busy")))) + outside.idle
+    on_gpu = np.nan_to_num(grid.mean(job.signal("gpu_busy")))
+    working = [np.maximum(ready, on_gpu) + outside.idle for ready in lost.ready[1:]]
     beside = grid.neighbours(job, job.tasks[0])
     fewer = fewer_threads(job, beside, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]))
     own_left = of_steps * (1.0 - fewer.part)
@@ -367,7 +368,7 @@ def _outside(job: RecordedJob, grid: Grid, own: Array, stepping: Array) -> Outsi
         for row in job.checkpoints
         if row["why"] != "resumed"
     ]
-    ready = {task.id: np.nan_to_num(grid.ready(task)[0]) for task in tasks}
+    ready = {task.id: np.nan_to_num(grid.ready(task).least) for task in tasks}
     return grid.devices.lost(job, own, ready, np.minimum(grid.part_within(saved), 1.0), stepping * grid.width)
 
 
@@ -397,7 +398,7 @@ def _proved(
 
 def _own_steps(
     job: RecordedJob,
-    working: Array,
+    working: Sequence[Array],
     own: Array,
     inside: Array,
     outside: Outside,
@@ -406,7 +407,8 @@ def _own_steps(
     """Divide the time of its steps that was its own.
 
     Args:
-        working: The part of each bucket in which it was ready to run, its GPU was busy, or it was blocked.
+        working: The part of each bucket in which it was ready to run, its GPU was busy, or it was blocked; then the low
+            and the high end of it.
         own: The part of each bucket that it lost to nobody and in which it was not blocked on a disk.
         inside: Seconds of each bucket that belong to its steps.
         ran: When its tasks ran.
@@ -434,20 +436,24 @@ def _own_steps(
     if division is not None:
         exposed = sampled * (division.exposed_fraction or 0.0) - network if job.distributed else 0.0
     exposed = min(max(exposed, 0.0), left - waits)
-    idle = float(np.sum(np.clip(1.0 - working, 0.0, own) * inside))
     rest = max(left - waits - exposed, 0.0)
-    unexplained = min(max(idle - waits - exposed - saving - evaluation, 0.0), rest)
+    known = waits + exposed + saving + evaluation
+    unexplained, most, least = (
+        min(max(float(np.sum(np.clip(1.0 - part, 0.0, own) * inside)) - known, 0.0), rest) for part in working
+    )
     garbage = min(job.asides.get("garbage-collection", 0.0) * calm, rest - unexplained)
     compute = rest - unexplained - garbage
     return {
-        "compute": TimeEstimate(compute, 0.9 * compute, min(1.1 * compute + unexplained, seconds)),
+        "compute": TimeEstimate(
+            compute, max(0.9 * compute - (most - unexplained), 0.0), min(1.1 * compute + unexplained, seconds)
+        ),
         "input": sum_of([within(waits, 0.1, seconds), within(disk, 0.3, seconds)], seconds),
         "communication": within(exposed, 0.1, seconds),
         "checkpoints": exact(saving),
         "evaluation": within(evaluation, 0.1, seconds),
         "garbage-collection": within(garbage, 0.1, seconds),
         "faults": within(again, 0.1, seconds),
-        "unexplained": within(unexplained, 0.1, seconds),
+        "unexplained": TimeEstimate(unexplained, 0.9 * least, min(1.1 * most, seconds)),
     }
 
 

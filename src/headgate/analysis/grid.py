@@ -16,6 +16,10 @@ from headgate.analysis.outside import Devices
 from headgate.analysis.usage import Array, Signal
 from headgate.identifiers import TaskOfRun
 
+SPREAD = 1.645
+"""Deviations on each side of a band of 90 %."""
+_BETWEEN = 0.02
+"""Part of a bucket: how busy a task was is known to so much anyway."""
 _SPINNING, _HELPED = 0.05, 0.1
 """Threads that spin are all ready all the time: but for so many. Processes that one starts are others' threads."""
 
@@ -91,13 +95,29 @@ class Grid:
         node = self.nodes.get(task.node)
         return node.cores if node is not None and node.cores else math.inf
 
-    def ready(self, task: RecordedTask) -> tuple[Array, Array]:
-        """The least and the greatest part of each bucket in which some thread of it ran or waited. Its busiest thread
-        gives the least. The sum over all threads gives the greatest, as if they took turns."""
+    def ready(self, task: RecordedTask) -> Ready:
+        """The part of each bucket in which some thread of it ran or waited.
+
+        Its busiest thread gives the least. The sum over all threads gives the greatest, as if they took turns. Threads
+        of a pool do, and those that compute together do not: at the moments of the readings, some thread was ready or
+        none, and that tells how far it is from the one to the other.
+        """
         wanted = _carried(self._ran[task.id]) + np.nan_to_num(_carried(self.mean(task.signal("cpu_waiting"))))
         most = np.minimum(np.nan_to_num(wanted), 1.0)
         busiest = _carried(self.mean(task.signal("cpu_ready")))
-        return np.where(np.isfinite(busiest), np.minimum(busiest, most), most), most
+        least = np.where(np.isfinite(busiest), np.minimum(busiest, most), most)
+        seen, between = self.mean(task.signal("any_ready")), most - least
+        told = np.isfinite(seen) & (between > _BETWEEN)
+        if not told.any():
+            return Ready(least, most, least, most)
+        span = float(np.sum(between[told]))
+        turns = float(np.clip(np.sum((seen - least)[told]) / span, 0.0, 1.0))
+        usual = np.clip((least + turns * between)[told], _BETWEEN, 1.0 - _BETWEEN)
+        error = SPREAD * math.sqrt(float(np.sum(usual * (1.0 - usual)))) / span
+        low, point, high = (
+            least + min(max(part, 0.0), 1.0) * between for part in (turns - error, turns, turns + error)
+        )
+        return Ready(least, point, low, high)
 
 
 def _carried(values: Array) -> Array:
@@ -108,6 +128,22 @@ def _carried(values: Array) -> Array:
     filled = values.copy()
     filled[: known[0]] = values[known[0]]
     return filled
+
+
+class Ready(NamedTuple):
+    """The part of each bucket in which some thread of a task ran or waited; arrays over the grid.
+
+    Args:
+        least: At the least, by its busiest thread.
+        usual: As far as is known.
+        low: Low end of a band of 90 % of it.
+        high: High end of it.
+    """
+
+    least: Array
+    usual: Array
+    low: Array
+    high: Array
 
 
 class LostCores(NamedTuple):
@@ -124,7 +160,7 @@ class LostCores(NamedTuple):
     most: Mapping[str, Array]
     stolen: Array
     by_cap: Array
-    ready: Array
+    ready: Ready
     excess: Array
     least: Array
     whole: Mapping[TaskOfRun, Array]
@@ -145,8 +181,8 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
     """What a job lost: as much as the task that lost most, since the others wait for it."""
     tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
     ready = [grid.ready(task) for task in tasks]
-    each = [grid.contended(job, task, most) for task, (_, most) in zip(tasks, ready, strict=True)]
-    least = [grid.contended(job, task, least, False) for task, (least, _) in zip(tasks, ready, strict=True)]
+    each = [grid.contended(job, task, known.usual) for task, known in zip(tasks, ready, strict=True)]
+    least = [grid.contended(job, task, known.least, False) for task, known in zip(tasks, ready, strict=True)]
     names = sorted({name for one in each for name in one.by})
     empty = np.zeros(len(grid.edges) - 1)
     by = np.array([[one.by.get(name, empty) for name in names] for one in each])
@@ -162,7 +198,7 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
         most={name: most[slowest, index, at] * fits for index, name in enumerate(names)},
         stolen=stolen[slowest, at] * fits,
         by_cap=caps[slowest, at] * fits,
-        ready=np.max([one.ready for one in each], axis=0),
+        ready=Ready(*(np.max(parts, axis=0) for parts in zip(*ready, strict=True))),
         excess=np.max([one.excess for one in each], axis=0),
         least=by_least.sum(axis=1)[slowest, at] * fits,
         whole={task.id: np.minimum(each, 1.0) for task, each in zip(tasks, whole, strict=True)},

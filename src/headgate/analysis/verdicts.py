@@ -61,6 +61,8 @@ _LEAST_STARTING = 0.2
 """Every job has to start: only a start that takes this part of the time is worth a verdict."""
 _LONGEST_FAILURE = 120
 """Characters of why a job failed."""
+_UNTOLD = 0.1
+"""Part of a job's elapsed time: where that much is unexplained, it is not called healthy."""
 _WORTH_A_WORD = 0.1
 """Part of what a neighbour cost, from which on a resource is named."""
 _MANY_THREADS = 0.8
@@ -182,6 +184,8 @@ def _of_its_time(account: Account) -> Verdict:
         return _given(told[0], account)
     if (doubtful := _doubtful(account)) is not None:
         return Verdict("not-known", _doubt(doubtful, account), _alone(account), 0.0, doubtful.lost.high)
+    if unexplained.seconds >= max(_UNTOLD * elapsed, _LEAST_SECONDS) and unexplained.low >= LEAST_PART * elapsed:
+        return Verdict("not-known", _unknown(account), _to_know(account), unexplained.low, unexplained.high)
     lost = sum(cause.cost.seconds for cause in _causes(account))
     if account.asked_to_wait >= elapsed > 0.0:
         why = f"{account.job} waited for its start, as its `at:` or `after:` says, and did not begin."

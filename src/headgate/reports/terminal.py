@@ -38,6 +38,7 @@ _NAMES: dict[Column, tuple[str, str]] = {
     "psi_io": ("pressure of I/O", "%"),
     "cpu_waiting": ("waiting for a core", "threads"),
     "cpu_ready": ("ready to run", "%"),
+    "any_ready": ("any thread ready", "%"),
     "main_ready": ("main process ready", "%"),
     "helper_cores": ("wanted by its helpers", "cores"),
     "cpu_throttled": ("throttled", "cores"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,8 @@ from headgate.telemetry.sources import Source, SourcedSampler
 _TICKS = os.sysconf("SC_CLK_TCK")
 _WORKED_SECONDS = 1.0
 """A process that started others and ran for less is a shell or a launcher, and not the one that trains."""
+_MOST_LOOKED_AT = 64
+"""Threads whose state is looked at; of more, those that wanted a core most."""
 _BLOCKED = 39
 """Where the time blocked on disks stands in /proc/PID/task/TID/stat, counted from after the name (field 42 of all)."""
 _PARENT, _RAN, _ENDED = 1, slice(11, 13), slice(13, 15)
@@ -22,8 +24,8 @@ _PARENT, _RAN, _ENDED = 1, slice(11, 13), slice(13, 15)
 
 
 class WaitingSampler(SourcedSampler):
-    """`cpu_waiting`, `cpu_ready`, `main_ready` and `helper_cores` of a task, from schedstat of its threads;
-    `disk_waiting` where the kernel accounts for delays (`kernel.task_delayacct=1`).
+    """`cpu_waiting`, `cpu_ready`, `main_ready` and `helper_cores` of a task, from schedstat of its threads; `any_ready`
+    from their states; `disk_waiting` where the kernel accounts for delays (`kernel.task_delayacct=1`).
 
     A thread takes what it waited since the last reading along when it ends; what a process ran since then, its parent
     tells. Nothing of nodes: it is their tasks that wait.
@@ -85,12 +87,14 @@ class _Threads(Source):
             return {}
         ended = self._ended(processes)
         busiest = waiting = blocked = main_busiest = helpers = 0.0
+        wanted: dict[int, float] = {}
         successors = dict.fromkeys(ended, 0.0)  # the busiest thread of those that a process started instead of them
         main = self._main(ended)
         for thread, total in self._last.items():
             ran, waited, stood = (new - old for new, old in zip(total, _before(last.get(thread), total), strict=True))
             waiting += waited
             blocked += stood
+            wanted[thread] = ran + waited
             busiest = max(busiest, ran + waited)
             process = self._of[thread]
             if not main or process in main:
@@ -113,12 +117,24 @@ class _Threads(Source):
         columns: dict[Column, float] = {
             "cpu_waiting": waiting / seconds,
             "cpu_ready": min(busiest / seconds, 1.0),
+            "any_ready": float(self._any_ready(sorted(wanted, key=lambda thread: -wanted[thread]))),
             "main_ready": min(main_busiest / seconds, 1.0),
             "helper_cores": helpers / seconds,
         }
         if self._delays:
             columns["disk_waiting"] = blocked / seconds
         return columns
+
+    def _any_ready(self, threads: Sequence[int]) -> bool:
+        """Whether one of these runs or waits for a core now; the first ones are the likeliest."""
+        for thread in threads[:_MOST_LOOKED_AT]:
+            try:
+                state = _content(f"{self._proc}/{self._of[thread]}/task/{thread}/stat").rpartition(b")")[2].split()[0]
+            except (OSError, IndexError):  # it ended
+                continue
+            if state == b"R":
+                return True
+        return False
 
     def _ended(self, before: Mapping[int, _Process]) -> dict[int, float]:
         """By parent, the seconds that its children ran since the last reading and took along when they ended."""

@@ -8,7 +8,7 @@ from headgate.telemetry.base import Sampler, Target
 from headgate.telemetry.columns import COLUMNS, Column
 
 LEVELS: frozenset[Column] = frozenset(
-    {"memory_bytes", "memory_available", "cache_bytes", "gpu_busy", "gpu_memory_bytes", "cache_occupancy"}
+    {"memory_bytes", "memory_available", "cache_bytes", "gpu_busy", "gpu_memory_bytes", "cache_occupancy", "any_ready"}
 )
 """Columns that are read as they are; all others are rates."""
 
