@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,57 @@ class Origin:
     def came(self) -> str:
         """How far, as the rest of a sentence."""
         return f"had come to {self.reached}" if self.reached else "had begun"
+
+
+def check_ended(run: Path) -> None:
+    """Whether nobody trains a run, nor one that goes on from it.
+
+    Raises:
+        UsageError: Somebody does, or it is gone.
+    """
+    if not (run / runs.STORE).exists():
+        raise UsageError(f"run {run.name} is gone; `headgate ps` lists the runs there are")
+    if runs.alive(run):
+        raise UsageError(f"run {run.name} is running; watch it with: headgate attach {run.name}")
+    for heir in runs.heirs(run):
+        if runs.alive(heir):
+            goes_on = f"run {run.name} goes on already, as run {heir.name}"
+            raise UsageError(f"{goes_on}; watch it with: headgate attach {heir.name}")
+
+
+def check_left(run: Path, jobs: Collection[str], again: Collection[str]) -> None:
+    """Whether jobs of a run are left to do.
+
+    Args:
+        run: The run that is to be gone on with.
+        jobs: Names of its jobs that are.
+        again: Names of those that its user wants run again, done or not.
+
+    Raises:
+        UsageError: A run that went on from it has done some of them.
+    """
+    for heir in reversed(runs.heirs(run)):
+        ended = [job for job in runs.summary(heir).jobs if job.name in jobs and job.name not in again]
+        done = [job.name for job in ended if job.state == "done"]
+        if done:
+            left = f"go on with the others: headgate resume {heir.name}" if len(done) < len(ended) else ""
+            anew = f"run it again from its beginning: headgate resume {run.name} --from-scratch"
+            what = f"job {done[0]} of run {run.name} is" if len(done) == 1 else f"jobs {', '.join(done)} are"
+            raise UsageError(f"{what} done already, in run {heir.name}, which went on from it; {left or anew}")
+
+
+def lost_by(run: Path, jobs: Collection[str]) -> dict[str, str]:
+    """What whoever goes on with jobs of a run should know of those that went on with them before and are not done, by
+    job."""
+    told: dict[str, str] = {}
+    for heir in runs.heirs(run):
+        for job in runs.summary(heir).jobs:
+            if job.name in jobs and job.started is not None:
+                told[job.name] = (
+                    f"run {heir.name} went on with it before and ended as {job.state}; what it did there is left out. "
+                    f"To go on from there: headgate resume {heir.name}"
+                )
+    return told
 
 
 def lacking(origins: Iterable[Origin]) -> str:

@@ -279,6 +279,18 @@ def chain(run: Path) -> list[Path]:
     return found
 
 
+def heirs(run: Path) -> list[Path]:
+    """The runs that go on from a run, by themselves or through others, the oldest first."""
+    kin, found = {run.name}, []
+    for other in listing():
+        if other.name > run.name:
+            with contextlib.suppress(HeadgateError):
+                if meta(other).get("resumed_from") in kin:
+                    kin.add(other.name)
+                    found.append(other)
+    return found
+
+
 def stood_on() -> dict[Path, Path]:
     """The runs whose checkpoints those that are alive stand on, with the latter; a run that is alive is among them."""
     return {former: run for run in listing() if alive(run) for former in chain(run)}

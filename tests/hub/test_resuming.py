@@ -86,6 +86,10 @@ def kept(stopped: tuple[User, str, Path, Path], tmp_path: Path) -> Iterator[tupl
     folder = stopped[2].parent
     shutil.copytree(folder, tmp_path / "kept")
     yield stopped
+    user, run, *_ = stopped
+    for each in user.json("ps"):
+        if each["id"] > run:
+            user.types("rm", each["id"])  # what another one has done is not gone on with
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "kept", folder)
 

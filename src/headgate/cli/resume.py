@@ -110,13 +110,10 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
         from_scratch: Jobs without a whole checkpoint start from the beginning; where all have one, all do.
 
     Raises:
-        UsageError: It is running, there is nothing left to do, or what a job has done would be lost unasked.
+        UsageError: It or a run that goes on from it is running, there is nothing left to do, or what a job has done
+            would be lost unasked.
     """
-    if runs.alive(folder):
-        raise UsageError(f"run {folder.name} is running; watch it with: headgate attach {folder.name}")
-    for other in runs.listing():
-        if other.name > folder.name and runs.alive(other) and runs.meta(other).get("resumed_from") == folder.name:
-            raise UsageError(f"run {folder.name} goes on already, as run {other.name}")
+    resuming.check_ended(folder)
     left = [job.name for job in runs.summary(folder).jobs if job.state != "done"]
     if not left:
         raise UsageError(f"every job of run {folder.name} is done; there is nothing to go on with")
@@ -131,6 +128,8 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
     resume = {name: resuming.named(folder, name, file) for name, file in files.items()}
     lacking = [each for each in origins if each.lacks]
     anew = (lacking or origins) if from_scratch else []
+    again = (*files, *(each.job for each in anew))
+    resuming.check_left(folder, left, again)
     if lacking and not anew:
         what = "them" if lacking[1:] else "it"
         others = " and go on with the others" if len(lacking) < len(specs) else ""
@@ -138,7 +137,8 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
             f"{resuming.lacking(lacking)}; to start {what} from the beginning{others}: "
             f"headgate resume {folder.name} --from-scratch"
         )
-    warnings = {each.job: each.warning for each in origins if each.warning}
+    warnings = resuming.lost_by(folder, [name for name in left if name not in again])
+    warnings |= {each.job: each.warning for each in origins if each.warning}
     warnings |= {each.job: f"starts from the beginning, as was asked for; it {each.came}" for each in anew}
     resume |= {each.job: each.checkpoint for each in origins if each.checkpoint is not None and each not in anew}
     return api.submission(
@@ -146,6 +146,7 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
         resume=resume,
         resumed_from=folder.name,
         from_scratch=tuple(each.job for each in anew),
+        named=tuple(files),
         warnings=warnings,
     )
 

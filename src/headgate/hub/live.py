@@ -14,19 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headgate import events, isolation, runs
-from headgate.cluster import Cluster, Node
+from headgate import events, runs
+from headgate.cluster import Node
 from headgate.controller import Controller, Queue
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
-from headgate.engines import launchers, scripts
+from headgate.engines import launchers
 from headgate.engines.base import LOCAL, Engine
-from headgate.engines.launch import command, inject
-from headgate.engines.program import source, words_of
+from headgate.engines.launch import inject
 from headgate.engines.remote.environment import more, sent
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event
 from headgate.hub import doubts
+from headgate.hub.checking import checked
+from headgate.hub.claiming import claimed
 from headgate.hub.client import connect, overlapping
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines, Reserving
@@ -43,15 +44,13 @@ from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId
-from headgate.planning import candidates
 from headgate.planning.candidates import tasks_on
 from headgate.planning.memory import gpu_need
 from headgate.policies import NoPolicy, Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
-from headgate.telemetry import arguments, visible
+from headgate.telemetry import visible
 from headgate.telemetry.allocation import slurm_share
-from headgate.telemetry.arguments import TrainingLength
 
 _DISK_RATE = "disk rate"  # where the policy sets none its lack changes nothing
 ORIGIN_SECONDS = 5.0
@@ -173,7 +172,11 @@ class LiveHub:
         """
         self._coming += 1
         try:
-            async with self._engines.opened(submission.engine) as engine, self._taking_in:
+            async with (
+                self._engines.opened(submission.engine) as engine,
+                self._taking_in,
+                claimed(self._home, submission),
+            ):
                 return await self._take_in(submission, engine, given)
         finally:
             self._coming -= 1
@@ -187,7 +190,7 @@ class LiveHub:
         cluster = self._nodes.cluster(submission)
         here = visible.within(self._node, submission.environment)
         recorded = (here, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
-        found = await asyncio.to_thread(_checked, submission, cluster, here)
+        found = await asyncio.to_thread(checked, submission, cluster, here)
         inject(self._home / "inject")
         run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._live_runs.trouble, given)
         await asyncio.to_thread(run.confirm)
@@ -432,27 +435,6 @@ async def _write_report(store: Path, page: Path) -> None:
             writer.kill()
 
 
-def _checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, tuple[str, TrainingLength]]:
-    """What can be known of jobs before they start: one message now, and not a failed job later. Takes its time.
-
-    Returns:
-        For each job the key of its profile, and how long it is to train by its arguments.
-
-    Raises:
-        HeadgateError: One of them cannot be run there.
-    """
-    _check_isolations(submission)
-    found = {}
-    for job in submission.jobs:
-        candidates(cluster, job)
-        found[job.name] = profiles.key(job, machine), arguments.length(words_of(job), source(job))
-        environment = {**submission.environment, **job.env}
-        for each in [job.of_role(role) for role in job.roles] or [job]:
-            command(each, environment.get("PATH"))
-        scripts.check(job, environment)
-    return found
-
-
 def _neighbours() -> list[str]:
     """Tell hubs of other allocations that this one has tasks on cores of theirs; what is to be told here of them."""
     told = []
@@ -463,14 +445,3 @@ def _neighbours() -> list[str]:
                     other.ask("warn", text=there)
         told.append(here)
     return told
-
-
-def _check_isolations(submission: Submission) -> None:
-    """Whether there is on this machine what the jobs are to be boxed in. Of others their nodes will tell.
-
-    Raises:
-        HeadgateError: There is not.
-    """
-    for job in submission.jobs if submission.engine == LOCAL else ():
-        if job.isolation is not None and job.isolation != isolation.DEFAULT:
-            isolation.make(job.isolation, "check").check()

@@ -53,6 +53,7 @@ class Submission:
         resume: Where to go on from, by job.
         resumed_from: Id of the run that is gone on with.
         from_scratch: Names of those of its jobs that start from the beginning all the same.
+        named: Names of those that go on from a checkpoint which their user named.
         warnings: What the run is to warn of, by job.
         notes: What else the run is to tell of a job, by job.
         attributes: What the tasks have on this machine of whoever handed it in; None: of the hub.
@@ -70,6 +71,7 @@ class Submission:
     resume: Mapping[str, Checkpoint] = field(default_factory=dict)
     resumed_from: str | None = None
     from_scratch: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
     warnings: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     attributes: Attributes | None = None

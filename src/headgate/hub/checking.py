@@ -1,0 +1,47 @@
+"""What is looked at of a submission before it is taken in."""
+
+from __future__ import annotations
+
+from headgate import isolation
+from headgate.cluster import Cluster, Node
+from headgate.engines import scripts
+from headgate.engines.base import LOCAL
+from headgate.engines.launch import command
+from headgate.engines.program import source, words_of
+from headgate.hub.submission import Submission
+from headgate.planning import candidates
+from headgate.profiling import store as profiles
+from headgate.telemetry import arguments
+from headgate.telemetry.arguments import TrainingLength
+
+
+def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, tuple[str, TrainingLength]]:
+    """What can be known of jobs before they start: one message now, and not a failed job later. Takes its time.
+
+    Returns:
+        For each job the key of its profile, and how long it is to train by its arguments.
+
+    Raises:
+        HeadgateError: One of them cannot be run there.
+    """
+    _check_isolations(submission)
+    found = {}
+    for job in submission.jobs:
+        candidates(cluster, job)
+        found[job.name] = profiles.key(job, machine), arguments.length(words_of(job), source(job))
+        environment = {**submission.environment, **job.env}
+        for each in [job.of_role(role) for role in job.roles] or [job]:
+            command(each, environment.get("PATH"))
+        scripts.check(job, environment)
+    return found
+
+
+def _check_isolations(submission: Submission) -> None:
+    """Whether there is on this machine what the jobs are to be boxed in. Of others their nodes will tell.
+
+    Raises:
+        HeadgateError: There is not.
+    """
+    for job in submission.jobs if submission.engine == LOCAL else ():
+        if job.isolation is not None and job.isolation != isolation.DEFAULT:
+            isolation.make(job.isolation, "check").check()

@@ -1,0 +1,66 @@
+"""One heir for each run: of two resumes of a run, in whichever terminals and hubs, one trains."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from headgate import resuming
+from headgate.errors import HubError
+from headgate.hub.submission import Submission
+
+LOCK = "resuming.lock"
+_PATIENCE_SECONDS = 60.0
+_LOOK_SECONDS = 0.02
+
+
+@asynccontextmanager
+async def claimed(home: Path, submission: Submission) -> AsyncIterator[None]:
+    """Let no other hub of this home take in a resume while a run is taken in that goes on with another one; for others,
+    nothing.
+
+    Args:
+        home: Headgate's folder.
+        submission: What is taken in.
+
+    Raises:
+        UsageError: That is gone on with already, or there is nothing left to do.
+        HubError: Another hub has been taking one in for too long.
+    """
+    former = submission.resumed_from
+    if former is None:
+        yield
+        return
+    names = [job.name for job in submission.jobs]
+    again = (*submission.from_scratch, *submission.named)
+    lock = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        await _locked(lock)
+        await asyncio.to_thread(_check, home / "runs" / former, names, again)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _check(former: Path, names: Sequence[str], again: Sequence[str]) -> None:
+    resuming.check_ended(former)
+    resuming.check_left(former, names, again)
+
+
+async def _locked(lock: int) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _PATIENCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if loop.time() > deadline:
+                waited = f"{_PATIENCE_SECONDS:g} s"
+                raise HubError(f"another hub has been taking in a resume for {waited}; try again") from error
+            await asyncio.sleep(_LOOK_SECONDS)
+        else:
+            return
