@@ -64,6 +64,80 @@ def test_what_a_script_takes_where_the_words_say_nothing(text: str, tmp_path: Pa
     assert length([], tmp_path / "missing.py") == TrainingLength()
 
 
+ALIASES = """
+import argparse, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("-e", "--epochs", type=int, default=14)
+parser.add_argument("--rounds", dest="max_steps", type=int, default=500)
+parser.add_argument("--eval-every", type=int, default=5)
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("-q", "--quick", type=int, help="train for so many Epochs less")
+parser.add_argument("--config", default=None)
+"""
+DEFAULTS = TrainingLength(14, 500)
+NOTHING = TrainingLength()
+
+
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        ("-e 2", TrainingLength(epochs=2)),
+        ("-e2", TrainingLength(epochs=2)),
+        ("-e=2", TrainingLength(epochs=2)),
+        ("--epoch 1", TrainingLength(epochs=1)),
+        ("--ep=1 --lr 1", TrainingLength(epochs=1)),
+        ("--rounds 90", TrainingLength(steps=90)),
+        ("--ro 90", TrainingLength(steps=90)),
+        ("--e 3", NOTHING),  # argparse refuses it: of `--epochs` and `--eval-every`
+        ("--lr 2", DEFAULTS),
+        ("--eval-every 2", DEFAULTS),
+        ("", DEFAULTS),
+        ("-n 2", NOTHING),
+        ("-v", DEFAULTS),
+        ("--my-epochs 2", NOTHING),
+        ("-q 2", NOTHING),
+        ("--config x.yaml", NOTHING),
+        ("--from run/settings.json", NOTHING),
+        ("@arguments", NOTHING),
+        ("SOLVER.MAX_EPOCHS 5", NOTHING),
+    ],
+)
+def test_an_argument_is_understood_as_the_script_declares_it_or_nothing_is_known(
+    words: str, known: TrainingLength, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ALIASES)
+    assert length(words.split(), script) == known
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "known"),
+    [
+        (
+            "@click.option('-e', '--epochs', 'count', default=9)\ndef main(count): pass",
+            "-e 2",
+            TrainingLength(epochs=2),
+        ),
+        ("@click.option('--epochs', default=9)\ndef main(epochs): pass", "--epoch 2", NOTHING),  # click refuses it
+        ("p = A(allow_abbrev=False)\np.add_argument('--epochs', default=9)", "--epoch 2", NOTHING),
+        ("o.add_option('-E', dest='epochs', default=9)", "-E 2", TrainingLength(epochs=2)),
+        ("p.add_argument('-e', dest='epochs', default=9)", "", TrainingLength(epochs=9)),
+        ("EPOCHS = 10\np.add_argument('-n', type=int, default=EPOCHS)", "-n 2", TrainingLength(epochs=2)),
+        ("EPOCHS = 10\np.add_argument('-n', type=int, default=EPOCHS)", "", TrainingLength(epochs=10)),
+        ("p.add_argument('--epochs', default=9)\np.set_defaults(epochs=4)", "", NOTHING),
+        ("p.add_argument('--epochs', default=9)\np.set_defaults(**known)", "", NOTHING),
+        ("p.add_argument('epochs', nargs='?', default=9)", "2", NOTHING),
+        ("p.add_argument('epochs', nargs='?', default=9)", "", TrainingLength(epochs=9)),
+        ("EPOCHS = 10\nif sys.argv[1:]: train(int(sys.argv[1]))", "2", NOTHING),
+        ("EPOCHS = 10", "2", TrainingLength(epochs=10)),
+    ],
+)
+def test_what_a_script_declares_in_other_ways(text: str, words: str, known: TrainingLength, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    assert length(words.split(), script) == known
+
+
 def test_a_report_is_completed_by_what_it_does_not_say_itself() -> None:
     said = TrainingLength(epochs=5, steps=100)
     told = Progress(TaskId("t"), step=7, epoch=2)

@@ -7,7 +7,7 @@ from headgate.cluster import Cluster, Node
 from headgate.engines import scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import command
-from headgate.engines.program import source, words_of
+from headgate.engines.program import program, source, words_of
 from headgate.hub.submission import Submission
 from headgate.planning import candidates
 from headgate.profiling import store as profiles
@@ -28,7 +28,8 @@ def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str
     found = {}
     for job in submission.jobs:
         candidates(cluster, job)
-        found[job.name] = profiles.key(job, machine), arguments.length(words_of(job), source(job))
+        words = python.args if (python := program(job)) is not None else words_of(job)
+        found[job.name] = profiles.key(job, machine), arguments.length(words, source(job))
         environment = {**submission.environment, **job.env}
         for each in [job.of_role(role) for role in job.roles] or [job]:
             command(each, environment.get("PATH"))

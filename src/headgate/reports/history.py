@@ -148,8 +148,9 @@ def _rate(reader: RunReader, row: Mapping[str, Any], nodes: Mapping[str, Any]) -
     began = reader.tuples("SELECT started FROM tasks WHERE id = ?", (first,))
     since = (began[0][0] or 0.0) if began else 0.0
     table = np.empty((0, 2))
-    for counter, told in (("step", "step IS NOT NULL"), ("epoch", "epoch IS NOT NULL AND loss IS NOT NULL")):
-        if not len(table):  # a script that tells no steps is followed by its epochs
+    for counter in ("step", "samples", "epoch"):  # as of what a job has reported
+        if not len(table):
+            told = f"{counter} IS NOT NULL" + (" AND loss IS NOT NULL" if counter != "step" else "")
             sql = f"SELECT t, {counter} FROM progress WHERE task = ? AND {told} AND t >= ? ORDER BY t DESC, rowid DESC"
             reports = reader.tuples(f"{sql} LIMIT {_MOST_REPORTS}", (first, since))[::-1]
             table = np.array(reports, dtype=float).reshape(-1, 2)

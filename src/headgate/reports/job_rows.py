@@ -226,8 +226,9 @@ def _progress(
         found += reader.thinned("progress", task, columns, after=after, most=most, at=begins, in_a_row=2)
     found.sort(key=lambda row: row[0])
     table: Array = np.array([row[:8] for row in found], dtype=float).reshape(-1, 8)
-    if not np.isfinite(table[:, 1]).any():  # it tells none: each epoch that has a loss is a step
-        table[:, 1] = np.where(np.isfinite(table[:, 4]), table[:, 2], np.nan)
+    for counter in (3, 2):  # where it tells no steps, samples are counted, or else epochs that have a loss
+        if not np.isfinite(table[:, 1]).any():
+            table[:, 1] = np.where(np.isfinite(table[:, 4]), table[:, counter], np.nan)
     metrics: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in found:
         if row[9]:
