@@ -265,15 +265,24 @@ def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
     assert [lack.partition(" ")[0] for lack in found.lacks] == ["steps"]
 
 
-def test_a_script_that_tells_only_epochs_is_followed_by_these(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", ["epoch", "samples"])
+def test_a_script_that_tells_no_steps_is_followed_by_what_it_counts(tmp_path: Path, other: str) -> None:
     accounts = []
-    for counter in ("step", "epoch"):
+    for counter in ("step", other):
         late = MadeUp(ran=0.5, waited=0.5, steps=lambda t: 2.0 if t > 10 else 0.0, counter=counter)
         path = tmp_path / f"{counter}.sqlite"
         accounts.append(account(recording(path, {"a": late, "b": MadeUp(ran=1.0, end=20)}, cores=1.5), "a"))
-    by_steps, by_epochs = accounts
-    assert by_epochs == by_steps
-    assert not by_epochs.lacks and by_epochs.more.figures and by_epochs.parts["starting"].seconds > 0.0
+    by_steps, by_others = accounts
+    assert by_others == by_steps
+    assert not by_others.lacks and by_others.more.figures and by_others.parts["starting"].seconds > 0.0
+
+
+def test_a_job_of_one_epoch_is_followed_by_its_samples(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    recording(path, {"a": MadeUp(ran=1.0, counter="samples")})
+    with closing(sqlite3.connect(path)) as store, store:
+        store.execute("UPDATE progress SET epoch = 1, epochs = 1")
+    assert account(read(path), "a").more.figures
 
 
 def test_a_loss_that_was_proved_takes_the_place_of_what_was_counted_and_the_parts_still_add_up(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from headgate.analysis import curves
 from headgate.analysis.forecast import Outlook, first_end
 from headgate.analysis.losses import Estimate
+from headgate.analysis.step_time import StepTime
 from headgate.events import Progress
 
 _FARTHEST = 4.0
@@ -33,7 +34,9 @@ class Expected:
     Args:
         points: Step and metric, cleaned of spikes, since its level last jumped.
         step: The last step.
+        reported: Seconds, when it reported last.
         seconds_per_step: Mean seconds of its latest steps; None if not known.
+        step_time: How that varies; None if not known.
         cost: Core-seconds of a step; 0: not known.
         family: The likeliest family of curves; None: there are too few points for any.
         progress: How much of the way from the first to the last level is done, 0 to 1.
@@ -46,7 +49,9 @@ class Expected:
 
     points: tuple[tuple[float, float], ...]
     step: float
+    reported: float
     seconds_per_step: float | None
+    step_time: StepTime | None
     cost: float
     family: str | None
     progress: float | None
@@ -56,9 +61,9 @@ class Expected:
     until: str
     diverging: bool
 
-    def seconds(self) -> Estimate | None:
-        """Seconds left, as `left`."""
-        return self.left.times(self.seconds_per_step) if self.left and self.seconds_per_step else None
+    def seconds(self, waited: float = 0.0) -> Estimate | None:
+        """Seconds left, as `left`, `waited` seconds after its last report."""
+        return self.step_time.of(self.left, waited) if self.left and self.step_time else None
 
     def core_seconds(self) -> Estimate | None:
         """Core-seconds left, as `left`."""
@@ -71,6 +76,7 @@ def expect(
     goal: float | None = None,
     rising: bool = False,
     stopping: tuple[int, float] | None = None,
+    began: float | None = None,
 ) -> Expected | None:
     """Predict the course of a job from its reports.
 
@@ -80,17 +86,19 @@ def expect(
         goal: The value of its metric at which it ends; None without a goal.
         rising: Whether more of that metric is better.
         stopping: Epochs without a gain of so much after which it ends by itself, as of `forecast.Outlook`.
+        began: When its script was started (s); None: not known.
 
     Returns:
         None where it reported no number.
     """
-    outlook, now = Outlook(0.0, goal=goal, rising=rising), 0.0
+    outlook, now = Outlook(0.0, goal=goal, rising=rising, began=began), 0.0
     outlook.stopping = stopping
-    readings = deque(used)
+    readings, reported = deque(used), 0.0
     for now, value, told in reports:
         while readings and readings[0][0] <= now:
             outlook.used(*readings.popleft())
         outlook.reported(now, value, told, asks=False)
+        reported = now if value is not None or told.step is not None else reported
     question = outlook.question(now)
     if not question.points:
         return None
@@ -100,6 +108,8 @@ def expect(
     return Expected(
         points=tuple((at, sign * value) for at, value, _ in question.points),
         step=question.step,
+        reported=reported,
+        step_time=outlook.step_time(),
         seconds_per_step=question.step_seconds,
         cost=question.cost,
         family=fitted.family if fitted is not None else None,

@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.analysis.losses import EpochSteps, Estimate, Losses
+from headgate.analysis.step_time import StepTime, rising, step_time
 from headgate.events import Progress
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ _PATIENCE = 0.2
 the steps done so far."""
 _REPORTS = 256
 """Of the latest steps, that tell how long one takes."""
-_WARM = 5
-"""Reports in which caches fill and FLOPs are counted."""
 _WINDOWS = 8
 """Parts of the time after them; the median of these leaves out pauses."""
 
@@ -93,12 +92,15 @@ class Outlook:
         now: Seconds, when it starts.
         goal: The value of its metric at which it ends; None: it has none.
         rising: Whether more of that metric is better.
+        began: Seconds, when its script was started; None: not known.
     """
 
-    def __init__(self, now: float, *, goal: float | None = None, rising: bool = False) -> None:
+    def __init__(
+        self, now: float, *, goal: float | None = None, rising: bool = False, began: float | None = None
+    ) -> None:
         self.losses = Losses(rising=rising)
         self.stopping: tuple[int, float] | None = None
-        self._epochs = EpochSteps()
+        self._epochs = EpochSteps(began)
         self._goal = -goal if goal is not None and rising else goal
         self._used_at = self._asked_at = now
         self._cores = 0.0
@@ -148,7 +150,7 @@ class Outlook:
             self._marks.append((at - self._begin, self._work_by(now)))
         # Where a job tells no steps, reports are counted.
         reports = told.count if told.step is None else None
-        self._epochs.add(round(at), told.epoch, told.epochs, told.within, told.steps, reports=reports)
+        self._epochs.add(round(at), told.epoch, told.epochs, told.within, told.steps, reports=reports, at=now)
         if not asks or not self._calls_for_answer(now, at):
             return None
         question = self.question(now)
@@ -178,6 +180,10 @@ class Outlook:
         """How long a step takes, by at least so many: `step_seconds`."""
         return step_seconds(self._reports, fewest)
 
+    def step_time(self) -> StepTime | None:
+        """How long a step takes, and how that varies; None: not known."""
+        return step_time(self._reports)
+
     def _work_by(self, now: float) -> float:
         """Core-seconds since the phase began: what came since the last use was told is taken to be like it."""
         return self._work + self._cores * self._since(now)
@@ -199,15 +205,11 @@ def step_seconds(reports: Iterable[tuple[float, float]], fewest: float = 1.0) ->
     Returns:
         None where the reports are too few, or of fewer than `fewest` steps.
     """
-    rising: list[tuple[float, float]] = []
-    for at, step in reports:
-        if not rising or step > rising[-1][1]:
-            rising.append((at, step))
-    rising = rising[min(_WARM, len(rising) // 3) :]
-    if len(rising) < 2 or rising[-1][1] - rising[0][1] < fewest:
+    kept = rising(reports)
+    if len(kept) < 2 or kept[-1][1] - kept[0][1] < fewest:
         return None
-    count = min(_WINDOWS, len(rising) - 1)
-    ends = [rising[i * (len(rising) - 1) // count] for i in range(count + 1)]
+    count = min(_WINDOWS, len(kept) - 1)
+    ends = [kept[i * (len(kept) - 1) // count] for i in range(count + 1)]
     found = median((after[0] - before[0]) / (after[1] - before[1]) for before, after in pairwise(ends))
     return found if found > 0 else None
 

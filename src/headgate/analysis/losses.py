@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 MOST_POINTS = 256
 """The most points that are kept. Beyond it, two neighbours become one."""
@@ -244,16 +244,30 @@ _PART_ERROR = 0.1
 """The last batches of an epoch may make no step of their own, as those of an accumulation that is not full."""
 
 
-class EpochSteps:
-    """Steps left of a job's epochs, from the steps at which epochs began."""
+_MOMENT = 0.1
+"""Of the time between two epochs, that reports of one take which are made at once."""
+_SOON = 0.5
+"""Of the time between two epochs: what is told so soon after the start is told before the epoch was done."""
 
-    def __init__(self) -> None:
+
+class EpochSteps:
+    """Steps left of a job's epochs, from the steps at which epochs began.
+
+    A script that tells each epoch once, or several times within a moment, does so when the epoch has ended, or, where
+    the first one came sooner than the others, when it begins.
+
+    Args:
+        began: Seconds, when the script was started; None: not known.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
         # An epoch, and about the step that it began with: it began somewhere between two reports.
         self._first: tuple[int, float] | None = None
         self._last: tuple[int, float] | None = None
         self._slack = 0.0
         self._start = (1, 0.0)  # the epoch, and the step, that the first report told
         self._in_steps = True
+        self._none_before = 0.0  # the count before the first report, where reports are counted
         self._epoch: int | None = None
         self._step = 0.0
         self._epochs: int | None = None
@@ -262,6 +276,7 @@ class EpochSteps:
         # A step, and how many epochs were done with it: the first that was told, and the latest.
         self._began: tuple[float, float] | None = None
         self._now: tuple[float, float] | None = None
+        self._moments = _Moments(began)
 
     def add(
         self,
@@ -272,6 +287,7 @@ class EpochSteps:
         steps: int | None = None,
         *,
         reports: int | None = None,
+        at: float | None = None,
     ) -> None:
         """Take in a report; one that lacks the step or the epoch tells nothing.
 
@@ -283,6 +299,7 @@ class EpochSteps:
             steps: How many there are in all.
             reports: Number of this report, if reports are counted instead of steps. Such a count says nothing of the
                 epochs that a resumed job did earlier. None: steps are counted.
+            at: Seconds, when it came; None: not known.
         """
         if step is not None and reports is None and (steps is not None or self._of is not None):
             self._of = float(step), steps or (self._of[1] if self._of is not None else 0)
@@ -295,12 +312,17 @@ class EpochSteps:
         epoch += int(self._from_zero)
         if self._epoch is None or epoch < self._epoch or step < self._step:  # started, or started again
             self._first = self._last = self._began = self._now = None
+            self._moments.start(at)
             self._in_steps = reports is None
+            self._none_before = float(step - (reports or 0))
             self._start = (epoch, step - reports / 2 if reports is not None else float(step))
         elif epoch > self._epoch:
-            self._slack = (step - self._step) / 2
-            self._last = (epoch, step - self._slack)
+            told = self._moments.next(at)
+            self._slack = (step - self._step) / 2 if told is None else 0.0
+            self._last = (epoch, step if told == "begins" else self._step if told == "ends" else step - self._slack)
             self._first = self._first or self._last
+        else:
+            self._moments.again(at)
         self._step, self._epoch = float(step), epoch
         if within is not None:
             self._now = (self._step, epoch - 1 + within)
@@ -317,6 +339,8 @@ class EpochSteps:
         if last != first:
             return (at - began) / (last - first)
         first, began = self._start
+        if self._moments.told == "ends" and not self._in_steps:
+            began = self._none_before
         seen = (at - began) / (last - first)
         # Steps may be counted from the job's first epoch on, or from where this process went on: what it was seen to do
         # in its first epoch is no more than all of it.
@@ -341,6 +365,9 @@ class EpochSteps:
         length, (last, at) = self.length(), self._last
         if not length:
             return None
+        if self._moments.told == "ends":
+            steps = (self._epochs - self._epoch) * length
+            return Estimate(steps, steps, steps)
         slack = self._slack / max(last - self._first[0], 1)
         passed = self._step - at
         ahead = self._epochs - last + 1
@@ -361,6 +388,46 @@ class EpochSteps:
             return None
         (first, done_first), (step, done) = self._began, self._now
         return (step - first) / (done - done_first)
+
+
+class _Moments:
+    """Tells when in an epoch its reports come, by the time between them.
+
+    Attributes:
+        told: When an epoch `ends` or `begins`; None: all the time, or it is not known yet.
+    """
+
+    def __init__(self, began: float | None) -> None:
+        self.told: Literal["ends", "begins"] | None = None
+        self._before = began
+        self._gap: float | None = None  # before the first report
+        self._first = self._latest = 0.0  # of this epoch
+        self._at_once = False
+
+    def start(self, at: float | None) -> None:
+        """The first report of all."""
+        self.told, self._at_once = None, at is not None
+        if at is not None:
+            self._gap = at - self._before if self._before is not None else None
+            self._first = self._latest = self._before = at
+
+    def again(self, at: float | None) -> None:
+        """A further report of an epoch."""
+        self._latest = at if at is not None else self._latest
+
+    def next(self, at: float | None) -> Literal["ends", "begins"] | None:
+        """The first report of another epoch: when that is."""
+        if at is None or not self._at_once:
+            self._at_once, self.told = False, None
+            return None
+        gap = at - self._latest
+        self._at_once = self._latest - self._first <= _MOMENT * gap
+        if not self._at_once:
+            self.told = None
+        elif self.told is None:
+            self.told = "begins" if self._gap is not None and self._gap < _SOON * gap else "ends"
+        self._first = self._latest = at
+        return self.told
 
 
 def _counted_from_zero(epochs: int) -> int:

@@ -46,7 +46,8 @@ def command(job: str, run: str | None, as_json: bool) -> None:
     from headgate.analysis.expected import expect
 
     folder, name = runs.find_job(job, run)
-    summary = next((each for each in runs.summary(folder).jobs if each.name == name), None)
+    whole = runs.summary(folder)
+    summary = next((each for each in whole.jobs if each.name == name), None)
     if summary is None:  # its folder is made first
         raise NotFoundError(
             f"run {folder.name} has recorded nothing of job {name!r}; `headgate ps` says whether it is still running"
@@ -56,16 +57,17 @@ def command(job: str, run: str | None, as_json: bool) -> None:
         rule = ProgressRule(**(json.loads(row["spec"] or "{}").get("progress") or {}))
         reports = _reports(reader, JobId.of(folder.name, name), rule)
         used = _used(reader, name)
-    expected = expect(reports, used, rule.goal, rule.rising, rule.stopping)
+    began = summary.started if summary.attempt == 1 else None
+    expected = expect(reports, used, rule.goal, rule.rising, rule.stopping, began)
     if expected is None:
         cure = "see `headgate logs` for what it prints, and docs/progress.md for how it can say more"
         raise HeadgateError(f"job {name!r} has reported no {rule.metric} yet, so nothing can be predicted; {cure}")
     until = _UNTIL[expected.until].format(whole=_whole(reports), metric=rule.metric, goal=rule.goal or 0.0)
-    runs_on = summary.state not in ENDED
+    waited = max((whole.took or 0.0) - expected.reported, 0.0) if summary.state not in ENDED else None
     if as_json:
-        click.echo(json.dumps(_plain(folder, name, summary.state, rule, expected, runs_on), indent=2))
+        click.echo(json.dumps(_plain(folder, name, summary.state, rule, expected, waited), indent=2))
         return
-    for line in _said(folder, name, summary.state, rule, expected, until, runs_on):
+    for line in _said(folder, name, summary.state, rule, expected, until, waited):
         click.echo(line)
 
 
@@ -110,9 +112,9 @@ def _said(
     rule: ProgressRule,
     expected: Expected,
     until: str,
-    runs_on: bool,
+    waited: float | None,
 ) -> Sequence[str]:
-    """The drawing, and what it says."""
+    """The drawing, and what it says, so many seconds after the last report; None: the job has ended."""
     from headgate.analysis.curves import FEWEST_POINTS
     from headgate.reports.plot import plot
 
@@ -130,7 +132,7 @@ def _said(
         )
     if expected.diverging:
         lines.append(f"its {rule.metric} diverges: these predictions may be far off")
-    left, seconds, work = expected.left, expected.seconds(), expected.core_seconds()
+    left, seconds, work = expected.left, expected.seconds(waited or 0.0), expected.core_seconds()
     if left is None:
         return [*lines, "its remaining time cannot be predicted: it reports neither its epochs nor enough losses"]
     lines.append(f"left until {until}: {left.steps:,.0f} steps ({left.low:,.0f} to {left.high:,.0f})")
@@ -141,7 +143,7 @@ def _said(
         costs = f", {work.steps:,.0f} core-seconds at {expected.cost / of_step:.2g} cores" if work else ""
         band = f"({say_seconds(seconds.low)} to {say_seconds(seconds.high)})"
         lines.append(f"that takes {say_seconds(seconds.steps)} {band} at {say_seconds(of_step)} a step{costs}")
-        if runs_on:
+        if waited is not None:
             lines.append(
                 f"would end at about {_clock(seconds.steps)} ({_clock(seconds.low)} to {_clock(seconds.high)})"
             )
@@ -156,9 +158,9 @@ def _clock(seconds: float) -> str:
 
 
 def _plain(
-    folder: Path, name: str, state: str, rule: ProgressRule, expected: Expected, runs_on: bool
+    folder: Path, name: str, state: str, rule: ProgressRule, expected: Expected, waited: float | None
 ) -> dict[str, Any]:
-    seconds, now = expected.seconds(), time.time()
+    seconds, now = expected.seconds(waited or 0.0), time.time()
     return {
         "run": folder.name,
         "job": name,
@@ -177,7 +179,7 @@ def _plain(
         "seconds_per_step": expected.seconds_per_step,
         "seconds_left": _band(seconds),
         "core_seconds_left": _band(expected.core_seconds()),
-        "ends": _band(seconds, shift=now) if runs_on else None,
+        "ends": _band(seconds, shift=now) if waited is not None else None,
     }
 
 

@@ -176,7 +176,7 @@ class Forecasting(Component):
             rule = live.spec.progress
             outlook = self._outlooks.get(job) if live.checkpoint is not None else None
             if outlook is None:
-                outlook = self._outlooks[job] = Outlook(now, goal=rule.goal, rising=rule.rising)
+                outlook = self._outlooks[job] = Outlook(now, goal=rule.goal, rising=rule.rising, began=now)
             self._watched[job] = _ForecastJob(live, outlook, whole, now, now)
         return self._watched[job]
 
