@@ -269,6 +269,7 @@ def test_deepspeed_s_argument_goes_before_the_script_s_own(tmp_path: Path) -> No
         ("import os\nprint(os.environ['RANK'])", "torchrun", False),
         ("from package import train", "torchrun", False),
         ("import runpy", "jax", False),
+        ("import hydra\nhydra.utils.instantiate(trainer)", "torchrun", False),
     ],
 )
 def test_a_launcher_that_a_script_plainly_has_no_use_for_is_doubted(
@@ -297,6 +298,8 @@ GROUPS = "import torch.distributed as dist\n"
         ("from transformers import Trainer\nTrainer(model)", "torchrun", False),
         ("import lightning as L\nL.Trainer()", "torchrun", False),
         ("from lightning.pytorch import Trainer\nTrainer()", "torchrun", False),
+        ("from lightning.pytorch.cli import LightningCLI\nLightningCLI()", "torchrun", False),
+        ("import ignite.distributed as idist\nidist.Parallel(backend='gloo')", "torchrun", False),
         ("import deepspeed\ndeepspeed.initialize(model=1)", "torchrun", True),
         ("import deepspeed\nparser.add_argument('--local_rank')\ndeepspeed.initialize(model=1)", "deepspeed", True),
         ("import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()", "tensorflow", False),

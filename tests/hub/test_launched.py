@@ -343,7 +343,13 @@ def test_what_is_told_of_a_launcher_that_headgate_takes_the_place_of(user: User)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--workers", "2", "plain.py"), "found no --strategy"),
+        (("--workers", "2", "plain.py"), "found no --strategy; expected --launch torchrun where a library such as"),
+        (
+            ("--workers", "2", "hides.py"),
+            "found no --strategy, and its script imports hydra; expected --launch torchrun",
+        ),
+        (("--workers", "2", "own.py"), "found no --strategy; expected --strategy allreduce, or --strategy ps with"),
+        (("--workers", "2", "--", "python", "-m", "hides"), "expected --launch torchrun"),
         (("--workers", "2", "spawns.py"), "starts its processes itself, by torch.multiprocessing.spawn"),
         (("--launch", "jax", "--strategy", "ps", "plain.py"), "found parameter servers"),
         (("torchrun", "--use-agents", "plain.py"), "found --use-agents of torchrun"),
@@ -351,6 +357,8 @@ def test_what_is_told_of_a_launcher_that_headgate_takes_the_place_of(user: User)
 )
 def test_what_makes_no_sense_is_one_message(user: User, words: tuple[str, ...], says: str) -> None:
     user.write("plain.py", "print(1)")
+    user.write("hides.py", "import hydra\nhydra.utils.instantiate({'_target_': 'lightning.Trainer'}).fit()")
+    user.write("own.py", "import headgate.torch as hg\nhg.prepare()")
     user.write("spawns.py", "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)")
     assert says in user.types("run", *words, code=2).message
 

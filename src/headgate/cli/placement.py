@@ -8,7 +8,7 @@ from typing import Any
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.declared import takers, usual
-from headgate.engines.launchers import has_launcher
+from headgate.engines.launchers import has_launcher, without_strategy
 from headgate.errors import UsageError
 from headgate.hub.submission import reach
 from headgate.jobs import Allowed, Job
@@ -75,7 +75,7 @@ class PlacementOptions:
         if strategy is None and has_launcher(job):
             strategy = "allreduce"
         if strategy is None:
-            raise UsageError("found no --strategy; expected --strategy allreduce, or --strategy ps with --servers")
+            raise UsageError(without_strategy(job))
         if before is None or before.strategy != strategy:
             before = Plan(strategy=strategy, workers=1, batch_per_worker=None, servers=int(strategy == "ps"))
         plan: dict[str, Any] = {"workers": self.workers, "servers": self.servers, "backup_workers": self.backup_workers}

@@ -16,10 +16,12 @@ from headgate.jobs import Contract
 TRAINERS = {
     "accelerate": ("Accelerator",),
     "transformers": ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments"),
-    "trl": ("SFTTrainer", "DPOTrainer", "GRPOTrainer"),
-    "lightning": ("Trainer", "Fabric"),
-    "pytorch_lightning": ("Trainer",),
+    "trl": ("SFTTrainer", "DPOTrainer", "GRPOTrainer", "RewardTrainer", "KTOTrainer", "ORPOTrainer"),
+    "sentence_transformers": ("SentenceTransformerTrainer", "SentenceTransformerTrainingArguments"),
+    "lightning": ("Trainer", "Fabric", "LightningCLI"),
+    "pytorch_lightning": ("Trainer", "LightningCLI"),
     "lightning_fabric": ("Fabric",),
+    "ignite": ("Parallel", "auto_model"),
 }
 """Classes that train in as many processes as torchrun's variables say. Without these variables they train in one."""
 _SPAWNS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")

@@ -151,6 +151,8 @@ _READERS: Mapping[Contract, tuple[str, ...]] = {
     "mpi": ("mpi4py", "horovod", *_OF_TORCHRUN),
 }
 """Packages that read what a contract tells."""
+_HIDE_ONE = ("hydra", "fairseq", "mmengine", "mmcv", "detectron2", "composer", "torchtune", "nemo", "torchtnt")
+"""Packages that may start a trainer which the script does not name."""
 _RULES = (
     "--batch per-worker (each worker has the script's batch) or --batch global (the script divides it), and Headgate "
     "chooses how many"
@@ -208,6 +210,20 @@ def has_launcher(job: Job) -> bool:
     if job.launch is not None:
         return job.contract is not None
     return taken(job) is not None or _written(job) is not None
+
+
+def without_strategy(job: Job) -> str:
+    """What is said of a job with several workers, of which nothing says how they train together."""
+    said = "found no --strategy; expected --strategy allreduce, or --strategy ps with --servers"
+    file = source(job)
+    if file is not None and libraries(file):
+        return said
+    hides = sorted((plain_imports(job) or frozenset()).intersection((*_OF_TORCHRUN, *_HIDE_ONE)))
+    imports = f", and its script imports {' and '.join(hides)}" if hides else ""
+    return (
+        f"found no --strategy{imports}; expected --launch torchrun where a library such as Lightning, ignite or "
+        "transformers joins the workers, or --strategy allreduce, or ps with --servers, where headgate.torch does"
+    )
 
 
 def divides_memory(job: Job) -> bool:
@@ -278,7 +294,9 @@ def doubt(job: Job) -> str:
         job: One that is `resolved`.
     """
     file, names = source(job), plain_imports(job)
-    if job.contract is None or file is None or names is None or not names.isdisjoint(_READERS[job.contract]):
+    if job.contract is None or file is None or names is None:
+        return ""
+    if not names.isdisjoint((*_READERS[job.contract], *_HIDE_ONE)):
         return ""
     if contracts.names_one(file.read_text(errors="replace")):
         return ""
