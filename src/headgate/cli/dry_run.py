@@ -239,4 +239,5 @@ def _launch(
         turns=turns_in(home),
         group=group if isinstance(group, LaunchedGroup) else None,
         addresses=group if isinstance(group, Addresses) else None,
+        daemon=environment.get("DOCKER_HOST", ""),
     )

@@ -165,6 +165,7 @@ def launch(
     addresses: Addresses | None = None,
     observe: bool = False,
     stdin: int | None = None,
+    daemon: str = "",
 ) -> Launch:
     """What is started for a task. Its engine adds where the task finds the channel. A worker runs the job's command; a
     parameter server runs under the interpreter of the job's script.
@@ -186,6 +187,7 @@ def launch(
         addresses: Where the tasks of the attempt are reached, where its job is made of roles.
         observe: Have its steps seen from outside, as it calls none of Headgate's libraries.
         stdin: Descriptor of its standard input; None: it has none.
+        daemon: Where the daemon of containers listens; empty: as its engine is told.
 
     Raises:
         UsageError: There is no such interpreter.
@@ -232,6 +234,7 @@ def launch(
         isolation=job.isolation or "",
         image=job.image or HOST_IMAGE,
         runtime=job.runtime,
+        daemon=daemon,
         reads=reads,
         writes=writes,
         mounts=tuple(map(Mount.of, job.mounts)),

@@ -45,4 +45,4 @@ def _check_isolations(submission: Submission) -> None:
     """
     for job in submission.jobs if submission.engine == LOCAL else ():
         if job.isolation is not None and job.isolation != isolation.DEFAULT:
-            isolation.make(job.isolation, "check").check()
+            isolation.make(job.isolation, "check", submission.environment.get("DOCKER_HOST")).check()

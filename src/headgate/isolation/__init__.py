@@ -14,12 +14,13 @@ IN_CONTAINERS = frozenset({CONTAINER, VM_CONTAINER})
 _OWN = (DEFAULT, CONTAINER, VM, VM_CONTAINER)
 
 
-def make(name: str, group: str) -> Isolation:
+def make(name: str, group: str, daemon: str | None = None) -> Isolation:
     """The isolation of that name, one of Headgate's own or one that registered under `headgate.isolations`.
 
     Args:
         name: As `Isolation.name`.
         group: Sets the boxes of this hub apart from those of others.
+        daemon: Where the daemon of containers listens; None: as `DOCKER_HOST` says.
 
     Raises:
         UsageError: No isolation is so called.
@@ -31,7 +32,7 @@ def make(name: str, group: str) -> Isolation:
     if name == CONTAINER:
         from headgate.isolation.container import ContainerIsolation
 
-        return ContainerIsolation(group)
+        return ContainerIsolation(group, daemon=daemon)
     if name == VM:
         from headgate.isolation.vm import VmIsolation
 

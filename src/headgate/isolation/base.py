@@ -36,6 +36,7 @@ class Launch:
         isolation: What it is boxed in, as `Isolation.name`; empty: what its engine boxes in by itself.
         image: What a container is made of: an image that is on this machine, or `HOST_IMAGE`.
         runtime: What a container is run with, as its daemon calls it; None: the daemon's default.
+        daemon: Where the daemon listens that runs the container; empty: as the process that starts it is told.
         reads: Files and folders that it has to see, where not all of this machine's are seen.
         writes: Those that it has to write as well; so is its folder.
         mounts: What its user named besides: it is not started where one is not there.
@@ -56,6 +57,7 @@ class Launch:
     isolation: str = ""
     image: str = HOST_IMAGE
     runtime: str | None = None
+    daemon: str = ""
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()

@@ -607,6 +607,13 @@ def test_without_a_daemon_it_is_said_what_to_do(
     assert re.search(said, isolation.uncontrolled()[0])
 
 
+def test_of_an_address_that_nobody_named_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(daemon_module, "SOCKET", tmp_path / "docker.sock")
+    with pytest.raises(IsolationError, match="No such file or directory; DOCKER_HOST is not set"):
+        make("container", GROUP).check()
+
+
 # --- runtimes ---------------------------------------------------------------------------------------------------------
 
 
@@ -758,6 +765,17 @@ def test_what_makes_no_sense_of_a_container_is_said_of_its_job(fields: dict[str,
 def docker_user(user: User, daemon: str) -> User:
     user.variables["DOCKER_HOST"] = daemon
     return user
+
+
+def test_the_daemon_is_the_one_that_the_submitter_names_and_not_the_hub(user: User, daemon: str) -> None:
+    user.variables["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
+    user.write("first.yaml", "jobs: [{name: first, run: 'until [ -e go ]; do sleep 0.05; done'}]")
+    user.detaches("first.yaml")  # its hub was started there
+    user.write("jobs.yaml", "jobs: [{name: a, run: echo loss 0.5, isolation: container}]")
+    assert "no Docker daemon answers at unix:///nowhere/docker.sock" in user.types("run", "jobs.yaml", code=1).message
+    user.variables["DOCKER_HOST"] = daemon
+    assert user.json("run", "jobs.yaml")["jobs"][0]["state"] == "done"
+    user.touch("go")
 
 
 def test_jobs_run_in_containers_and_say_what_they_learned_or_why_they_ended(docker_user: User) -> None:

@@ -207,6 +207,7 @@ class Executor(Component):
                 addresses=addresses,
                 observe=_is_observed(run, live, action),
                 stdin=run.given.of_an_attempt() if run.given is not None else None,
+                daemon=run.submission.environment.get("DOCKER_HOST", "") if spec == LOCAL else "",
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
             failure = Exit(code=None, reason=f"could not be started: {error}", lost=node is None)

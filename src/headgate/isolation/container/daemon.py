@@ -389,6 +389,11 @@ class Unframer:
         return b"".join(printed)
 
 
+def _from_where(url: str) -> str:
+    """What is said of an address that nobody named."""
+    return "; DOCKER_HOST is not set" if url == f"unix://{SOCKET}" and not os.environ.get("DOCKER_HOST") else ""
+
+
 def _check(url: str) -> None:
     """Say what is wrong with a daemon's address, as far as that can be seen from here."""
     if not url.startswith("unix://"):
@@ -408,8 +413,8 @@ def _check(url: str) -> None:
         ) from None
     except OSError as error:
         raise NoAnswerError(
-            f"no Docker daemon answers at {url} ({error.strerror or error}); start it (systemctl start docker), "
-            "install it (apt-get install docker.io), or name another with DOCKER_HOST"
+            f"no Docker daemon answers at {url} ({error.strerror or error}{_from_where(url)}); start it "
+            "(systemctl start docker), install it (apt-get install docker.io), or name another with DOCKER_HOST"
         ) from None
     if listener == 0:  # the kernel's word for a process that has no number here
         raise IsolationError(

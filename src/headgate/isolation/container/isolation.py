@@ -62,7 +62,7 @@ class ContainerIsolation(Isolation):
         """
         Args:
             group: As `ProcessIsolation`; of tasks of both with one group, weights count against each other.
-            daemon: Where Docker Engine listens; None: as `DOCKER_HOST` says.
+            daemon: Where Docker Engine listens, for what names no other; None: as `DOCKER_HOST` says.
 
         Raises:
             ValueError: `group` cannot name a folder.
@@ -71,7 +71,7 @@ class ContainerIsolation(Isolation):
             raise ValueError(f"isolation group {group!r}: expected letters, digits, '.', '_' and '-', at most 64")
         self._group = group
         self._url = daemon or default_url()
-        self._daemon: Daemon | None = None
+        self._daemons: dict[str, Daemon] = {}
         self._connecting = threading.Lock()
         self._cores = Cores()
         self._version: Mode = "v2" if (CGROUPS / "cgroup.controllers").exists() else "v1"
@@ -84,7 +84,7 @@ class ContainerIsolation(Isolation):
         program = find_program(launch) if launch.image == HOST_IMAGE else None
         try:
             _check_mounts(launch)
-            daemon, tries = self._connected(), 0
+            daemon, tries = self._connected(launch.daemon), 0
             while True:
                 daemon.await_answer(stopped)
                 try:
@@ -101,7 +101,9 @@ class ContainerIsolation(Isolation):
         program = None
         with contextlib.suppress(IsolationError):  # which `start` will say
             program = find_program(launch) if launch.image == HOST_IMAGE else None
-        request = ContainerRequest(launch, launch.image, program, share, self._machine(Parent(), self._daemon))
+        request = ContainerRequest(
+            launch, launch.image, program, share, self._machine(Parent(), self._daemons.get(launch.daemon or self._url))
+        )
         return [*request.lines(), f"exec {shlex.join(launch.argv)}"]
 
     def check(self) -> None:
@@ -126,7 +128,7 @@ class ContainerIsolation(Isolation):
         token, url, folders = record.get("token"), record.get("daemon"), record.get("folders")
         if not isinstance(token, str) or not isinstance(url, str) or not isinstance(folders, Sequence):
             raise IsolationError(f"this is no record of a container: {dict(record)!r}; expected what Box.record gave")
-        daemon = self._connected() if url == self._url else Daemon(url)
+        daemon = self._connected(url) if url in (self._url, *self._daemons) else Daemon(url)
         for found in daemon.find(f"{TOKEN}={token}"):
             daemon.remove(found["id"])
         if record.get("boot") == processes.boot_id():
@@ -134,7 +136,7 @@ class ContainerIsolation(Isolation):
 
     def release(self, record: Mapping[str, object]) -> None:
         token, url = str(record.get("token")), str(record.get("daemon"))
-        daemon = self._connected() if url == self._url else Daemon(url)
+        daemon = self._connected(url) if url in (self._url, *self._daemons) else Daemon(url)
         for found in daemon.find(f"{TOKEN}={token}"):
             with contextlib.suppress(IsolationError):  # it was not held
                 daemon.unpause(found["id"])
@@ -174,13 +176,15 @@ class ContainerIsolation(Isolation):
             daemon.clear(token, parent.remove)
             raise
 
-    def _connected(self) -> Daemon:
+    def _connected(self, url: str = "") -> Daemon:
+        """The daemon that listens there, or, where none is named, at this isolation's own address."""
+        url = url or self._url
         with self._connecting:
-            if self._daemon is None:
-                daemon = Daemon(self._url)
+            if url not in self._daemons:
+                daemon = Daemon(url)
                 _clear(daemon)
-                self._daemon = daemon
-            return self._daemon
+                self._daemons[url] = daemon
+            return self._daemons[url]
 
     def _machine(self, parent: Parent, daemon: Daemon | None) -> limits.DockerHost:
         cpu = parent.folders.get("cpu") if self._version == "v1" else None

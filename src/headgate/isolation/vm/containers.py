@@ -82,7 +82,7 @@ class VmContainerIsolation(VmIsolation):
         if launch.image == HOST_IMAGE:
             container["root"] = str(_empty(folder / "image"))
         else:
-            daemon = Daemon(default_url())
+            daemon = Daemon(launch.daemon or default_url())
             launch = with_path_of_image(daemon, launch)
             container["root"] = str(_exported(daemon, launch.image))
             env |= daemon.environment(launch.image)
