@@ -154,6 +154,11 @@ def test_an_interpreter_is_found_from_the_job_s_folder_and_its_link_kept(load: L
     assert load(job(f"python: {python}"))[0].python == str(python)
 
 
+def test_numbers_are_read_as_they_are_written(load: Loader) -> None:
+    [read] = load("jobs:\n  - script: train.py\n    retries: 010\n    priority: 08.5\n    at: 012\n    timeout: 0x10\n")
+    assert (read.retries, read.priority, read.at, read.timeout) == (10, 8.5, 12.0, 16.0)
+
+
 def test_an_interpreter_is_found_on_the_path_that_the_job_is_given(load: Loader, folder: Path) -> None:
     (folder / "my-python").symlink_to("/bin/sh")
     jobs = load(f"jobs:\n  - script: train.py\n    python: my-python\n    env: {{PATH: {folder}}}\n")
@@ -166,6 +171,27 @@ BAD: Mapping[str, tuple[str, str, str, str]] = {
     # the line, and its problem: where, what was found, the cure
     "key unknown, near another": ("prioritty: 1", "jobs[0]", "unknown key 'prioritty'", "did you mean 'priority'?"),
     "key unknown in limits": ("limits: {ram: 1}", "jobs[0].limits", "unknown key 'ram'", "expected one of cores, "),
+    "cores of the job": ("cores: 1", "jobs[0]", "unknown key 'cores'", "write `limits: {cores: 1}`"),
+    "workers of the job": ("workers: 1..4", "jobs[0]", "unknown key 'workers'", "write `limits: {workers: 1..4}`"),
+    "goal of the job": ("goal: 0.9", "jobs[0]", "unknown key 'goal'", "write `progress: {goal: 0.9}`"),
+    "strategy of the job": ("strategy: ps", "jobs[0]", "unknown key 'strategy'", "write `plan: {strategy: ps}`"),
+    "servers of the job": ("servers: 2", "jobs[0]", "unknown key 'servers'", "it belongs below `plan:`"),
+    "count of the job": ("count: 2", "jobs[0]", "unknown key 'count'", "it belongs below `roles:`"),
+    "retries of limits": (
+        "limits: {retries: 1}",
+        "jobs[0].limits",
+        "unknown key 'retries'",
+        "it belongs beside `limits:`",
+    ),
+    "at a clock time": (
+        "at: 14:30",
+        "jobs[0].at",
+        "found '14:30'",
+        "expected how long, such as 30s, 5m or 2h, and no time",
+    ),
+    "at a clock time before ten": ("at: 08:00", "jobs[0].at", "found '08:00'", "expected how long"),
+    "timeout with colons": ("timeout: 1:30:00", "jobs[0].timeout", "found '1:30:00'", "expected how long"),
+    "a number to the base 60": ("priority: 1:30", "jobs[0].priority", "found '1:30'", "expected a number"),
     "key with brackets": ("'a[0](b)': 1", "jobs[0]", "unknown key 'a[0](b)'", "expected one of after, "),
     "key called as a type": ("int: 1", "jobs[0]", "unknown key 'int'", ""),
     "key twice": ("script: other.py", "jobs[0]", "'script' is given twice", "keep one"),

@@ -243,6 +243,16 @@ TEXTS = {
 }
 
 
+def field_of_a_job(name: str) -> str:
+    """How a job file has a field of this name, of a job or of what is below it; empty: there is none."""
+    if name in JobEntry.model_fields:
+        return f"{name}: ..."
+    for below in ("limits", "progress", "plan"):
+        if name in MODELS[below].model_fields:
+            return f"{below}: {{{name}: ...}}"
+    return ""
+
+
 def _is_text(place: Place) -> bool:
     return place[:1] == ("jobs",) and not TEXTS.isdisjoint(part for part in place if isinstance(part, str))
 

@@ -39,8 +39,10 @@ def seconds(text: object) -> float:
     """Seconds from `5`, `5s`, `200ms`, `2m`, `1.5h`, `1d`.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: It is none of these; with colons it may be a time of day, or hours and minutes.
     """
+    if isinstance(text, str) and ":" in text:
+        raise ValueError("expected how long, such as 30s, 5m or 2h, and no time of day")
     return _parse(text, _SECONDS, "a time such as 30, 30s, 5m or 2h")
 
 

@@ -57,12 +57,21 @@ _EXPECTED = {
 }
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses what is nested deep before it takes long."""
+_READ_OTHERWISE = re.compile(r".*:.*|[-+]?0[0-7_]+")
+"""Numbers that YAML reads otherwise than people do: 14:30 to the base 60, as 870, and 010 to the base 8, as 8."""
+
+
+class Loader(yaml.SafeLoader):
+    """Refuses what is nested deep before it takes long, and reads numbers as they are written."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
+        is_number = tag in (f"{_TAG}int", f"{_TAG}float")
+        return f"{_TAG}str" if is_number and _READ_OTHERWISE.fullmatch(value) else tag
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self._depth > _DEEPEST:
@@ -105,7 +114,7 @@ class UserFile:
         if len(text) > MOST_LETTERS:
             raise UsageError(f"cannot read {path}: it has more than {MOST_LETTERS:,} characters; divide it")
         try:
-            loader = _Loader(text)
+            loader = Loader(text)
             root = loader.get_single_node()
             if root is not None:
                 self._walk(root, (), ())
@@ -140,9 +149,9 @@ class UserFile:
         """
         place = tuple(part for part in error["loc"] if part != "[key]")
         if error["type"] == "extra_forbidden":
-            names = [part for part in place[:-1] if isinstance(part, str)]
-            known = sorted(models[names[-1] if names else ""].model_fields)
-            cure = suggestion(str(place[-1]), known)
+            names = ["", *(part for part in place[:-1] if isinstance(part, str))]
+            known = sorted(models[names[-1]].model_fields)
+            cure = _elsewhere(str(place[-1]), error["input"], names, models) or suggestion(str(place[-1]), known)
             self.problems.append(Problem(where(place[:-1]), self.line(place), f"unknown key {place[-1]!r}", cure))
         elif error["type"] == "missing":
             self.problem(place, "it is missing", "add it")
@@ -248,6 +257,30 @@ def suggestion(found: str, known: Sequence[str]) -> str:
     """What to write instead of a name that is not known."""
     near = difflib.get_close_matches(found, known, 1)
     return f"did you mean {near[0]!r}?" if near else "expected one of " + ", ".join(known)
+
+
+def _elsewhere(key: str, value: object, names: Sequence[str], models: Mapping[str, type[BaseModel]]) -> str:
+    """Where a key belongs that is not known where it is: below a key that may stand beside it, or further up; empty:
+    nowhere near.
+
+    Args:
+        value: What it was given.
+        names: Those on the way to it, the last one nearest; empty for the whole file.
+        models: As `UserFile.wrong`.
+    """
+    here = models[names[-1]].model_fields
+    below = [name for name in here if name in models and key in models[name].model_fields]
+    for name in below:
+        lacks = any(field.is_required() for other, field in models[name].model_fields.items() if other != key)
+        if not lacks and not isinstance(here[name].default, list):
+            text = "..." if isinstance(value, Mapping | list) or value is None else str(value)
+            return f"write `{name}: {{{key}: {text}}}`"
+    if below:
+        return f"it belongs below `{below[0]}:`"
+    for name, outer in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
+        if key in models[name].model_fields:
+            return f"it belongs beside `{outer}:`, not below it"
+    return ""
 
 
 def _short(value: object) -> str:

@@ -163,7 +163,7 @@ def test_a_program_and_limits_on_the_command_line(user: User) -> None:
     ("words", "says"),
     [
         (("missing.py",), "found no file 'missing.py'; expected a script, a job file (.yaml) or a command on the PATH"),
-        (("a.py", "5"), "found no file '5'; arguments of a script follow `--`: a.py -- 5"),
+        (("a.py", "5"), "found no file '5'; arguments of a script follow `--`: headgate run a.py -- 5"),
         (("--", "nosuchprogram", "x"), "found no program 'nosuchprogram', neither here nor on the PATH"),
         (("-m", "pkg.train", "a.py"), "found -m pkg.train with 'a.py'; arguments of the module follow `--`"),
         (("--python", "python3", "sh", "-c", "true"), "found --python with the command 'sh'; name the interpreter in"),

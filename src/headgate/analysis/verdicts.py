@@ -366,7 +366,7 @@ def _other_plans(account: Account) -> str:
         return f"`{account.plan_command}`{account.there} shows whether fewer workers, or other nodes, are faster."
     stacks = f"`headgate stacks {account.job} --all` shows for what they wait, while the job runs."
     fewer = _fewer(account, account.half_workers, account.with_half)
-    return f"{fewer} `headgate compare` shows which of the two runs is faster." if fewer else stacks
+    return f"{fewer} `headgate compare RUN RUN` shows which is faster." if fewer else stacks
 
 
 def _fewer(account: Account, count: int, command: str) -> str:

@@ -132,7 +132,20 @@ def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) ->
     cure = shlex.join([*ctx.command_path.split(), *ours, "--", *theirs])
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     meant = f" Did you mean {close[0]}?" if close else ""
+    if not close and not any(_mentions(word, name) for word in ours):
+        from headgate import jobfile
+
+        field = jobfile.field_of_a_job(name.lstrip("-").replace("-", "_"))
+        meant = f" A job has it in a job file: `{field}`." if field else ""
     return f"No such option: {name}.{meant} Options of a script follow `--`: {cure}"
+
+
+def _mentions(file: str, text: str) -> bool:
+    """Whether a word is the name of a file that has this text in it."""
+    if not os.path.isfile(file):
+        return False
+    with open(file, encoding="utf-8", errors="replace") as script:
+        return text in script.read()
 
 
 def of_engines(name: str) -> Callable[[_F], _F]:

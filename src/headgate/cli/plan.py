@@ -82,7 +82,7 @@ from headgate.telemetry import machine
     "--save",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write the chosen plan to this file, for `headgate run --plan`.",
+    help="Write the chosen plan to this file, for `headgate run --plan FILE`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.pass_context

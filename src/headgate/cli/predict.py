@@ -60,7 +60,7 @@ def command(job: str, run: str | None, as_json: bool) -> None:
     began = summary.started if summary.attempt == 1 else None
     expected = expect(reports, used, rule.goal, rule.rising, rule.stopping, began)
     if expected is None:
-        cure = "see `headgate logs` for what it prints, and docs/progress.md for how it can say more"
+        cure = f"see `headgate logs {name}` for what it prints, and docs/progress.md for how it can say more"
         raise HeadgateError(f"job {name!r} has reported no {rule.metric} yet, so nothing can be predicted; {cure}")
     until = _UNTIL[expected.until].format(whole=_whole(reports), metric=rule.metric, goal=rule.goal or 0.0)
     waited = max((whole.took or 0.0) - expected.reported, 0.0) if summary.state not in ENDED else None

@@ -49,6 +49,19 @@ from headgate.errors import UsageError
     help="Signal that asks a script to end if it uses no library of Headgate's: SIGINT. Default: SIGTERM.",
 )
 @options.environment
+@click.option(
+    "--priority",
+    type=options.Finite(min=0, min_open=True, max=100),
+    metavar="N",
+    help="Claim of each job on what is contended, relative to the others, up to 100: 3. Default: 1.",
+)
+@click.option("--timeout", metavar="TIME", help="Longest that an attempt of each job may run: 90m, or 2h.")
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0, max=1000),
+    metavar="N",
+    help="How often each job is started again after it failed: 2. Default: 0.",
+)
 @options.launched
 @options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
@@ -71,6 +84,9 @@ def command(
     mounts: tuple[str, ...],
     stop_signal: str | None,
     given: tuple[str, ...],
+    priority: float | None,
+    timeout: str | None,
+    retries: int | None,
     launch: str | None,
     batch: str | None,
     parameters: str | None,
@@ -91,6 +107,7 @@ def command(
              headgate run a.py b.py --policy srpt
              headgate run train.py -- --epochs 5
              headgate run -m package.train -- --epochs 5
+             headgate run train.py --priority 3 --timeout 2h --retries 2 --env SEED=1
              headgate run --cores 1 python -m package.train --epochs 5
              headgate run jobs.yaml --detach
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
@@ -111,6 +128,7 @@ def command(
 
     said = placement.PlacementOptions(**where)
     jobs = running.read(targets, ctx.meta["asked"], name, cores, memory, gpu_memory)
+    jobs = running.tried(jobs, priority, timeout, retries)
     jobs = running.with_variables(jobs, running.stated_variables(given))
     jobs = running.launches(
         running.boxed(jobs, isolation, image, runtime, mounts, stop_signal), launch, batch, parameters

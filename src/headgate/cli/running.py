@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -50,6 +51,20 @@ def launches(jobs: list[Job], launch: str | None, batch: str | None, parameters:
     except ValueError as error:
         raise UsageError(f"found --parameters {parameters!r}; {error}") from None
     return _with(jobs, launch=launch, batch=batch, parameters=count)
+
+
+def tried(jobs: list[Job], priority: float | None, timeout: str | None, retries: int | None) -> list[Job]:
+    """The jobs, with what the command line says of their claim, and of how long and how often they may be tried; where
+    it says nothing, as they were.
+
+    Raises:
+        UsageError: The time makes no sense.
+    """
+    try:
+        seconds = units.seconds(timeout) if timeout is not None else None
+    except ValueError as error:
+        raise UsageError(f"found --timeout {timeout!r}; {error}") from None
+    return _with(jobs, priority=priority, timeout=seconds, retries=retries)
 
 
 def stated_variables(given: Sequence[str]) -> dict[str, str]:
@@ -227,7 +242,8 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
         return
     for i, target in enumerate(targets):
         if i and not os.path.isfile(target):
-            raise UsageError(f"found no file {target!r}; arguments of a script follow `--`: {targets[0]} -- {target}")
+            cure = f"headgate run {shlex.join(targets[:i])} -- {shlex.join(targets[i:])}"
+            raise UsageError(f"found no file {target!r}; arguments of a script follow `--`: {cure}")
         yield Path(target).stem, _file(target, asked)
 
 
@@ -251,7 +267,8 @@ def _meant(target: str) -> str:
     """What its user may have meant by a file that is not there; empty: nothing comes near."""
     first, _, rest = target.partition(" ")
     if rest and (os.path.isfile(first) or shutil.which(first) is not None):
-        return f"without the quotes it is a command: headgate run {target}"
+        words = f"{first} -- {rest}" if first.endswith(".py") else target
+        return f"without the quotes it is a command: headgate run {words}"
     module = target.rstrip("/").replace("/", ".")
     path = module.replace(".", "/")
     if os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__main__.py"):

@@ -298,7 +298,8 @@ class LiveHub:
         if plan.strategy == "roles":
             raise UsageError(f"job {job!r} is made of roles; set their `count` in its job file, and run it again")
         if plan.strategy == "single":
-            raise UsageError(f"job {job!r} runs as a single task; resume it as another: headgate resume --workers")
+            way = f"stop it, then: headgate resume {run} --strategy allreduce --workers {workers}"
+            raise UsageError(f"job {job!r} runs as a single task; to have it run as several {way}")
         if live.spec.contract is not None and not live.spec.resumes:
             raise UsageError(
                 f"job {job!r} would begin anew: its script saves no checkpoint with Headgate; if it goes on from its "

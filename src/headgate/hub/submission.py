@@ -124,7 +124,7 @@ def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[
             machines = ", ".join(node.name for node in file.cluster.nodes)
             raise UsageError(
                 f"{cluster} describes other machines ({machines}), which engine `local` cannot reach; expected a lab: "
-                "a file with `lab: true`, brought up by headgate lab up"
+                "a file with `lab: true`, brought up by headgate lab up FILE"
             )
         name = file.name
     known = {node.name: node for node in lab.nodes(name).nodes}

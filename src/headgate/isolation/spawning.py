@@ -145,7 +145,7 @@ def _why_not_there(launch: Launch, answer: bytes) -> str:
         case errno.EPERM:
             cure = "tasks of a lab run as root only"
         case errno.ENOENT | errno.EINVAL:
-            cure = "is the lab down? bring it up again: headgate lab up"
+            cure = "is the lab down? bring it up again: headgate lab up FILE"
         case _:
             cure = "look at the node: headgate lab status"
     return f"node {name!r} cannot be entered: {tried}: {os.strerror(int(number))}; {cure}"

@@ -100,7 +100,8 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> None:
     except jax.errors.JaxRuntimeError as error:
         first = str(error).partition("\n")[0]
         raise JoinError(
-            f"not all {workers} workers of this job connected to {meeting}: {first}; see their logs: headgate logs"
+            f"not all {workers} workers of this job connected to {meeting}: {first}; see their logs: "
+            "headgate logs JOB --all"
         ) from error
     _bind_gloo(address)
     if index == 0:

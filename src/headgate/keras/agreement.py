@@ -19,7 +19,7 @@ from headgate.task import Channel, PeerLost
 from headgate.task.part import START_SECONDS, endpoint_of
 
 _ANSWER_SECONDS = 60.0
-_LATE = f"not all workers of the job started within {START_SECONDS:g} s; their logs say why: headgate logs"
+_LATE = f"not all workers of the job started within {START_SECONDS:g} s; their logs say why: headgate logs JOB --all"
 
 
 class Agreement:

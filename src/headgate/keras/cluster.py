@@ -56,7 +56,7 @@ def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[st
         if channel.stopping:
             raise Stop
         raise PeerLost(
-            f"not all tasks of the job started within {START_SECONDS:g} s; their logs say why: headgate logs"
+            f"not all tasks of the job started within {START_SECONDS:g} s; their logs say why: headgate logs JOB --all"
         )
     _check_servers(channel.peers.get("members", ()))
     return found()

@@ -23,5 +23,5 @@ def enter(node: str) -> None:
         limits.enter(lab, name)
         entering.enter(os.fsencode(place.namespace), os.fsencode(place.hostname), os.fsencode(place.hosts))
     except OSError as error:
-        cure = "bring its lab up again: headgate lab up" if os.geteuid() == 0 else "it needs root"
+        cure = "bring its lab up again: headgate lab up FILE" if os.geteuid() == 0 else "it needs root"
         raise HeadgateError(f"node {name!r} cannot be entered: {error.filename}: {error.strerror}; {cure}") from error

@@ -52,7 +52,7 @@ def nodes(lab: str | None = None) -> Cluster:
     """
     known = _read(lab)
     if not known.complete or any(made.stage == "making" for made in known.nodes.values()):
-        raise HeadgateError(f"making lab {known.name!r} was interrupted; bring it up again: headgate lab up")
+        raise HeadgateError(f"making lab {known.name!r} was interrupted; bring it up again: headgate lab up FILE")
     return Cluster(
         tuple(
             replace(
@@ -108,7 +108,7 @@ def _read(lab: str | None) -> Record:
     known = record.read(name)
     if known is None:
         raise HeadgateError(
-            f"lab {name!r} does not outlive a restart of this machine; bring it up again: headgate lab up"
+            f"lab {name!r} does not outlive a restart of this machine; bring it up again: headgate lab up FILE"
         )
     return known
 

@@ -229,7 +229,7 @@ def choose_node(text: str) -> tuple[Record, str]:
             f"no node {node!r} in any lab; " + (f"there are {', '.join(known)}" if known else _listed([]))
         )
     if found[0].nodes[node].stage == "making":
-        raise NotFoundError(f"making node {node!r} was interrupted; make it again: headgate lab up")
+        raise NotFoundError(f"making node {node!r} was interrupted; make it again: headgate lab up FILE")
     return found[0], node
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -146,7 +147,8 @@ def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, float])
     if found is None:
         return Choice(plan)
     missing = "no profile of it is stored" if asked.profile is None else "its profile has no time of a step"
-    cure = f"headgate profile {found.named}"
+    arguments = f" -- {shlex.join(found.args)}" if found.args else ""
+    cure = f"headgate profile {found.named}{arguments}"
     return Choice(plan, f"{in_words(plan)}, because {missing}; with one it takes the best plan: {cure}")
 
 

@@ -126,7 +126,8 @@ class CostModel:
             self.compute = tuple(devices.compute(profile, kind.node, measured_on, gpus) for kind in self.kinds)
         except ValueError as error:
             measured = profile.source == "profile" and not profile.is_busy
-            cure = "state its plan instead: headgate run --workers N" if measured else "measure it: headgate profile"
+            cure = "state its plan instead: headgate run FILE --strategy allreduce --workers N"
+            cure = cure if measured else "measure it: headgate profile FILE"
             raise UsageError(f"job {job.name!r}: {error}; {cure}") from None
         self.memory_of = memory(profile)
         self._dense, self._sparse = float(profile.dense_bytes or 0), float(profile.sparse_bytes or 0)

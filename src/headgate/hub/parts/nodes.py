@@ -77,7 +77,7 @@ class Nodes(Component):
             if node.place is None:
                 raise UsageError(f"node {node.name!r} of {submission.cluster} is another machine; expected a lab's")
             if node.name not in there:
-                raise UsageError(f"node {node.name!r} is not there; start its lab with: headgate lab up")
+                raise UsageError(f"node {node.name!r} is not there; start its lab with: headgate lab up FILE")
             other = self.get(LOCAL, node.name)
             if other is not None and (other.place is None or other.place.namespace != node.place.namespace):
                 raise UsageError(_taken(node.name))

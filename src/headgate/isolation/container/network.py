@@ -70,7 +70,7 @@ class Network:
         if not _entered(pid, place.namespace):
             raise IsolationError(
                 f"node {place.hostname!r} cannot be entered: {place.namespace}; is the lab down? bring it up again: "
-                "headgate lab up"
+                "headgate lab up FILE"
             )
         return Network(f"container:{id}")
 
@@ -86,7 +86,7 @@ def _holder(place: Place, image: str, labels: Mapping[str, str], parent: str | N
     if not os.path.exists(place.namespace):
         raise IsolationError(
             f"node {place.hostname!r} cannot be entered: {place.namespace} does not exist; is the lab down? "
-            "bring it up again: headgate lab up"
+            "bring it up again: headgate lab up FILE"
         )
     mounts = files.system_mounts(place.namespace)
     return {
