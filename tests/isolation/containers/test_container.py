@@ -772,7 +772,7 @@ def test_the_daemon_is_the_one_that_the_submitter_names_and_not_the_hub(user: Us
     user.write("first.yaml", "jobs: [{name: first, run: 'until [ -e go ]; do sleep 0.05; done'}]")
     user.detaches("first.yaml")  # its hub was started there
     user.write("jobs.yaml", "jobs: [{name: a, run: echo loss 0.5, isolation: container}]")
-    assert "no Docker daemon answers at unix:///nowhere/docker.sock" in user.types("run", "jobs.yaml", code=1).message
+    assert "no Docker daemon answers at unix:///nowhere" in user.types("run", "jobs.yaml", code=7).message
     user.variables["DOCKER_HOST"] = daemon
     assert user.json("run", "jobs.yaml")["jobs"][0]["state"] == "done"
     user.touch("go")
