@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
+import socket
+import threading
 from pathlib import Path
 
 from headgate.errors import StorageError
@@ -12,6 +15,8 @@ from headgate.paths import exposure
 from headgate.telemetry import allocation
 
 HUB = "HEADGATE_HUB"
+_OWNER = "host"
+_NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
 _SOCKET_BYTES = 100  # the kernel takes 107
 _SHORT = Path("/tmp")  # not TMPDIR: it may be long itself, and two terminals with two of them would have two hubs
 
@@ -47,19 +52,47 @@ def home() -> Path:
 
 def hub() -> Path:
     """The folder of this process's hub, made if it is not there: `hub/`, or one below `hubs/` for the part of the
-    machine that was allotted to this process and not to others. A hub and its guard are told by `HEADGATE_HUB`.
+    machine that was allotted to this process and not to others. Of several hosts that share the home, the first has
+    `hub/`, and each other one a folder of its own below `hubs/`: what lives on one host is out of another's reach. A
+    hub and its guard are told by `HEADGATE_HUB`.
 
     Raises:
         StorageError: It cannot be made.
     """
-    folder = Path(told) if (told := os.environ.get(HUB)) else home() / "hub"
-    if not told and (key := allocation.current().key):
+    if told := os.environ.get(HUB):
+        folder = Path(told)
+    elif key := allocation.current().key:
         folder = home() / "hubs" / key
+    else:
+        folder = _of_this_host(home())
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {folder}: {error.strerror}") from error
     return folder
+
+
+def host() -> str:
+    """The name of this host."""
+    return socket.gethostname() or "localhost"
+
+
+def _of_this_host(home: Path) -> Path:
+    """The folder of the hub of this host, of those that share a home."""
+    owner = home / "hub" / _OWNER
+    with contextlib.suppress(OSError):  # it is there already, or the disk is full
+        if not owner.exists():
+            fresh = owner.with_name(f"{_OWNER}.{os.getpid()}.{threading.get_ident()}")
+            fresh.write_text(host())
+            try:
+                os.link(fresh, owner)  # whole at once, by one alone
+            finally:
+                fresh.unlink()
+    try:
+        name = owner.read_text()
+    except OSError:
+        name = host()
+    return home / "hub" if name == host() else home / "hubs" / _NOT_A_NAME.sub("_", f"host-{host()}")
 
 
 def hubs() -> list[Path]:

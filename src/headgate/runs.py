@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from headgate.errors import HeadgateError, NotFoundError, StorageError, UsageError
-from headgate.folders import HUB, home, hub, hubs, make_sockets, remove_sockets, sockets
+from headgate.folders import HUB, home, host, hub, hubs, make_sockets, remove_sockets, sockets
 from headgate.identifiers import FIRST_WORKER, TaskName, run_and_job
 from headgate.isolation.processes import boot_id
 from headgate.jobs import NAME_PATTERN
 from headgate.telemetry.store import RunReader
 
-__all__ = ["HUB", "home", "hub", "hubs", "make_sockets", "remove_sockets", "sockets"]
+__all__ = ["HUB", "home", "host", "hub", "hubs", "make_sockets", "remove_sockets", "sockets"]
 """What `folders` has, for those who ask for runs."""
 
 STORE = "run.sqlite"
@@ -180,7 +180,8 @@ class RunSummary:
 
     `state` is `running`, `interrupted`, `done` (every job is), `stopped` (some were), or `failed` (some did, were
     killed or skipped). `began` is in seconds since the epoch, `ended` and `took` in seconds since then: what a run that
-    has not ended took until now does not follow a wall clock that is set.
+    has not ended took until now does not follow a wall clock that is set. `host` is the one that it ran or runs on;
+    empty: not known.
     """
 
     id: str
@@ -192,6 +193,12 @@ class RunSummary:
     policy: str
     command: str
     jobs: tuple[JobSummary, ...]
+    host: str = ""
+
+    @property
+    def elsewhere(self) -> str:
+        """The host that it runs on, where that is another one; else empty."""
+        return self.host if self.state == "running" and self.host != host() else ""
 
 
 def summary(run: Path) -> RunSummary:
@@ -240,6 +247,7 @@ def summary(run: Path) -> RunSummary:
             policy=facts.get("policy", ""),
             command=facts.get("command", ""),
             jobs=tuple(jobs),
+            host=facts.get("host", ""),
         )
 
 

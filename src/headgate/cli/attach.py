@@ -7,6 +7,7 @@ import click
 from headgate import runs
 from headgate.cli.choosing import hub_of
 from headgate.cli.following import Interrupts, conclude, follow
+from headgate.errors import NotFoundError
 
 
 @click.command()
@@ -23,6 +24,8 @@ def command(run: str | None, as_json: bool) -> int:
     """
     folder = runs.find(run)
     hub = hub_of(folder.name) if runs.alive(folder) else None
+    if hub is None and (host := runs.summary(folder).elsewhere):
+        raise NotFoundError(f"run {folder.name} runs on host {host}: watch it there")
     if hub is not None:
         with hub, Interrupts(hub) as interrupts:
             if folder.name in hub.ask("runs")["runs"]:  # still

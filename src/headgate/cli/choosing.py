@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headgate import runs
-from headgate.errors import NotFoundError
-from headgate.hub.client import Hub, connect
+from headgate.errors import HubError, NotFoundError
+from headgate.hub.client import Hub, await_answer, connect
 from headgate.identifiers import run_and_job
+from headgate.runs import RunSummary
 
 _NOTHING = "nothing is running"
 
@@ -41,16 +42,20 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
     Raises:
         NotFoundError: Nothing that is running is so called.
     """
-    hubs = dict(sorted((id, folder) for folder in runs.hubs() for id in _runs_of(folder)))
+    hubs = _running()
+    if (not hubs or (run is not None and run not in hubs)) and await_answer():
+        raise HubError(_silent())
+    hubs = hubs or _running()
     running = list(hubs)
     if not running:
-        raise NotFoundError(_NOTHING)
+        raise NotFoundError("; ".join([_NOTHING, *map(_said_elsewhere, _elsewhere())]))
     if every:
         return [RunningJobs(id, None, folder) for id, folder in hubs.items()]
     if run is not None:
         id = run if run in running else runs.find(run).name  # whose folder may be gone
         if id not in running:
-            raise NotFoundError(f"run {id} is not running")
+            summary = runs.summary(runs.home() / "runs" / id)
+            raise NotFoundError(_said_elsewhere(summary) if summary.elsewhere else f"run {id} is not running")
         running = [id]
     if not jobs:
         return [RunningJobs(running[-1], None, hubs[running[-1]])]
@@ -65,11 +70,33 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
     return [RunningJobs(id, names, hubs[id]) for id, names in chosen.items()]
 
 
+def _running() -> dict[str, Path]:
+    """The runs that hubs within reach have, and the folder of the hub of each."""
+    return dict(sorted((id, folder) for folder in runs.hubs() for id in _runs_of(folder)))
+
+
+def _elsewhere() -> list[RunSummary]:
+    """The runs that run on other hosts."""
+    found = [runs.summary(folder) for folder in runs.listing() if runs.alive(folder)]
+    return [summary for summary in found if summary.elsewhere]
+
+
+def _said_elsewhere(summary: RunSummary) -> str:
+    return f"run {summary.id} runs on host {summary.host}: type it there"
+
+
+def _silent() -> str:
+    """What is said of a hub that lives and does not answer."""
+    return f"a hub on {runs.host()} does not answer: it is ending, or its socket is gone; try again in a moment"
+
+
 def hub_of(run: str) -> Hub | None:
     """The hub that runs a run, to be closed; None where none does."""
-    for folder in runs.hubs():
-        if run in _runs_of(folder):
-            return connect(folder)
+    for _ in range(2):
+        for folder in runs.hubs():
+            if run in _runs_of(folder):
+                return connect(folder)
+        await_answer()
     return None
 
 

@@ -57,7 +57,7 @@ def command(every: bool, as_json: bool) -> None:
         counts = Counter(job.state for job in run.jobs)
         table.add_row(
             run.id,
-            run.state,
+            f"{run.state} on {run.elsewhere}" if run.elsewhere else run.state,
             time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
             say_seconds(run.took) if run.took is not None else "",
             ", ".join(f"{count} {state}" for state, count in counts.items()),

@@ -59,7 +59,8 @@ def command(run: str | None, as_json: bool) -> None:
         click.echo("In its last hour (`headgate explain` tells of all of it):")
     for text, failed in as_lines(accounts):
         click.secho(text, fg="red" if failed else None)
-    click.echo(f"run {summary.id}: {summary.state}, policy {summary.policy}, in {summary.path}")
+    where = f" on host {summary.elsewhere}" if summary.elsewhere else ""
+    click.echo(f"run {summary.id}: {summary.state}{where}, policy {summary.policy}, in {summary.path}")
     table = Table("job", "state", "progress", "loss", "share", "CPU", "memory", "why", box=None, pad_edge=False)
     for job in jobs:
         running = job["state"] in ("running", "stopping")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from headgate.engines.base import Listener
@@ -50,15 +51,41 @@ class Connections:
         self._said = said
         self._listener = listener
         self._server = listen(path)
+        self._number = path.stat().st_ino
         self._open: set[Connection] = set()
         self._of: dict[TaskId, Connection] = {}
         self._paused: dict[Connection, float] = {}  # until when nothing is read from it
         self._flooding: set[TaskId] = set()
         self._accepts_again: float | None = None
         self._crowded = False
+        self._missing = False  # its socket, and it cannot be made again
         self._strangers: dict[Connection, None] = {}  # that have not said hello, the oldest first
         self._swarmed = False
         selector.register(self._server, selectors.EVENT_READ, self._accept)
+
+    def keep(self) -> None:
+        """Make the channel's socket again where somebody removed it: tasks that start could not connect. Connections
+        that there are go on."""
+        with suppress(OSError):
+            if self._path.stat().st_ino == self._number:
+                return
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            server = listen(self._path)
+            self._number = self._path.stat().st_ino
+        except OSError as error:
+            if not self._missing:
+                self._missing = True
+                text = f"cannot make {self._path}, which is gone: {error.strerror}; tasks that start now cannot connect"
+                self._listener.warned(None, text)
+            return
+        self._missing = False
+        self._listener.warned(None, f"somebody removed {self._path}; it is made again")
+        if self._accepts_again is None:
+            self._selector.unregister(self._server)
+            self._selector.register(server, selectors.EVENT_READ, self._accept)
+        self._server.close()
+        self._server = server
 
     def of(self, task: TaskId) -> Connection | None:
         """The connection of a task; None if it has none."""

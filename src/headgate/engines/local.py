@@ -234,6 +234,7 @@ class LocalEngine(Engine):
         if now < self._looks_at:
             return
         self._looks_at = now + LOOK_SECONDS
+        self._connections.keep()
         for task in self._tasks.values():
             if task.exit is None and (text := task.kills.look(now)) is not None:
                 self._listener.warned(task.id, text)
@@ -248,6 +249,7 @@ class LocalEngine(Engine):
         try:
             if self._closing_at is not None:
                 raise HeadgateError("this engine is closing")
+            self._connections.keep()
             self._descriptors.check(len(self._tasks) + len(self._starts) + 1)
             isolation = self._isolation_of(launch)
         except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it

@@ -29,6 +29,8 @@ ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
 ANSWER_SECONDS = 60.0
 TAKE_IN_SECONDS = 300.0
 """How long it may take to hand in a run: an engine that it is the first to name is started meanwhile."""
+REMADE_SECONDS = 3.0
+"""How long a hub may take to make its sockets again that somebody removed."""
 _LOOK_SECONDS = 0.02
 _STALE_SECONDS = 86400.0
 """After so long without a hub the folder of an allocation's hubs is removed, with its log."""
@@ -209,7 +211,11 @@ def connect_or_start() -> Hub:
         if locked and not alive:  # by one that ends: its jobs save what they have, which nobody should cut short
             deadline = now + START_SECONDS
             if now > begun + ENDING_SECONDS:
-                raise HubError("the last hub has not ended yet, as its jobs have not; try again in a moment")
+                pid = allocation_of(folder).get("pid", "of unknown number")
+                raise HubError(
+                    f"the hub on {runs.host()} (process {pid}) does not answer: it ends, as soon as its jobs have, or "
+                    "its socket is gone and cannot be made again. Try again in a moment, or end that process"
+                )
         if now > deadline or (process is not None and process.poll()):
             raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")
         # One that finds another, or the guard of a dead one, ends at once; the next waits until the lock is free.
@@ -230,8 +236,22 @@ def connect_or_start() -> Hub:
 def await_guards() -> None:
     """Wait while the guard of a hub that died still lets its tasks save what they have."""
     deadline = time.monotonic() + ENDING_SECONDS
-    while any(map(_is_winding_up, runs.hubs())) and time.monotonic() < deadline:
+    while _silent() and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
+
+
+def await_answer() -> list[Path]:
+    """Wait a moment for hubs of this host that live and do not answer, as their sockets may be made again; the folders
+    of those that still do not."""
+    deadline = time.monotonic() + REMADE_SECONDS
+    while (silent := _silent()) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+    return silent
+
+
+def _silent() -> list[Path]:
+    """The folders of hubs of this host that live, or whose guards do, and do not answer."""
+    return [folder for folder in runs.hubs() if allocation_of(folder) and _is_winding_up(folder)]
 
 
 def _is_winding_up(folder: Path) -> bool:
@@ -254,7 +274,7 @@ def _last_line(log: Path) -> str:
 def publish_allocation(folder: Path) -> None:
     """Write the allocation of this process's hub into its folder, for the hubs of others to read."""
     ours = allocation.current()
-    about = {"host": socket.gethostname(), "pid": os.getpid(), "cpus": sorted(ours.cpus), "allocation": str(ours)}
+    about = {"host": runs.host(), "pid": os.getpid(), "cpus": sorted(ours.cpus), "allocation": str(ours)}
     (folder / _ALLOCATION).write_text(json.dumps(about))
 
 
@@ -262,7 +282,7 @@ def allocation_of(folder: Path) -> dict[str, Any]:
     """What the last hub of a folder wrote of itself; empty where none did, or it is on another machine."""
     try:
         found = json.loads((folder / _ALLOCATION).read_text())
-        return found if found["host"] == socket.gethostname() else {}
+        return found if found["host"] == runs.host() else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

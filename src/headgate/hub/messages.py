@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from headgate.events import Checkpoint, Progress
+from headgate.folders import host
 from headgate.identifiers import TaskId
 from headgate.shares import Share
 from headgate.telemetry.patterns import LineReading
@@ -320,9 +321,9 @@ def turns_in(home: Path) -> Path | None:
     Args:
         home: Headgate's folder.
     """
-    folder = home / _TURNS
+    folder = home / _TURNS / host()  # whose GPUs are its own
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:  # the disk is full: steps are held all the same, but may overlap
         return None
     return folder

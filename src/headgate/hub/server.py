@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,12 @@ class HubServer:
     async def serve(self, path: Path) -> None:
         """Answer until there has been nothing to do for a while, or `stopping` is set; set again, it kills."""
         path.unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(self._client, path)
-        os.chmod(path, 0o600)
+        socket = ServedSocket(path, self._client)
+        await socket.make()
         try:
             while not self.stopping.is_set():
+                if await socket.make():
+                    self._hub.warn(f"somebody removed {path}; it is made again")
                 if self._hub.busy or self._clients:
                     self._idle_since = time.monotonic()
                 left = self._idle_since + idle_seconds() - time.monotonic()
@@ -84,7 +86,7 @@ class HubServer:
             path.unlink(missing_ok=True)
             await self._stop_jobs()
         finally:
-            server.close()  # and not waited for: from Python 3.12 on that would last until the last client has gone
+            socket.close()  # and not waited for: from Python 3.12 on that would last until the last client has gone
 
     async def _stop_jobs(self) -> None:
         """Stop what still runs, each job with its checkpoint; the engine kills a task when its grace is over."""
@@ -194,6 +196,46 @@ class HubServer:
         proof = self._hub.proving.begin(run, _names(request), culprits, float(most), show)
         closers.append(proof.cancel)
         return {"type": "proving", "run": run, "jobs": proof.victims, "neighbours": proof.culprits}
+
+
+class ServedSocket:
+    """The socket that clients connect to, made again where somebody removed it.
+
+    Args:
+        path: Where it is.
+        serve: Called with each connection.
+    """
+
+    def __init__(
+        self, path: Path, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+    ) -> None:
+        self._path = path
+        self._serve = serve
+        self._servers: list[asyncio.Server] = []
+        self._number = 0
+
+    async def make(self) -> bool:
+        """Make it where it is not there; whether it was there before and had gone. Where it cannot be made now, it is
+        tried again at the next call."""
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._number:
+                return False
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._servers.append(await asyncio.start_unix_server(self._serve, self._path))
+            os.chmod(self._path, 0o600)
+            self._number = self._path.stat().st_ino
+        except OSError as error:
+            if not self._servers:
+                raise
+            print(f"cannot make {self._path}: {error.strerror}", file=sys.stderr)
+            return False
+        return len(self._servers) > 1
+
+    def close(self) -> None:
+        """Take in no more connections."""
+        for server in self._servers:
+            server.close()
 
 
 def _names(request: Mapping[str, Any], key: str = "jobs") -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,7 @@ def test_jobs_in_containers_take_turns_on_a_gpu(user: User, daemon: str) -> None
     for name in ("a", "b"):
         user.sees_job(name, lambda job: bool(job["step"]), what="steps")
         pids.add(int(user.log(name).split()[1]))
-    turn = user.home / "turns" / "gpu-0"
+    turn = user.home / "turns" / socket.gethostname() / "gpu-0"
     had = set[int]()
 
     def all_had_it() -> bool:

@@ -112,6 +112,7 @@ class LiveRun:
             "command": say_text(shlex.join(submission.command)),
             "cwd": submission.cwd,
             "node": _nodes(self.nodes),
+            "host": runs.host(),
         }
         if submission.engine != LOCAL:
             meta |= {"engine": submission.engine.name, "address": submission.engine.address}
