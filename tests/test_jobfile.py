@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -51,6 +52,27 @@ def job(line: str) -> str:
 
 
 # --- what is read
+
+
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        ("python -m spacy train x.cfg", "spacy"),
+        ("python3 -u -m spacy train", "spacy"),
+        ("env A=1 nice -n 5 python -W ignore -m spacy train", "spacy"),
+        ("CUDA_VISIBLE_DEVICES=0 python -m spacy train", "spacy"),
+        ("cd sub && python -m spacy train > log", "spacy"),
+        ("uv run python3.11 -m spacy train", "spacy"),
+        ("python pkg/fit.py --epochs 3", "fit"),
+        ("python -c 'print(1)'", "job-1"),
+        ("echo python -m", "job-1"),
+    ],
+)
+def test_a_job_that_runs_a_python_program_is_named_after_it(folder: Path, run: str, name: str) -> None:
+    write = folder / "named.yaml"
+    write.write_text(json.dumps({"jobs": [{"run": run}, {"run": run}, {"run": "true"}]}))
+    names = [job.name for job in jobfile.load(str(write))]
+    assert names == [name, f"{name}-2" if name != "job-1" else "job-2", "job-3"]
 
 
 def test_every_field_is_read(load: Loader, folder: Path) -> None:

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from headgate import goals, planfile, roles, sparkfile
+from headgate.engines.program import python_name
 from headgate.fields import Command, Count, Memory, Name, Plain, Seconds, Text, Variable, example
 from headgate.jobs import (
     MOST_PRIORITY,
@@ -283,6 +284,7 @@ def load(path: str) -> list[Job]:
 
 def check(drafts: Sequence[JobDraft]) -> None:
     """Note what is wrong with jobs of a file, one by one and with each other."""
+    _name_by_commands(drafts)
     for draft in drafts:
         draft.check_paths()
         draft.check_plan()
@@ -453,6 +455,20 @@ class JobDraft:
             prove=entry.prove,
             pausable=entry.pausable,
         )
+
+
+def _name_by_commands(drafts: Sequence[JobDraft]) -> None:
+    """Name the jobs that run a Python program by a command, and have no name of their own, after it."""
+    taken = {draft.name for draft in drafts}
+    for draft in drafts:
+        entry = draft.entry
+        if entry.name is not None or not entry.run or not draft.well("run", "name"):
+            continue
+        job = Job(name="job", run=entry.run, workdir=str(draft.workdir))
+        stem = python_name(job)
+        if NAME_PATTERN.fullmatch(stem):
+            draft.name = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(drafts) + 2))) if n not in taken)
+            taken.add(draft.name)
 
 
 def _check_names(drafts: Sequence[JobDraft]) -> None:

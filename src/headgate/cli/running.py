@@ -22,7 +22,7 @@ from headgate.cli.options import CommandLine
 from headgate.cli.placement import PlacementOptions
 from headgate.cli.standard_input import Handover
 from headgate.engines import launchers
-from headgate.engines.program import program, source, words_of
+from headgate.engines.program import program, python_name, source, words_of
 from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
@@ -237,8 +237,7 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
         first = words_of(job)[0]
         if shutil.which(first) is None:  # a launcher that Headgate takes the place of need not be there
             raise UsageError(f"found no program {first!r}, neither here nor on the PATH")
-        found = program(job)
-        yield (found.module or found.file.stem if found and found.file else Path(first).name), {"run": asked.command}
+        yield python_name(job) or Path(first).name, {"run": asked.command}
         return
     for i, target in enumerate(targets):
         if i and not os.path.isfile(target):

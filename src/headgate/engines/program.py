@@ -16,6 +16,10 @@ from headgate.jobs import Job
 _PYTHON = re.compile(r"python(\d+(\.\d+)*t?)?|pypy\d*(\.\d+)*")
 _OF_A_SHELL = re.compile(r"[|&;<>()$`\\*?\[\]#~{}\n]")
 """What a shell reads as more than a word: such a command is not looked into."""
+_STARTED = re.compile(
+    r"(?:^|[\s/])python[\d.]*\s+(?:-[bBdEIOPqsSuvx]+\s+|-[WX]\s?\S+\s+)*(?:-m\s?(?P<module>[\w.]+)|(?P<script>[\w./-]+\.py)\b)"
+)
+_MOST_WRAPPERS = 12  # words before the interpreter: `env A=1 nice -n 5 python`
 _TAKES_A_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 
@@ -60,6 +64,21 @@ def program(job: Job) -> Program | None:
         elif not word.startswith("-"):
             return Program(python, Path(job.workdir, word), "", tuple(rest))
     return None
+
+
+def python_name(job: Job) -> str:
+    """The Python module or script that a job's command runs, whatever starts the interpreter; empty: none that is
+    plain to see."""
+    words = words_of(job)
+    if not words:
+        named = _STARTED.search(job.run) if isinstance(job.run, str) else None
+        return "" if named is None else named["module"] or Path(named["script"]).stem
+    for start in range(min(len(words), _MOST_WRAPPERS)):
+        if _PYTHON.fullmatch(Path(words[start]).name):
+            found = program(Job(name="job", run=words[start:], workdir=job.workdir, env=job.env))
+            if found is not None:
+                return found.module or (found.file.stem if found.file is not None else "")
+    return ""
 
 
 def is_of_a_shell(job: Job) -> bool:
