@@ -239,27 +239,6 @@ def test_a_neighbour_that_changes_nothing_is_not_blamed(tmp_path: Path) -> None:
     assert lost(account(recording(tmp_path / "run.sqlite", jobs), "a")) == {}
 
 
-def test_fewer_threads_while_another_job_runs_are_lost_to_it(tmp_path: Path) -> None:
-    """Beside `b` it has one thread, and does half as many steps a second as with two."""
-    jobs = {
-        "a": MadeUp(
-            ran=lambda t: 1.0 if t <= 20 else 2.0,
-            steps=lambda t: 10.0 if t <= 20 else 20.0,
-            threads={0: 1, 20: 2},
-            spans={"input": 0.0, "forward": 0.1},
-        ),
-        "b": MadeUp(ran=1.0, end=20),
-    }
-    found = account(recording(tmp_path / "run.sqlite", jobs), "a")
-    assert lost(found) == {("b", "cores"): pytest.approx(10.0, rel=0.15)}
-
-
-def test_of_a_job_that_was_seen_with_one_number_of_threads_nothing_is_blamed_for_having_few(tmp_path: Path) -> None:
-    """More threads might bring nothing, as to a program of one thread."""
-    jobs = {"a": MadeUp(ran=1.0, threads={0: 1}), "b": MadeUp(ran=1.0)}
-    assert lost(account(recording(tmp_path / "run.sqlite", jobs), "a")) == {}
-
-
 def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
     found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, steps=0.0)}), "a")
     assert [lack.partition(" ")[0] for lack in found.lacks] == ["steps"]

@@ -14,8 +14,9 @@ from tests.analysis.made_up import MadeUp, recording
 from tests.analysis.test_own_causes import QUICK, several
 
 from headgate.analysis.accounts import accounts
+from headgate.analysis.causes import Name
 from headgate.analysis.progress import ProgressSeries
-from headgate.analysis.verdicts import Name, Verdict, verdict
+from headgate.analysis.verdicts import Verdict, verdict
 from headgate.identifiers import TaskOfRun
 
 INPUT = {"input": 0.06, "forward": 0.04}

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from headgate.analysis.switching import Effect, effects
+from headgate.analysis.switching import SwitchEffect, effects
 from headgate.analysis.usage import Array
 
 WINDOWS = 60
@@ -22,7 +22,7 @@ def noise(seed: int, size: float = 0.02) -> Array:
     return np.random.default_rng(seed).normal(0.0, size, WINDOWS)
 
 
-def effect(values: Array, cores: Array) -> Effect:
+def effect(values: Array, cores: Array) -> SwitchEffect:
     [found] = effects(values, cores[None])
     assert found is not None
     assert found.low <= found.each <= found.high

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 from tests.analysis.made_up import MadeUp, recording
 
-from headgate.analysis.accounts import PARTS, Part
 from headgate.analysis.losing import NONE, exact
 from headgate.analysis.more import Speedup
+from headgate.analysis.own_steps import PARTS, Part
 from headgate.cli.explain import command
 from headgate.errors import NotFoundError
 from headgate.reports import explained, html, sections

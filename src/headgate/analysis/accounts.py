@@ -12,18 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 
 from headgate.analysis.comparing import slower_steps
-from headgate.analysis.granted import fewer_threads
+from headgate.analysis.fairness import AloneRate
+from headgate.analysis.granted import Power, ThreadGrant, fewer_threads
 from headgate.analysis.grid import Grid, lost_cores
 from headgate.analysis.in_turn import Turn, in_order
 from headgate.analysis.jobs import FAULTS, RecordedJob, RecordedNode, running
 from headgate.analysis.learned import Ceased, ceased
 from headgate.analysis.losing import (
     ITSELF,
+    LEAST_PART,
     LEAST_SECONDS,
     NODE,
     NONE,
@@ -38,51 +39,14 @@ from headgate.analysis.losing import (
 )
 from headgate.analysis.more import More, what_more_buys
 from headgate.analysis.outside import Devices, Outside
-from headgate.analysis.own_causes import OwnCause, OwnTime, evaluated, helped_by, own_causes, waited_for_others
+from headgate.analysis.own_causes import OwnCause, OwnTime, helped_by, own_causes
+from headgate.analysis.own_steps import PARTS, Part, goes_on, own_steps, started, under_way
 from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array
 from headgate.shares import slice_of
 
-Part = Literal[
-    "waiting",
-    "starting",
-    "compute",
-    "input",
-    "communication",
-    "neighbours",
-    "cap",
-    "memory",
-    "itself",
-    "hypervisor",
-    "checkpoints",
-    "evaluation",
-    "garbage-collection",
-    "faults",
-    "unexplained",
-]
-PARTS: Mapping[Part, str] = {
-    "waiting": "from its submission to its first start",
-    "starting": "until its first step is under way",
-    "compute": "its own work",
-    "input": "waiting for its loader, or blocked on a disk",
-    "communication": "waiting for other tasks of its own, where backward did not hide it",
-    "neighbours": "lost to other jobs and to programs outside Headgate, through any resource",
-    "cap": "lost to its own limit of cores",
-    "memory": "lost to its own limit of memory",
-    "itself": "lost to other tasks of its own on the same cores",
-    "hypervisor": "stolen from the node",
-    "checkpoints": "saving",
-    "evaluation": "evaluating its models, between steps",
-    "garbage-collection": "Python's garbage collector",
-    "faults": "between two attempts, and what was done again",
-    "unexplained": "no reading accounts for it",
-}
-"""What each part means, in the order in which they are shown."""
-
 _MOST_BUCKETS, _LEAST_BUCKETS = 500_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
-LEAST_PART = 0.05
-"""Of a job's elapsed time: what cost less is not worth a verdict."""
 MOST_UNEXPLAINED = 0.3
 """Where more than this part of the time is unexplained, nothing else can be called the cause."""
 
@@ -109,6 +73,7 @@ class Account:
         reports: Whether it reported steps.
         meanwhile: Other runs on its nodes at the same time: what they used counts as outside of its own.
         may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
+        grant: The threads that it had for the sake of other jobs; None if these were as many as alone.
         failure: How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on.
         more: What more of each resource would buy it.
         tasks: How many it had.
@@ -153,6 +118,7 @@ class Account:
     read: bool = True
     reports: bool = True
     may_have_lost: float = 0.0
+    grant: ThreadGrant | None = None
     failure: str = ""
     more: More = field(default_factory=More)
     tasks: int = 1
@@ -191,18 +157,47 @@ class Account:
 
 
 def accounts(
-    jobs: Sequence[RecordedJob], nodes: Sequence[RecordedNode], seconds: float, since: float = 0.0
+    jobs: Sequence[RecordedJob],
+    nodes: Sequence[RecordedNode],
+    seconds: float,
+    since: float = 0.0,
+    alone: Mapping[str, AloneRate] = {},
 ) -> tuple[Account, ...]:
     """The account of each job of a run, which took `seconds` or has taken them so far. The accounts begin at the second
-    `since` of the run; jobs and nodes are given from there on."""
+    `since` of the run; jobs and nodes are given from there on. `alone` is how fast jobs were in earlier runs alone."""
     tasks = sum(len(job.tasks) for job in jobs)
     most = max(_MOST_BUCKETS // max(tasks, 10) ** 2, _LEAST_BUCKETS)
     edges = np.linspace(since, max(seconds, since + 1e-3), min(max(math.ceil(seconds - since), 1), most) + 1)
     grid = Grid(jobs, {node.name: node for node in nodes}, edges)
-    found = [_account(job, [other for other in jobs if other is not job], grid, seconds) for job in jobs]
+    found = [
+        _account(job, [other for other in jobs if other is not job], grid, seconds, alone.get(job.name)) for job in jobs
+    ]
+    found = [_by_like_jobs(each, job, jobs, found, grid, seconds) for each, job in zip(found, jobs, strict=True)]
     turns = {each.job: _turn(each, job) for each, job in zip(found, jobs, strict=True)}
     groups = _slowed_each_other(found)
     return tuple(replace(each, turns=turns, together=in_order(groups.get(each.job, ()), turns)) for each in found)
+
+
+def _by_like_jobs(
+    account: Account,
+    job: RecordedJob,
+    jobs: Sequence[RecordedJob],
+    known: Sequence[Account],
+    grid: Grid,
+    seconds: float,
+) -> Account:
+    """The account with what more threads bring to another job with the same script, where nothing of its own tells."""
+    script = job.spec.get("script")
+    if account.grant is None or account.grant.power is not None or script is None:
+        return account
+    like = (
+        each.grant.power
+        for each, other in zip(known, jobs, strict=True)
+        if other.spec.get("script") == script and each.grant is not None and each.grant.power is not None
+    )
+    power = next(like, None)
+    others = [other for other in jobs if other is not job]
+    return account if power is None else _account(job, others, grid, seconds, like=power)
 
 
 def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
@@ -228,7 +223,14 @@ def _let_by(job: RecordedJob, others: Sequence[RecordedJob]) -> str:
     return f"; {', '.join(names)} went better beside those that ran, and started first" if names else ""
 
 
-def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, seconds: float) -> Account:
+def _account(
+    job: RecordedJob,
+    others: Sequence[RecordedJob],
+    grid: Grid,
+    seconds: float,
+    earlier: AloneRate | None = None,
+    like: Power | None = None,
+) -> Account:
     until = job.ended if job.ended is not None else max(seconds, job.submitted)
     elapsed = max(until - job.submitted, 0.0)
     # An event is told some microseconds after what it tells of.
@@ -241,7 +243,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
         return Account(job=job.name, elapsed=elapsed, parts=only, waited_for=waited_for, asked_to_wait=asked)
     waiting = max(ran[0][0] - job.submitted, 0.0)
     between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
-    starts = [start if _goes_on(job, start, grid) else _under_way(job, start, end) for start, end in ran]
+    starts = [start if goes_on(job, start, grid) else under_way(job, start, end) for start, end in ran]
     starting = grid.part_within([(start, begun) for (start, _), begun in zip(ran, starts)]) * grid.width
     stepping = grid.part_within([(begun, end) for (_, end), begun in zip(ran, starts)]) * grid.width
     lost = lost_cores(job, grid)
@@ -253,13 +255,15 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
     on_gpu = np.nan_to_num(grid.mean(job.signal("gpu_busy")))
     working = [np.maximum(ready, on_gpu) + outside.idle for ready in lost.ready[1:]]
     beside = grid.neighbours(job, job.tasks[0])
-    fewer = fewer_threads(job, beside, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]))
+    fewer = fewer_threads(
+        job, beside, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]), earlier=earlier, like=like
+    )
     own_left = of_steps * (1.0 - fewer.part)
     # Waiting for kernels may be spinning: the CPU time of a step tells nothing of who used the same GPU.
     compared = {name: cores for name, cores in beside.items() if name not in outside.on_gpu}
     longer = slower_steps(job, compared, own_left, grid.edges, lost.by, lost.most, stepping)
     own_left = np.maximum(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0)
-    step = _own_steps(job, working, own_left, stepping, outside, ran)
+    step = own_steps(job, working, own_left, stepping, outside, ran)
     losses = merged(
         [
             *fewer.losses(beside, of_steps * stepping, elapsed),
@@ -278,7 +282,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
     parts: dict[Part, TimeEstimate] = {
         **step,
         "waiting": exact(waiting),
-        "starting": _started(float(np.sum(own * starting)), job, elapsed),
+        "starting": started(float(np.sum(own * starting)), job, elapsed),
         "neighbours": sum_of([loss.lost for loss in losses if loss.to != ITSELF], elapsed),
         "cap": by_cap,
         "memory": next(loss.lost for loss in of_its_own if loss.resource == "memory"),
@@ -350,6 +354,7 @@ def _account(job: RecordedJob, others: Sequence[RecordedJob], grid: Grid, second
             _lacks(job, grid.devices, outside, may_have_lost, parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed)
         ),
         may_have_lost=may_have_lost,
+        grant=fewer.grant,
         failure=_failure(job),
     )
 
@@ -394,104 +399,6 @@ def _proved(
     # More than there is: of a job that others, or its own cap, held back as well.
     fits = 1.0 - moved / sum(loss.lost.seconds for loss in known)
     return [replace(loss, lost=TimeEstimate(*(each * fits for each in loss.lost))) for loss in known], own
-
-
-def _own_steps(
-    job: RecordedJob,
-    working: Sequence[Array],
-    own: Array,
-    inside: Array,
-    outside: Outside,
-    ran: Sequence[tuple[float, float]],
-) -> dict[Part, TimeEstimate]:
-    """Divide the time of its steps that was its own.
-
-    Args:
-        working: The part of each bucket in which it was ready to run, its GPU was busy, or it was blocked; then the low
-            and the high end of it.
-        own: The part of each bucket that it lost to nobody and in which it was not blocked on a disk.
-        inside: Seconds of each bucket that belong to its steps.
-        ran: When its tasks ran.
-    """
-    left = float(np.sum(own * inside))
-    disk, elsewhere, network = (
-        float(np.sum(part * inside)) for part in (outside.by_disk, outside.lost, outside.through("network"))
-    )
-    seconds = left + disk
-    calm = left / max(float(np.sum(inside)), 1e-9)  # what a task timed itself holds what it lost meanwhile as well
-    saved = sum(float(row["seconds"] or 0.0) for row in job.checkpoints if row["why"] != "resumed")
-    saving = min(saved + job.asides.get("saving", 0.0) * calm, left)
-    again = min(_done_again(job), left - saving)
-    evaluation = min(evaluated(job) * calm, left - saving - again)
-    left -= saving + again + evaluation
-    division = job.division
-    sampled = left + disk + elsewhere  # sampled steps know nothing of whose fault it is that they waited
-    blocked = disk + float(np.sum(outside.through("disk") * inside))
-    if division is not None:
-        waits = sampled * (division.input_fraction or 0.0)
-    else:
-        waits = max(waited_for_others(job, ran) * calm - evaluation, 0.0)
-    waits = min(max(waits - blocked, 0.0), left)
-    exposed = float(np.sum(outside.by_nic * inside))
-    if division is not None:
-        exposed = sampled * (division.exposed_fraction or 0.0) - network if job.distributed else 0.0
-    exposed = min(max(exposed, 0.0), left - waits)
-    rest = max(left - waits - exposed, 0.0)
-    known = waits + exposed + saving + evaluation
-    unexplained, most, least = (
-        min(max(float(np.sum(np.clip(1.0 - part, 0.0, own) * inside)) - known, 0.0), rest) for part in working
-    )
-    garbage = min(job.asides.get("garbage-collection", 0.0) * calm, rest - unexplained)
-    compute = rest - unexplained - garbage
-    return {
-        "compute": TimeEstimate(
-            compute, max(0.9 * compute - (most - unexplained), 0.0), min(1.1 * compute + unexplained, seconds)
-        ),
-        "input": sum_of([within(waits, 0.1, seconds), within(disk, 0.3, seconds)], seconds),
-        "communication": within(exposed, 0.1, seconds),
-        "checkpoints": exact(saving),
-        "evaluation": within(evaluation, 0.1, seconds),
-        "garbage-collection": within(garbage, 0.1, seconds),
-        "faults": within(again, 0.1, seconds),
-        "unexplained": TimeEstimate(unexplained, 0.9 * least, min(1.1 * most, seconds)),
-    }
-
-
-def _started(seconds: float, job: RecordedJob, elapsed: float) -> TimeEstimate:
-    """The seconds of its start. Its first step may have begun anywhere between two reports, so the band is as wide as
-    these are apart."""
-    times = job.progress.t[np.isfinite(job.progress.step)]
-    between = float(times[1] - times[0]) if len(times) > 1 and seconds > 0.0 else 0.0
-    told = within(seconds, 0.1, elapsed)
-    return TimeEstimate(
-        seconds, max(min(told.low, seconds - between), 0.0), min(max(told.high, seconds + between), elapsed)
-    )
-
-
-def _goes_on(job: RecordedJob, start: float, grid: Grid) -> bool:
-    """Whether it had made steps in this attempt before the time of the account."""
-    return bool(start <= grid.edges[0] and (job.progress.t < start).any())
-
-
-def _under_way(job: RecordedJob, start: float, end: float) -> float:
-    """When the first step of an attempt from `start` to `end` began: as long before the first report as the second is
-    after it. If it reports no steps, at `start`: nothing tells its start from the rest."""
-    progress = job.progress
-    kept = np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)
-    times = progress.t[kept]
-    if not len(times):
-        return start
-    first = float(times[0])
-    between = float(times[1]) - first if len(times) > 1 else 0.0
-    return min(max(first - between, start), end)
-
-
-def _done_again(job: RecordedJob) -> float:
-    """Seconds of steps that a fault made it do a second time."""
-    steps = sum(fault.steps or 0 for fault in job.faults)
-    if not steps or job.division is None:
-        return 0.0
-    return steps * job.division.step_seconds
 
 
 def _fewer_workers(job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> int:

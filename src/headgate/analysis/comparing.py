@@ -34,7 +34,7 @@ from headgate.analysis.losing import (
     Resource,
     TimeEstimate,
 )
-from headgate.analysis.switching import Effect, effects
+from headgate.analysis.switching import SwitchEffect, effects
 from headgate.analysis.usage import Array, Signal, ratio
 from headgate.telemetry.columns import Column
 
@@ -70,8 +70,8 @@ class Slower(NamedTuple):
         usual: Cores that it used beyond that while it was there.
     """
 
-    steps: Effect
-    dearer: Effect | None
+    steps: SwitchEffect
+    dearer: SwitchEffect | None
     least: float
     usual: float
 
@@ -104,7 +104,7 @@ def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal, one_
     longer = effects(np.log(taken[kept] / steps[kept]), cores)
     work, spent = _work(job, windows, steps, taken, one_thread)
     counted = (work[kept] > 0.0) & (spent[kept] > 0.0)
-    dearer: Sequence[Effect | None] = [None] * len(told)
+    dearer: Sequence[SwitchEffect | None] = [None] * len(told)
     if np.count_nonzero(counted) > _LEAST_WINDOWS:
         dearer = effects(np.log(spent[kept][counted] / work[kept][counted]), cores[:, counted])
     usual = [float(np.mean(used[used >= np.max(used) / 2.0])) for used in cores]

@@ -1,20 +1,76 @@
-"""What a job lost by having fewer threads than it would have had alone."""
+"""What a job lost by having fewer threads than it would have had alone.
+
+Its speed on k threads is taken for a power of k (Berg et al. 2020, heSRPT). What power that is comes from the first of
+these that tells:
+
+1. its own steps, as its threads became more or fewer. Once or twice they may have done so just as the job changed by
+   itself: then no more counts than the cores say that it used beyond those of fewer threads;
+2. its profile, where that has several numbers of threads;
+3. earlier runs of the same job alone;
+4. another job of this run with the same script.
+
+Where none does, nothing is lost to anybody: to a program of one thread more bring nothing. But that it may be is told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from headgate.analysis.comparing import steps_between, windows_of
+from headgate.analysis.fairness import AloneRate
 from headgate.analysis.jobs import RecordedJob
-from headgate.analysis.losing import ITSELF, OTHERS, Loss, within
-from headgate.analysis.usage import Array, ratio
+from headgate.analysis.losing import ITSELF, OTHERS, Loss, TimeEstimate
+from headgate.analysis.switching import SwitchEffect, effects
+from headgate.analysis.usage import Array, Signal, ratio
 
 _AWAY = 0.05
+"""Cores that other jobs use, below which they are away."""
 _SEEN_SECONDS, _SEEN_STEPS = 3.0, 5.0
 """Of one number of threads, for its speed to be known."""
-_COMPARED_ERROR = 0.25
+_FULL = 0.8
+"""Threads that ran or waited, over those that it has, from which on it may gain by more."""
+_BRINGS = 0.3
+"""A power from which on more threads surely bring something, if its steps and the cores that it used both say so."""
+_SURELY = 0.5
+"""Part of what these say that is sure."""
+_TIMED = 0.15
+"""Error of a power that comes from the times of steps elsewhere."""
+
+
+class Power(NamedTuple):
+    """The power of the number of threads that a job's speed follows, with a band of 90 %."""
+
+    usual: float
+    low: float
+    high: float
+
+
+UNKNOWN = Power(0.0, 0.0, 1.0)
+"""A job may gain as much as its threads become more, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadGrant:
+    """Threads that a job was given while other jobs ran.
+
+    Args:
+        threads: Most of the time.
+        alone: That it would have had alone.
+        beside: The jobs for whose sake.
+        may_have_lost: Seconds that this may have cost it, where nothing tells; 0 if it is known.
+        power: Of the threads, that its speed follows; None where nothing tells.
+    """
+
+    threads: int
+    alone: int
+    beside: tuple[str, ...]
+    may_have_lost: float
+    power: Power | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,11 +79,15 @@ class Fewer:
 
     Args:
         part: Of its own time in each bucket.
-        error: Relative error of it, to one side of a band of 90 %.
+        low: Low end of a band of 90 % of it.
+        high: High end of it.
+        grant: The threads that it had; None if they were as many as alone, or if it had too little to do for them.
     """
 
     part: Array
-    error: float
+    low: Array
+    high: Array
+    grant: ThreadGrant | None = None
 
     def losses(self, beside: Mapping[str, Array], own: Array, elapsed: float) -> list[Loss]:
         """To whom: the other jobs that ran meanwhile, by the cores that they used.
@@ -38,49 +98,97 @@ class Fewer:
         """
         jobs = _jobs(beside)
         taken = sum(jobs.values(), np.zeros_like(self.part))
-        found = []
+        losses = []
         for name, cores in jobs.items():
-            share = ratio(cores, taken)
-            seconds = float(np.sum(self.part * own * share))
-            found.append(Loss(name, "cores", within(seconds, self.error, elapsed), "compared"))
-        return found
+            share = ratio(cores, taken) * own
+            seconds, low, high = (float(np.sum(part * share)) for part in (self.part, self.low, self.high))
+            losses.append(Loss(name, "cores", TimeEstimate(seconds, low, min(high, elapsed)), "compared"))
+        return losses
 
 
-def fewer_threads(job: RecordedJob, beside: Mapping[str, Array], own: Array, edges: Array, cores: float) -> Fewer:
+def fewer_threads(
+    job: RecordedJob,
+    beside: Mapping[str, Array],
+    own: Array,
+    edges: Array,
+    cores: float,
+    *,
+    earlier: AloneRate | None = None,
+    like: Power | None = None,
+) -> Fewer:
     """What a job lost because it was given fewer compute threads while other jobs ran.
-
-    Its speed on k threads is taken for a power of k (Berg et al. 2020, heSRPT). The power comes from what it did in its
-    own time with one number of threads and another. Where it had only one, nothing tells, and nothing is blamed: to a
-    program of one thread more bring nothing.
 
     Args:
         beside: Cores that each neighbour used in each bucket.
         own: Seconds of each bucket that it lost to nobody.
         edges: Of the buckets.
         cores: Of its node.
+        earlier: How fast it was in earlier runs alone, if there are any.
+        like: The power of another job with its script, if that is known.
     """
-    threads = _threads(job, edges)
-    there = sum(
-        (np.nan_to_num(used) for name, used in beside.items() if name not in (ITSELF, OTHERS)), np.zeros_like(own)
-    )
+    threads, jobs = _threads(job, edges), _jobs(beside)
+    there = sum(jobs.values(), np.zeros_like(own))
     alone = _threads_alone(job, cores)
     short = np.isfinite(threads) & (threads < alone) & (there >= _AWAY)
-    if not short.any():
-        return Fewer(np.zeros_like(own), 0.0)
-    if (power := _power(job, threads, own, edges)) is None:
-        return Fewer(np.zeros_like(own), 0.0)
-    part = np.where(short, 1.0 - np.power(np.where(short, threads, alone) / alone, power), 0.0)
-    return Fewer(part, _COMPARED_ERROR)
+    nothing = np.zeros_like(own)
+    if not short.any() or not _is_full(job, threads, short, own, edges):
+        return Fewer(nothing, nothing, nothing)
+    usual = float(np.median(threads[short]))
+    power = _own_power(job, threads, own, edges) or _against(earlier, job, own, edges, usual, alone) or like
+    few = np.where(short, threads, alone)
+    part, low, high = (1.0 - np.power(few / alone, size) for size in power or UNKNOWN)
+    names = tuple(sorted((name for name in jobs if float(np.sum(jobs[name][short])) > 0.0), key=str))
+    may_have_lost = 0.0 if power is not None else float(np.sum(high * own))
+    return Fewer(
+        part,
+        low if power is not None else nothing,
+        high,
+        ThreadGrant(round(usual), round(alone), names, may_have_lost, power),
+    )
+
+
+def _own_power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> Power | None:
+    """The power that its steps, or those of its profile, tell of; None where they were not seen with two numbers of
+    threads."""
+    speeds = _speeds(job, threads, own, edges)
+    if len(speeds) < 2:
+        return _profiled(job)
+    few, many = min(speeds), max(speeds)
+    span = float(np.log(many / few))
+    used = {count: float(np.mean(_used(job, edges)[threads == count])) for count in (few, many)}
+    of_cores = float(np.log(max(used[many], 1e-9) / max(used[few], 1e-9))) / span
+    effect = _as_threads_change(job, threads, own, edges)
+    of_steps = effect.each if effect is not None else float(np.log(speeds[many] / speeds[few])) / span
+    if effect is not None and effect.sure:
+        return Power(*np.clip([effect.each, effect.low, effect.high], 0.0, 1.0))
+    sure = min(of_steps, of_cores)
+    low = _SURELY * sure if sure >= _BRINGS else 0.0
+    return Power(*np.clip([sure, low, max(of_steps, of_cores)], 0.0, 1.0))
+
+
+def _against(
+    earlier: AloneRate | None, job: RecordedJob, own: Array, edges: Array, threads: float, alone: float
+) -> Power | None:
+    """The power by how fast it was in earlier runs alone, on the threads that it would have had."""
+    speed = _speeds(job, np.ones_like(own), own, edges).get(1.0)
+    if earlier is None or speed is None:
+        return None
+    times = np.array([earlier.steps_per_second, earlier.low, earlier.high]) / speed
+    return Power(*np.clip(np.log(times) / np.log(alone / threads), 0.0, 1.0))
+
+
+def _threads_alone(job: RecordedJob, cores: float) -> float:
+    """Threads that a job would have on its node without other jobs: as many as it may use cores, or as its own
+    environment says."""
+    most = min(cores, job.allowed_cores(job.tasks[0], cores))
+    alone = max(float(np.ceil(most - 1e-9)), 1.0) if np.isfinite(most) else 1.0
+    stated = job.told_threads
+    return min(alone, max(float(stated), 1.0)) if stated.isdecimal() and len(stated) < 6 else alone
 
 
 def _jobs(beside: Mapping[str, Array]) -> dict[str, Array]:
     """Of the neighbours the other jobs: these alone are why a job is given fewer threads."""
     return {name: np.nan_to_num(cores) for name, cores in beside.items() if name not in (ITSELF, OTHERS)}
-
-
-def _threads_alone(job: RecordedJob, cores: float) -> float:
-    most = min(cores, job.allowed_cores(job.tasks[0], cores))
-    return max(float(np.ceil(most - 1e-9)), 1.0) if np.isfinite(most) else 1.0
 
 
 def _threads(job: RecordedJob, edges: Array) -> Array:
@@ -95,19 +203,59 @@ def _threads(job: RecordedJob, edges: Array) -> Array:
     return np.round(threads)
 
 
-def _power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> float | None:
-    """The power of the number of threads that its speed follows; None where it was not seen with two numbers."""
-    known = np.isfinite(job.progress.step)
-    if known.any():
-        at = np.interp(edges, job.progress.t[known], np.maximum.accumulate(job.progress.step[known]))
-        steps = np.diff(at)
-        speeds = {}
-        for count in np.unique(threads[np.isfinite(threads)]):
-            seconds, done = float(np.sum(own[threads == count])), float(np.sum(steps[threads == count]))
-            if seconds >= _SEEN_SECONDS and done >= _SEEN_STEPS:
-                speeds[float(count)] = done / seconds
-        few, many = min(speeds, default=0.0), max(speeds, default=0.0)
-        if few < many:
-            power = np.log(speeds[many] / speeds[few]) / np.log(many / few)
-            return float(np.clip(power, 0.0, 1.0))
-    return None
+def _used(job: RecordedJob, edges: Array) -> Array:
+    return np.nan_to_num(job.signal("cpu_cores").buckets(edges).mean)
+
+
+def _is_full(job: RecordedJob, threads: Array, short: npt.NDArray[np.bool_], own: Array, edges: Array) -> bool:
+    """Whether it had something to do for all of the threads that it was given."""
+    waited = np.nan_to_num(job.signal("cpu_waiting").buckets(edges).mean)
+    seconds = np.where(short, own, 0.0)
+    wanted = float(np.sum((_used(job, edges) + waited) * seconds))
+    return wanted >= _FULL * float(np.sum(np.nan_to_num(threads) * seconds)) > 0.0
+
+
+def _speeds(job: RecordedJob, threads: Array, own: Array, edges: Array) -> dict[float, float]:
+    """Steps of a second of its own, by the number of threads."""
+    if not np.isfinite(job.progress.step).any():
+        return {}
+    steps, speeds = steps_between(job, edges), {}
+    for count in np.unique(threads[np.isfinite(threads)]):
+        seconds, done = float(np.sum(own[threads == count])), float(np.sum(steps[threads == count]))
+        if seconds >= _SEEN_SECONDS and done >= _SEEN_STEPS:
+            speeds[float(count)] = done / seconds
+    return speeds
+
+
+def _as_threads_change(job: RecordedJob, threads: Array, own: Array, edges: Array) -> SwitchEffect | None:
+    """The power, by its steps just before and after its threads became more or fewer."""
+    windows = windows_of(job)
+    if len(windows) < 2:
+        return None
+    known = np.isfinite(threads)
+    course = Signal(edges[:-1][known], edges[1:][known], -np.log(np.maximum(threads[known], 1.0)))
+    width = edges[1] - edges[0]
+    taken = np.diff(Signal(edges[:-1], edges[1:], own / width).cumulative(windows))
+    steps = steps_between(job, windows)
+    kept = (steps > 0) & (taken > 0)
+    if np.count_nonzero(kept) < 2:
+        return None
+    fewer = (np.diff(course.cumulative(windows)) / np.diff(windows))[kept]
+    [effect] = effects(np.log(taken[kept] / steps[kept]), fewer[None] - float(np.min(fewer)))
+    return effect
+
+
+def _profiled(job: RecordedJob) -> Power | None:
+    """The power by the times of steps in its profile, of one batch size on several numbers of threads."""
+    times: Sequence[Mapping[str, object]] = (job.profile or {}).get("step_times") or ()
+    by_batch: dict[object, dict[float, float]] = {}
+    for each in times:
+        count, seconds = each.get("threads"), each.get("seconds")
+        if isinstance(count, int) and isinstance(seconds, float) and count > 0 and seconds > 0.0:
+            by_batch.setdefault(each.get("batch"), {})[float(count)] = seconds
+    seen = max(by_batch.values(), key=len, default={})
+    if len(seen) < 2:
+        return None
+    few, many = min(seen), max(seen)
+    power = float(np.log(seen[few] / seen[many]) / np.log(many / few))
+    return Power(*np.clip([power, power - _TIMED, power + _TIMED], 0.0, 1.0))

@@ -95,7 +95,7 @@ class Grid:
         node = self.nodes.get(task.node)
         return node.cores if node is not None and node.cores else math.inf
 
-    def ready(self, task: RecordedTask) -> Ready:
+    def ready(self, task: RecordedTask) -> ReadyParts:
         """The part of each bucket in which some thread of it ran or waited.
 
         Its busiest thread gives the least. The sum over all threads gives the greatest, as if they took turns. Threads
@@ -109,7 +109,7 @@ class Grid:
         seen, between = self.mean(task.signal("any_ready")), most - least
         told = np.isfinite(seen) & (between > _BETWEEN)
         if not told.any():
-            return Ready(least, most, least, most)
+            return ReadyParts(least, most, least, most)
         span = float(np.sum(between[told]))
         turns = float(np.clip(np.sum((seen - least)[told]) / span, 0.0, 1.0))
         usual = np.clip((least + turns * between)[told], _BETWEEN, 1.0 - _BETWEEN)
@@ -117,7 +117,7 @@ class Grid:
         low, point, high = (
             least + min(max(part, 0.0), 1.0) * between for part in (turns - error, turns, turns + error)
         )
-        return Ready(least, point, low, high)
+        return ReadyParts(least, point, low, high)
 
 
 def _carried(values: Array) -> Array:
@@ -130,7 +130,7 @@ def _carried(values: Array) -> Array:
     return filled
 
 
-class Ready(NamedTuple):
+class ReadyParts(NamedTuple):
     """The part of each bucket in which some thread of a task ran or waited; arrays over the grid.
 
     Args:
@@ -160,7 +160,7 @@ class LostCores(NamedTuple):
     most: Mapping[str, Array]
     stolen: Array
     by_cap: Array
-    ready: Ready
+    ready: ReadyParts
     excess: Array
     least: Array
     whole: Mapping[TaskOfRun, Array]
@@ -198,7 +198,7 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
         most={name: most[slowest, index, at] * fits for index, name in enumerate(names)},
         stolen=stolen[slowest, at] * fits,
         by_cap=caps[slowest, at] * fits,
-        ready=Ready(*(np.max(parts, axis=0) for parts in zip(*ready, strict=True))),
+        ready=ReadyParts(*(np.max(parts, axis=0) for parts in zip(*ready, strict=True))),
         excess=np.max([one.excess for one in each], axis=0),
         least=by_least.sum(axis=1)[slowest, at] * fits,
         whole={task.id: np.minimum(each, 1.0) for task, each in zip(tasks, whole, strict=True)},

@@ -18,6 +18,8 @@ NODE = "node"
 """The hypervisor below the node."""
 COUNTED_ERROR = 0.41
 """Relative error of what was counted, to one side of a band of 90 %; docs/explain.md has how that was checked."""
+LEAST_PART = 0.05
+"""Of a job's elapsed time: what cost less is not worth a verdict."""
 LEAST_SECONDS = 0.05
 """Less is no loss that anybody would ask about."""
 

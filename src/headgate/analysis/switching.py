@@ -38,7 +38,7 @@ _SEEN = 1e-6
 """Part of a neighbour's cores that have to be its own, for its effect to be told from that of others."""
 
 
-class Effect(NamedTuple):
+class SwitchEffect(NamedTuple):
     """By how much a quantity is higher for each core that a neighbour uses, with a band of 90 %.
 
     Args:
@@ -76,7 +76,7 @@ class _Switch(NamedTuple):
         return 1.0 / self.before + 1.0 / self.after
 
 
-def effects(values: Array, cores: Array) -> list[Effect | None]:
+def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
     """What each neighbour does to a quantity; None where nothing tells.
 
     Args:
@@ -99,12 +99,12 @@ def effects(values: Array, cores: Array) -> list[Effect | None]:
     inverse = np.linalg.pinv(columns.T @ columns)
     band = _student(free if rest / max(free, 1) > usual else max(free, _SPAN)) * np.sqrt(variance * np.diag(inverse))
     known = np.diag(inverse @ (columns.T @ columns)) > 1.0 - _SEEN  # else it went with another one
-    found: list[Effect | None] = []
+    found: list[SwitchEffect | None] = []
     for index, (one, error) in enumerate(zip(each, band, strict=True)):
         came, went = (sum(bool(sign * switch.cores[index] >= _LEAST_CORES) for switch in switches) for sign in (1, -1))
         sure = bool(known[index] and came and went and came + went >= _SURE)
         found.append(
-            Effect(float(one), float(one - error), float(one + error), came + went, sure) if came + went else None
+            SwitchEffect(float(one), float(one - error), float(one + error), came + went, sure) if came + went else None
         )
     return found
 

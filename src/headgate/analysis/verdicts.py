@@ -3,82 +3,30 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from headgate.analysis.accounts import LEAST_PART, MOST_UNEXPLAINED, Account, Part
-from headgate.analysis.in_turn import in_order, one_after_the_other
+from headgate.analysis.accounts import MOST_UNEXPLAINED, Account
+from headgate.analysis.causes import LEAST_SECONDS_TOLD, Cause, Name, part_of, sentence
 from headgate.analysis.learned import Ceased
-from headgate.analysis.losing import ITSELF, NODE, NONE, OTHERS, Loss, Resource, TimeEstimate, exact, less, sum_of
+from headgate.analysis.losing import LEAST_PART, NODE, NONE, Resource, TimeEstimate, exact, less
 from headgate.analysis.more import Buyable
+from headgate.analysis.neighbours import alone_first, alone_once, costly, doubt, doubtful, may_be, neighbours, on_fewer
 from headgate.analysis.own_causes import MORE_READERS, fewer_threads, more_cores
+from headgate.analysis.own_steps import Part
 from headgate.events import NEXT
 from headgate.jobs import MOST_PRIORITY
 from headgate.units import say_bytes, say_seconds
 
-Name = Literal[
-    "neighbour-cores",
-    "neighbour-memory",
-    "neighbour-disk",
-    "neighbour-network",
-    "neighbour-gpu",
-    "own-cap",
-    "own-memory",
-    "own-tasks",
-    "own-threads",
-    "hypervisor",
-    "input",
-    "disk",
-    "communication",
-    "network",
-    "checkpoints",
-    "evaluation",
-    "garbage-collection",
-    "between-steps",
-    "loader",
-    "decoding",
-    "servers",
-    "straggler",
-    "slow-node",
-    "slow-nic",
-    "dense-pulls",
-    "small-steps",
-    "faults",
-    "starting",
-    "learned",
-    "diverged",
-    "failed",
-    "waiting",
-    "healthy",
-    "not-known",
-]
-NAMES: tuple[Name, ...] = get_args(Name)
-
-_LEAST_SECONDS = 1.0
-"""What cost less is not worth a verdict, nor what cost less than `LEAST_PART`."""
 _LEAST_STARTING = 0.2
 """Every job has to start: only a start that takes this part of the time is worth a verdict."""
 _LONGEST_FAILURE = 120
 """Characters of why a job failed."""
 _UNTOLD = 0.1
 """Part of a job's elapsed time: where that much is unexplained, it is not called healthy."""
-_WORTH_A_WORD = 0.1
-"""Part of what a neighbour cost, from which on a resource is named."""
 _MANY_THREADS = 0.8
 """Threads that wait on average beyond those that the cores could run: from here on, there are too many."""
 
-
-_THROUGH: Mapping[Resource, tuple[str, Name]] = {
-    "cores": ("the cores they share", "neighbour-cores"),
-    "memory": ("caches and memory bandwidth", "neighbour-memory"),
-    "disk": ("the disk they share", "neighbour-disk"),
-    "network": ("the NIC they share", "neighbour-network"),
-    "gpu": ("the GPU they share", "neighbour-gpu"),
-}
-
-
-_PROGRAMS, _OTHER_RUNS = "Programs outside Headgate", "Other runs, or programs outside Headgate,"
 
 _BEHIND: Mapping[Name, tuple[Buyable, ...]] = {
     "own-cap": ("cores",),
@@ -125,25 +73,17 @@ class Verdict(NamedTuple):
     order: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Cause:
-    name: Name
-    cost: TimeEstimate
-    why: str
-    next: str
-    least: float = LEAST_PART
-    culprit: str = ""
-    order: tuple[str, ...] = ()
-
-
 def verdict(account: Account) -> Verdict:
     """How a job failed, if it did. Else the cause that cost it most; `healthy` if none cost much, `not-known` if too
     much is unexplained."""
     if account.failure:
         return _failed(account)
-    result, doubtful = _of_its_time(account), _doubtful(account)
-    if doubtful is not None and result.name not in ("healthy", "not-known") and _may_be(doubtful) > result.low:
-        result = result._replace(why=f"{result.why} {_doubt(doubtful, account)}")
+    result, unsure = _of_its_time(account), doubtful(account)
+    if unsure is not None and result.name not in ("healthy", "not-known") and may_be(unsure) > result.low:
+        result = result._replace(why=f"{result.why} {doubt(unsure, account)}")
+    grant = costly(account)
+    if grant is not None and result.name not in ("healthy", "not-known") and grant.may_have_lost > result.high:
+        result = result._replace(why=f"{result.why} {sentence(on_fewer(grant, account))}")
     return result
 
 
@@ -151,7 +91,7 @@ def _failed(account: Account) -> Verdict:
     reason, _, cure = account.failure.partition(NEXT)
     if not cure:
         reason = textwrap.shorten(reason.partition(". ")[0].rstrip("."), _LONGEST_FAILURE, placeholder=" …")
-    following = f"{_sentence(cure)}." if cure else f"`headgate logs {account.job}` shows its output."
+    following = f"{sentence(cure)}." if cure else f"`headgate logs {account.job}` shows its output."
     return Verdict("failed", f"{account.job} {reason}.", following, account.elapsed, account.elapsed)
 
 
@@ -163,11 +103,11 @@ def _of_its_time(account: Account) -> Verdict:
         return learned
     if account.lacks or (elapsed > 0.0 and unexplained.seconds > MOST_UNEXPLAINED * elapsed):
         worst = max(_causes(account), key=lambda cause: cause.cost.low, default=None)
-        least = max(_LEAST_SECONDS, unexplained.seconds, account.may_have_lost, LEAST_PART * elapsed)
+        least = max(LEAST_SECONDS_TOLD, unexplained.seconds, account.may_have_lost, LEAST_PART * elapsed)
         if worst is None or worst.cost.low < least:
             return Verdict("not-known", _unknown(account), _to_know(account), unexplained.low, elapsed)
     causes = list(_causes(account))
-    told = [cause for cause in causes if cause.cost.seconds >= max(cause.least * elapsed, _LEAST_SECONDS)]
+    told = [cause for cause in causes if cause.cost.seconds >= max(cause.least * elapsed, LEAST_SECONDS_TOLD)]
     # A start is paid for once, and what holds steps back as long as it runs: in a short run it may be less than a
     # second.
     held = [cause for cause in told if cause.name != "starting"]
@@ -182,63 +122,65 @@ def _of_its_time(account: Account) -> Verdict:
         return _too_many_threads(account)
     if told:
         return _given(told[0], account)
-    if (doubtful := _doubtful(account)) is not None:
-        return Verdict("not-known", _doubt(doubtful, account), _alone(account), 0.0, doubtful.lost.high)
-    if unexplained.seconds >= max(_UNTOLD * elapsed, _LEAST_SECONDS) and unexplained.low >= LEAST_PART * elapsed:
+    if (unsure := doubtful(account)) is not None:
+        return Verdict("not-known", doubt(unsure, account), alone_first(account), 0.0, unsure.lost.high)
+    if (grant := costly(account)) is not None:
+        return Verdict("not-known", on_fewer(grant, account), alone_once(account), 0.0, grant.may_have_lost)
+    if unexplained.seconds >= max(_UNTOLD * elapsed, LEAST_SECONDS_TOLD) and unexplained.low >= LEAST_PART * elapsed:
         return Verdict("not-known", _unknown(account), _to_know(account), unexplained.low, unexplained.high)
     lost = sum(cause.cost.seconds for cause in _causes(account))
     if account.asked_to_wait >= elapsed > 0.0:
         why = f"{account.job} waited for its start, as its `at:` or `after:` says, and did not begin."
         return Verdict("healthy", why, "", 0.0, 0.0)
-    own = f"{say_seconds(account.parts['compute'].seconds)} of " if lost >= _LEAST_SECONDS else ""
+    own = f"{say_seconds(account.parts['compute'].seconds)} of " if lost >= LEAST_SECONDS_TOLD else ""
     why = f"{account.job} spent {own}its {say_seconds(elapsed - account.asked_to_wait)} on its own work."
     return Verdict("healthy", why, "", 0.0, lost)
 
 
-def _given(cause: _Cause, account: Account) -> Verdict:
+def _given(cause: Cause, account: Account) -> Verdict:
     start, why = account.parts["starting"].seconds, cause.why
     if cause.name != "starting" and start > max(cause.cost.seconds, account.elapsed / 2.0):
-        why += f" It took {_part(start, account.elapsed)} to start, which a longer run does once."
+        why += f" It took {part_of(start, account.elapsed)} to start, which a longer run does once."
     cost = cause.cost
     return Verdict(
         cause.name, why, _next(cause, account), cost.low, cost.high, cost.seconds, cause.culprit, cause.order
     )
 
 
-def _causes(account: Account) -> Iterator[_Cause]:
-    yield from _neighbours(account)
+def _causes(account: Account) -> Iterator[Cause]:
+    yield from neighbours(account)
     yield from _within(account)
     parts, job = account.parts, account.job
 
     def part(name: Part) -> str:
-        return _part(parts[name].seconds, account.elapsed)
+        return part_of(parts[name].seconds, account.elapsed)
 
-    yield _Cause(
+    yield Cause(
         "own-cap",
         parts["cap"],
         f"Its own `{account.cores_setting or 'limits'}` held {job} back for {part('cap')}.",
-        f"{_sentence(more_cores(account.cores_setting))}.",
+        f"{sentence(more_cores(account.cores_setting))}.",
     )
-    yield _Cause(
+    yield Cause(
         "own-tasks",
         parts["itself"],
         f"The tasks of {job} share cores: they kept each other waiting for {part('itself')}.",
         _fewer(account, account.fewer_workers, account.with_fewer) or _more_cores(account),
     )
-    yield _Cause(
+    yield Cause(
         "hypervisor",
         parts["hypervisor"],
         f"The hypervisor kept cores from the node: that cost {job} {part('hypervisor')}.",
         "Ask the owner of the machine for cores that are not oversubscribed.",
     )
     yield from _waits(account)
-    yield _Cause(
+    yield Cause(
         "checkpoints",
         parts["checkpoints"],
         f"{job} saved checkpoints for {part('checkpoints')}.",
         "Save less often.",
     )
-    yield _Cause(
+    yield Cause(
         "faults",
         parts["faults"],
         f"Faults cost {job} {part('faults')}: it was started again, or did steps again.",
@@ -248,15 +190,15 @@ def _causes(account: Account) -> Iterator[_Cause]:
     priority = min(2.0 * max(account.priority, 1.0), MOST_PRIORITY)
     first = f"; `priority: {priority:g}` of the job lets it go first" if priority > account.priority else ""
     waits = f", {account.waited_for}" if account.waited_for else ""
-    yield _Cause(
+    yield Cause(
         "waiting",
         exact(waited),
-        f"{job} waited to start for {_part(waited, account.elapsed)}{waits}.",
+        f"{job} waited to start for {part_of(waited, account.elapsed)}{waits}.",
         f"`headgate status` shows what it waited for{first}.",
     )
     store, turn = "repare the data once and store it.", account.turns.get(job)
     goes_on = turn is not None and turn.goes_on  # how long it will be is not known
-    yield _Cause(
+    yield Cause(
         "starting",
         parts["starting"],
         f"{job} took {part('starting')} to start: imports, data, and what comes before its first step.",
@@ -265,7 +207,7 @@ def _causes(account: Account) -> Iterator[_Cause]:
     )
 
 
-def _next(cause: _Cause, account: Account) -> str:
+def _next(cause: Cause, account: Account) -> str:
     """What to do about a cause, and what that buys if it is known."""
     bought = _bought(cause.name, account)
     if account.one_worker and cause.name in ("communication", "network", "servers"):
@@ -294,10 +236,10 @@ def _bought(name: Name, account: Account) -> str:
         what = f"`--servers {2 * account.servers}` instead of {account.servers}"
     else:
         what = f"twice the {_TWICE[resource]}"
-    return f"{_sentence(what)}: {sure[resource]:.1f} times the speed."
+    return f"{sentence(what)}: {sure[resource]:.1f} times the speed."
 
 
-def _waits(account: Account) -> Iterator[_Cause]:
+def _waits(account: Account) -> Iterator[Cause]:
     """Causes of waiting: devices, memory, and input and communication unless a cause within the job accounts for
     them."""
     job, known = account.job, {cause.part for cause in account.own}
@@ -307,29 +249,29 @@ def _waits(account: Account) -> Iterator[_Cause]:
     if "input" not in known:
         readers = account.more.loader_workers
         stacks = f"`headgate stacks {job} --all` shows for what its {readers} loader workers wait, while the job runs."
-        yield _Cause(
+        yield Cause(
             "input",
             waits,
-            f"{job} waited for its input for {_part(waits.seconds, account.elapsed)}"
+            f"{job} waited for its input for {part_of(waits.seconds, account.elapsed)}"
             f"{_besides(account, disk, 'the disk')}.",
             stacks if readers else f"{MORE_READERS}, or prepare the data once.",
         )
     if "communication" not in known:
-        yield _Cause(
+        yield Cause(
             "communication",
             exposed,
-            f"{job} waited for its other tasks for {_part(exposed.seconds, account.elapsed)}"
+            f"{job} waited for its other tasks for {part_of(exposed.seconds, account.elapsed)}"
             f"{_besides(account, nic, 'its own traffic')}.",
             _other_plans(account),
         )
 
 
-def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterator[_Cause]:
+def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterator[Cause]:
     """What its own traffic cost it on the disk and on its NIC, and what its own limit of memory did."""
     job = account.job
-    blocked = f"{job} was blocked on the disk for {_part(disk.seconds, account.elapsed)}"
+    blocked = f"{job} was blocked on the disk for {part_of(disk.seconds, account.elapsed)}"
     if account.disk_unsure > disk.seconds / 2:
-        yield _Cause(
+        yield Cause(
             "disk",
             disk,
             f"{blocked}. Others moved more bytes meanwhile than it did, and nothing tells what that cost it: it did"
@@ -337,24 +279,24 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
             "`headgate calibrate` measures that rate: the next run then tells who was to blame.",
         )
     else:
-        yield _Cause(
+        yield Cause(
             "disk",
             disk,
             f"{blocked}: it read what was not in memory. A second pass over data that fits into memory would not wait.",
             "Read the data into memory beforehand: `cat DATA > /dev/null`. Or store it once in a smaller form.",
         )
-    yield _Cause(
+    yield Cause(
         "network",
         nic,
-        f"{job} waited for its own traffic, which needs {_part(nic.seconds, account.elapsed)} at the NIC's rate.",
+        f"{job} waited for its own traffic, which needs {part_of(nic.seconds, account.elapsed)} at the NIC's rate.",
         _other_plans(account),
     )
     cost, limit = account.parts["memory"], account.memory_limit
     full, more = (say_bytes(limit), say_bytes(2 * limit).replace(" ", "")) if limit else ("", "...")
-    yield _Cause(
+    yield Cause(
         "own-memory",
         cost,
-        f"Its own limit of memory, {full}, held {job} back for {_part(cost.seconds, account.elapsed)}: pages that it"
+        f"Its own limit of memory, {full}, held {job} back for {part_of(cost.seconds, account.elapsed)}: pages that it"
         " needed were dropped and read again.",
         f"Raise it: `limits: {{memory: {more}}}` of the job.",
     )
@@ -390,7 +332,7 @@ def _besides(account: Account, lost: TimeEstimate, what: str) -> str:
 def _more_cores(account: Account) -> str:
     fewer = "fewer tasks: a lower `count:` of one of its roles" if account.roles else "one task less"
     if account.cores_setting.startswith("share"):
-        return f"{_sentence(more_cores(account.cores_setting))}, or {fewer}."
+        return f"{sentence(more_cores(account.cores_setting))}, or {fewer}."
     return f"Give it more cores than the {account.cores:g} that its {account.tasks} tasks share, or {fewer}."
 
 
@@ -401,50 +343,11 @@ def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEsti
     return through, less(account.parts[part], through.seconds)
 
 
-def _within(account: Account) -> Iterator[_Cause]:
+def _within(account: Account) -> Iterator[Cause]:
     """Causes within the job: see `headgate.analysis.own_causes`."""
     for cause in account.own:
-        why = f"{cause.why}: that cost {_part(cause.cost.seconds, account.elapsed)}."
-        yield _Cause(cause.name, cause.cost, why, cause.next)
-
-
-def _neighbours(account: Account) -> Iterator[_Cause]:
-    """All that was surely lost to neighbours, with the worst one named, and what it cost through all resources."""
-    sure = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and loss.sure]
-    if not sure:
-        return
-    of: dict[str, list[Loss]] = {}
-    for loss in sure:
-        of.setdefault(loss.to, []).append(loss)
-    each = {to: sum_of([loss.lost for loss in losses], account.elapsed).seconds for to, losses in of.items()}
-    culprit = max(each, key=lambda to: each[to])
-    cost, lost = sum_of([loss.lost for loss in sure], account.elapsed), each[culprit]
-    ways = sorted(of[culprit], key=lambda loss: -loss.lost.seconds)
-    worst = ways[0]
-    through = " and ".join(_THROUGH[loss.resource][0] for loss in ways if loss.lost.seconds >= _WORTH_A_WORD * lost)
-    who = (_OTHER_RUNS if account.meanwhile else _PROGRAMS) if culprit == OTHERS else culprit
-    ran = account.elapsed - account.parts["waiting"].seconds
-    slowed = f"{lost / ran:.0%}" if ran > 0.0 else ""
-    why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(lost)}"
-    if also := [to for to in each if to != culprit]:
-        others = "programs outside it" if also == [OTHERS] else also[0]
-        others = f"{len(also)} others" if len(also) > 1 else others
-        why += f", and together with {others} {_part(cost.seconds, account.elapsed)}"
-    order = () if culprit == OTHERS else account.together or in_order((account.job, culprit), account.turns)
-    name = _THROUGH[worst.resource][1]
-    yield _Cause(name, cost, f"{why}.", _instead(worst, order, account), culprit=culprit, order=order)
-
-
-def _instead(worst: Loss, order: Sequence[str], account: Account) -> str:
-    """What to do about neighbours. On a GPU a victim with a share of its own can have more of that first."""
-    if worst.to == OTHERS:
-        runs = f"Run {account.meanwhile[0]} went on beside it: start one after the other. " if account.meanwhile else ""
-        ends = f"{runs}`top` shows what else runs; end it"
-        return f"{ends}, or lower its priority: `renice 19 -p PID`." if worst.resource == "cores" else f"{ends}."
-    advice = one_after_the_other(order, account.turns, account.after)
-    if worst.resource != "gpu" or not account.share:
-        return advice
-    return f"Raise or drop `share: {account.share}` of {account.job}. Or else: {advice[0].lower()}{advice[1:]}"
+        why = f"{cause.why}: that cost {part_of(cause.cost.seconds, account.elapsed)}."
+        yield Cause(cause.name, cause.cost, why, cause.next)
 
 
 def _too_many_threads(account: Account) -> Verdict:
@@ -467,37 +370,12 @@ def _ceased(account: Account, ceased: Ceased) -> Verdict:
     return Verdict(ceased.name, why, ceased.next, low, since, (low + since) / 2.0)
 
 
-def _doubtful(account: Account) -> Loss | None:
-    """What a neighbour may have cost the job, if that is worth a verdict: it is not blamed for what may be nothing."""
-    losses = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and not loss.sure]
-    worst = max(losses, key=_may_be, default=None)
-    least = max(LEAST_PART * account.elapsed, _LEAST_SECONDS)
-    return worst if worst is not None and _may_be(worst) >= least else None
-
-
-def _may_be(loss: Loss) -> float:
-    return loss.lost.high if loss.perhaps else loss.lost.seconds
-
-
-def _doubt(loss: Loss, account: Account) -> str:
-    who, through = _PROGRAMS if loss.to == OTHERS else loss.to, _THROUGH[loss.resource][0]
-    return (
-        f"{who} may have slowed {account.job} through {through}, or not: that cost 0 to {say_seconds(loss.lost.high)}."
-    )
-
-
-def _alone(account: Account) -> str:
-    """What tells what neighbours cost a job."""
-    prove = f" If only jobs of Headgate are beside it, `headgate explain --prove {account.job}` tells it."
-    return f"Run {account.job} alone once.{prove if account.provable else ''}"
-
-
 def _unknown(account: Account) -> str:
     if not account.read:
         return f"{account.job} ended after {say_seconds(account.elapsed)}, before enough was read of it."
     if account.lacks:
         return f"Headgate cannot tell what held {account.job} back: the run lacks {' and '.join(account.lacks)}."
-    part = _part(account.parts["unexplained"].seconds, account.elapsed)
+    part = part_of(account.parts["unexplained"].seconds, account.elapsed)
     return f"For {part}, {account.job} neither computed nor waited for anything that Headgate reads."
 
 
@@ -516,16 +394,8 @@ def _to_know(account: Account) -> str:
             " `progress: {pattern: ...}` in its job."
         )
     if account.may_have_lost:
-        return _alone(account)
+        return alone_first(account)
     if account.lacks:
         return "`headgate doctor` shows how to turn these readings on."
     stacks = f"`headgate stacks {account.job} --all` shows where it stands, while it runs."
     return f"{stacks} With `headgate.torch`, `headgate.keras` or `headgate.jax` its steps tell more."
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
-
-
-def _part(seconds: float, elapsed: float) -> str:
-    return f"{say_seconds(seconds)} ({seconds / elapsed:.0%} of its time)" if elapsed > 0.0 else say_seconds(seconds)

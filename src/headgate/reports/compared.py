@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate import variables
-from headgate.analysis.accounts import PARTS, Account, accounts
+from headgate.analysis.accounts import Account, accounts
 from headgate.analysis.jobs import RecordedJob, figures
 from headgate.analysis.losing import TimeEstimate, exact
+from headgate.analysis.own_steps import PARTS
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, listed, said_threads, say, say_moment

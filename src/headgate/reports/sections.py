@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from headgate.analysis.accounts import PARTS, Account, Part
+from headgate.analysis.accounts import Account
 from headgate.analysis.faults import KIND, survived
 from headgate.analysis.jobs import FAULTS, JobFigures, Phase, RecordedJob, RecordedTask
 from headgate.analysis.losing import LEAST_SECONDS
 from headgate.analysis.nics import NicUse
+from headgate.analysis.own_steps import PARTS, Part
 from headgate.analysis.verdicts import verdict
 from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
 from headgate.reports.figures import Plot, job_colour

@@ -1,0 +1,108 @@
+"""What neighbours cost a job, in words: what is sure, and what may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from headgate.analysis.accounts import Account
+from headgate.analysis.causes import LEAST_SECONDS_TOLD, Cause, Name, part_of
+from headgate.analysis.granted import ThreadGrant
+from headgate.analysis.in_turn import in_order, one_after_the_other
+from headgate.analysis.losing import ITSELF, LEAST_PART, NODE, OTHERS, Loss, Resource, sum_of
+from headgate.units import say_seconds
+
+_COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
+_WORTH_A_WORD = 0.1
+"""Part of what a neighbour cost, from which on a resource is named."""
+_THROUGH: Mapping[Resource, tuple[str, Name]] = {
+    "cores": ("the cores they share", "neighbour-cores"),
+    "memory": ("caches and memory bandwidth", "neighbour-memory"),
+    "disk": ("the disk they share", "neighbour-disk"),
+    "network": ("the NIC they share", "neighbour-network"),
+    "gpu": ("the GPU they share", "neighbour-gpu"),
+}
+
+
+_PROGRAMS, _OTHER_RUNS = "Programs outside Headgate", "Other runs, or programs outside Headgate,"
+
+
+def neighbours(account: Account) -> Iterator[Cause]:
+    """All that was surely lost to neighbours, with the worst one named, and what it cost through all resources."""
+    sure = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and loss.sure]
+    if not sure:
+        return
+    of: dict[str, list[Loss]] = {}
+    for loss in sure:
+        of.setdefault(loss.to, []).append(loss)
+    each = {to: sum_of([loss.lost for loss in losses], account.elapsed).seconds for to, losses in of.items()}
+    culprit = max(each, key=lambda to: each[to])
+    cost, lost = sum_of([loss.lost for loss in sure], account.elapsed), each[culprit]
+    ways = sorted(of[culprit], key=lambda loss: -loss.lost.seconds)
+    worst = ways[0]
+    through = " and ".join(_THROUGH[loss.resource][0] for loss in ways if loss.lost.seconds >= _WORTH_A_WORD * lost)
+    who = (_OTHER_RUNS if account.meanwhile else _PROGRAMS) if culprit == OTHERS else culprit
+    ran = account.elapsed - account.parts["waiting"].seconds
+    slowed = f"{lost / ran:.0%}" if ran > 0.0 else ""
+    why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(lost)}"
+    if also := [to for to in each if to != culprit]:
+        others = "programs outside it" if also == [OTHERS] else also[0]
+        others = f"{len(also)} others" if len(also) > 1 else others
+        why += f", and together with {others} {part_of(cost.seconds, account.elapsed)}"
+    order = () if culprit == OTHERS else account.together or in_order((account.job, culprit), account.turns)
+    name = _THROUGH[worst.resource][1]
+    yield Cause(name, cost, f"{why}.", _instead(worst, order, account), culprit=culprit, order=order)
+
+
+def _instead(worst: Loss, order: Sequence[str], account: Account) -> str:
+    """What to do about neighbours. On a GPU a victim with a share of its own can have more of that first."""
+    if worst.to == OTHERS:
+        runs = f"Run {account.meanwhile[0]} went on beside it: start one after the other. " if account.meanwhile else ""
+        ends = f"{runs}`top` shows what else runs; end it"
+        return f"{ends}, or lower its priority: `renice 19 -p PID`." if worst.resource == "cores" else f"{ends}."
+    advice = one_after_the_other(order, account.turns, account.after)
+    if worst.resource != "gpu" or not account.share:
+        return advice
+    return f"Raise or drop `share: {account.share}` of {account.job}. Or else: {advice[0].lower()}{advice[1:]}"
+
+
+def doubtful(account: Account) -> Loss | None:
+    """What a neighbour may have cost the job, if that is worth a verdict: it is not blamed for what may be nothing."""
+    losses = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and not loss.sure]
+    worst = max(losses, key=may_be, default=None)
+    least = max(LEAST_PART * account.elapsed, LEAST_SECONDS_TOLD)
+    return worst if worst is not None and may_be(worst) >= least else None
+
+
+def may_be(loss: Loss) -> float:
+    return loss.lost.high if loss.perhaps else loss.lost.seconds
+
+
+def doubt(loss: Loss, account: Account) -> str:
+    who, through = _PROGRAMS if loss.to == OTHERS else loss.to, _THROUGH[loss.resource][0]
+    return (
+        f"{who} may have slowed {account.job} through {through}, or not: that cost 0 to {say_seconds(loss.lost.high)}."
+    )
+
+
+def costly(account: Account) -> ThreadGrant | None:
+    """The threads that it had for the sake of other jobs, if what more would bring is not known and may be much."""
+    least = max(LEAST_PART * account.elapsed, LEAST_SECONDS_TOLD)
+    return account.grant if account.grant is not None and account.grant.may_have_lost >= least else None
+
+
+def on_fewer(grant: ThreadGrant, account: Account) -> str:
+    beside = f" and {len(grant.beside) - 2} others" if len(grant.beside) > 2 else ""
+    names = f"{', '.join(grant.beside[:2])}{beside}" if beside else " and ".join(grant.beside)
+    had, more = (_COUNTS.get(count, str(count)) for count in (grant.threads, grant.alone))
+    return f"{account.job} was on {had} of {more} cores beside {names}; what {more} would bring is not known."
+
+
+def alone_once(account: Account) -> str:
+    """What tells what more threads bring a job."""
+    return f"Run {account.job} alone once: Headgate then tells it of later runs."
+
+
+def alone_first(account: Account) -> str:
+    """What tells what neighbours cost a job."""
+    prove = f" If only jobs of Headgate are beside it, `headgate explain --prove {account.job}` tells it."
+    return f"Run {account.job} alone once.{prove if account.provable else ''}"
