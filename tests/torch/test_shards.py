@@ -60,6 +60,9 @@ class Watching:
     def exhausted(self, iteration: Iteration) -> None:
         pass
 
+    def arrived(self) -> None:
+        pass
+
     def lost_some(self, iteration: Iteration) -> None:
         self.lost += 1
 

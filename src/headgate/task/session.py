@@ -114,6 +114,7 @@ class TaskSession(ABC):
         self._phase = -1
         self._epoch: int | None = None
         self._ended = False
+        self._deferred = ""  # for what a checkpoint is saved at the next step boundary
         self._noted: set[str] = set()
         asides.watch_garbage()
 
@@ -154,6 +155,16 @@ class TaskSession(ABC):
     def state_bytes(self) -> int | None:
         """How large a checkpoint is to be, about; None where this task saves none unasked."""
         return None
+
+    def due(self) -> bool:
+        """Whether a checkpoint is saved unasked at the end of this epoch."""
+        size = self.state_bytes()
+        return size is not None and self._saver.due(size)
+
+    def defers(self, epoch: int) -> bool:
+        """Whether what is asked for at the end of an epoch is done at the next step boundary: what is trained is not in
+        the models now."""
+        return False
 
     def set_threads(self, threads: int) -> None:  # noqa: B027 - not every framework can
         """Compute with so many threads from now on."""
@@ -222,8 +233,11 @@ class TaskSession(ABC):
         self.boundary()
         stopping = self._requests.stopping
         why = stopping or self.asked()
-        if not why and (size := self.state_bytes()) is not None and self._saver.due(size):
+        if not why and self.due():
             why = "epoch"
+        if why and self.defers(epoch):
+            self._deferred = why
+            return ""
         saved = bool(why) and self.save(why, after=epoch)
         if stopping:
             self.end()
@@ -239,11 +253,16 @@ class TaskSession(ABC):
 
     def boundary(self) -> bool:
         """A step boundary: whether there is something to obey."""
-        return self._requests.pending
+        return self._requests.pending or bool(self._deferred)
 
     def asked(self) -> str:
         """For what a checkpoint is asked for that is to be saved now; empty: for nothing."""
         return "request" if self._requests.take_checkpoint() else ""
+
+    def asked_inside(self) -> str:
+        """The same in the middle of an epoch, where what the end of the one before has left is done too."""
+        why, self._deferred = self._deferred, ""
+        return "request" if self._requests.take_checkpoint() else why
 
     def obey(self, at: Any = None) -> None:
         """Do what the engine asked for, in the middle of an epoch.
@@ -255,8 +274,8 @@ class TaskSession(ABC):
         if self._requests.stopping:
             self.save(self._requests.stopping, at)
             self.end()
-        if self.saves_inside(at) and self._requests.take_checkpoint():
-            self.save("request", at)
+        if self.saves_inside(at) and (why := self.asked_inside()):
+            self.save(why, at)
 
     def _follow_threads(self) -> None:
         threads = self._channel.take_threads()
@@ -269,9 +288,13 @@ class TaskSession(ABC):
         found = None if self._ended or self.profiling else self.position(why, at, after)
         if found is None:
             return False
-        phase = None if found["epoch"] is None else self._phase
-        place = {"step": self.steps, "samples": self._progress.samples, "phase": phase, **found}
+        place = self.placed(found)
         return self._saver.save(why, self.steps, place, lambda folder: self.write(folder, place))
+
+    def placed(self, position: Mapping[str, Any]) -> dict[str, Any]:
+        """Where the script is, for a resume: what `position` tells, and how much was done."""
+        phase = None if position["epoch"] is None else self._phase
+        return {"step": self.steps, "samples": self._progress.samples, "phase": phase, **position}
 
     def end(self) -> None:
         """End the script; what had to be saved has been.
@@ -337,8 +360,8 @@ class TaskSession(ABC):
         self._progress.flush()
 
     def note(self, text: str) -> None:
-        """Tell the user something, once."""
-        if text not in self._noted:
+        """Tell the user something, once; an empty text is nothing."""
+        if text and text not in self._noted:
             self._noted.add(text)
             self._channel.send({"type": "note", "text": text})
 

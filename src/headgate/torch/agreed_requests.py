@@ -22,6 +22,7 @@ class AgreedRequests:
         self._stop = False
         self._checkpoint = False
         self._round_at = 0.0
+        self._alone = False
 
     @property
     def pending(self) -> bool:
@@ -50,9 +51,15 @@ class AgreedRequests:
     def agree(self, stop: bool, checkpoint: bool) -> None:
         """A round is over, and any worker was asked so."""
         self._round_at = time.monotonic()
+        self._alone = False
         self._stop = self._stop or stop
         if checkpoint:
             self._checkpoint, self._asked = True, False
+
+    @property
+    def together(self) -> bool:
+        """Whether the other workers come to where this one is, at the same step."""
+        return not self._alone and not self.leaving
 
     @property
     def leaving(self) -> bool:
@@ -67,6 +74,7 @@ class AgreedRequests:
 
     def insist(self) -> None:
         """No round comes, as in a long validation: do alone what was asked for."""
+        self._alone = True
         _, asked = self.flags()
         self._stop = self._stop or bool(self._channel.stopping)
         self._checkpoint, self._asked = self._checkpoint or asked, False

@@ -98,6 +98,11 @@ class AllReduce(Backend):
                 with torch.no_grad():
                     tensor.detach().copy_(here)
 
+    def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+        here = tensor.detach().cpu().contiguous()
+        self._wait(self._gloo.allreduce([here], self._all))
+        return here
+
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         here = [gradient.cpu().coalesce() for gradient in gradients]
         works = [self._gloo.allreduce([each], self._all) for each in here]  # one's messages fill the pauses of others

@@ -224,6 +224,37 @@ class Backend(WorkerGroup):
             headgate.task.Stop: The same, while this task was asked to stop.
         """
 
+    @abstractmethod
+    def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of a float32 or float64 tensor of all workers that count, between two rounds; all call it alike. The
+        tensor may be used for it.
+
+        Raises:
+            headgate.task.PeerLost, headgate.task.Stop: As of `finish`.
+        """
+
+    def gather(self, value: Any) -> dict[int, Any]:
+        """The values of all workers that count, by index: of tensors, numbers, strings and containers of them. All
+        workers call it alike, between two rounds."""
+        file = io.BytesIO()
+        torch.save(value, file)
+        packed = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        counts = self.index in self.members
+        sizes = torch.zeros(max((*self.members, self.index)) + 1, dtype=torch.float64)
+        if counts:
+            sizes[self.index] = packed.numel()
+        lengths = [int(size) for size in self.add_up(sizes).tolist()]
+        ends = [sum(lengths[: index + 1]) for index in range(len(lengths))]
+        content = torch.zeros(ends[-1], dtype=torch.float32)  # a byte is exact in it, and added to zeros
+        if counts:
+            content[ends[self.index] - packed.numel() : ends[self.index]] = packed
+        parts = self.add_up(content).to(torch.uint8)
+        return {
+            index: torch.load(io.BytesIO(parts[end - length : end].numpy().tobytes()), weights_only=True)
+            for index, (end, length) in enumerate(zip(ends, lengths))
+            if length
+        }
+
     def adopt_tables(
         self,
         model: torch.nn.Module,

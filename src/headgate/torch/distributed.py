@@ -17,9 +17,11 @@ from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Observer, TimedRound, WorkerGroup
 from headgate.torch.control import ReduceError
 from headgate.torch.dealing import Dealer, Dealt, Slices
+from headgate.torch.kept import MEAN, WORKER, AcrossWorkers, KeptObject, compared
 from headgate.torch.reduce import Reducer
 from headgate.torch.shards import Sharing
 from headgate.torch.standing import Stands, sizes
+from headgate.torch.trained import Added
 from headgate.torch.waiting import Waits
 from headgate.torch.weighing import Weighing, Weight
 
@@ -137,7 +139,12 @@ class Worker:
         self._agreed.insist()
 
     def prepare(
-        self, model: nn.Module, optimizer: Any, scheduler: Any, loss_reduction: str | Callable[[Any], Any]
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        scheduler: Any,
+        loss_reduction: str | Callable[[Any], Any],
+        added: Added,
     ) -> None:
         """Start from the same values as the others, and share gradients from now on.
 
@@ -153,7 +160,8 @@ class Worker:
             link = self._tie(_device_of(model))
         elif self._reducer is not None and self._reducer.summed != summed:
             raise ValueError(f"prepare(loss_reduction={loss_reduction!r}): a model before was prepared with another")
-        self._models.append(model)
+        if added.model:
+            self._models.append(model)
         if callable(loss_reduction):
             self._weighing.by_batch = loss_reduction
         self._check_layers(model)
@@ -161,17 +169,19 @@ class Worker:
             from headgate.torch.ps.tables.lazy_tensor import defer
 
             defer(model)
-        if self._resume is None:
+        if not added.loaded:
             tensors = [t for t in (*model.parameters(), *model.buffers()) if not hasattr(t, REMOTE)]
             link.broadcast(list({id(tensor): tensor for tensor in tensors}.values()))
         if self._reducer is not None:
             self._reducer.summed = summed
             self._reducer.add(model)
+        trains = added.model or added.optimizer
         if isinstance(link, Asynchronous):
-            link.adopt(model, optimizer)
-            if scheduler is not None:
+            if trains:
+                link.adopt(model, optimizer)
+            if added.scheduler:
                 link.follow(scheduler)
-        elif isinstance(link, Backend) and self._reducer is not None:
+        elif trains and isinstance(link, Backend) and self._reducer is not None:
             steps = self._joined["tables"] if self._joined else {}
             link.adopt_tables(model, optimizer, self._reducer.table_arrives, steps)
 
@@ -194,16 +204,15 @@ class Worker:
         Args:
             generators: Those that loaders were given.
         """
-        if self.sharing is None or self._link is None:
+        if self.sharing is None or self._link is None or self._iterated:
             return
         if self._resume is not None:
             state = self._resume["rng"]
         else:
             state = self._link.broadcast_value(rng.capture(generators, devices=False))
-        if not self._iterated:
-            for generator, saved in zip(generators, state["generators"]):
-                generator.set_state(saved)
-            self.sharing.stream.move(state)
+        for generator, saved in zip(generators, state["generators"]):
+            generator.set_state(saved)
+        self.sharing.stream.move(state)
         self.reseed()
 
     def reseed(self) -> None:
@@ -240,6 +249,41 @@ class Worker:
         weight = sum(self._parts) / len(self._parts)
         self._parts.clear()
         return weight
+
+    @property
+    def copies(self) -> bool:
+        """Whether all that a checkpoint holds is in this worker, which saves it."""
+        held_here = not any(hasattr(p, REMOTE) for model in self._models for p in model.parameters())
+        return self.in_step and self.saves and held_here
+
+    def as_lowest(self, value: bool) -> bool:
+        """What the worker says that saves; all workers call it alike, where they step together."""
+        together = isinstance(self._link, Backend) and self._agreed.together
+        return bool(self._link.broadcast_value(value)) if together and self._link is not None else value
+
+    def compare(self, kept: Mapping[str, KeptObject]) -> AcrossWorkers:
+        """What of what the script keeps is each worker's own; all workers call it alike, at the same place."""
+        if isinstance(self._link, Backend) and self._agreed.together:
+            return compared(kept, self._link.gather)
+        own = [name for name, each in kept.items() if each.across in (WORKER, MEAN)]
+        notes = [
+            f"{name} is kept across the workers, which cannot be brought together here: the checkpoint holds that "
+            "of the first worker"
+            for name in own
+        ]
+        return AcrossWorkers(notes=notes)
+
+    def check_meeting(self, what: str) -> None:
+        """Something that all workers have to come to is called in a pass over training data.
+
+        Raises:
+            RuntimeError: Other workers do not come there.
+        """
+        if not self.in_step:
+            raise RuntimeError(
+                f"{what} in a pass over training data, under a plan whose workers do not wait for each other: each "
+                "takes other batches, and as many as it gets to; call it between passes, or use a synchronous plan"
+            )
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """A step of the optimizer begins: gradients have to be there.

@@ -1,17 +1,36 @@
-"""What a script keeps besides models and optimizers, and what its states are to each other in several workers."""
+"""What a script keeps besides models and optimizers, and what its states are to each other in several workers.
+
+Workers compare the states as a checkpoint is saved: by a few numbers of each tensor in them. What is each worker's own
+is then gathered by the worker that saves.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+from torch import nn
+
+from headgate.task.saving import ResumeError
 
 EQUAL, MEAN, WORKER = "equal", "mean", "worker"
 ACROSS = (EQUAL, MEAN, WORKER)
 """What states are to each other: the same in all workers, parts of a mean, or each worker's own."""
+_CLOSE = 1e-4
+"""Numbers that differ by less, relatively, may come from the last bits of sums."""
+_SHOWN = 3
+_NUMBERS = (bool, int, float, complex)
+
+Gather = Callable[[Any], Mapping[int, Any]]
+"""Gives a value, of tensors and plain values, and returns those of all workers by index; all workers call it alike."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptObject:
     """An object that was given to `keep`.
 
     Args:
@@ -21,3 +40,153 @@ class Kept:
 
     object: Any
     across: str | None
+
+
+@dataclass(frozen=True)
+class AcrossWorkers:
+    """The states of all workers, as far as one is not enough.
+
+    Args:
+        own: By name, each worker's own state by its index.
+        means: By name, the mean.
+        notes: What the user should know.
+    """
+
+    own: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
+    means: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def compared(kept: Mapping[str, KeptObject], gather: Gather) -> AcrossWorkers:
+    """What a checkpoint has to hold of the states of several workers."""
+    states = {name: each.object.state_dict() for name, each in kept.items()}
+    marks = {name: _marks(state, _own_statistics(kept[name].object)) for name, state in states.items()}
+    given = gather(marks)
+    first = given[min(given)]
+    notes, wanted = [], []
+    for name, each in kept.items():
+        differs = _differences(first[name], [of[name] for of in given.values()])
+        if each.across == WORKER or (differs and each.across != EQUAL):
+            wanted.append(name)
+        if differs and each.across in (None, EQUAL):
+            notes.append(_note(name, each.across, differs))
+    if not wanted:
+        return AcrossWorkers(notes=notes)
+    all_states = gather({name: states[name] for name in wanted})
+    by_name = {name: {index: of[name] for index, of in all_states.items()} for name in wanted}
+    return AcrossWorkers(
+        own={name: of for name, of in by_name.items() if kept[name].across != MEAN},
+        means={name: _mean(list(of.values())) for name, of in by_name.items() if kept[name].across == MEAN},
+        notes=notes,
+    )
+
+
+def of_worker(
+    resume: Mapping[str, Any], name: str, across: str | None, index: int, workers: int
+) -> tuple[Mapping[Any, Any], Any]:
+    """Where a checkpoint holds a worker's state: a mapping and the key in it, which may not be there.
+
+    Raises:
+        ResumeError: It holds each worker's own, of another number of workers.
+    """
+    own: Mapping[int, Any] | None = resume.get("own", {}).get(name)
+    if own is None or across in (EQUAL, MEAN):
+        return resume["kept"], name
+    if len(own) != workers:
+        raise ResumeError(
+            f"what the script keeps as {name} is each worker's own, and the checkpoint has that of {len(own)} workers; "
+            f"found {workers}: resume with --workers {len(own)}, or say keep(across='equal') to go on from that of the "
+            "first"
+        )
+    return own, index
+
+
+def _note(name: str, across: str | None, differs: Sequence[str]) -> str:
+    which = ", ".join(differs[:_SHOWN]) + (f" and {len(differs) - _SHOWN} more" if len(differs) > _SHOWN else "")
+    if across == EQUAL:
+        return (
+            f"what the script keeps as {name} differs between the workers ({which}), though keep(across='equal') says "
+            "that it is the same: the checkpoint holds that of the first worker"
+        )
+    return (
+        f"what the script keeps as {name} differs between the workers ({which}): the checkpoint holds each worker's "
+        "own, and only the same number of workers can go on from it; keep(across=...) says what is meant"
+    )
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
+
+
+def _leaves(state: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """All values in a state that hold no others, each with where it is."""
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            yield from _leaves(value, f"{where}.{key}" if where else str(key))
+    elif isinstance(state, (list, tuple)):
+        for number, value in enumerate(state):
+            yield from _leaves(value, f"{where}[{number}]")
+    else:
+        yield where, state
+
+
+@torch.no_grad()
+def _marks(state: Any, left_out: frozenset[str]) -> dict[str, list[float]]:
+    """For each value in a state some numbers by which it is told from another."""
+    found = {}
+    for where, value in _leaves(state):
+        if where in left_out:
+            continue
+        if isinstance(value, torch.Tensor):
+            flat = (torch.view_as_real(value) if value.is_complex() else value).detach().reshape(-1).double()
+            ramp = torch.linspace(1.0, 2.0, flat.numel(), dtype=flat.dtype, device=flat.device)
+            sums = [flat.abs().sum(), flat.sum(), (flat * ramp).sum()] if flat.numel() else []
+            found[where] = [float(flat.numel()), *map(float, sums)]
+        elif type(value) in _NUMBERS:
+            number = complex(value)
+            found[where] = [0.0, abs(number), number.real, number.imag]
+        else:
+            found[where] = [-1.0, float(zlib.crc32(repr(value).encode()))]
+    return found
+
+
+def _differences(first: Mapping[str, Sequence[float]], others: Sequence[Mapping[str, Sequence[float]]]) -> list[str]:
+    """Where states differ."""
+    names = dict.fromkeys(name for state in others for name in state)
+    return [name for name in names if any(_differ(first.get(name), state.get(name)) for state in others)]
+
+
+def _differ(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
+    if one is None or other is None or len(one) != len(other) or one[0] != other[0]:
+        return True
+    if one[0] < 0:
+        return one != other
+    size = max(abs(one[1]), abs(other[1])) if len(one) > 1 else 0.0
+    return any(
+        not math.isclose(a, b, rel_tol=_CLOSE, abs_tol=_CLOSE * size) and not (math.isnan(a) and math.isnan(b))
+        for a, b in zip(one, other)
+    )
+
+
+def _own_statistics(kept: Any) -> frozenset[str]:
+    """The buffers of batch normalisation in a module that is kept: each worker's are of its own samples, as those of
+    the model are."""
+    if not isinstance(kept, nn.Module):
+        return frozenset()
+    return frozenset(
+        f"{name}.{buffer}" if name else buffer
+        for name, module in kept.named_modules()
+        if isinstance(module, nn.modules.batchnorm._NormBase)
+        for buffer, _ in module.named_buffers(recurse=False)
+    )
+
+
+def _mean(states: Sequence[Any]) -> Any:
+    """The state of the first worker with the mean over all of each floating-point number."""
+    first = states[0]
+    if isinstance(first, dict):
+        return type(first)({key: _mean([state[key] for state in states]) for key in first})
+    if isinstance(first, (list, tuple)):
+        return type(first)(_mean(list(values)) for values in zip(*states))
+    if isinstance(first, torch.Tensor) and (first.is_floating_point() or first.is_complex()):
+        return torch.stack([state.to(first.device, first.dtype) for state in states]).mean(0)
+    return sum(states) / len(states) if type(first) is float else first

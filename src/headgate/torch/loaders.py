@@ -19,8 +19,17 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from headgate.torch import batches, rng
 from headgate.torch.dealing import Dealt, Hand, Pass
+from headgate.torch.positions import EARLIER, NOW, matched
 from headgate.torch.shards import ShardingSampler, Sharing
-from headgate.torch.watching import MARK, OpenIterator, SkippingSampler, attributes_of, cannot_rejoin, watched
+from headgate.torch.watching import (
+    MARK,
+    OpenIterator,
+    SkippingSampler,
+    attributes_of,
+    cannot_rejoin,
+    gives_batches_of_indices,
+    watched,
+)
 
 Position = tuple[Optional[int], Optional[int], list[dict[str, Any]]]
 """Epoch; batches of it that are done, None where a resume has to start it again; positions of the loaders."""
@@ -38,6 +47,9 @@ class Watcher(Protocol):
         """A batch of so many samples is read whole by every worker, which takes its part."""
 
     def exhausted(self, iteration: Iteration) -> None: ...
+
+    def arrived(self) -> None:
+        """A pass has come to where it was when the checkpoint was taken that the script goes on from."""
 
     def lost_some(self, iteration: Iteration) -> None:
         """Batches that were drawn ahead for workers that are gone cannot be drawn anew."""
@@ -62,6 +74,8 @@ class Loaders:
         self._iterations = 0
         self.generators: list[torch.Generator] = []
         self._resume_rng: rng.RngState | None = None
+        self._in_epoch = False
+        self._past_resumed = False
 
     def prepare(self, loader: Any, batch_dim: int = 0) -> Any:
         """The loader, watched: the same object wherever Python allows, a thin wrapper otherwise.
@@ -72,7 +86,7 @@ class Loaders:
         """
         if hasattr(type(loader), MARK):
             return loader
-        state = LoaderState(self, len(self.states), loader, batch_dim)
+        state = LoaderState(self, len(self.states), loader, batch_dim, self.epoch if self._in_epoch else 0)
         self.states.append(state)
         known = {id(generator) for generator in self.generators}
         self.generators += [g for g in attributes_of(loader, torch.Generator) if id(g) not in known]
@@ -113,6 +127,7 @@ class Loaders:
 
     def enter_epoch(self) -> None:
         self.epoch += 1
+        self._in_epoch = True
         for state in self.states:
             state.ended = 0
 
@@ -137,6 +152,7 @@ class Loaders:
                 running = None
             positions.append(
                 {
+                    "born": state.born and (NOW if state.born == self.epoch else EARLIER),
                     "ended": ended,
                     "running": None if running is None else running.position(anchor is not None),
                 }
@@ -165,27 +181,31 @@ class Loaders:
         return epoch, anchor.position(True)["done"], loaders
 
     def arm(
-        self, positions: Sequence[dict[str, Any]], resume_rng: rng.RngState | None, inside: bool, start: int = 0
+        self, positions: Sequence[dict[str, Any]], resume_rng: rng.RngState | None, inside: bool = False, start: int = 0
     ) -> None:
-        """Let the coming iterations rejoin at `positions`.
+        """Let the coming iterations rejoin at `positions`, until the resumed epoch is over.
 
         Args:
             positions: What `snapshot` gave.
             resume_rng: Random states at the snapshot; in force again once the first iteration has rejoined. None: those
                 of that moment stay.
-            inside: Whether this is for iterations begun in the resumed epoch, or for those from before it.
+            inside: Whether this is for iterations begun in the resumed epoch, or for those from before it. Those of
+                loaders that are prepared in that epoch are begun in it.
             start: The first loader that it is for.
         """
-        for state, position in zip(self.states[start:], positions[start:]):
-            running = position["running"]
-            if inside:
+        if self._past_resumed:
+            return
+        for state, position in matched(self.states, positions, start):
+            running, begun_inside = position["running"], inside or state.born
+            if begun_inside:
                 state.to_end = position["ended"]
-            if running is not None and running["inside"] == inside:
+            if running is not None and running["inside"] == begun_inside:
                 state.to_rejoin = running
                 self._resume_rng = resume_rng
 
     def disarm(self) -> None:
-        """The resumed epoch is over."""
+        """An epoch is over, that which was resumed as well."""
+        self._in_epoch, self._past_resumed = False, True
         self._resume_rng = None
         for state in self.states:
             state.to_end = 0
@@ -201,6 +221,7 @@ class LoaderState:
 
     Attributes:
         batch_dim: The dimension that samples lie along in the tensors of its batches.
+        born: The epoch in which it was prepared, as `Loaders` counts; 0: in none.
         ended: How often it was gone through, or given up, in this epoch.
         running: The latest iteration while the script holds on to it.
         cannot_rejoin: Why its position cannot be saved; empty when it can.
@@ -208,12 +229,14 @@ class LoaderState:
         to_rejoin: The position at which the iteration after those goes on.
     """
 
-    def __init__(self, loaders: Loaders, index: int, loader: Any, batch_dim: int) -> None:
+    def __init__(self, loaders: Loaders, index: int, loader: Any, batch_dim: int, born: int = 0) -> None:
         self.loaders = loaders
+        self.born = born
         self.index = index
         self.batch_dim = batch_dim
         # Weak: a loader that the script drops has to end its workers at once, not when garbage is collected.
         self._loader = weakref.ref(loader) if isinstance(loader, DataLoader) else None
+        self._sequence = loader if isinstance(loader, Sequence) else None
         self.ended = 0
         self.running: weakref.ref[Iteration] | None = None
         self.cannot_rejoin = cannot_rejoin(loader)
@@ -222,7 +245,7 @@ class LoaderState:
         self.to_rejoin: dict[str, Any] | None = None
         self.skip: SkippingSampler | None = None
         self.shards: ShardingSampler | None = None
-        if loaders.sharing is not None and _gives_batches_of_indices(loader):
+        if loaders.sharing is not None and gives_batches_of_indices(loader):
             loader.in_order = True  # all workers have to train on the same batches at the same time
             self.skip = SkippingSampler()
             self.shards = ShardingSampler(loaders.drawing, loaders.sharing.smallest)
@@ -265,7 +288,9 @@ class LoaderState:
     def batches(self) -> int | None:
         """Batches of a whole pass; None where they are not counted beforehand."""
         loader = self._loader() if self._loader is not None else None
-        return len(loader) if loader is not None and self.by_index else None
+        if loader is None:
+            return None if self._sequence is None else len(self._sequence)
+        return len(loader) if self.by_index else None
 
     def iterate(self, open_inner: OpenIterator) -> Iteration:
         if self.to_end:
@@ -278,16 +303,6 @@ class LoaderState:
             iteration = Iteration(self, open_inner, position)
         self.running = weakref.ref(iteration)
         return iteration
-
-
-def _gives_batches_of_indices(loader: Any) -> bool:
-    """Whether a batch of a loader is what the indices say that its sampler draws."""
-    return (
-        isinstance(loader, DataLoader)
-        and not isinstance(loader.dataset, IterableDataset)
-        and loader.batch_sampler is not None
-        and type(loader).__iter__ is DataLoader.__iter__
-    )
 
 
 class Iteration:
@@ -312,7 +327,8 @@ class Iteration:
         self.exhausted = False
         self.number = loaders.number_iteration()
         self.epoch = loaders.epoch
-        self.batches = state.batches() if loaders.sharing is None else None
+        self._whole = state.batches()
+        self.batches = self._whole if loaders.sharing is None else None
         self.before = loaders.counts()
         self.dealt: Dealt | None = None
         self._watcher = loaders.watcher
@@ -359,6 +375,11 @@ class Iteration:
             batch = self._next(self._inner)
         self.done += 1
         return self._watcher.fetched(self, batch)
+
+    @property
+    def is_at_last(self) -> bool:
+        """Whether only one batch is left of it."""
+        return self.done + 1 == self._whole
 
     def position(self, within_epoch: bool) -> dict[str, Any]:
         """What it takes to rejoin; `inside` says whether it was created in the epoch that is to be resumed."""
@@ -468,5 +489,8 @@ class Iteration:
                     next(inner, None)
             self._read = done
             state.skip = permanent
-            loaders.restore_rng(loaders.take_resume_rng() or now)
+            resumed = loaders.take_resume_rng()
+            loaders.restore_rng(resumed or now)
+        if resumed is not None:
+            self._watcher.arrived()
         return inner

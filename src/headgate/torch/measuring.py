@@ -82,3 +82,10 @@ def fetched(values: Sequence[Any]) -> Sequence[Any]:
 
 def _single_on_gpu(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_cuda and value.numel() == 1 and not value.is_complex()
+
+
+def kept(loss: torch.Tensor) -> Any:
+    """A loss as it is now, since the script may change it in place; one on a GPU is not waited for."""
+    if loss.is_cpu and loss.numel() == 1 and not loss.is_complex():
+        return loss.item()
+    return loss.detach() if loss.is_cuda else loss.detach().clone()

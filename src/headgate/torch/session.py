@@ -7,7 +7,6 @@ boundary too.
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -19,14 +18,17 @@ from torch import nn
 
 from headgate.task import Channel, Gate, TaskEnvironment, at_end
 from headgate.task.session import StartPoint, TaskSession
-from headgate.torch import batches, checkpoints
+from headgate.torch import batches, checkpoints, data_notes, rng
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import Movement, TimedRound
+from headgate.torch.counted import Counted
 from headgate.torch.distributed import JOIN_SECONDS, Worker, state_to_join
 from headgate.torch.evaluating import Evaluating
+from headgate.torch.held import Boundaries, HeldState
 from headgate.torch.loaders import Iteration, Loaders
-from headgate.torch.measuring import Measuring, fetched
+from headgate.torch.measuring import Measuring, fetched, kept
 from headgate.torch.meter import Meter
+from headgate.torch.schedulers import steps_on_mean
 from headgate.torch.spinning import Spinning
 from headgate.torch.strays import Strays, watch
 from headgate.torch.trained import Trained
@@ -35,7 +37,6 @@ PATIENCE_SECONDS = 3.0
 """How long an order waits for a step boundary before any report or fetch has to do, at the cost of the position."""
 NEAR_SECONDS = 20.0
 """How long it waits for the end of an epoch that is about to come, where a resume goes on at an exact place."""
-_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Session(TaskSession):
@@ -45,7 +46,8 @@ class Session(TaskSession):
 
     def __init__(self, environment: TaskEnvironment, channel: Channel) -> None:
         super().__init__(environment, channel, fetched)
-        self._trained = Trained(self._resume)
+        member = (int(channel.welcome["index"]), int(self.plan["workers"])) if self.plan else (0, 1)
+        self._trained = Trained(self._resume, self.note, self._in_epoch, member)
         self._gate = Gate(channel, self._trained.settle, self._trained.gpus)
         self._worker: Worker | None = None
         self._requests: Channel | AgreedRequests = channel
@@ -59,17 +61,21 @@ class Session(TaskSession):
             self._loaders.source = self._sweep.source
         self._spinning = Spinning()
         self._evaluating = Evaluating(self._trained.models)
-        watch(Strays(self._trained, self.note, self._stray_begins))
+        watch(Strays(self._trained, self.note, lambda: self._worker))
+        self._boundaries = Boundaries(channel, self._saver, self._trained.weights)
+        self._to_arrive = self._resume is not None
+        self._ends: list[rng.RngState] = list((self._resume or {}).get("ends", ()))
         self._stepped = False
-        self._hooked = False
+        self._held_in, self._trains_on = 0, -1  # numbers of a pass and of a loader
+        self._counted = Counted(self._trained.optimizers)
+        self._hooked, self._epoch_began = False, 0.0
         self._fed: set[int] = set()
         self._feeding: set[int] = set()
         self._samples: dict[int, tuple[int, int]] = {}
-        self._epoch_began = 0.0
         self._epoch_rng: dict[str, Any] | None = None
         self._joined_later = False  # a worker waits to join that can only between two epochs
         self._thread = threading.get_ident()
-        self._tell_of_repeats()
+        self.note(data_notes.repeats(self._resume, channel.welcome))
         at_end(self.close)
 
     # --- what the script calls ---------------------------------------------------------------------------------------
@@ -84,14 +90,15 @@ class Session(TaskSession):
         batch_dim: int = 0,
     ) -> list[Any]:
         """Register what the script trains with and load a checkpoint into it; the loaders, prepared."""
-        self._trained.add(model, optimizer, scheduler)
+        added = self._trained.add(model, optimizer, scheduler)
         if self._worker is not None:
-            self._worker.prepare(model, optimizer, scheduler, loss_reduction)
+            self._worker.prepare(model, optimizer, scheduler, loss_reduction, added)
             if scheduler is not None:
                 steps_on_mean(scheduler, self.mean)
             self._loaders.sharing = self._worker.sharing
-        if hasattr(optimizer, "register_step_post_hook"):
+        if added.optimizer and hasattr(optimizer, "register_step_post_hook"):
             self._hooked = True
+            self._counted.added(self._trained.has_trained)
             optimizer.register_step_pre_hook(self._optimizer_begins)
             optimizer.register_step_post_hook(self._optimizer_ended)
         known = len(self._loaders.states)
@@ -100,23 +107,12 @@ class Session(TaskSession):
             self._worker.share_random(self._loaders.generators)
         for loader in prepared[:1]:
             self._costs.trains_on(loader, batch_dim)
-            self._note_too_small(loader)
+            workers = 1 if self._worker is None or not self._worker.in_step else self._worker.workers
+            self.note(data_notes.too_small(loader, workers, self._loaders.states[-1].shards is not None))
         resume = self._resume
         if resume is not None and resume["position"] is not None:
-            between = resume["position"] == 0
-            self._loaders.arm(resume["loaders"], None if between else resume["rng"], inside=False, start=known)
+            self._loaders.arm(resume["loaders"], resume["rng"] if resume["position"] else None, start=known)
         return prepared
-
-    def _note_too_small(self, loader: Any) -> None:
-        """Say, before the first batch, that some workers get nothing of any."""
-        workers = 1 if self._worker is None or not self._worker.in_step else self._worker.workers
-        batch = getattr(loader, "batch_size", None)
-        if isinstance(batch, int) and batch < workers and self._loaders.states[-1].shards is not None:
-            self.note(
-                f"the training loader's batches have batch_size={batch}, and are divided between {workers} workers: "
-                f"{workers - batch} of them get nothing. If its items are ready-made batches, say batch_size=None, and "
-                "each is divided; otherwise make batches larger, or workers fewer"
-            )
 
     @property
     def on_servers(self) -> bool:
@@ -126,6 +122,15 @@ class Session(TaskSession):
     def keep(self, objects: Mapping[str, Any], across: str | None) -> None:
         """Save and load these with the checkpoints as well."""
         self._trained.keep(objects, across)
+
+    def begin(self) -> StartPoint | None:
+        start = super().begin()
+        if self._phase > 0:
+            self._counted.begins()
+        if start is None and self._phase < len(self._ends):
+            with self._loaders.drawing():
+                self._loaders.restore_rng(self._ends[self._phase])
+        return start
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: StartPoint) -> None:
         super().begin_epoch(epoch, epochs, start)
@@ -139,10 +144,11 @@ class Session(TaskSession):
         if weight is not None and self._worker is not None:
             self._worker.say_weight(weight)
         if not self._hooked:
+            self._trained.stepped_unseen()
             self._step()
         self._progress.step, self._progress.said = self.steps, step
         if isinstance(loss, torch.Tensor):
-            loss = _kept(loss)
+            loss = kept(loss)
         part: Any = 1.0  # of the job's loss
         if self._worker is not None:
             metrics = {**self._worker.metrics, **metrics}
@@ -153,7 +159,9 @@ class Session(TaskSession):
             self._begin_step()
         if not self._requests.pending or not self._stepped:
             return
-        if not self._loaders.states or self._patience_ends(self._loaders.anchor(self._feeding)):
+        anchor = self._loaders.anchor(self._feeding)
+        comes = anchor is not None and not self._boundaries.gives_up()  # at the next fetch
+        if not self._loaders.states or (not comes and self._patience_ends(anchor)):
             self.obey(None)
 
     def like(self, value: Any, number: float) -> Any:
@@ -161,15 +169,8 @@ class Session(TaskSession):
         return torch.full_like(value.detach(), number) if floats else number
 
     def check_meeting(self, what: str) -> None:
-        """
-        Raises:
-            RuntimeError: Other workers do not come there.
-        """
-        if self._worker is not None and not self._worker.in_step and self._loaders.dealing:
-            raise RuntimeError(
-                f"{what} in a pass over training data, under a plan whose workers do not wait for each other: each "
-                "takes other batches, and as many as it gets to; call it between passes, or use a synchronous plan"
-            )
+        if self._worker is not None and self._loaders.dealing:
+            self._worker.check_meeting(what)
 
     @property
     def is_main(self) -> bool:
@@ -178,12 +179,15 @@ class Session(TaskSession):
 
     def close(self) -> None:
         """Send what is left; called when the interpreter ends."""
+        self._boundaries.close()
         self._measuring.end()
         self._evaluating.end()
         super().close()
 
     def left(self) -> None:
         self._epoch = None
+        with self._loaders.drawing():
+            self._ends[self._phase :] = [self._loaders.capture_rng()]
         if self._worker is not None:
             self._worker.left()
         self._loaders.disarm()
@@ -195,6 +199,9 @@ class Session(TaskSession):
     # --- what the optimizer and the loaders tell ---------------------------------------------------------------------
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._to_arrive:
+            self.arrived(False)
+        self._trained.begins(optimizer)
         if self._worker is not None:
             self._worker.optimizer_begins(optimizer)
         if self.meter.sampled:
@@ -202,16 +209,13 @@ class Session(TaskSession):
                 self.meter.unhook()
             self.meter.mark("optimizer")
 
-    def _stray_begins(self, optimizer: Any) -> None:
-        if self._worker is not None:
-            self._worker.stray_begins(optimizer)
-
     def _optimizer_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.meter.sampled:
             self.meter.mark("other")
         if self._worker is not None:
             self._worker.optimizer_ended(optimizer)
-        if optimizer is self._trained.optimizers[0]:
+        self._trained.stepped(optimizer)
+        if self._counted.is_step(optimizer, self._stepped):
             self._step()
             if not self._loaders.states:
                 self._begin_step()
@@ -222,6 +226,8 @@ class Session(TaskSession):
         self._evaluating.end()
         self._feeding, self._fed = self._fed, set()
         anchor = self._loaders.anchor(self._feeding)
+        if anchor is not None:
+            self._trains_on = anchor.state.index
         self._progress.within = anchor.done / anchor.batches if anchor is not None and anchor.batches else None
         if self._samples:
             whole, here = self._samples[min(self._samples)]
@@ -242,17 +248,25 @@ class Session(TaskSession):
             self.note("batches are fetched by a thread: a resume starts the epoch again")
             iteration.state.cannot_rejoin = "its batches are fetched by a thread"
             return
+        if self._to_arrive:
+            self._begins_resumed()
         boundary = self._stepped and iteration.number in self._feeding
         if boundary or self.meter.completed or not self.meter.open:
             self._begin_step()
         if boundary:
-            if self._requests.pending:
+            self._trained.weights.boundary()
+            if self._requests.pending or self._deferred:
                 self.obey(self._loaders.anchor(self._feeding))
             self._stepped = False
         elif self._requests.pending and self._patience_ends(iteration):
-            self.obey(None)
+            accumulates = iteration.state.index == self._trains_on and iteration.number in self._fed
+            if not accumulates or self._boundaries.gives_up():  # else a step of these batches comes
+                self.obey(None)
         if self._feeding and iteration.number not in self._feeding:
             self._evaluating.watch()
+            self._boundaries.evaluates(self._loaders.anchor(self._feeding) is not None)
+        elif boundary and (iteration.is_at_last or self._boundaries.validates_within):
+            self._hold(iteration, ends=iteration.is_at_last)
         if self.meter.sampled:
             self.meter.mark("input")
 
@@ -276,23 +290,14 @@ class Session(TaskSession):
         return batch
 
     def divided(self, iteration: Iteration, batch: Any, whole: int) -> None:
-        dim = iteration.state.batch_dim
-        if iteration.done or self._worker is None or not self._worker.in_step:
-            return
-        shapes = [(tuple(t.shape), batches.is_cut(t, whole, dim)) for t in batches.tensors(batch)]
-        cut = ", ".join(str(shape) for shape, is_cut in shapes if is_cut)
-        kept = ", ".join(str(shape) for shape, is_cut in shapes if not is_cut)
-        text = f"each batch is read whole by every worker, which takes its part along dimension {dim} of {cut}"
-        text += f"; {kept} it takes whole" if kept else ""
-        recurrent = [
-            m for model in self._trained.models for m in model.modules() if getattr(m, "batch_first", 1) is False
-        ]
-        if recurrent and not dim:
-            kind = type(recurrent[0]).__name__
-            text += f". The model has {kind}(batch_first=False), which takes samples along dimension 1"
-        self.note(f"{text}. Where samples lie along another, say prepare(..., batch_dim=N)")
+        if not iteration.done and self._worker is not None and self._worker.in_step:
+            self.note(data_notes.divided(batch, whole, iteration.state.batch_dim, self._trained.models))
 
     def exhausted(self, iteration: Iteration) -> None:
+        if iteration.number in self._feeding:
+            self._trained.weights.settle()
+            if self._held_in != iteration.number or self._boundaries.validates_within:
+                self._hold(iteration, ends=True)
         self.meter.end()
         self._evaluating.watch()
         self._samples.pop(iteration.state.index, None)
@@ -321,6 +326,20 @@ class Session(TaskSession):
     def moved(self, movement: Movement) -> None:
         self.meter.moved(movement)
 
+    def _in_epoch(self) -> tuple[int, int] | None:
+        return None if self._epoch is None else (self._phase, self._epoch)
+
+    def _begins_resumed(self) -> None:
+        """A batch is fetched: if it is one of the epoch that starts again, the script has come to its place."""
+        resume = self._resume or {}
+        if resume["position"] is None and (self._epoch is not None or resume["phase"] is None):
+            self.arrived(False)
+
+    def arrived(self, at_place: bool = True) -> None:
+        if self._to_arrive:
+            self._to_arrive = False
+            self._trained.arrive(at_place)
+
     # --- boundaries --------------------------------------------------------------------------------------------------
 
     def _patience_ends(self, iteration: Iteration | None) -> bool:
@@ -340,6 +359,11 @@ class Session(TaskSession):
         Args:
             at: The iteration whose position a checkpoint records; None where there is no exact one.
         """
+        if at is None and self._boundaries.waits:
+            if self._boundaries.gives_up():
+                self._boundaries.tell_unsaved()
+                self.end()
+            return
         super().obey(at)
         if at is not None and self._channel.take_hold() and self.save("join", at):
             self._channel.hold(JOIN_SECONDS)
@@ -363,6 +387,8 @@ class Session(TaskSession):
         else:
             with self._loaders.drawing():
                 self._loaders.restore_rng(resume["rng"])
+            if resume["position"] == 0:
+                self.arrived(True)
         if self._worker is not None:
             self._worker.reseed()
 
@@ -390,76 +416,84 @@ class Session(TaskSession):
         return None, checkpoints.read(path)
 
     def write(self, folder: Path, place: Mapping[str, Any]) -> tuple[Path, int]:
-        return checkpoints.write(folder, self.steps, {**self._trained.state_dicts(), **place})
+        return checkpoints.write(folder, self.steps, self._contents(place))
+
+    def _contents(self, place: Mapping[str, Any]) -> dict[str, Any]:
+        in_step = self._worker is None or self._worker.in_step
+        return {**self._trained.state_dicts(in_step), **place}
 
     def state_bytes(self) -> int:
         return self._trained.model_bytes()
+
+    def due(self) -> bool:
+        due = super().due()
+        return due if self._worker is None or not self._trained.kept else self._worker.as_lowest(due)
+
+    def defers(self, epoch: int) -> bool:
+        epochs, states = self._progress.epochs, self._loaders.states
+        goes_on = self._worker is None and epochs is not None and epoch + 1 < epochs
+        can_rejoin = bool(states) and not any(state.cannot_rejoin for state in states)
+        return goes_on and can_rejoin and self._trained.weights.changed
+
+    def save(self, why: str, at: Any = None, after: int | None = None) -> bool:
+        saves = not (self._ended or self.profiling or why == "join")
+        if saves and self._worker is not None and (at is not None or after is not None):
+            self._trained.compare(self._worker.compare, self._worker.saves)
+        saves = saves and at is None and (self._worker is None or self._worker.saves)
+        held = self._boundaries.in_place_of(after, self._progress.epochs, self.note) if saves else None
+        if held is None:
+            with self._boundaries.saves():
+                saved = super().save(why, at, after)
+            if saved:
+                self._boundaries.saved()
+            return saved
+        self.flush()
+        return self._boundaries.save(why, held, self.note)
+
+    def _hold(self, iteration: Iteration, ends: bool) -> None:
+        """Have a copy of what is true at this boundary; `ends`: of a pass."""
+        if self.profiling or self._loaders.anchor(self._feeding) is not iteration:
+            return
+        if self._worker is not None and self._trained.kept:
+            if not ends:
+                return
+            self._trained.compare(self._worker.compare, self._worker.saves)
+        self._held_in = iteration.number
+        if not self._boundaries.due or (self._worker is not None and not self._worker.copies):
+            return
+        notes: list[str] = []
+        place = self.placed(self._position(iteration, None, notes.append, {}))
+        self._boundaries.hold(HeldState(self.steps, place, self._contents(place), tuple(notes)))
 
     def position(self, why: str, at: Iteration | None, after: int | None) -> dict[str, Any] | None:
         joins, worker = why == "join", self._worker
         if not self._trained.models or not (worker is None or worker.saves or joins):
             return None
-        more = {} if worker is None else worker.before_save()
-        epoch, done, loaders = (
-            self._loaders.position(self._epoch, at, self.note)
-            if after is None
-            else (after + 1, 0, self._loaders.snapshot(None) or [])
-        )
-        if joins and done is None:
-            self._joined_later = epoch is not None
+        position = self._position(at, after, self.note, {} if worker is None else worker.before_save())
+        if joins and position["position"] is None:
+            self._joined_later = position["epoch"] is not None
             if not self._joined_later:
                 error = "no worker can join a script that does not use headgate.torch.epochs"
                 self._channel.send({"type": "checkpoint_failed", "error": error, "why": why})
             return None
+        return position
+
+    def _position(
+        self, at: Iteration | None, after: int | None, note: Callable[[str], None], more: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        if after is None and self._epoch is None and self._phase >= 0:
+            after = (self._progress.epochs or 0) - 1  # the script is past a loop
+        epoch, done, loaders = (
+            self._loaders.position(self._epoch, at, note)
+            if after is None
+            else (after + 1, 0, self._loaders.snapshot(None) or [])
+        )
         with self._loaders.drawing():
             data_rng = self._loaders.capture_rng()
-        random = {"rng": data_rng, "epoch_rng": self._epoch_rng}
+        random = {"rng": data_rng, "epoch_rng": self._epoch_rng, "ends": self._ends}
         return {"epoch": epoch, "position": done, "loaders": loaders, **random, **more}
 
     # --- what is told ------------------------------------------------------------------------------------------------
 
     def profile(self) -> dict[str, Any]:
         return self._measuring.profile()
-
-    def _tell_of_repeats(self) -> None:
-        """Where workers did not wait for each other, some were ahead of the position that is resumed from."""
-        ahead = self._resume.get("ahead", 0) if self._resume is not None else 0
-        welcome = self._channel.welcome
-        if ahead and not welcome.get("index") and not welcome.get("joins"):
-            self.note(
-                f"batches past the position of the checkpoint that were done before it was saved: {ahead}; they are "
-                "trained on again"
-            )
-
-
-def steps_on_mean(scheduler: Any, mean: Callable[[Any], Any]) -> None:
-    """Have `step(metric)`, as `ReduceLROnPlateau` has it, take the mean over the workers. Other schedulers
-    are left as they are.
-
-    Args:
-        scheduler: Its class is exchanged for a subclass with another `step`: an attribute of its own would be saved
-            with its state.
-        mean: A number's mean over the workers.
-    """
-    kind = type(scheduler)
-    parameters = list(inspect.signature(scheduler.step).parameters.values())
-    if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in _MANY:
-        return
-    metric = parameters[0].name
-
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if args:
-            args = (mean(args[0]), *args[1:])
-        elif metric in kwargs:
-            kwargs[metric] = mean(kwargs[metric])
-        return kind.step(self, *args, **kwargs)
-
-    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    scheduler.__class__ = type(kind.__name__, (kind,), {**names, "step": step})
-
-
-def _kept(loss: torch.Tensor) -> Any:
-    """A loss as it is now, since the script may change it in place; one on a GPU is not waited for."""
-    if loss.is_cpu and loss.numel() == 1 and not loss.is_complex():
-        return loss.item()
-    return loss.detach() if loss.is_cuda else loss.detach().clone()

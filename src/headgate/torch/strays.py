@@ -12,6 +12,7 @@ import torch
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from headgate.torch.distributed import Worker
 from headgate.torch.trained import Trained
 
 
@@ -21,21 +22,23 @@ class Strays:
     Args:
         trained: What the script prepared and keeps.
         note: Tells the user something.
-        begins: Takes each optimizer that was not prepared, before its step; raises where it must not be taken.
+        worker: This worker of a job of several; None: it is alone.
     """
 
-    def __init__(self, trained: Trained, note: Callable[[str], None], begins: Callable[[Any], None]) -> None:
+    def __init__(self, trained: Trained, note: Callable[[str], None], worker: Callable[[], Worker | None]) -> None:
         self._trained = trained
         self._note = note
-        self._begins = begins
+        self._worker = worker
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._kinds: set[str] = set()
 
     def optimizer_steps(self, optimizer: Any) -> None:
         """An optimizer begins its step."""
-        if not self._trained.models or any(optimizer is each for each in self._trained.optimizers):
+        if not self._trained.models or self._trained.knows(optimizer):
             return
-        self._begins(optimizer)
+        worker = self._worker()
+        if worker is not None:
+            worker.stray_begins(optimizer)
         if optimizer in self._known:
             return
         self._known.add(optimizer)

@@ -2,66 +2,218 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Optional
 
 import torch
 from torch import nn
 
 from headgate.task.saving import ResumeError
-from headgate.torch import batches, sparse_layers
-from headgate.torch.kept import Kept
+from headgate.torch import batches, late_groups, sparse_layers
+from headgate.torch.gradients import Gradients, put_back
+from headgate.torch.kept import WORKER, AcrossWorkers, KeptObject, of_worker
+from headgate.torch.late_groups import LateGroups, unwrapped
 from headgate.torch.rng import cuda_in_use
+from headgate.torch.step_weights import StepWeights
+
+Place = Optional[tuple[int, int]]
+"""Phase and epoch; None: outside of the loops over epochs."""
+
+
+@dataclass
+class _Prepared:
+    """An optimizer or a scheduler.
+
+    Args:
+        object: It.
+        model: Number of the model that it was prepared with.
+        place: Where in the script it came.
+        renewed: How many were there before it, for the same model.
+        loaded: Whether it has what the checkpoint holds of it, or that has nothing of it.
+    """
+
+    object: Any
+    model: int
+    place: Place
+    renewed: int = 0
+    loaded: bool = True
+
+
+@dataclass(frozen=True)
+class Added:
+    """What a call of `prepare` brought.
+
+    Args:
+        model: Whether the model is new.
+        optimizer: Whether the optimizer is.
+        scheduler: Whether the scheduler is.
+        loaded: Whether the model has the values of the checkpoint.
+    """
+
+    model: bool
+    optimizer: bool
+    scheduler: bool
+    loaded: bool
 
 
 class Trained:
     """Models, optimizers, schedulers and whatever else the script wants kept, in the order in which they were prepared.
 
+    Each is one, however often it is prepared. An optimizer or a scheduler that comes with a model whose former one has
+    trained it takes the place of that one.
+
     Args:
         resume: The checkpoint to load into each of them; None: start afresh.
+        note: Tells the user something.
+        place: Where the script is.
+        member: This worker's index in its job, and how many workers that has.
+
+    Attributes:
+        weights: Knows whether weights are those of the last step.
+        gradients: Knows which gradients are left over.
     """
 
-    def __init__(self, resume: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        resume: Mapping[str, Any] | None,
+        note: Callable[[str], None] = lambda text: None,
+        place: Callable[[], Place] = lambda: None,
+        member: tuple[int, int] = (0, 1),
+    ) -> None:
         self._resume = resume
+        self._note = note
+        self._place = place
+        self._member = member
         self.models: list[nn.Module] = []
         self.optimizers: list[Any] = []
-        self._schedulers: list[Any] = []
-        self.kept: dict[str, Kept] = {}
+        self._prepared: dict[str, list[_Prepared]] = {"optimizers": [], "schedulers": []}
+        self._late: list[LateGroups] = []
+        self._trained: set[int] = set()
+        self._former: dict[int, tuple[weakref.ref[Any], int, _Prepared]] = {}  # without their objects
+        self._told_fresh = False
+        self._arrived = False
+        self._settled = False
+        self.kept: dict[str, KeptObject] = {}
+        self._compared = AcrossWorkers()
+        self.weights = StepWeights()
+        self.gradients = Gradients()
 
-    def add(self, model: nn.Module, optimizer: Any, scheduler: Any) -> None:
+    def add(self, model: nn.Module, optimizer: Any, scheduler: Any) -> Added:
         """Take what one call of `prepare` names; a scheduler or an optimizer of None is left out.
 
         Raises:
             ResumeError: The checkpoint does not fit.
         """
-        self.models.append(model)
-        self._load("models", len(self.models) - 1, _unwrapped(model), "model")
-        if optimizer is not None:
-            self.optimizers.append(optimizer)
-            self._load("optimizers", len(self.optimizers) - 1, optimizer, "optimizer")
-        if scheduler is not None:
-            self._schedulers.append(scheduler)
-            self._load("schedulers", len(self._schedulers) - 1, scheduler, "scheduler")
+        fresh: list[str] = []
+        inner = unwrapped(model)
+        number = next((n for n, each in enumerate(self.models) if unwrapped(each) is inner), len(self.models))
+        is_new, loaded = number == len(self.models), self._has("models", number)
+        if is_new:
+            self.models.append(model)
+            if loaded:
+                self._load("models", number, inner.load_state_dict, "model")
+            else:
+                fresh.append("model")
+        is_new_optimizer = optimizer is not None and self._add("optimizers", number, optimizer, fresh)
+        is_new_scheduler = scheduler is not None and self._add("schedulers", number, scheduler, fresh)
+        if self._arrived and loaded and self._resume is not None:
+            self._set_trained(self._resume.get("frozen", ()))
+        if fresh and self._resume is not None and not self._told_fresh:
+            self._told_fresh = True
+            what = " and ".join(fresh)
+            self._note(
+                f"the {what} that the script prepares now (model {number + 1}) came after the checkpoint was taken: it "
+                "starts afresh, and so does what comes later"
+            )
+        return Added(is_new, is_new_optimizer, is_new_scheduler, is_new and loaded)
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has taken a step."""
+        if id(optimizer) not in self._trained:
+            self._trained.add(id(optimizer))
+            self._take_back(optimizer)
+        self.weights.stepped(optimizer)
+        self.gradients.stepped(optimizer)
+
+    def stepped_unseen(self) -> None:
+        """A step was taken that no optimizer tells of."""
+        self.weights.stepped(self, self.models)
+
+    def has_trained(self, number: int) -> bool:
+        """Whether the optimizer of this number has taken a step."""
+        return number < len(self.optimizers) and id(self.optimizers[number]) in self._trained
+
+    def begins(self, optimizer: Any) -> None:
+        """It is about to take one."""
+        if self._resume is not None and not self._settled:
+            self._settle(self._resume)
+        self.weights.begins()
+        self.gradients.begins(optimizer)
 
     def keep(self, objects: Mapping[str, Any], across: str | None) -> None:
         """Take more objects, by name. What the checkpoint does not have starts afresh.
 
         Args:
             objects: They have `state_dict` and `load_state_dict`.
-            across: What their states are to each other in several workers, as of `Kept`.
+            across: What their states are to each other in several workers, as of `KeptObject`.
 
         Raises:
             ResumeError: The checkpoint does not fit.
         """
         for name, kept in objects.items():
-            self.kept[name] = Kept(kept, across)
-            if self._resume is not None and name in self._resume["kept"]:
-                self._load("kept", name, kept, name)
+            is_new = name not in self.kept
+            self.kept[name] = KeptObject(kept, across)
+            if is_new and self._resume is not None:
+                found, key = of_worker(self._resume, name, across, *self._member)
+                if key in found:
+                    self._load_from(found, key, kept.load_state_dict, name)
+
+    def arrive(self, at_place: bool) -> None:
+        """The script has come to where it goes on from the checkpoint: what was trained then is what is trained now.
+
+        Args:
+            at_place: Whether to the very place, and not to the begin of an epoch that starts again.
+
+        Raises:
+            ResumeError: It does not fit.
+        """
+        resume = self._resume
+        if resume is None:
+            return
+        self._arrived = True
+        added = sum(group.complete() for group in self._late)
+        changed = self._set_trained(resume.get("frozen", ()))
+        if added or changed:
+            self._note(
+                "as at the checkpoint, and not as the script begins: "
+                + ", ".join(
+                    text
+                    for text, count in (
+                        (f"{added} more parameter groups in optimizers", added),
+                        (f"{changed} parameters frozen or trained", changed),
+                    )
+                    if count
+                )
+            )
+        if at_place:
+            self.put_gradients_back()
+
+    def put_gradients_back(self) -> None:
+        """Let the models have the gradients that were left over at the checkpoint."""
+        if self._resume is not None and self._resume.get("gradients"):
+            put_back(self._inner, self._resume["gradients"])
+
+    def knows(self, optimizer: Any) -> bool:
+        """Whether an optimizer was prepared."""
+        former = self._former.get(id(optimizer))
+        return any(optimizer is each for each in self.optimizers) or (former is not None and former[0]() is optimizer)
 
     @property
     def schedulers(self) -> list[Any]:
         """Those that were prepared."""
-        return self._schedulers
+        return [each.object for each in self._prepared["schedulers"]]
 
     def gpus(self) -> set[int]:
         """Numbers of the GPUs that its models are on, as this process sees them."""
@@ -76,36 +228,180 @@ class Trained:
             for gpu in self.gpus() or {torch.cuda.current_device()}:
                 torch.cuda.synchronize(gpu)
 
-    def state_dicts(self) -> dict[str, Any]:
-        """State dicts by section of a checkpoint."""
+    def compare(self, across: Callable[[Mapping[str, KeptObject]], AcrossWorkers], tells: bool) -> None:
+        """Find out what of what is kept is each worker's own; all workers call it alike.
+
+        Args:
+            across: Compares it over the workers.
+            tells: Whether this worker tells what the user should know.
+        """
+        if self.kept:
+            self._compared = across(self.kept)
+            for text in self._compared.notes if tells else ():
+                self._note(text)
+
+    def state_dicts(self, gradients: bool) -> dict[str, Any]:
+        """State dicts by section of a checkpoint.
+
+        Args:
+            gradients: Whether gradients that are left over are the same in all workers of the job.
+        """
+        compared = self._compared
+        inner = self._inner
+        kept = {name: each.object.state_dict() for name, each in self.kept.items()}
+        alone = {} if self._member[1] > 1 else {n: {0: kept[n]} for n, k in self.kept.items() if k.across == WORKER}
         return {
-            "models": [_unwrapped(model).state_dict() for model in self.models],
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "schedulers": [scheduler.state_dict() for scheduler in self._schedulers],
-            "kept": {name: kept.object.state_dict() for name, kept in self.kept.items()},
+            "models": [model.state_dict() for model in inner],
+            **{section: [each.object.state_dict() for each in entries] for section, entries in self._prepared.items()},
+            "kept": {**kept, **compared.means},
+            "own": {**alone, **compared.own},
+            "gradients": self.gradients.left_over(inner) if gradients else [],
+            "groups": [late_groups.names(optimizer, inner) for optimizer in self.optimizers],
+            "frozen": [[n for n, p in model.named_parameters() if not p.requires_grad] for model in inner],
+            "prepared": {
+                section: [[each.place, each.renewed] for each in entries] for section, entries in self._prepared.items()
+            },
         }
 
     def model_bytes(self) -> int:
         """Bytes of all parameters and buffers."""
         return sum(
-            t.numel() * t.element_size() for m in self.models for t in batches.tensors(_unwrapped(m).state_dict())
+            t.numel() * t.element_size() for m in self.models for t in batches.tensors(unwrapped(m).state_dict())
         )
 
-    def _load(self, section: str, key: Any, target: Any, what: str) -> None:
-        if self._resume is None:
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _inner(self) -> list[nn.Module]:
+        return [unwrapped(model) for model in self.models]
+
+    def _add(self, section: str, model: int, added: Any, fresh: list[str]) -> bool:
+        """Take an optimizer or a scheduler; whether it was not there before."""
+        entries = self._prepared[section]
+        if any(each.object is added for each in entries):
+            return False
+        number, entry = len(entries), _Prepared(added, model, self._place())
+        former = [n for n, each in enumerate(entries) if each.model == model]
+        if len(former) == 1 and self._is_over(section, entries[former[0]]):
+            number = former[0]
+            entry.renewed, entry.loaded = entries[number].renewed + 1, entries[number].loaded
+            self._replace(section, number)
+        else:
+            entry.loaded = self._resume is None
+        entries[number : number + 1] = [entry]
+        if section == "optimizers":
+            self.optimizers[number : number + 1] = [added]
+        if not entry.loaded and not self._has(section, number):
+            entry.loaded = True
+            fresh.append(section[:-1])
+        if not entry.loaded:
+            self._load_or_wait(section, number)
+        return True
+
+    def _is_over(self, section: str, former: _Prepared) -> bool:
+        """Whether another one that comes for the same model is in the place of this one, and not beside it."""
+        if not former.loaded:
+            return True
+        optimizers = [each.object for each in self._prepared["optimizers"] if each.model == former.model]
+        steps = [former.object] if section == "optimizers" else optimizers
+        return any(id(each) in self._trained for each in steps)
+
+    def _replace(self, section: str, number: int) -> None:
+        """Another optimizer comes in the place of one."""
+        if section == "optimizers":
+            former = self._prepared[section][number]
+            self._trained.discard(id(former.object))
+            self.weights.forget(former.object)
+            self.gradients.forget(former.object)
+            entry = replace(former, object=None)
+            self._former[id(former.object)] = weakref.ref(former.object), number, entry
+
+    def _take_back(self, optimizer: Any) -> None:
+        """An optimizer trains: if another one is in its place, both do."""
+        reference, number, entry = self._former.pop(id(optimizer), (None, 0, None))
+        if reference is None or entry is None or reference() is not optimizer:
             return
+        entries = self._prepared["optimizers"]
+        later, entries[number] = entries[number], replace(entry, object=optimizer)
+        self.optimizers[number] = optimizer
+        if later.object is not optimizer:
+            later.renewed = 0
+            entries.append(later)
+            self.optimizers.append(later.object)
+
+    def _load_or_wait(self, section: str, number: int) -> None:
+        """Load what came, unless it is not what the checkpoint has."""
+        assert self._resume is not None
+        entry = self._prepared[section][number]
+        prepared = self._resume.get("prepared", {}).get(section, ())
+        born, renewed = prepared[number] if number < len(prepared) else (None, 0)
+        if entry.place is None and born is not None:
+            return  # then it came in an epoch: that it is this one is not known before the script trains
+        if renewed and entry.place is not None and self._resume["position"] == 0:
+            entry.loaded = True  # another one than that of the epoch before
+        else:
+            self._load_into(section, number)
+
+    def _load_into(self, section: str, number: int) -> None:
+        assert self._resume is not None
+        entry = self._prepared[section][number]
+        entry.loaded = True
+        target = entry.object
+        if section == "schedulers":
+            self._load(section, number, target.load_state_dict, "scheduler")
+            return
+        named = self._resume.get("groups", ())
+        groups = named[number] if number < len(named) else ()
+        late = self._load(
+            section, number, lambda saved: late_groups.load(target, saved, groups, self.models), "optimizer"
+        )
+        if late is not None and self._arrived:
+            late.complete()
+        elif late is not None:
+            self._late.append(late)
+
+    def _settle(self, resume: Mapping[str, Any]) -> None:
+        """The first step begins: what is there now is what trains."""
+        self._settled = True
+        for section, entries in self._prepared.items():
+            for number, entry in enumerate(entries):
+                if not entry.loaded:
+                    self._load_into(section, number)
+            more = len(resume[section]) - len(entries)
+            if more > 0:
+                self._note(
+                    f"the checkpoint has {len(resume[section])} {section}, the script that goes on has prepared "
+                    f"{len(entries)}: what it made in an epoch that is over is not made again. Prepare it before the "
+                    "loop over epochs, or in each epoch"
+                )
+
+    def _set_trained(self, frozen: Sequence[Sequence[str]]) -> int:
+        """Freeze and thaw parameters as they were at the checkpoint; how many were not so."""
+        changed = 0
+        for model, names in zip(self._inner, frozen):
+            known = set(names)
+            for name, parameter in model.named_parameters():
+                if parameter.requires_grad == (name in known) and parameter.is_leaf:
+                    parameter.requires_grad_(name not in known)
+                    changed += 1
+        return changed
+
+    def _has(self, section: str, number: int) -> bool:
+        return self._resume is not None and number < len(self._resume[section])
+
+    def _load(self, section: str, key: Any, load: Callable[[Any], Any], what: str) -> Any:
+        assert self._resume is not None
+        return self._load_from(self._resume[section], key, load, what)
+
+    def _load_from(self, saved: Any, key: Any, load: Callable[[Any], Any], what: str) -> Any:
         try:
             with sparse_layers.lent():
-                target.load_state_dict(self._resume[section][key])
+                return load(saved[key])
         except (IndexError, KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
+            if isinstance(error, ResumeError):
+                raise
             found = " ".join(str(error).split())[:500]
             raise ResumeError(
                 f"the checkpoint's {what} does not fit the one in the script: {found}; "
                 "undo the change to the script, or start over with: headgate resume --from-scratch"
             ) from None
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The module itself where `torch.compile` wrapped it, so that its state dict fits with and without."""
-    inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, nn.Module) else model

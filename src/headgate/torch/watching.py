@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 OpenIterator = Callable[[], Iterator[Any]]
 MARK = "_headgate_watched"
@@ -140,6 +140,16 @@ def cannot_rejoin(loader: Any) -> str:
     if isinstance(loader, Sequence):
         return ""
     return f"{name} is neither a DataLoader nor a sequence"
+
+
+def gives_batches_of_indices(loader: Any) -> bool:
+    """Whether a batch of a loader is what the indices say that its sampler draws."""
+    return (
+        isinstance(loader, DataLoader)
+        and not isinstance(loader.dataset, IterableDataset)
+        and loader.batch_sampler is not None
+        and type(loader).__iter__ is DataLoader.__iter__
+    )
 
 
 def attributes_of(loader: Any, kind: Any) -> list[Any]:

@@ -153,6 +153,13 @@ class Dense(Backend):
                 if mine.data_ptr() != tensor.data_ptr():
                     tensor.detach().copy_(mine)
 
+    def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+        exchange = Exchange([tensor.detach().cpu().contiguous()], self._servers)
+        running = self._client.begin(exchange, 1.0)
+        self._client.launch(running, 0)
+        self._wait(running)
+        return exchange.sums[0]
+
     def close(self) -> None:
         if self._late_rounds:
             self._tell_late()

@@ -1,0 +1,50 @@
+"""Whose steps are the steps of a job, where a script has several optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class Counted:
+    """Those of the optimizer that was prepared first. In a later loop over epochs, and once another one was prepared
+    after this one had trained, those of the first that trains there.
+
+    Args:
+        optimizers: In the order in which they were prepared; may grow.
+    """
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._optimizers = optimizers
+        self._leader = 0
+        self._is_idle = False
+
+    def begins(self) -> None:
+        """Another loop over epochs begins."""
+        self._is_idle = True
+
+    def added(self, has_trained: Callable[[int], bool]) -> None:
+        """An optimizer was prepared.
+
+        Args:
+            has_trained: Whether the one of this number has taken a step.
+        """
+        self._is_idle = self._is_idle or has_trained(self._leader)
+
+    def is_step(self, optimizer: Any, is_counted: bool) -> bool:
+        """Whether a step of an optimizer is one of the job.
+
+        Args:
+            optimizer: It.
+            is_counted: Whether one was counted for this batch.
+        """
+        if self._leader < len(self._optimizers) and optimizer is self._optimizers[self._leader]:
+            self._is_idle = False
+            return True
+        if not self._is_idle:
+            return False
+        number = next((n for n, each in enumerate(self._optimizers) if each is optimizer), None)
+        if number is None:
+            return False
+        before, self._leader, self._is_idle = self._leader, number, False
+        return number > before or not is_counted

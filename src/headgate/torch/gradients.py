@@ -1,0 +1,98 @@
+"""Gradients that stand in the models at a checkpoint, and are part of a later step: left over where batches do not fill
+a step, or accumulated when a checkpoint is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from headgate.torch.backend import REMOTE
+
+_SMALL = 1 << 16
+"""Elements of the largest gradient that is held on to, where there are so small ones."""
+
+
+@dataclass(frozen=True)
+class _AfterStep:
+    """A gradient as a step left it."""
+
+    parameter: torch.Tensor
+    gradient: torch.Tensor
+    version: int
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is the same still: no backward has come since."""
+        return self.parameter.grad is self.gradient and self.gradient._version == self.version
+
+
+class Gradients:
+    """Knows whether gradients are left over, or only those that the last step has used."""
+
+    def __init__(self) -> None:
+        self._after: dict[int, list[_AfterStep]] = {}
+        self._drops: dict[int, bool] = {}
+
+    def begins(self, optimizer: Any) -> None:
+        """An optimizer is about to take a step: does the script drop gradients between two of them?"""
+        before = self._after.get(id(optimizer))
+        if before:
+            self._drops[id(optimizer)] = all(each.parameter.grad is not each.gradient for each in before)
+
+    def stepped(self, optimizer: Any) -> None:
+        """It has taken one."""
+        held = self._after.get(id(optimizer))
+        if held and all(each.parameter.grad is not None for each in held):
+            parameters = [each.parameter for each in held]
+        else:
+            parameters = _small(optimizer)
+        self._after[id(optimizer)] = [_AfterStep(p, p.grad, p.grad._version) for p in parameters if p.grad is not None]
+
+    def forget(self, optimizer: Any) -> None:
+        """It is gone."""
+        self._after.pop(id(optimizer), None)
+        self._drops.pop(id(optimizer), None)
+
+    def left_over(self, models: Sequence[nn.Module]) -> list[dict[str, torch.Tensor]]:
+        """By model the gradients by parameter's name; empty where no later step can need them."""
+        used = bool(self._after) and all(
+            after and self._drops.get(number, False) and all(each.stands for each in after)
+            for number, after in self._after.items()
+        )
+        if used:
+            return []
+        found = [
+            {name: p.grad for name, p in model.named_parameters() if p.grad is not None and not hasattr(p, REMOTE)}
+            for model in models
+        ]
+        return found if any(found) else []
+
+
+def put_back(models: Sequence[nn.Module], saved: Sequence[Mapping[str, torch.Tensor]]) -> None:
+    """Let models have the gradients that `left_over` found; others are gone."""
+    for model, gradients in zip(models, saved):
+        for name, parameter in model.named_parameters():
+            gradient = gradients.get(name)
+            if gradient is not None:
+                parameter.grad = gradient.to(parameter.device, parameter.dtype, copy=True)
+            elif not hasattr(parameter, REMOTE):
+                parameter.grad = None
+
+
+def _small(optimizer: Any) -> list[torch.Tensor]:
+    """Some parameters of an optimizer that have small gradients; where none is small, the smallest."""
+    found = [
+        parameter
+        for group in getattr(optimizer, "param_groups", ())
+        for parameter in group["params"]
+        if parameter.grad is not None and not hasattr(parameter, REMOTE)
+    ]
+    small = [parameter for parameter in found if parameter.numel() <= _SMALL]
+    if not small:
+        return sorted(found, key=torch.Tensor.numel)[:1]
+    last = len(small) - 1
+    return [small[place] for place in sorted({0, last // 2, last})]

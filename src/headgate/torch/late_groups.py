@@ -1,0 +1,156 @@
+"""Parameter groups that an optimizer got while it trained, as where a part of a model thaws.
+
+A script that is resumed may come to the code that adds them, or may be past it. In the first case they get what the
+checkpoint has of them as they are added. In the second they are added here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from headgate.task.saving import ResumeError
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module itself where `torch.compile` wrapped it, so that its state dict fits with and without."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def names(optimizer: Any, models: Sequence[nn.Module]) -> list[Any]:
+    """For each group of an optimizer its parameters as number of the model and name; None where a model lacks one."""
+    known = {id(p): [number, name] for number, model in enumerate(models) for name, p in _named(model)}
+    groups = []
+    for group in getattr(optimizer, "param_groups", ()):
+        named = [known.get(id(parameter)) for parameter in group["params"]]
+        groups.append(None if None in named else named)
+    return groups
+
+
+def load(
+    optimizer: Any, saved: Mapping[str, Any], named: Sequence[Any], models: Sequence[nn.Module]
+) -> LateGroups | None:
+    """Load an optimizer's state from a checkpoint.
+
+    Args:
+        optimizer: It.
+        saved: Its state dict of then.
+        named: What `names` gave then; empty where the checkpoint is of an earlier version.
+        models: The models; may grow.
+
+    Returns:
+        Those of its groups that it does not have yet; None where it has all.
+    """
+    groups = getattr(optimizer, "param_groups", None)
+    more = groups is not None and len(saved.get("param_groups", ())) > len(groups)
+    if not more or not hasattr(optimizer, "add_param_group"):
+        optimizer.load_state_dict(saved)
+        return None
+    assert groups is not None
+    first = saved["param_groups"][: len(groups)]
+    known = {number for group in first for number in group["params"]}
+    states = {number: state for number, state in saved["state"].items() if number in known}
+    optimizer.load_state_dict({**saved, "state": states, "param_groups": first})
+    return LateGroups(optimizer, saved, named, models)
+
+
+def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return list(unwrapped(model).named_parameters())
+
+
+def _same(saved: Any, added: Sequence[Any]) -> bool:
+    """Whether these are the names of a group that a checkpoint has; where it does not tell, they may be."""
+    return saved is None or [list(each) for each in saved] == added
+
+
+class LateGroups:
+    """The groups that an optimizer of a checkpoint has more than that of the script has so far.
+
+    Args:
+        optimizer: The script's.
+        saved: The checkpoint's.
+        named: What `names` gave when it was saved.
+        models: The models; may grow.
+    """
+
+    def __init__(
+        self, optimizer: Any, saved: Mapping[str, Any], named: Sequence[Any], models: Sequence[nn.Module]
+    ) -> None:
+        self._optimizer = optimizer
+        self._saved = saved
+        self._named = named
+        self._models = models
+        self._add = optimizer.add_param_group
+        self._ours: list[set[int]] = []
+        optimizer.add_param_group = self._added
+
+    def complete(self, before: int | None = None) -> int:
+        """The script has come to where the checkpoint was taken: add the groups that are still missing; how many.
+
+        Args:
+            before: Only those before this one.
+
+        Raises:
+            ResumeError: Their parameters are not known.
+        """
+        begun = len(self._optimizer.param_groups)
+        for number in range(begun, len(self._saved["param_groups"]) if before is None else before):
+            parameters = self._parameters(number)
+            self._ours.append({id(parameter) for parameter in parameters})
+            given = self._saved["param_groups"][number].get("param_names")  # where the optimizer was made with names
+            self._add({"params": parameters if given is None else list(zip(given, parameters))})
+            self._load(number)
+        return len(self._optimizer.param_groups) - begun
+
+    def _parameters(self, number: int) -> list[torch.Tensor]:
+        tables = [dict(_named(model)) for model in self._models]
+        wanted = self._named[number] if number < len(self._named) else None
+        try:
+            found = [tables[model][name] for model, name in wanted or ()]
+        except (IndexError, KeyError):
+            found = []
+        if not found:
+            raise ResumeError(
+                f"the checkpoint's optimizer has {len(self._saved['param_groups'])} parameter groups, the script's "
+                f"{len(self._optimizer.param_groups)}; expected the script to add the others before it trains; undo "
+                "the change to the script, or start over with: headgate resume --from-scratch"
+            )
+        return found
+
+    def _added(self, group: dict[str, Any]) -> None:
+        """The script adds a group."""
+        given = group["params"]
+        given = [given] if isinstance(given, torch.Tensor) else list(given)
+        parameters = [each[1] if isinstance(each, tuple) else each for each in given]
+        if {id(parameter) for parameter in parameters} in self._ours:
+            return  # by what it did before the checkpoint was taken, which is done already
+        known = {id(p): [number, name] for number, model in enumerate(self._models) for name, p in _named(model)}
+        added = [known.get(id(parameter)) for parameter in parameters]
+        missing = range(len(self._optimizer.param_groups), len(self._saved["param_groups"]))
+        place = next((n for n in missing if n >= len(self._named) or _same(self._named[n], added)), None)
+        self.complete(before=place)  # those that were there before it; all of them, where it is one more
+        self._add({**group, "params": given})
+        if place is not None:
+            self._load(place)
+
+    def _load(self, number: int) -> None:
+        """Give a group that is there now what the checkpoint has of it."""
+        state = self._optimizer.state_dict()
+        here, saved = state["param_groups"][number], self._saved["param_groups"][number]
+        if len(here["params"]) != len(saved["params"]):
+            raise ResumeError(
+                f"parameter group {number} has {len(here['params'])} parameters, in the checkpoint "
+                f"{len(saved['params'])}; undo the change to the script, or start over with: "
+                "headgate resume --from-scratch"
+            )
+        groups = [*state["param_groups"]]
+        groups[number] = {**saved, "params": here["params"]}
+        states = dict(state["state"])
+        for place, former in zip(here["params"], saved["params"]):
+            if former in self._saved["state"]:
+                states[place] = self._saved["state"][former]
+        self._optimizer.load_state_dict({**state, "state": states, "param_groups": groups})

@@ -1,0 +1,34 @@
+"""Which loader of a script that goes on from a checkpoint has the place of which one of then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+EARLIER, NOW = 1, 2
+"""A loader was prepared in an epoch before that of the checkpoint, or in that; 0: in none."""
+
+
+class _Loader(Protocol):
+    index: int
+    born: int
+
+
+_L = TypeVar("_L", bound=_Loader)
+
+
+def matched(loaders: Sequence[_L], positions: Sequence[dict[str, Any]], start: int) -> list[tuple[_L, dict[str, Any]]]:
+    """Loaders from the one numbered `start` on, each with its position of then.
+
+    They are told by the order in which they are prepared. Those that are prepared in the epoch that goes on are those
+    that were prepared in it, or else the ones from earlier epochs that it read.
+    """
+    outside = [each for each in positions if not each.get("born")]
+    within = [each for each in positions if each.get("born") == NOW]
+    if not within:
+        within = [each for each in positions if each.get("born") and (each["ended"] or each["running"])]
+    pairs = [
+        *zip([each for each in loaders if not each.born], outside),
+        *zip([each for each in loaders if each.born], within),
+    ]
+    return [(loader, position) for loader, position in pairs if loader.index >= start]
