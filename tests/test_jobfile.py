@@ -429,7 +429,9 @@ def test_the_schema_knows_every_field() -> None:
     assert schema["$schema"].startswith("https://json-schema.org/")
     definitions = schema["$defs"]
     assert set(definitions["JobEntry"]["properties"]) == {*Job.__dataclass_fields__, "spark"}
-    assert set(definitions["LimitsEntry"]["properties"]) == {"cores", "memory", "gpus", "gpu_memory", "workers"}
+    assert set(definitions["LimitsEntry"]["properties"]) == {
+        *("cores", "memory", "gpus", "gpu_memory", "exclusive", "workers")
+    }
     assert set(definitions["ProgressEntry"]["properties"]) == {
         *("metric", "pattern", "better", "goal", "patience", "min_delta")
     }

@@ -23,6 +23,8 @@ from headgate.shares import Share
 JobState = Literal["waiting", "running", "stopping", "done", "failed", "stopped", "killed", "skipped", "interrupted"]
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped", "killed", "skipped", "interrupted"})
 
+GpuUse = Literal["no", "maybe", "yes"]
+
 GRACE_SECONDS = 10.0
 """How long a task that is asked to end may take before it is killed."""
 CONNECTED_GRACE_SECONDS = 60.0
@@ -70,6 +72,7 @@ class JobSubmitted:
         gpus: GPUs of a node that its environment allows, in the environment's order; None: all.
         divides: Its script divides the model's memory among its workers, as FSDP does.
         gpu_memory_bytes: What a worker is known to need on each of its GPUs; None: not known.
+        uses_gpus: Whether its program computes on a GPU, as far as its command tells.
     """
 
     job: JobId
@@ -81,6 +84,7 @@ class JobSubmitted:
     gpus: tuple[int, ...] | None = None
     divides: bool = False
     gpu_memory_bytes: int | None = None
+    uses_gpus: GpuUse = "no"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +216,18 @@ class Usage:
 @dataclass(frozen=True, slots=True)
 class GpuMemoryUsed:
     """Bytes in use on each GPU of a node, by all programs; and `held` of these by each task, as far as that can be
-    told."""
+    told.
+
+    Args:
+        single: GPUs on which one process alone may compute at a time, by their compute mode.
+        closed: GPUs on which no further process may begin to compute now, by their compute mode.
+    """
 
     node: str
     used: Mapping[int, float]
     held: Mapping[TaskId, Mapping[int, float]]
+    single: frozenset[int] = frozenset()
+    closed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,8 @@ def _goal(value: float | None, info: ValidationInfo) -> float | None:
     return value
 
 
-def _on_a_gpu(value: int | None, info: ValidationInfo) -> int | None:
-    if value is not None and info.data.get("gpus") == 0:
+def _on_a_gpu(value: Any, info: ValidationInfo) -> Any:
+    if value and info.data.get("gpus") == 0:
         raise ValueError("the job has `gpus: 0`; leave one of them out")
     return value
 
@@ -108,6 +108,8 @@ class LimitsEntry(Entry):
     """How many GPUs the job gets to see."""
     gpu_memory: Annotated[Memory | None, AfterValidator(_on_a_gpu)] = None
     """The memory of each of its GPUs that each worker is expected to hold; the job waits until that is free."""
+    exclusive: Annotated[bool, AfterValidator(_on_a_gpu)] = False
+    """Whether no other job of Headgate's may compute on its GPUs; without `gpus` it has one."""
     workers: Workers = (1, None)
     """The fewest and the most workers that a plan may have: `4`, `1..8` or `2..`."""
 
@@ -408,7 +410,8 @@ class JobDraft:
 
     def _limits(self) -> Limits:
         limits = self.entry.limits
-        return Limits(limits.cores, limits.memory, limits.gpus, limits.workers, limits.gpu_memory)
+        own = limits.cores, limits.memory, limits.gpus, limits.workers, limits.gpu_memory
+        return Limits(*own, exclusive=limits.exclusive)
 
     def _interpreter(self, python: str | None) -> str | None:
         """Its interpreter, a path resolved against its folder (a link, as of a virtual environment, stays one); empty

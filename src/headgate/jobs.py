@@ -42,6 +42,7 @@ class Limits:
         gpus: Number of GPUs.
         gpu_memory_bytes: Memory of each of its GPUs that a worker is expected to hold.
         workers: Fewest and most workers.
+        exclusive: No other job of Headgate computes on its GPUs; where no number is given it has one.
     """
 
     cores: float | None = None
@@ -49,6 +50,7 @@ class Limits:
     gpus: int | None = None
     workers: tuple[int, int | None] = (1, None)
     gpu_memory_bytes: int | None = None
+    exclusive: bool = False
 
     def __post_init__(self) -> None:
         sizes = (
@@ -66,6 +68,10 @@ class Limits:
             raise ValueError(f"Limits.gpus is {self.gpus!r}; expected 0 or more, or None for no limit")
         if self.gpus == 0 and self.gpu_memory_bytes is not None:
             raise ValueError("Limits.gpu_memory_bytes is given with gpus 0; leave one of them out")
+        if not isinstance(self.exclusive, bool):
+            raise TypeError(f"Limits.exclusive is {self.exclusive!r}; expected True or False")
+        if self.gpus == 0 and self.exclusive:
+            raise ValueError("Limits.exclusive is given with gpus 0; leave one of them out")
         fewest, most = self.workers
         if fewest < 1 or (most is not None and most < fewest):
             raise ValueError(

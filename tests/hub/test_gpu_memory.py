@@ -141,21 +141,86 @@ def test_what_no_gpu_has_is_refused_and_what_nothing_is_known_of_is_told(gpus: U
     refused = gpus.types("run", "holds.py", "--gpu-memory", "100GiB", "--", "a", "1", code=2).message
     assert "100 GiB are asked for" in refused
     told = gpus.types("run", jobs(gpus, ("a", 1, "")), "--dry-run").stdout
-    assert "GPU memory: not known: it starts whatever is free" in told
+    assert "GPU memory: not known: it gets a GPU that no other job has" in told
 
 
 def test_a_job_that_runs_out_of_gpu_memory_is_told_who_had_it(gpus: User) -> None:
-    run = gpus.detaches(jobs(gpus, ("a", 60, states_need(60)), ("fails", 10, "")))
+    run = gpus.detaches(jobs(gpus, ("a", 60, states_need(60)), ("fails", 10, states_need(10))))
     for name in ("a", "fails"):
         sees_held(gpus, run, name, 60 if name == "a" else 10)
     gpus.touch("fails")
     reason = gpus.sees_state("fails", "failed", run=run)["reason"]
     told, _, cure = reason.partition(" Next: ")
     assert told.startswith(
-        "CUDA out of memory. Tried to allocate 10.00 GiB. It held 10 GiB, and its need was not known."
+        "CUDA out of memory. Tried to allocate 10.00 GiB. It held 10 GiB, and its need was taken to be 10 GiB."
     )
     assert told.endswith(", a had 60 GiB.")
     assert cure == "state at least 20 GiB (`limits: {gpu_memory: …}` or --gpu-memory), and it waits until that is free"
     explained = " ".join(gpus.types("explain", run, "fails").stdout.split())
     assert "a had 60 GiB. (failed) Next: State at least 20 GiB" in explained
     gpus.touch("a")
+
+
+@pytest.fixture
+def two_gpus(gpus: User) -> User:
+    """Of which jobs may use the first two."""
+    gpus.variables["CUDA_VISIBLE_DEVICES"] = "0,1"
+    return gpus
+
+
+def first_gpu(user: User, run: str, job: str) -> str:
+    """The GPU that a job's tasks see first."""
+    return user.sees(str(user.home / "runs" / run / "jobs" / job / "worker-0.log")).split()[1].partition(",")[0]
+
+
+def test_of_five_plain_scripts_on_two_gpus_none_runs_out_of_memory(two_gpus: User) -> None:
+    run = two_gpus.detaches(jobs(two_gpus, *((name, 45, "") for name in "abcde")))
+    for name, gpu in (("a", "0"), ("b", "1")):
+        two_gpus.sees_state(name, "running", run=run)
+        assert first_gpu(two_gpus, run, name) == gpu
+    waits = two_gpus.sees_job("c", lambda job: "it is not known" in job["reason"], run, "waits for room")
+    assert waits["state"] == "waiting"
+    told = two_gpus.jobs(run)["c"]["waits"]
+    assert (told["kind"], told["is_known"], told["gpu"] in (0, 1)) == ("gpu-memory", False, True)
+    assert sorted(told["holders"]) == ["a", "b"]
+    two_gpus.touch("b")
+    two_gpus.sees_state("c", "running", run=run)
+    assert first_gpu(two_gpus, run, "c") == "1"
+    assert {name: job["state"] for name, job in two_gpus.jobs(run).items() if name in "de"} == {
+        "d": "waiting",
+        "e": "waiting",
+    }
+    two_gpus.types("stop", "--run", run)
+
+
+def test_gpus_of_which_somebody_else_holds_most_are_left_alone(two_gpus: User) -> None:
+    (two_gpus.folder / "held" / f"0-{os.getpid()}").write_text(str(66 << 30))
+
+    def runs(name: str, *options: str) -> str:
+        words = ("run", "--detach", "--json", "--name", name, *options, "holds.py", "--", name, "3")
+        return str(two_gpus.types(*words).json["run"])
+
+    first = runs("holds", "--gpus", "1")
+    two_gpus.sees_state("holds", "running", run=first)
+    assert first_gpu(two_gpus, first, "holds") == "1"
+    alone = runs("alone", "--exclusive", "--gpu-memory", "3GiB")
+    two_gpus.sees_state("alone", "running", run=alone)
+    assert first_gpu(two_gpus, alone, "alone") == "0"
+    other = runs("other", "--gpus", "1", "--exclusive")
+    waits = two_gpus.sees_job("other", lambda job: "no other job uses" in job["reason"], other, "waits")
+    assert waits["state"] == "waiting"
+    two_gpus.touch("holds")
+    two_gpus.sees_state("other", "running", run=other)
+    for name in ("alone", "other"):
+        two_gpus.touch(name)
+
+
+def test_a_job_that_runs_out_of_gpu_memory_is_tried_once_where_there_is_room(two_gpus: User) -> None:
+    run = two_gpus.detaches(jobs(two_gpus, ("fails", 10, "")))
+    sees_held(two_gpus, run, "fails", 10)
+    two_gpus.touch("fails")
+    reason = two_gpus.sees_state("fails", "failed", run=run)["reason"]
+    assert "On GPU 1 of node" in reason
+    with RunReader(two_gpus.home / "runs" / run / "run.sqlite") as reader:
+        told = [row["text"] for row in reader.rows("events", "kind = 'waiting'")]
+    assert any("GPU 1 of node" in text and text.endswith("and it is tried there once") for text in told), told

@@ -14,6 +14,7 @@ from headgate.cli.options import OfJobs, launched
 from headgate.cli.running import launches, read
 from headgate.errors import UsageError
 from headgate.hub import api
+from headgate.jobs import Limits
 from headgate.profiles import Profile, StepTime
 from headgate.reports.words import MISSING
 from headgate.task.measured import BUSY
@@ -56,7 +57,7 @@ def command(
     """
     if len(targets) > 1:
         raise UsageError(f"found {len(targets)} files; expected one script, or one job file")
-    jobs = launches(read(targets, ctx.meta["asked"], None, None, None), launch, batch, parameters)
+    jobs = launches(read(targets, ctx.meta["asked"], None, Limits()), launch, batch, parameters)
     unknown = sorted(set(names) - {job.name for job in jobs})
     if unknown:
         raise UsageError(f"found --job {unknown[0]}; expected one of {', '.join(job.name for job in jobs)}")

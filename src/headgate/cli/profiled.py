@@ -12,7 +12,7 @@ from typing import Any
 from headgate import clusterfile, lab, runs
 from headgate.cli.options import CommandLine
 from headgate.cli.reaching import reached
-from headgate.cli.running import read
+from headgate.cli.running import read, stated_limits
 from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.program import program, unprofiled
@@ -44,7 +44,7 @@ def jobs(
         # It is never started: a name for what the profile was measured of.
         [job] = said([_limited(Job(name="job", run="true"), cores, memory)])
         return [(job, stored(key))]
-    found = api.submission(said(read(scripts, asked, None, cores, memory))).jobs
+    found = api.submission(said(read(scripts, asked, None, stated_limits(cores, memory)))).jobs
     if key is not None:
         if len(found) > 1:
             raise UsageError(f"found --profile with {len(found)} jobs; expected one, or the stored profile of each")

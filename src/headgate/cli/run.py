@@ -22,6 +22,8 @@ from headgate.errors import UsageError
 @click.option("--cores", type=options.Finite(min=0, min_open=True), help="Most cores for each script: 2, or 0.5.")
 @click.option("--memory", help="Most memory for each script: 2GiB.")
 @click.option("--gpu-memory", help="Memory that each script is expected to hold on its GPU: 10GiB.")
+@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs for each script: 1. With 0 it sees none.")
+@click.option("--exclusive", is_flag=True, help="No other job of Headgate's on the GPUs of each script.")
 @click.option(
     "--isolation",
     metavar="NAME",
@@ -78,6 +80,8 @@ def command(
     cores: float | None,
     memory: str | None,
     gpu_memory: str | None,
+    gpus: int | None,
+    exclusive: bool,
     isolation: str | None,
     image: str | None,
     runtime: str | None,
@@ -108,6 +112,7 @@ def command(
              headgate run train.py -- --epochs 5
              headgate run -m package.train -- --epochs 5
              headgate run train.py --priority 3 --timeout 2h --retries 2 --env SEED=1
+             headgate run --gpus 1 --exclusive train.py
              headgate run --cores 1 python -m package.train --epochs 5
              headgate run jobs.yaml --detach
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
@@ -127,7 +132,8 @@ def command(
     from headgate.cli import placement, running  # what jobs need takes a while to import; help needs none of it
 
     said = placement.PlacementOptions(**where)
-    jobs = running.read(targets, ctx.meta["asked"], name, cores, memory, gpu_memory)
+    stated = running.stated_limits(cores, memory, gpu_memory, gpus, exclusive)
+    jobs = running.read(targets, ctx.meta["asked"], name, stated)
     jobs = running.tried(jobs, priority, timeout, retries)
     jobs = running.with_variables(jobs, running.stated_variables(given))
     jobs = running.launches(

@@ -139,13 +139,30 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
         return follow(hub, run, as_json, interrupts, handed.watch)
 
 
+def stated_limits(
+    cores: float | None = None,
+    memory: str | None = None,
+    gpu_memory: str | None = None,
+    gpus: int | None = None,
+    exclusive: bool = False,
+) -> Limits:
+    """The limits that a command line states.
+
+    Raises:
+        UsageError: They make no sense.
+    """
+    memory_bytes, gpu_memory_bytes = _bytes("--memory", memory), _bytes("--gpu-memory", gpu_memory)
+    if gpus == 0 and (exclusive or gpu_memory is not None):
+        other = "--exclusive" if exclusive else "--gpu-memory"
+        raise UsageError(f"found --gpus 0 with {other}; leave one of them out")
+    return Limits(cores, memory_bytes, gpus, gpu_memory_bytes=gpu_memory_bytes, exclusive=exclusive)
+
+
 def read(
     targets: Sequence[str],
     asked: CommandLine,
     name: str | None,
-    cores: float | None,
-    memory: str | None,
-    gpu_memory: str | None = None,
+    limits: Limits,
 ) -> list[Job]:
     """The jobs that a command line names.
 
@@ -156,7 +173,7 @@ def read(
     if files:
         if len(targets) > 1:
             raise UsageError(f"found {len(targets)} files; expected one job file, or scripts only")
-        if asked != CommandLine() or name or cores or memory or gpu_memory:
+        if asked != CommandLine() or name or limits != Limits():
             raise UsageError(f"arguments, name, interpreter and limits of the jobs of {files[0]} go into that file")
         from headgate import jobfile
 
@@ -166,14 +183,12 @@ def read(
         raise UsageError("found nothing to run; expected a script, a job file (.yaml) or a command")
     if name is not None and len(programs) > 1:
         raise UsageError(f"found --name with {len(programs)} scripts; expected one script")
-    memory_bytes, gpu_memory_bytes = _bytes("--memory", memory), _bytes("--gpu-memory", gpu_memory)
     jobs: list[Job] = []
     for stem, fields in programs:
         stem = name or (stem if NAME_PATTERN.fullmatch(stem) else "job")
         taken = {job.name for job in jobs}
         unique = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(programs) + 2))) if n not in taken)
         try:
-            limits = Limits(cores=cores, memory_bytes=memory_bytes, gpu_memory_bytes=gpu_memory_bytes)
             jobs.append(Job(name=unique, workdir=os.getcwd(), limits=limits, **fields))
         except ValueError as error:
             raise UsageError(str(error)) from None

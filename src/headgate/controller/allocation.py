@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
@@ -83,12 +83,14 @@ class Allocator:
 
     Attributes:
         nodes: Those that are there, by name.
+        is_crowded: Tells whether others leave too little of a GPU of a node for a job whose need is not known.
     """
 
     def __init__(self, policy: Policy, jobs: Jobs) -> None:
         self.policy = policy
         self.jobs = jobs
         self.nodes: dict[str, Node] = {}
+        self.is_crowded: Callable[[str, int], bool] = lambda _name, _gpu: False
         self._changed: set[str] = set()
         self._cores = 0.0
         self._asks_at: float | None = None
@@ -132,7 +134,11 @@ class Allocator:
         there = [gpu.index for gpu in node.gpus]
         if job.gpus is not None:
             there = [index for index in job.gpus if index in there]
+        exclusive = self._exclusive(job, node.name)
+        there = [index for index in there if index in kept or index not in exclusive]
         count = count if count is not None else job.spec.limits.gpus
+        if count is None and job.spec.limits.exclusive:
+            count = 1
         if kept:
             there = [*kept, *(index for index in there if index not in kept)]
         seen_by_all = job.sees_gpus_of_all
@@ -144,12 +150,24 @@ class Allocator:
             all_of_them = job.gpus is None and there == [gpu.index for gpu in node.gpus]
             return None if all_of_them else tuple(there)
         used = dict.fromkeys(there if count else (), 0)
+        crowded = {index: self.is_crowded(node.name, index) for index in used}
         for other, task in self.jobs.on.get(node.name, {}).values():
             for index in task.gpus or ():
                 if index in used and not (seen_by_all and other is job):
                     used[index] += 1
-        chosen = sorted(used, key=lambda index: (index not in kept, used[index], there.index(index)))[:count]
+        ranks = {index: (index not in kept, crowded[index], used[index], there.index(index)) for index in used}
+        chosen = sorted(used, key=ranks.__getitem__)[:count]
         return tuple(sorted(chosen, key=there.index))
+
+    def _exclusive(self, job: JobRecord, name: str) -> set[int]:
+        """The GPUs of a node that other jobs have for themselves."""
+        there = self.jobs.on.get(name, {}).values()
+        return {
+            gpu
+            for other, task in there
+            if other is not job and other.spec.limits.exclusive
+            for gpu in other.gpus_of(task)
+        }
 
     def without_slots(self, name: str) -> Counter[int]:
         """How many tasks for which no memory is kept use each GPU of a node."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headgate.cluster import Node
-from headgate.controller import faults, finishing, resizing, starting
+from headgate.controller import faults, finishing, out_of_gpu_memory, resizing, starting
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
@@ -79,6 +79,7 @@ class Controller:
         self._allocator = allocator = Allocator(policy, self._jobs)
         if queue is not None:
             queue.sees(lambda name: allocator.without_slots(name))  # noqa: PLW0108  # a bound method would be copied
+            allocator.is_crowded = queue.gpu_memory.is_crowded
 
     def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
         """What to do about an event.
@@ -102,7 +103,7 @@ class Controller:
             case JobPlanned():
                 actions += self._planned(now, event)
             case MemoryUsed() | GpuMemoryUsed() if self._queue is not None:
-                self._queue.memory_used(event)
+                self._queue.memory_used(now, event)
             case TaskExited(task, exit):
                 actions += self._exited(pending, task, exit)
             case Usage() | Progress() | CheckpointDone() | CheckpointLost():
@@ -144,7 +145,7 @@ class Controller:
     def _submitted(self, now: float, event: JobSubmitted) -> list[Action]:
         job = self._jobs.add(event.job, event.spec, now, event.resume, event.nodes)
         job.needs_bytes, job.work, job.gpus, job.divides = event.memory_bytes, event.work, event.gpus, event.divides
-        job.needs_gpu_bytes, job.revision = event.gpu_memory_bytes, 1
+        job.needs_gpu_bytes, job.uses_gpus, job.revision = event.gpu_memory_bytes, event.uses_gpus, 1
         return [job.mark("waiting", "being planned"), PlanJob(job.id, job.wanted, job.revision)]
 
     def _planned(self, now: float, event: JobPlanned) -> list[Action]:
@@ -242,14 +243,7 @@ class Controller:
             job.ending = Ending.of(exit) or job.ending
         pending.left(job, task)
         if exit.on_gpu:
-            node, there = self._allocator.nodes.get(task.node), self._jobs.on.get(task.node, {}).values()
-            has = {gpu.index: gpu.memory_bytes for gpu in (node.gpus if node is not None else ())}
-            gpus = job.gpus_of(task) or tuple(has)
-            size = min((has.get(gpu, 0) for gpu in gpus), default=0)
-            besides = sum(self._queue.besides(task.node, gpu) for gpu in gpus) if self._queue is not None else 0.0
-            words = exit.in_words()
-            told = faults.on_gpus(job, task, gpus, there, besides, words, size)
-            exit = replace(exit, reason=f"{words.rstrip('.')}. {told}")
+            exit = out_of_gpu_memory.told(job, task, exit, self._allocator, self._queue)
         actions: list[Action] = []
         if job.undisturbed and not task.stopping:
             if faults.is_last(job, task, exit):
@@ -335,6 +329,9 @@ class Controller:
             job.not_before = pending.now
             return more
         reason = failure.in_words()
+        if job.tries_elsewhere:
+            job.tries_elsewhere, job.not_before = False, pending.now
+            return [job.mark("waiting", reason, code)]
         started = failure.code is not None or failure.signal is not None
         if started and job.doubts_its_plan:
             return self._alone(job, f"{reason}; before its first report, so tried again as one task", code)

@@ -28,8 +28,7 @@ A restart of all tasks, or of a server, is done three times between two checkpoi
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from headgate.cluster import Node
@@ -41,14 +40,10 @@ from headgate.identifiers import EVALUATOR
 from headgate.planning.placement import place, place_job, place_within
 from headgate.task.stop import PeerLost
 from headgate.units import say_bytes, say_seconds
-from headgate.units import size as read_size
 
 MOST_BETWEEN_CHECKPOINTS = 3
 """Times that a job is started again, or one of its servers is, without a checkpoint in between."""
 
-_LITTLE_OF_IT = 0.1  # of what a task held of a GPU: others that had less are not why it ran out
-_LITTLE_BYTES = 1 << 30  # of a GPU: a driver and a display have some
-_ASKED = re.compile(r"allocat(?:e|ing) (\d{1,9}(?:\.\d{1,9})? ?(?:[KMGT]i?)?B)\b")  # PyTorch's and JAX's words
 _GIVES_BACK = "MALLOC_MMAP_THRESHOLD_"
 """Has glibc give memory of this size or more back as soon as it is freed. By itself it keeps what is freed below up to
 32 MiB, which all tensors of a small model are, and which FSDP makes anew in each step."""
@@ -229,7 +224,7 @@ def memory_advice(job: JobRecord, failure: Exit, at: str, nodes: Mapping[str, No
         size = say_bytes(nodes[at].memory_bytes)
         cures.insert(0, f"leave out {at}, which has {size} of memory (`--nodes {','.join(rest)}`)")
     if job.spec.contract is not None:
-        cures.append(_among_workers(job))
+        cures.append(among_workers(job))
     if job.divides and _GIVES_BACK not in job.spec.env:
         cures.append(
             f'have freed tensors given back at once, which costs CPU time (`env: {{{_GIVES_BACK}: "1048576"}}`)'
@@ -245,70 +240,13 @@ def _larger(job: JobRecord, at: str, nodes: Mapping[str, Node]) -> list[str]:
     return [node.name for node in job.reachable(nodes) if node.memory_bytes > nodes[at].memory_bytes]
 
 
-def _among_workers(job: JobRecord) -> str:
+def among_workers(job: JobRecord) -> str:
     """How the workers of a job would divide the memory of its model."""
     if not job.divides:
         return "divide the model over several workers by FSDP or DeepSpeed ZeRO, as DDP gives each a whole one"
     if job.planned().strategy == "single":
         return "give it several workers (--workers N), which divide the model"
     return "give it more or larger nodes: no more workers have room on these"
-
-
-def on_gpus(
-    job: JobRecord,
-    task: TaskRecord,
-    gpus: Sequence[int],
-    there: Iterable[tuple[JobRecord, TaskRecord]],
-    besides: float,
-    words: str,
-    size: float,
-) -> str:
-    """Sentences on a task that ran out of the memory of a GPU: what it held, who else had how much, and what to do.
-
-    Args:
-        gpus: Those that it computed on, or may have.
-        there: The tasks on its node, and the job of each.
-        besides: Bytes of these GPUs in use by programs for which none are kept.
-        words: Its own on what it could not have.
-        size: Bytes of memory of the smallest of these GPUs; 0 where not known.
-    """
-    asked = _ASKED.search(words)
-    kept, count = job.gpu_memory_bytes, _gpu_count(task)
-    held = task.most_gpu_bytes / count
-    need = f"its need was {'not known' if not kept else f'taken to be {say_bytes(kept)}'}"
-    each = f" on each of {count} GPUs" if count > 1 else ""
-    told = f"It held {say_bytes(held)}{each}, and {need}" if held else f"I{need[1:]}"
-    others: dict[str, float] = {}
-    for other, its in there:
-        if other is not job and not set(gpus).isdisjoint(other.gpus_of(its) or gpus):
-            used = its.used.gpu_memory_bytes if its.used is not None else 0.0
-            others[other.spec.name] = others.get(other.spec.name, 0.0) + (used or other.gpu_memory_bytes or 0)
-            besides -= _unkept(other, its, used)
-    besides -= _unkept(job, task, task.most_gpu_bytes)
-    if besides > _LITTLE_BYTES:
-        others["programs outside Headgate"] = besides
-    where = f"GPU {', '.join(map(str, gpus))} of node {task.node}" if gpus else f"the GPUs of node {task.node}"
-    names = [f"{name} had {say_bytes(size)}" for name, size in others.items() if size]
-    who = f"On {where}, {' and '.join(names) or 'no other job had memory'}"
-    needed = held + read_size(asked[1]) if held and asked is not None else 0.0
-    if sum(others.values()) > _LITTLE_OF_IT * task.most_gpu_bytes and names and needed <= (size or needed):
-        what = f"state more than {say_bytes(max(held, kept))}" if kept else "state what it needs"
-        what = f"state at least {say_bytes(needed)}" if needed > (kept or 0) else what
-        cure = f"{what} (`limits: {{gpu_memory: …}}` or --gpu-memory), and it waits until that is free"
-    else:
-        cure = "make its batch smaller, compute in bfloat16, or keep fewer activations (checkpointing)"
-        if job.spec.contract is not None:
-            cure = f"{cure}; or {_among_workers(job)}"
-    return f"{told}. {who}{NEXT}{cure}"
-
-
-def _gpu_count(task: TaskRecord) -> int:
-    return max(len(task.computes_on), 1)
-
-
-def _unkept(job: JobRecord, task: TaskRecord, used: float) -> float:
-    """Bytes of what a task uses of GPUs that are not kept for it."""
-    return max(used - (job.gpu_memory_bytes or 0) * _gpu_count(task), 0.0) if job.slots else used
 
 
 def _room(node: Node, each: int | None) -> int:

@@ -48,7 +48,7 @@ def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest
         return _request_of_roles(job, gpus_are_shared)
     gpus = 0 if gpus_are_shared else limits.gpus or 0
     memory = limits.memory_bytes or job.needs_bytes or 0
-    on_gpus = _on_gpus(job) if gpus or gpus_are_shared else None
+    on_gpus = _on_gpus(job, gpus_are_shared) if gpus or gpus_are_shared else None
     if not (gpus or memory or on_gpus):
         return None
     own = job.spec.plan
@@ -57,12 +57,15 @@ def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest
     return ResourceRequest(plan.workers, gpus, memory, plan.worker_nodes if settled else (), allowed, on_gpus)
 
 
-def _on_gpus(job: JobRecord) -> GpuRequest | None:
-    """What each worker of a job needs of the memory of GPUs. One whose user says of no number is taken to use one."""
+def _on_gpus(job: JobRecord, shared: bool) -> GpuRequest | None:
+    """What each worker of a job needs of the memory of GPUs. One whose user says of no number is taken to use one; one
+    of which nothing says that it uses any, none."""
     limits, needs = job.spec.limits, job.gpu_memory_bytes
-    if not needs or limits.gpus == 0:
+    uses = bool(needs or (shared and (limits.gpus or limits.exclusive or job.uses_gpus != "no")))
+    if not uses or limits.gpus == 0:
         return None
-    return GpuRequest(needs, limits.gpus or 1, job.gpus, job.sees_gpus_of_all)
+    known, alone = bool(needs), limits.exclusive and shared
+    return GpuRequest(needs or 0, limits.gpus or 1, job.gpus, job.sees_gpus_of_all, known, alone)
 
 
 def _request_of_roles(job: JobRecord, gpus_are_shared: bool) -> ResourceRequest | None:

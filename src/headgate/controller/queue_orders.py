@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from headgate.controller.free_resources import ResourceRequest
 from headgate.controller.gpu_memory import WorkerSlot
+from headgate.controller.gpu_seen import GpuUseSeen
 from headgate.controller.records import JobRecord
 from headgate.identifiers import JobId
 
@@ -29,6 +30,7 @@ class Claim:
         passed: How often one behind it was started before it, because it goes better beside those that run.
         grew: When what it was seen to use grew last.
         seen_bytes: What it was seen to use then, of a job whose need was guessed.
+        on_gpu: What it is seen to hold of its GPUs, if nothing is known of its need; None: it is known, or settled.
         size: GPUs; 1 for a job that has none.
     """
 
@@ -42,6 +44,7 @@ class Claim:
     passed: int = 0
     grew: float = 0.0
     seen_bytes: int = 0
+    on_gpu: GpuUseSeen | None = None
     size: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -13,7 +13,8 @@ from itertools import islice
 
 from headgate.cluster import Node
 from headgate.controller.free_resources import FreeResources, ResourceRequest, request_of
-from headgate.controller.gpu_memory import WorkerSlot
+from headgate.controller.gpu_memory import GpuMemory, WorkerSlot
+from headgate.controller.gpu_seen import PATIENCE_SECONDS, GpuUseSeen
 from headgate.controller.pairing import LOOKED_AT, Pairing
 from headgate.controller.preemption import Key, Ranking
 from headgate.controller.queue_orders import Claim, Order
@@ -76,6 +77,11 @@ class Queue:
         return self._running.worse_at if self._waiting else None
 
     @property
+    def gpu_memory(self) -> GpuMemory:
+        """That of GPUs which jobs compute on by turns."""
+        return self._resources.gpu_memory
+
+    @property
     def waits(self) -> bool:
         """Whether there is a job that waits."""
         return bool(self._waiting)
@@ -84,7 +90,7 @@ class Queue:
 
     def sees(self, others: Callable[[str], Counter[int]]) -> None:
         """From now on it can tell how many tasks for which it keeps no memory use each GPU of a node."""
-        self._resources.gpu_memory.others = others
+        self.gpu_memory.others = others
 
     def join(self, node: Node) -> None:
         """A node is there, or has changed."""
@@ -186,10 +192,10 @@ class Queue:
             claim.grew, claim.seen_bytes = now, most
         return now - claim.grew >= _SETTLED_SECONDS
 
-    def memory_used(self, event: MemoryUsed | GpuMemoryUsed) -> None:
+    def memory_used(self, now: float, event: MemoryUsed | GpuMemoryUsed) -> None:
         """Memory of a node, or of its GPUs, is in use by jobs and by others."""
         if isinstance(event, GpuMemoryUsed):
-            self._gpu_memory_used(event)
+            self._gpu_memory_used(now, event)
             return
         holds = 0.0
         for claim in self._running:
@@ -200,7 +206,10 @@ class Queue:
         if self._resources.observe(event.node, event.available, holds):
             self._changed = True
 
-    def _gpu_memory_used(self, event: GpuMemoryUsed) -> None:
+    def _gpu_memory_used(self, now: float, event: GpuMemoryUsed) -> None:
+        memory = self.gpu_memory
+        for claim in [claim for claim in self._running if claim.on_gpu is not None]:
+            self._see(now, claim, event)
         held: defaultdict[int, float] = defaultdict(float)
         for claim in self._running:
             if (on_gpus := claim.request.on_gpus) is None or not claim.job.slots:
@@ -209,12 +218,31 @@ class Queue:
             for gpu, workers in kept.items():  # what its tasks hold of other GPUs is kept for nobody
                 its = sum(event.held.get(id, {}).get(gpu, 0.0) for id in claim.job.tasks)
                 held[gpu] += min(its, workers * on_gpus.memory_bytes)
-        if self._resources.gpu_memory.observe(event.node, event.used, held):
+        changed = memory.limit(event.node, event.single, event.closed)
+        if memory.observe(event.node, event.used, held) or changed:
             self._changed = True
 
-    def besides(self, node: str, gpu: int) -> float:
-        """Bytes of a GPU in use by programs for which none are kept."""
-        return self._resources.gpu_memory.besides(node, gpu)
+    def _see(self, now: float, claim: Claim, event: GpuMemoryUsed) -> None:
+        """Take note of what a job of unknown need holds; once that has settled, so much is kept for it."""
+        on_gpus, seen = claim.request.on_gpus, claim.on_gpu
+        if on_gpus is None or seen is None or all(slot.node != event.node for slot in claim.slots):
+            return
+        its: defaultdict[int, float] = defaultdict(float)
+        for task in claim.job.tasks:
+            for gpu, size in event.held.get(task, {}).items():
+                its[gpu] += size
+        if not seen.observe(now, event.used, its):
+            return
+        self._resources.give(claim.request, claim.slots)
+        claim.on_gpu, claim.job.needs_gpu_bytes = None, seen.bytes or None
+        if seen.bytes or on_gpus.alone:
+            claim.request = claim.request._replace(on_gpus=on_gpus._replace(memory_bytes=seen.bytes, known=True))
+        else:  # it computes on none
+            claim.request, claim.job.slots = claim.request._replace(on_gpus=None), ()
+            claim.slots = tuple(WorkerSlot(slot.node) for slot in claim.slots)
+        self._resources.take(claim.request, claim.slots)
+        self.gpu_memory.settle(event.node, seen.held)
+        self._changed = True
 
     def ended(self, now: float, job: JobRecord) -> None:
         """The last task of an attempt has ended."""
@@ -223,7 +251,7 @@ class Queue:
             return
         self._resources.give(claim.request, claim.slots)
         claim.served += now - claim.since
-        claim.since, claim.slots, claim.found = None, (), False
+        claim.since, claim.slots, claim.found, claim.on_gpu = None, (), False, None
         job.slots = ()
         self._leaving.discard(job.id)
         self._running.remove(claim)
@@ -352,11 +380,16 @@ class Queue:
         if not self._gpus_are_shared:
             return request
         nodes = job.planned().worker_nodes
+        on_gpus = request.on_gpus if request is not None else None
+        seen = bool(nodes) and self.gpu_memory.observed(nodes)
+        if request is not None and on_gpus is not None and not (on_gpus.known or on_gpus.alone or seen):
+            request = request._replace(on_gpus=None)
         if nodes and not job.spec.roles and self._resources.observed(nodes):
             request = request or ResourceRequest(len(nodes), 0, 0, nodes, None)
             if not request.memory_bytes:
                 request = request._replace(memory_bytes=PROCESS, guessed=True)
-        return self._resources.trimmed(request) if request is not None else None
+        request = self._resources.trimmed(request) if request is not None else None
+        return request if request is not None and (request.memory_bytes or request.on_gpus is not None) else None
 
     def _elsewhere(
         self, job: JobRecord, node: Node, nodes: Mapping[str, Node]
@@ -424,6 +457,7 @@ class Queue:
         job.queued = False
         claim.since, claim.slots, claim.passed = now, slots, 0
         claim.grew, claim.seen_bytes = now, 0
+        claim.on_gpu = self._unseen(now, claim)
         self._running.add(claim, now)
         job.slots = slots if any(slot.gpus for slot in slots) else ()
         plan, nodes = job.planned(), tuple(slot.node for slot in slots)
@@ -431,6 +465,15 @@ class Queue:
             return []
         job.plan = _placed(plan, nodes)
         return [Resize(job.id, job.plan)]
+
+    def _unseen(self, now: float, claim: Claim) -> GpuUseSeen | None:
+        """What is to be seen of a job that has just been given GPUs; None: its need is known."""
+        on_gpus = claim.request.on_gpus
+        if on_gpus is None or on_gpus.known:
+            return None
+        before = {gpu: self.gpu_memory.used(slot.node, gpu) for slot in claim.slots for gpu in slot.gpus}
+        use = "yes" if claim.job.spec.limits.gpus or on_gpus.alone else claim.job.uses_gpus
+        return GpuUseSeen(now, PATIENCE_SECONDS[use], before)
 
     def _stop(self, claim: Claim, other: Claim) -> list[Action]:
         """Have a job stopped, and wait again, for another."""

@@ -17,6 +17,7 @@ from headgate.events import (
     GRACE_SECONDS,
     Checkpoint,
     Exit,
+    GpuUse,
     JobState,
     MarkJob,
     StartTask,
@@ -123,6 +124,9 @@ class JobRecord:
         number: How many were handed in before it.
         needs_bytes: Memory that a worker of it is known to need; None: unknown.
         needs_gpu_bytes: The same of each GPU that it uses.
+        uses_gpus: Whether its program computes on a GPU, as far as its command tells.
+        moved_gpu: It ran out of memory on a GPU, and was tried on another where there was more,
+        tries_elsewhere: which it has yet to be.
         slots: Where its workers have room, if memory of GPUs is kept for them; empty: it is not.
         divides: Whether its script divides the model's memory among its workers.
         work: Core-seconds that such jobs took: likely, at the least, at the most; None: unknown.
@@ -167,6 +171,9 @@ class JobRecord:
     nodes: tuple[str, ...]
     needs_bytes: int | None = None
     needs_gpu_bytes: int | None = None
+    uses_gpus: GpuUse = "no"
+    moved_gpu: bool = False
+    tries_elsewhere: bool = False
     slots: tuple[WorkerSlot, ...] = ()
     divides: bool = False
     work: tuple[float, float, float] | None = None
@@ -260,7 +267,8 @@ class JobRecord:
     @property
     def gpu_memory_bytes(self) -> int | None:
         """What each worker is expected to hold on each of its GPUs; None: not known."""
-        return self.spec.limits.gpu_memory_bytes or self.needs_gpu_bytes
+        stated, needs = self.spec.limits.gpu_memory_bytes, self.needs_gpu_bytes
+        return max(stated or 0, needs or 0) or None if self.moved_gpu else stated or needs
 
     def gpus_of(self, task: TaskRecord) -> tuple[int, ...]:
         """The GPUs that a task of it computes on, as far as is known: what it says, those that keep memory for it, or

@@ -75,7 +75,7 @@ def plain_imports(job: Job) -> frozenset[str] | None:
     script = source(job)
     try:
         text = b"" if script is None else script.read_bytes()
-        names = frozenset(_roots(ast.parse(text)))
+        names = imported(text)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
     if script is None or names & {"", "importlib", "runpy"} or b"__import__" in text or b"exec(" in text:
@@ -207,6 +207,15 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
         package, _, rest = module.partition(".")
         if package == "headgate" and (part := rest.partition(".")[0]) in LIBRARIES:
             yield part, name
+
+
+def imported(text: bytes) -> frozenset[str]:
+    """The packages that a script imports, wherever in it.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError: It is no Python that can be read.
+    """
+    return frozenset(_roots(ast.parse(text)))
 
 
 def _roots(tree: ast.AST) -> Iterator[str]:

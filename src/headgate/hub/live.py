@@ -21,6 +21,7 @@ from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
 from headgate.engines import launchers
 from headgate.engines.base import LOCAL, Engine
+from headgate.engines.gpu_use import gpu_use
 from headgate.engines.launch import inject
 from headgate.engines.remote.environment import more, sent
 from headgate.errors import HeadgateError, UsageError
@@ -213,9 +214,12 @@ class LiveHub:
             job = JobId.of(run.id, name)
             divides = live.spec.contract is not None and launchers.divides_memory(live.spec)
             each = on_gpu.memory_bytes
-            self._step(events.JobSubmitted(job, live.spec, live.checkpoint, names, needs, took, gpus, divides, each))
-            uses_gpus = live.spec.limits.gpus != 0 and any(node.gpus for node in cluster.nodes)
-            if each is None and known is None and uses_gpus:
+            use = gpu_use(live.spec) if any(node.gpus for node in cluster.nodes) else "no"
+            if use == "maybe" and lengths.used_no_gpu(self._home / "lengths", live.script_key, live.profile_key):
+                use = "no"
+            facts = live.checkpoint, names, needs, took, gpus, divides, each, use
+            self._step(events.JobSubmitted(job, live.spec, *facts))
+            if each is None and known is None and use != "no":
                 text = f"its GPU memory is {on_gpu.in_words()}"
                 self._loop.call_soon(self._live_runs.event, run, "note", text, name)
         unused = () if self._controller.policy.limits_disk else (_DISK_RATE,)

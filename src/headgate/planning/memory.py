@@ -51,7 +51,11 @@ def gpu_need(limits: Limits, profile: Profile | None, before: int | None) -> Gpu
         return GpuNeed(profiled, "as its profile says")
     if before:
         return GpuNeed(before, "as it held before")
-    return GpuNeed(None, "it starts whatever is free; `limits: {gpu_memory: …}` or --gpu-memory says it")
+    return GpuNeed(
+        None,
+        "it gets a GPU that no other job has, or one where it is seen what they hold and what they leave; "
+        "`limits: {gpu_memory: …}` or --gpu-memory says it",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ def misfit(node: Node, limits: Limits, name: str = "") -> str | None:
     name = name or node.name
     if limits.gpus is not None and limits.gpus > len(node.gpus):
         return f"{name} has {len(node.gpus)} GPUs, {limits.gpus} are asked for"
+    if limits.exclusive and len(node.gpus) < (limits.gpus or 1):
+        return f"{name} has {len(node.gpus)} GPUs, one without other jobs is asked for"
     if limits.memory_bytes is not None and limits.memory_bytes > node.memory_bytes:
         asked, has = say_bytes(limits.memory_bytes), say_bytes(node.memory_bytes)
         return f"{name} has {has} of memory, {asked} are asked for"

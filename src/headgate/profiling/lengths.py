@@ -9,6 +9,8 @@ from statistics import median
 from typing import NamedTuple
 
 _KEPT = 20
+_SEEN_SECONDS = 10.0
+"""What a job of fewer seconds held of a GPU may have been missed."""
 _ALIKE = 1.25
 """What the same job takes again is between the least and the most that it took, and this factor: the band holds nine
 of ten."""
@@ -72,6 +74,12 @@ def gpu_memory_bytes(folder: Path, script: str, job: str) -> int | None:
     """The most memory of one GPU that a worker of a job held before; None: that is not known."""
     known, same = _of(folder, script, job)
     return int(max(took.gpu_memory_bytes for took in known)) or None if same else None
+
+
+def used_no_gpu(folder: Path, script: str, job: str) -> bool:
+    """Whether a job ran before for long enough to be seen, and held no memory of a GPU then."""
+    known, same = _of(folder, script, job)
+    return same and all(not took.gpu_memory_bytes and took.seconds >= _SEEN_SECONDS for took in known)
 
 
 def remember(folder: Path, script: str, took: Took) -> None:

@@ -7,15 +7,19 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from headgate.cluster import PARTS, Gpu, GpuLink
 from headgate.telemetry.base import Sampler, Target
 from headgate.telemetry.columns import Column
+from headgate.telemetry.files import content
 from headgate.telemetry.sources import PlacedNode
 
 _NVLINK = 25e9  # bytes a second each direction of one NVLink from its second generation on
 _LOOK_SECONDS = 0.1
+_SINGLE, _PROHIBITED = (1, 3), 2
+"""NVML's compute modes."""
 _WINDOW_MICROSECONDS = 150_000
 """Windows that began within this time of each other are one."""
 
@@ -227,10 +231,15 @@ class GpuSampler(Sampler):
         """Bytes in use on each GPU when it was read last, with what its driver reserves,"""
         self.held: Mapping[str, Mapping[int, float]] = {}
         """and of these by each task, by its target's id, as far as NVML tells."""
+        self.single: frozenset[int] = frozenset()
+        """GPUs on which one process alone may compute at a time, by their compute mode,"""
+        self.closed: frozenset[int] = frozenset()
+        """and those on which no further one may begin to."""
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
         del now  # NVML averages by itself
         self.used, self.held = {}, {}
+        self.single = self.closed = frozenset()
         if not self._looked:
             self._nvml, self._looked = open_nvml(), True
         if self._nvml is None:
@@ -243,6 +252,7 @@ class GpuSampler(Sampler):
         states = {index: self._state(self._nvml, index, handle) for index, handle in self._handles.items()}
         if any(target.box is not None or target.place is not None for target in targets):
             self._divide([index for index, state in states.items() if len(state.memory_by_pid) > 1])
+        self._read_modes(self._nvml, states)
         self.used = {index: state.taken for index, state in states.items() if state.taken is not None}
         self.held = {
             target.id: _by_gpu(states, frozenset(target.box.pids())) for target in targets if target.box is not None
@@ -255,6 +265,18 @@ class GpuSampler(Sampler):
             if values:
                 readings[target.id] = values
         return readings
+
+    def _read_modes(self, nvml: Any, states: Mapping[int, _State]) -> None:
+        """See what the compute modes of the GPUs allow. Under the server of MPS they have several processes."""
+        single, closed = set(), set()
+        for index, handle in self._handles.items():
+            mode, pids = _ask(nvml, "nvmlDeviceGetComputeMode", handle), states[index].memory_by_pid
+            if mode == _PROHIBITED:
+                closed.add(index)
+            elif mode in _SINGLE and not any(_is_mps(pid) for pid in pids):
+                single.add(index)
+                closed.update([index] if pids else ())
+        self.single, self.closed = frozenset(single), frozenset(closed)
 
     def _divide(self, shared: Collection[int]) -> None:
         """Look at how these GPUs are divided, and at no others."""
@@ -290,6 +312,10 @@ class GpuSampler(Sampler):
             return float(sum(sample.sampleValue.uiVal for sample in samples)) / len(samples) / 100
         rates = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
         return float(rates.gpu) / 100 if rates is not None else None
+
+
+def _is_mps(pid: int) -> bool:
+    return content(Path(f"/proc/{pid}/comm")).startswith("nvidia-cuda-mps")
 
 
 def _memory(nvml: Any, handle: Any) -> Any | None:

@@ -99,7 +99,7 @@ class Sampling(Component):
                 live_run.record_gpus(TaskId(id), by_gpu)
         for name in {node.name for nodes in of_runs.values() for _, node in nodes} if self._gpu.used else ():
             held = {TaskId(id): by_gpu for id, by_gpu in self._gpu.held.items()}
-            self._step(events.GpuMemoryUsed(name, self._gpu.used, held))
+            self._step(events.GpuMemoryUsed(name, self._gpu.used, held, self._gpu.single, self._gpu.closed))
 
     def _left(self, name: str, reading: Mapping[Column, float]) -> None:
         """Tell the controller what a node has left of its memory, and what tasks hold there."""
