@@ -26,6 +26,7 @@ _NAMES: dict[Column, tuple[str, str]] = {
     "cpu_cores": ("CPU", "cores"),
     "cpu_fullest_core": ("fullest core", "%"),
     "memory_bytes": ("memory", "B"),
+    "memory_available": ("memory left", "B"),
     "cache_bytes": ("page cache", "B"),
     "disk_read": ("disk read", "B/s"),
     "disk_write": ("disk written", "B/s"),
