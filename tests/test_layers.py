@@ -24,6 +24,7 @@ LAYERS = (
     ("studies",),
     ("reports",),
     ("hub",),
+    ("verification",),
     ("simulation",),
     ("lab",),
     ("resuming",),

@@ -35,6 +35,7 @@ VERBS = {
     "rm": "Delete runs that have ended.",
     "plan": "Say how many tasks a script should have, and where.",
     "profile": "Measure what a script's model costs.",
+    "verify": "Compare what several workers train with what one does.",
     "calibrate": "Measure how fast this machine, a lab or a cluster is.",
     "simulate": "Compare policies on a trace, without running its jobs.",
     "study": "Measure a grid of experiments, with intervals and a noise floor.",

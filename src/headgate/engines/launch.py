@@ -24,6 +24,7 @@ from headgate.jobs import Job, Mount, signal_number
 from headgate.roles import Addresses
 from headgate.task.grants import TURNS
 from headgate.task.observing import VARIABLE as OBSERVE
+from headgate.task.recording import VARIABLE as RECORD
 
 _THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
@@ -204,11 +205,10 @@ def launch(
         wrapper = contracts.wrapper(contract, group, task.name)
     env = _with_defaults(job, environment, threads, trains and task.name.is_server)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
+    if observe or RECORD in env:
+        env["PYTHONPATH"] = f"{observation(injected)}{os.pathsep}{env['PYTHONPATH']}"
     if observe:
-        env |= {
-            "PYTHONPATH": f"{observation(injected)}{os.pathsep}{env['PYTHONPATH']}",
-            OBSERVE: "headgate.torch.observer",
-        }
+        env[OBSERVE] = "headgate.torch.observer"
     env.pop("HEADGATE_RESUME", None)
     env |= _told(task, injected, checkpoints, resume, mode)
     if gpus is not None:

@@ -395,7 +395,8 @@ class LiveHub:
         page = run.folder / "report.html"
         try:
             await closed
-            await asyncio.wait_for(_write_report(run.folder / runs.STORE, page), REPORT_SECONDS)
+            if run.submission.mode != "verify":  # which is removed
+                await asyncio.wait_for(_write_report(run.folder / runs.STORE, page), REPORT_SECONDS)
         except (OSError, sqlite3.Error, TimeoutError) as error:  # whoever watches goes on without a report
             traceback.print_exception(error)
         finally:

@@ -167,6 +167,10 @@ class Channel:
             writable.poll(left * 1000)
         return not self._unsent
 
+    def stop(self) -> None:
+        """As if the engine had asked this task to end."""
+        self._obey(b'{"type": "stop"}')
+
     def take_threads(self) -> int | None:
         """How many compute threads to use from now on; None when neither that nor `spin` changed."""
         with self._lock:

@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, Callable
 
+from headgate.task import recording
 from headgate.task.environment import TaskEnvironment
 
 VARIABLE = "HEADGATE_OBSERVE"
@@ -53,13 +54,16 @@ class Loads:
 
 def install() -> None:
     """Have this process observed where its task is to be; programs that it starts are not."""
+    environment = TaskEnvironment.read()
+    if recording.VARIABLE in os.environ:
+        _record(environment)
     observer = os.environ.pop(VARIABLE, "")
     if not observer:
         return
-    environment, loads = TaskEnvironment.read(), Loads()
+    loads = Loads()
     sys.meta_path.insert(
         0,
-        _AfterImport(
+        AfterImport(
             {
                 "torch.optim.optimizer": lambda module: _watch_steps(module, observer, environment, loads),
                 "torch.utils.data.dataloader": lambda module: _watch_loaders(module, loads),
@@ -68,7 +72,22 @@ def install() -> None:
     )
 
 
-class _AfterImport:
+def _record(environment: TaskEnvironment) -> None:
+    """Have this process recorded, for `headgate verify`."""
+    recorder = recording.install(environment.task.rpartition("/")[2])
+    if recorder is None:
+        return
+
+    def begin(framework: Any) -> None:
+        import_module(f"headgate.{framework.__name__}.recording").begin(recorder)
+
+    def seed(numpy: Any) -> None:
+        numpy.random.seed(recorder.recipe.seed + recorder.worker)
+
+    sys.meta_path.insert(0, AfterImport({"torch": begin, "numpy": seed}))
+
+
+class AfterImport:
     """Does something once a module has been imported."""
 
     def __init__(self, after: dict[str, Callable[[Any], None]]) -> None:

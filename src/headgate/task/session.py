@@ -21,6 +21,7 @@ from headgate.task.measured import FIRST_STEPS, is_told
 from headgate.task.meetings import Meetings
 from headgate.task.part import plan_of
 from headgate.task.progress import ProgressReporter, whole
+from headgate.task.recording import recorder
 from headgate.task.saving import Saver, restored
 from headgate.task.stop import Stop
 
@@ -82,6 +83,7 @@ class TaskSession(ABC):
         plan: The plan of several tasks that this one is part of; empty where it is alone.
         profiling: Whether this is a short run to measure what the job costs.
         profiled: Whether that was told.
+        recorder: What records the steps for `headgate verify`; None: nothing does.
         steps: Steps that were done, those before a resume included.
         meter: Times the steps.
 
@@ -116,6 +118,10 @@ class TaskSession(ABC):
         self._ended = False
         self._deferred = ""  # for what a checkpoint is saved at the next step boundary
         self._noted: set[str] = set()
+        self.recorder = recorder()
+        if self.recorder is not None:
+            self.recorder.begins_at(self.steps)
+            self.profiled = True  # what is recorded is slower
         asides.watch_garbage()
 
     # --- what a framework says ---------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ class Loaders:
         self.epoch = 0
         self.source: Callable[[OpenIterator], Iterator[Any]] | None = None
         self.sharing: Sharing | None = None
+        self._apart: rng.Stream | None = None
         self._iterations = 0
         self.generators: list[torch.Generator] = []
         self._resume_rng: rng.RngState | None = None
@@ -94,7 +95,18 @@ class Loaders:
 
     def drawing(self) -> AbstractContextManager[None]:
         """A context in which the random stream that data is drawn with is in force: with one worker, the script's."""
-        return nullcontext() if self.sharing is None else self.sharing.stream.drawing()
+        stream = self._apart if self.sharing is None else self.sharing.stream
+        return nullcontext() if stream is None else stream.drawing()
+
+    @property
+    def plain(self) -> bool:
+        """Whether batches come as the script by itself would read them."""
+        return self.sharing is None and self._apart is None
+
+    def draw_apart(self) -> None:
+        """Draw data with a stream that begins here, as workers of a plan do, so that one alone has their batches."""
+        if not self._iterations:
+            self._apart = rng.Stream(self.capture_rng(devices=False))
 
     def capture_rng(self, devices: bool = True) -> rng.RngState:
         return rng.capture(self.generators, devices)
@@ -366,7 +378,7 @@ class Iteration:
             else:
                 self._inner = self._draw_anew(self.state.deal(self.done))
         try:  # alone, without a call more in every step
-            batch = next(self._inner) if self.state.loaders.sharing is None else self._next(self._inner)
+            batch = next(self._inner) if self.state.loaders.plain else self._next(self._inner)
         except StopIteration:
             if not self._has_more():
                 self._watcher.exhausted(self)

@@ -286,8 +286,8 @@ def _is_observed(run: LiveRun, live: LiveJob, action: events.StartTask) -> bool:
     spec = action.spec
     if action.plan.workers > 1 or run.submission.engine != LOCAL or (file := source(spec)) is None:
         return False
-    if run.submission.mode == "profile":
-        return not scripts.libraries(file)
+    if run.submission.mode != "run":
+        return run.submission.mode == "profile" and not scripts.libraries(file)
     return spec.contract is not None and spec.batch is not None and spec.plan is None and live.profile is None
 
 

@@ -1,0 +1,118 @@
+"""`headgate verify`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headgate.cli import options
+from headgate.errors import UsageError
+
+_CODES = {"same": 0, "differs": 8, "unknown": 9}
+
+
+@click.command(cls=options.OfJobs)
+@click.argument("targets", nargs=-1, metavar="FILE [-- ARGS] | COMMAND")
+@click.option("--job", "name", metavar="NAME", help="Verify this job of a job file: --job digits.")
+@options.stated_plan
+@options.launched
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Compare N steps. Default: 6; with --resume 24.")
+@click.option(
+    "--resume", is_flag=True, help="Verify a stop at a random place and a resume, in place of several workers."
+)
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="--resume: stop at the place that N stands for.")
+@click.option(
+    "--seconds",
+    type=options.Finite(min=0, min_open=True),
+    metavar="S",
+    help="End each of its runs after S seconds. Default: 120.",
+)
+@click.option(
+    "--writable",
+    multiple=True,
+    metavar="FOLDER",
+    help="Let the script write to this folder as it does otherwise: --writable /data/cache.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    targets: tuple[str, ...],
+    name: str | None,
+    launch: str | None,
+    batch: str | None,
+    parameters: str | None,
+    steps: int | None,
+    resume: bool,
+    seed: int | None,
+    seconds: float | None,
+    writable: tuple[str, ...],
+    as_json: bool,
+    **plan: Any,
+) -> int:
+    """Compare what a script trains alone with what several workers train, step by step.
+
+    The script runs as it is for a few steps: alone, and under the plan. Seeds and batches are the same. Headgate
+    compares gradients, weights and buffers after each step. The script computes in float64 where it can. It runs in a
+    copy of its folder, and can write nowhere else.
+
+    With --resume the script is stopped at a random place and resumed, and compared with a run that was not stopped.
+
+    \b
+    Example: headgate verify train.py --workers 2
+             headgate verify train.py --strategy ps --workers 2 --servers 1 --steps 12
+             headgate verify train.py --workers 2 -- --width 512
+             headgate verify train.py --resume --seed 7
+             headgate verify jobs.yaml --job digits
+
+    \b
+    Exit codes: 0 the same
+                8 it differs
+                2 bad input
+                9 not verified: nothing can be said, and why
+    """
+    from headgate.cli import placement, running  # what jobs need takes a while to import; help needs none of it
+    from headgate.hub import verifying
+    from headgate.reports.verified import words
+
+    if len(targets) > 1:
+        raise UsageError(f"found {len(targets)} files; expected one script, or one job file")
+    jobs = running.launches(running.read(targets, ctx.meta["asked"], None, None, None), launch, batch, parameters)
+    jobs = [job for job in jobs if name is None or job.name == name]
+    if len(jobs) != 1:
+        raise UsageError(f"found {len(jobs)} jobs; expected one: name it with --job")
+    [job] = jobs
+    said = placement.PlacementOptions(**plan)
+    if said.strategy is None and said.servers is None and said.plan_file is None and job.plan is None and not resume:
+        said = replace(said, strategy="allreduce")
+    if said.workers is None and said.plan_file is None and (job.plan is None or said.strategy is not None):
+        said = replace(said, workers=None if resume else 2)
+    job = said.applied(job)
+    if not resume and (job.plan is None or job.plan.workers < 2):
+        raise UsageError("found a plan of one worker; expected --workers 2 or more, or --resume")
+    asked = verifying.Asked(
+        job,
+        steps or (verifying.RESUME_STEPS if resume else verifying.STEPS),
+        resume,
+        seed,
+        seconds or verifying.SECONDS,
+        tuple(str(Path(folder).absolute()) for folder in writable),
+    )
+    found = verifying.verify(asked, _show)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+    else:
+        click.echo(words(found))
+    return _CODES[found.answer]
+
+
+def _show(what: str) -> None:
+    """Progress on standard error."""
+    if sys.stderr.isatty():
+        click.echo(f"running: {what}", err=True)

@@ -1,0 +1,338 @@
+"""Has a script run for a few steps, alone and under a plan, and compares what it trained: `headgate verify`."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headgate import runs
+from headgate.engines.program import program
+from headgate.errors import UsageError
+from headgate.events import Checkpoint
+from headgate.hub import api
+from headgate.identifiers import TaskName
+from headgate.jobs import Job, ProgressRule
+from headgate.plans import Plan
+from headgate.task.recording import VARIABLE, Recipe
+from headgate.telemetry.store import RunReader
+from headgate.verification import comparing, folders, records
+from headgate.verification.verdict import Cause, Sameness, StopPlace, Verification
+
+STEPS = 6
+RESUME_STEPS = 24
+SECONDS = 120.0
+"""How long each of its runs may take."""
+_SINGLE = Plan(strategy="single", workers=1, batch_per_worker=None)
+_QUIET = {
+    "WANDB_MODE": "offline",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "offline",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+}
+"""Has libraries that report to elsewhere keep what they have."""
+_CACHES = ("~/.cache", "~/.keras", "~/.nv", "~/.triton")
+_CACHE_VARIABLES = (
+    *("XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "KERAS_HOME", "MPLCONFIGDIR"),
+    "JAX_COMPILATION_CACHE_DIR",
+)
+ALONE, AGAIN, ROUNDED, WORKERS = "alone", "again", "rounded", "workers"
+WHOLE, STOPPED, RESUMED = "whole", "stopped", "resumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be verified.
+
+    Args:
+        job: The job, with the plan in question.
+        steps: Steps to compare.
+        resume: Whether a stop and a resume are, in place of the plan.
+        seed: Decides where it is stopped; None: drawn.
+        seconds: Most seconds of each run.
+        writable: Folders that the script may write to as it does otherwise.
+        aside: Whether other jobs run, and it should take little: its runs come one after the other.
+    """
+
+    job: Job
+    steps: int = STEPS
+    resume: bool = False
+    seed: int | None = None
+    seconds: float = SECONDS
+    writable: tuple[str, ...] = ()
+    aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """How one of its runs ended: the record of each of its workers, the state and reason of its job, its run."""
+
+    records: tuple[records.TrainingRecord, ...]
+    state: str
+    reason: str
+    run: Path
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self.records) and all(record.ended for record in self.records)
+
+
+def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Verification:
+    """Whether a script trains the same under its job's plan, or after a resume.
+
+    Args:
+        asked: What is asked.
+        watcher: Told what is being run.
+
+    Raises:
+        UsageError: It cannot be verified: no Python program, a container, roles.
+        HubError: There is no hub.
+    """
+    _check(asked.job)
+    begun = time.monotonic()
+    if (plan := asked.job.plan) is not None and not plan.synchronous and not asked.resume:
+        found = Verification(Sameness.UNKNOWN, plan.workers, cause=Cause.ASYNCHRONOUS)
+    else:
+        with _Trial(asked, watcher) as trial:
+            found = trial.resume() if asked.resume else trial.plan()
+    plan = plan or _SINGLE
+    seconds = time.monotonic() - begun
+    return replace(found, strategy=plan.strategy, servers=plan.servers, workers=plan.workers, seconds=seconds)
+
+
+def _check(job: Job) -> None:
+    if job.roles:
+        raise UsageError(f"job {job.name!r} is made of roles, whose steps Headgate does not compare")
+    if job.isolation not in (None, "process"):
+        raise UsageError(f"job {job.name!r} runs in isolation {job.isolation}; expected process, to be verified")
+    if program(job) is None:
+        raise UsageError(f"job {job.name!r} runs no Python script, or a shell's line; expected a script to verify")
+
+
+class _Trial:
+    """The runs of one verification, and what they write."""
+
+    def __init__(self, asked: Asked, watcher: Callable[[str], None]) -> None:
+        [self._job] = api.submission([asked.job]).jobs
+        self._asked = asked
+        self._watcher = watcher
+        self._kept = list[Path]()
+        self._made = list[Path]()
+
+    def __enter__(self) -> _Trial:
+        place = runs.home() / "verifying"
+        place.mkdir(mode=0o700, exist_ok=True)
+        self._scratch = Path(tempfile.mkdtemp(dir=place))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        for folder in self._made:
+            if folder not in self._kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    # --- the two questions -------------------------------------------------------------------------------------------
+
+    def plan(self) -> Verification:
+        """Whether it trains under the plan as it does alone."""
+        workers = self._job.plan.workers if self._job.plan is not None else 2
+        found = Verification(Sameness.UNKNOWN, workers, cause=Cause.NO_STEP)
+        for double in (True, False):
+            alone = self._run({ALONE: replace(self._job, plan=self._alone())}, double)[ALONE]
+            if not alone.is_whole and alone.state != "done":
+                found = self._failed(alone, Verification(Sameness.UNKNOWN, workers, double=double), Cause.FAILED)
+                if alone.state == "killed":
+                    break
+                continue
+            if not alone.records[0].steps:
+                return replace(found, double=double, cause=Cause.NO_STEP)
+            others = {ROUNDED: replace(self._job, plan=self._alone()), WORKERS: self._job}
+            ended = self._run(others, double)
+            found = self._compared(alone, ended[ROUNDED], ended[WORKERS], double)
+            if found.cause is not Cause.WORKERS_FAILED:
+                break
+        return found
+
+    def resume(self) -> Verification:
+        """Whether it goes on after a stop as if there had been none."""
+        workers = self._job.plan.workers if self._job.plan is not None else 1
+        found = Verification(Sameness.UNKNOWN, workers, cause=Cause.NO_STEP)
+        for double in (True, False):
+            whole = self._run({WHOLE: self._job}, double)[WHOLE]
+            if not whole.is_whole and whole.state != "done":
+                found = self._failed(whole, Verification(Sameness.UNKNOWN, workers, double=double), Cause.FAILED)
+                continue
+            return self._resumed(whole, double)
+        return found
+
+    def _resumed(self, whole: _Ended, double: bool) -> Verification:
+        seed = self._asked.seed if self._asked.seed is not None else random.randrange(10_000)
+        answer = Verification(Sameness.UNKNOWN, len(whole.records), double=double, seed=seed)
+        if not whole.records[0].steps:
+            return replace(answer, cause=Cause.NO_STEP)
+        chosen = stop_place(whole.records[0], seed)
+        if chosen is None:
+            return replace(answer, cause=Cause.NOT_STOPPED)
+        place, number = chosen
+        answer = replace(answer, stopped_in=place, stopped_at=number)
+        copy = self._copy(STOPPED)
+        stopped = self._run({STOPPED: self._job}, double, stop_at=number, copy=copy)[STOPPED]
+        if stopped.checkpoint is None:
+            cause = Cause.NOT_STOPPED if stopped.is_whole or stopped.state == "done" else Cause.FAILED
+            return self._failed(stopped, answer, cause)
+        going_on = {RESUMED: stopped.checkpoint}
+        resumed = self._run({RESUMED: self._job}, double, resume=going_on, copy=copy)[RESUMED]
+        if not resumed.records[0].steps or (not resumed.is_whole and resumed.state != "done"):
+            return self._failed(resumed, answer, Cause.FAILED)
+        found = comparing.compared_resume(whole.records, resumed.records, double)
+        return replace(found, stopped_in=place, stopped_at=number, seed=seed, fenced=whole.records[0].fenced)
+
+    def _alone(self) -> Plan:
+        """The plan of one worker."""
+        plan = self._job.plan
+        if plan is None or self._job.contract is None:
+            return _SINGLE
+        return replace(plan, workers=1, batch_per_worker=None, worker_nodes=())
+
+    def _compared(self, alone: _Ended, rounded: _Ended, workers: _Ended, double: bool) -> Verification:
+        """What the records of these say."""
+        count = len(workers.records)
+        answer = Verification(Sameness.UNKNOWN, count, double=double)
+        if workers.records[0].outside and not workers.is_whole and workers.state != "done":
+            return self._failed(workers, answer, Cause.FAILED)
+        if any(not record.steps for record in workers.records) or workers.state not in ("done",):
+            return self._failed(workers, answer, Cause.WORKERS_FAILED)
+        told = comparing.Records(alone.records[0], rounded.records[0], workers.records, double)
+        if self._job.contract is not None and self._job.batch != "global":
+            return comparing.compared_among(told)
+        found = comparing.compared(told)
+        if found.cause is Cause.SENSITIVE:
+            again = self._run({AGAIN: replace(self._job, plan=self._alone())}, double)[AGAIN]
+            if not comparing.repeats(alone.records[0], again.records[0]):
+                found = replace(found, cause=Cause.VARIES)
+        return replace(found, outside=tuple(dict.fromkeys(alone.records[0].outside)))
+
+    def _failed(self, ended: _Ended, answer: Verification, cause: Cause) -> Verification:
+        """The answer where a run did not come to its end."""
+        outside = tuple(path for record in ended.records for path in record.outside)
+        if outside and cause is not Cause.NOT_STOPPED:
+            cause = Cause.OUTSIDE
+        elif ended.state == "killed":
+            cause = Cause.SLOW
+        self._kept.append(ended.run)
+        detail = outside[-1:] or (ended.reason,)
+        return replace(answer, cause=cause, detail=detail, outside=outside, output=ended.run.name)
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    def _copy(self, name: str) -> folders.Copied:
+        place = self._scratch / f"{name}-{len(self._made)}"
+        place.mkdir()
+        return folders.copied(self._job, place)
+
+    def _run(
+        self,
+        jobs: Mapping[str, Job],
+        double: bool,
+        stop_at: int | None = None,
+        resume: Mapping[str, Checkpoint] | None = None,
+        copy: folders.Copied | None = None,
+    ) -> dict[str, _Ended]:
+        """Run jobs side by side until they have recorded enough; how each ended, by name."""
+        self._watcher(f"{', '.join(jobs)} ({'float64' if double else 'as it is'})")
+        prepared, places = list[Job](), dict[str, Path]()
+        for name, job in jobs.items():
+            at = copy or self._copy(name)
+            places[name] = at.scratch / f"record-{name}"
+            places[name].mkdir()
+            recipe = Recipe(
+                str(places[name]),
+                self._asked.steps,
+                double=double,
+                perturbed=name == ROUNDED,
+                writable=self._writable(at),
+                as_workers=not self._asked.resume,
+                stop_at=stop_at,
+            )
+            prepared.append(self._prepared(name, at.job(job), at, recipe, list(jobs)))
+        more = {"mode": "verify", "resume": dict(resume or {})}
+        with api.submitted(api.submission(prepared, **more), None, kill=True) as (hub, answer):
+            for _ in hub.follow(1.0):
+                pass
+        folder = Path(answer["path"])
+        self._made.append(folder)
+        return {name: _ended(folder, name, job, places[name]) for name, job in jobs.items()}
+
+    def _prepared(self, name: str, job: Job, copy: folders.Copied, recipe: Recipe, names: Sequence[str]) -> Job:
+        env = {**_QUIET, **job.env, "TMPDIR": str(copy.scratch / "tmp"), VARIABLE: recipe.text()}
+        env |= {"TORCHINDUCTOR_CACHE_DIR": str(copy.scratch / "tmp"), "TRITON_CACHE_DIR": str(copy.scratch / "tmp")}
+        env |= {"WANDB_DIR": str(copy.scratch / "tmp")}
+        at = names.index(name)
+        first = names[at - 1] if self._asked.aside and at else None
+        return replace(
+            job,
+            name=name,
+            env=env,
+            at=0.0,
+            after=first,
+            retries=0,
+            moves=0,
+            timeout=min(job.timeout or self._asked.seconds, self._asked.seconds),
+            grace=1.0,
+            progress=ProgressRule(),
+            prove=False,
+        )
+
+    def _writable(self, copy: folders.Copied) -> tuple[str, ...]:
+        named = [value for name in _CACHE_VARIABLES if (value := os.environ.get(name))]
+        caches = [os.path.expanduser(folder) for folder in (*_CACHES, *named)]
+        return (str(copy.scratch), str(runs.home() / "runs"), *caches, *self._asked.writable)
+
+
+def _ended(folder: Path, name: str, job: Job, place: Path) -> _Ended:
+    workers = job.plan.workers if job.plan is not None else 1
+    told = tuple(records.read(place, TaskName.of("worker", index)) for index in range(workers))
+    with RunReader(folder / runs.STORE) as reader:
+        [row] = [row for row in reader.rows("jobs") if row["name"] == name]
+        saved = [row for row in reader.rows("checkpoints") if row["why"] == "stop"]
+    checkpoint = None
+    if saved:
+        last = saved[-1]
+        checkpoint = Checkpoint(last["path"], last["step"], last["epoch"], last["position"])
+    return _Ended(told, row["state"], row["reason"] or "", folder, checkpoint)
+
+
+def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, int] | None:
+    """Where to stop a script: a kind of place, each as likely, and the number of a forward pass there; None where it
+    has none.
+
+    Args:
+        record: Of the script as it was not stopped.
+        seed: Decides.
+    """
+    last = max((number for optimizer, number in record.steps if optimizer == 0), default=0)
+    places: dict[StopPlace, list[int]] = {}
+    for at, after in zip(record.passes, [*record.passes[1:], None]):
+        if at.steps < 1 or at.steps >= last - 1:
+            continue
+        if not at.trains:
+            kind = StopPlace.VALIDATION
+        elif after is not None and after.trains and after.steps == at.steps:
+            kind = StopPlace.ACCUMULATION
+        elif after is not None and (after.epoch != at.epoch or not after.trains):
+            kind = StopPlace.EPOCH_END
+        else:
+            kind = StopPlace.TRAINING
+        places.setdefault(kind, []).append(at.number)
+    if not places:
+        return None
+    draw = random.Random(seed)
+    kind = draw.choice(sorted(places))
+    return kind, draw.choice(places[kind])

@@ -1,0 +1,123 @@
+"""A verification in words."""
+
+from __future__ import annotations
+
+from headgate.verification.verdict import Cause, FirstDifference, Sameness, StopPlace, Verification
+
+_KINDS = {"gradient": "the gradient of", "weight": "the weights", "buffer": "the buffer"}
+_PLURAL = {"gradient": "gradients of", "weight": "the weights", "buffer": "the buffers"}
+_NAMED = 3
+
+_CAUSES = {
+    Cause.LOSS: "parts of the loss weigh unequally in the workers: say `hg.report(loss=..., weight=...)` before "
+    "`backward`, or `prepare(..., loss_reduction=...)`",
+    Cause.HOOK: "hooks change gradients in each worker before they are averaged; only a linear hook stays right",
+    Cause.BUFFER: "a forward pass changes buffers, in each worker by its own samples",
+    Cause.NORMALISATION: "batch normalisation takes the statistics of each worker's own samples, as in "
+    "DistributedDataParallel",
+    Cause.RANDOM: "the script draws random numbers in its steps, and each worker draws others",
+    Cause.DATA: "the samples differ: the data set draws at random, or without a seed that all workers share, or its "
+    "loader is not divided among them",
+    Cause.UNPREPARED: "an optimizer takes steps that was not given to `prepare`: give it, with its model",
+    Cause.APART: "the workers differ from each other: each trains by gradients of its own",
+    Cause.OPTIMIZER: "gradients are the same, and what the optimizer makes of them is not: its state, its schedule, "
+    "or weights that the script sets",
+    Cause.RESUME: "the checkpoint does not hold all that the script goes on from; `hg.keep(...)` saves more",
+    Cause.NO_STEP: "no step of an optimizer was seen",
+    Cause.FAILED: "the script failed",
+    Cause.WORKERS_FAILED: "its workers failed",
+    Cause.SLOW: "it did not take its steps in time; `--seconds` gives it more",
+    Cause.VARIES: "the script differs from itself: run twice alone, with the same seeds, it trains something else",
+    Cause.SENSITIVE: "a difference of rounding alone makes it train something else",
+    Cause.OUTSIDE: "the script writes outside of its folder, which `--writable FOLDER` allows",
+    Cause.OWN_BATCH: "each worker has a whole batch, so that no run alone trains the same; the workers are the same "
+    "as each other",
+    Cause.ASYNCHRONOUS: "workers that do not wait for each other are not meant to train the same",
+    Cause.NOT_STOPPED: "it saved no checkpoint where it was asked to stop",
+    Cause.ROOM: "there is no room to run it a second time",
+    Cause.ELSEWHERE: "it runs on other machines, or in a container",
+}
+_NAMING = {Cause.HOOK, Cause.NORMALISATION, Cause.FAILED, Cause.WORKERS_FAILED, Cause.SLOW, Cause.OUTSIDE}
+"""Causes whose detail is told."""
+_PLACES = {
+    StopPlace.VALIDATION: "in a validation",
+    StopPlace.ACCUMULATION: "between accumulations",
+    StopPlace.EPOCH_END: "at the end of an epoch",
+    StopPlace.TRAINING: "between two steps",
+}
+
+
+def words(found: Verification) -> str:
+    """The whole answer."""
+    lines = [sentence(found)]
+    if found.cause is not None and found.answer is Sameness.DIFFERS:
+        lines.append(f"probably: {_CAUSES[found.cause]}{_detail(found)}")
+    if found.stopped_in is not None:
+        where = f"{_PLACES[found.stopped_in]}, in forward pass {found.stopped_at}"
+        lines.append(f"stopped {where}; again with: --resume --seed {found.seed}")
+    lines += _notes(found)
+    return "\n".join(lines)
+
+
+def sentence(found: Verification) -> str:
+    """The answer in one sentence."""
+    with_what = "after a stop and a resume" if found.stopped_in is not None else f"with {found.workers} workers"
+    if found.answer is Sameness.SAME:
+        return f"the same {with_what} to {_least(found.largest)}, over {_steps(found.steps)}"
+    if found.answer is Sameness.DIFFERS and found.difference is not None:
+        return f"differs {with_what} by {differs(found.difference)}"
+    reason = _CAUSES[found.cause] if found.cause is not None else "nothing can be said"
+    return f"not verified: {reason}{_detail(found)}"
+
+
+def short(found: Verification) -> str:
+    """The verdict for a table: `verified`, `differs`, `not verified`."""
+    return {Sameness.SAME: "verified", Sameness.DIFFERS: "differs"}.get(found.answer, "not verified")
+
+
+def differs(difference: FirstDifference) -> str:
+    """By how much, from when on, and what."""
+    named = ", ".join(f"`{name}`" for name in difference.tensors[:_NAMED])
+    more = len(difference.tensors) - _NAMED
+    kind = (_KINDS if len(difference.tensors) == 1 else _PLURAL)[difference.kind]
+    text = f"{_percent(difference.size)} from step {difference.step} on: {kind} {named}"
+    text += f" and {more} more" if more > 0 else ""
+    return text + (f" (optimizer {difference.optimizer})" if difference.optimizer > 1 else "")
+
+
+def _detail(found: Verification) -> str:
+    if not found.detail or found.cause not in _NAMING:
+        return ""
+    return f" ({', '.join(found.detail)})"
+
+
+def _notes(found: Verification) -> list[str]:
+    lines = []
+    if found.steps and not found.double:
+        alone = _least(found.rounding)
+        lines.append(f"note: it cannot compute in float64; two runs alone, rounded otherwise, differ by {alone}")
+    if found.loss_differs:
+        off = _percent(found.loss_differs)
+        lines.append(f"note: the loss that is reported differs by {off}; what is trained is the same")
+    if not found.fenced:
+        lines.append("note: without Landlock in the kernel, what extensions write elsewhere was not kept away")
+    if found.answer is Sameness.SAME and found.outside:
+        paths = ", ".join(found.outside[:_NAMED])
+        lines.append(f"note: it tried to write outside of its folder, and could not: {paths}")
+    if found.output:
+        lines.append(f"its output: headgate logs {found.output}")
+    return lines
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'s' * (count != 1)}"
+
+
+def _least(size: float) -> str:
+    return "the last bit" if size == 0 else f"{size:.0e}"
+
+
+def _percent(size: float) -> str:
+    if size >= 0.005:
+        return f"{size:.0%}" if size < 10 else f"{size:.0f} times"
+    return f"{size:.1e}"

@@ -1,0 +1,103 @@
+"""Keeps what a process writes within folders: by the kernel (Landlock), for it and all that it starts.
+
+Where the kernel cannot, Python refuses what it opens for writing itself; extensions that open files by themselves pass.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+"""Numbers of the system calls, the same on every machine."""
+_NO_NEW_PRIVILEGES = 38
+_VERSION = 1
+_BENEATH = 1
+_TO_FILES = 1 << 1
+_WRITES = _TO_FILES | sum(1 << bit for bit in range(4, 13))
+"""Write to, make and remove files and folders of every kind."""
+_MOVES, _TRUNCATES = 1 << 13, 1 << 14
+_CHANGES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+_OF_PATHS = {"os.remove": 1, "os.rename": 2, "os.rmdir": 1, "os.mkdir": 1, "os.truncate": 1, "os.symlink": 2}
+"""Audit events that change what is on disk, and how many of their arguments are paths."""
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = [("handled", ctypes.c_uint64)]
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _layout_ = "ms"
+    _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
+
+
+def shut(folders: Sequence[str], outside: Callable[[str], None]) -> bool:
+    """Refuse all writing outside of `folders` from now on; whether the kernel does.
+
+    Args:
+        folders: Where may be written; those that are not there are left out.
+        outside: Told of each path that Python tried to write outside of them.
+    """
+    roots = [os.path.realpath(folder) for folder in folders if os.path.exists(folder)]
+    by_kernel = False
+    with suppress(OSError, AttributeError):  # no Landlock in this kernel, or a container that forbids it
+        _restrict(roots)
+        by_kernel = True
+    within = tuple(root.rstrip("/") + "/" for root in roots)
+
+    def seen(event: str, given: tuple[object, ...]) -> None:
+        for path in _written(event, given):
+            with suppress(TypeError, ValueError):
+                name = os.path.realpath(os.fsdecode(path))  # type: ignore[arg-type]
+                if not f"{name}/".startswith(within):
+                    outside(name)
+                    if not by_kernel:
+                        raise PermissionError(13, "a verification keeps what is written away from other files", name)
+
+    sys.addaudithook(seen)
+    return by_kernel
+
+
+def _written(event: str, given: tuple[object, ...]) -> tuple[object, ...]:
+    """The paths that an audited event is about to change."""
+    if event == "open":
+        path, _, flags = given
+        writes = isinstance(flags, int) and bool(flags & _CHANGES)
+        return (path,) if writes and isinstance(path, (str, bytes)) else ()
+    return given[: _OF_PATHS.get(event, 0)]
+
+
+def _restrict(roots: Sequence[str]) -> None:
+    """
+    Raises:
+        OSError: The kernel cannot.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(number: int, *given: object) -> int:
+        result = int(libc.syscall(number, *given))
+        if result < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return result
+
+    version = call(_CREATE, None, ctypes.c_size_t(0), _VERSION)
+    handled = _WRITES | (_MOVES if version >= 2 else 0) | (_TRUNCATES if version >= 3 else 0)
+    rules = _Ruleset(handled)
+    ruleset = call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(ctypes.sizeof(rules)), 0)
+    try:
+        for root in roots:
+            parent = os.open(root, os.O_PATH | os.O_CLOEXEC)
+            try:
+                allowed = handled if os.path.isdir(root) else handled & (_TO_FILES | _TRUNCATES)
+                call(_ADD, ruleset, _BENEATH, ctypes.byref(_Beneath(allowed, parent)), 0)
+            finally:
+                os.close(parent)
+        if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "no_new_privs")
+        call(_RESTRICT, ruleset, 0)
+    finally:
+        os.close(ruleset)

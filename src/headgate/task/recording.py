@@ -1,0 +1,205 @@
+"""Records what a script trains, step by step, for `headgate verify` to compare: named tensors, as float64.
+
+A framework's side hands over its tensors where an optimizer has taken a step. It needs to know nothing of files. In an
+ordinary run there is no recorder, and none of this is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate.task import fence
+
+VARIABLE = "HEADGATE_VERIFY"
+"""In the environment of a task that is to be recorded: a `Recipe` as JSON."""
+MOST_NUMBERS = 1 << 16
+"""Numbers of a tensor that are kept; of a larger one so many, spread evenly, and the sums of all."""
+GRADIENT, WEIGHT, BUFFER = "gradient", "weight", "buffer"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a script is run to be recorded.
+
+    Args:
+        folder: Where records go.
+        steps: Steps of the first optimizer that are recorded; the script is ended after them.
+        seed: Generators begin with it, where the script seeds none; worker N with N more.
+        double: Whether it is to compute in float64.
+        perturbed: Whether its weights begin some roundings away from where they do otherwise.
+        writable: Folders that it may write to; empty: all.
+        as_workers: Whether one that is alone draws its data as workers of a plan do, apart from all else.
+        stop_at: Forward pass, from 1, in which it is asked to stop with a checkpoint; None: never.
+    """
+
+    folder: str
+    steps: int
+    seed: int = 0
+    double: bool = True
+    perturbed: bool = False
+    writable: tuple[str, ...] = ()
+    as_workers: bool = False
+    stop_at: int | None = None
+
+    def text(self) -> str:
+        """As `VARIABLE` has it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Recipe:
+        found = json.loads(text)
+        return cls(**{**found, "writable": tuple(found["writable"])})
+
+
+@dataclass(frozen=True)
+class RecordedTensor:
+    """A tensor as it is at a step.
+
+    Args:
+        kind: `gradient`, `weight` or `buffer`.
+        name: As its model calls it.
+        shape: Its shape.
+        numbers: At most `MOST_NUMBERS` of its numbers, as float64, in this machine's byte order.
+        total: Sum of all its numbers.
+        squares: Sum of the squares of all its numbers.
+    """
+
+    kind: str
+    name: str
+    shape: Sequence[int]
+    numbers: bytes
+    total: float
+    squares: float
+
+
+@dataclass
+class _SinceStep:
+    """What was seen since the last step.
+
+    Args:
+        batches: Samples of each batch, and the sums of its numbers and of their squares.
+        drew: Whether the script drew random numbers between a batch and its step.
+    """
+
+    batches: list[tuple[int, float, float]] = field(default_factory=list)
+    drew: bool = False
+
+
+class TaskRecorder:
+    """Writes the record of one task.
+
+    Args:
+        recipe: How it is run.
+        task: Name of the task.
+    """
+
+    def __init__(self, recipe: Recipe, task: str) -> None:
+        self.recipe = recipe
+        folder = Path(recipe.folder)
+        self._index = open(folder / f"{task}.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - open until the end
+        self._data = open(folder / f"{task}.f64", "ab")  # noqa: SIM115
+        self._since = _SinceStep()
+        self._outside: set[str] = set()
+        self.done_before = 0
+
+    @property
+    def worker(self) -> int:
+        """Number of this worker."""
+        return int(Path(self._index.name).stem.rpartition("-")[2])
+
+    def begins_at(self, steps: int) -> None:
+        """A session begins, with so many steps done before."""
+        self.done_before = steps
+
+    def batch(self, samples: int, total: float, squares: float) -> None:
+        """A batch of this worker's samples; the sums of its numbers and of their squares."""
+        self._since.batches.append((samples, total, squares))
+
+    def drew(self) -> None:
+        """The script drew random numbers between a batch and its step."""
+        self._since.drew = True
+
+    def reported(self, loss: float, part: float) -> None:
+        """A loss was reported, of so large a part of the job's: 1 where all parts are alike."""
+        self._say({"loss": loss, "part": part})
+
+    def passed(self, **facts: Any) -> None:
+        """A forward pass begins; what is known of it."""
+        self._say({"pass": facts})
+
+    def fact(self, **facts: Any) -> None:
+        """Something about the script as a whole."""
+        self._say({"fact": facts})
+
+    def wrote_outside(self, path: str) -> None:
+        """It tried to write a path that is outside of what it may write."""
+        if path not in self._outside:
+            self._outside.add(path)
+            self._say({"outside": path})
+
+    def step(self, optimizer: int, number: int, tensors: Iterable[RecordedTensor], **facts: Any) -> None:
+        """An optimizer has taken a step.
+
+        Args:
+            optimizer: Which, in the order of their first steps.
+            number: Which step of it, from 1, those before a resume included.
+            tensors: What is trained, as it is now.
+            **facts: What else is known of the step.
+        """
+        entries = []
+        for tensor in tensors:
+            entry = {"kind": tensor.kind, "name": tensor.name, "shape": list(tensor.shape), "at": self._data.tell()}
+            self._data.write(tensor.numbers)
+            entries.append({**entry, "bytes": len(tensor.numbers), "total": tensor.total, "squares": tensor.squares})
+        self._data.flush()
+        since, self._since = self._since, _SinceStep()
+        totals = [sum(column) for column in zip(*since.batches)]
+        step = {"step": [optimizer, number], "tensors": entries, "batch": totals, "drew": since.drew, **facts}
+        self._say(step)
+
+    def finish(self) -> None:
+        """End this process: enough was recorded. Exit handlers, and what a script does at its end, are left out."""
+        self._say({"end": True})
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _say(self, entry: Mapping[str, Any]) -> None:
+        self._index.write(json.dumps(entry) + "\n")
+        self._index.flush()
+
+
+_recorder: TaskRecorder | None = None
+
+
+def recorder() -> TaskRecorder | None:
+    """That of this process; None: nothing is recorded."""
+    return _recorder
+
+
+def install(task: str) -> TaskRecorder | None:
+    """Begin to record this process, where its task is to be; programs that it starts are not.
+
+    Args:
+        task: Name of the task.
+    """
+    global _recorder
+    text = os.environ.pop(VARIABLE, "")
+    if not text:
+        return None
+    recipe = Recipe.parse(text)
+    trains = task.startswith("worker-")
+    kept = TaskRecorder(recipe, task)
+    if recipe.writable:
+        kept.fact(fenced=fence.shut((*recipe.writable, recipe.folder, "/dev", "/proc"), kept.wrote_outside))
+    if trains:
+        random.seed(recipe.seed + kept.worker)
+        _recorder = kept
+    return _recorder

@@ -1,0 +1,4 @@
+"""Whether a script trains the same under a plan, or after a resume, as it does alone: records of its steps compared.
+
+A task writes the records (`headgate.task.recording`); `hub.verifying` has the script run for them.
+"""

@@ -1,0 +1,311 @@
+"""Compares records of the same script: alone, alone with another rounding, and as the workers of a plan.
+
+Two tensors are the same where they differ by no more than rounding: `_FLOORS` of all tensors of their kind, or
+`_TIMES` as much as the same tensor differs between the two runs alone. Steps that amplify rounding, as those of Adam
+where a gradient is nothing but rounding, are allowed for so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headgate.verification.records import Key, RecordedStep, TensorAt, TrainingRecord
+from headgate.verification.verdict import Cause, FirstDifference, Sameness, Verification
+
+GRADIENT, WEIGHT, BUFFER = "gradient", "weight", "buffer"
+KINDS = (GRADIENT, WEIGHT, BUFFER)
+_FLOORS = {True: 1e-11, False: 2e-5}
+"""Of float64, and of whatever a script computes in by itself."""
+_TIMES = 64.0
+_VARIES = {True: 1e-6, False: 5e-2}
+"""From so much on a run alone that began some roundings away is no measure of rounding."""
+_LEAST = 1e-3
+"""Of all tensors of a kind, what a single one is taken to weigh at the least where their distances are told."""
+_MOST_NAMES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far apart two records are.
+
+    Args:
+        first: The first difference; None: there is none.
+        largest: The largest, each relative to its tensor, or to a part of all tensors of its kind where it is less.
+        kinds: Kinds of tensors that differ where the first does.
+    """
+
+    first: FirstDifference | None
+    largest: float
+    kinds: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Those of one verification.
+
+    Args:
+        alone: The script by itself.
+        rounded: The same, its weights some roundings away; None: it was not run.
+        workers: The workers of the plan.
+        double: Whether all computed in float64.
+    """
+
+    alone: TrainingRecord
+    rounded: TrainingRecord | None
+    workers: tuple[TrainingRecord, ...]
+    double: bool
+
+
+def compared(records: Records) -> Verification:
+    """Whether the workers train as the script alone does."""
+    alone, double = records.alone, records.double
+    rounding = rounding_of(alone, records.rounded)
+    noise = distance(alone, records.rounded, double, {}).largest if records.rounded is not None else 0.0
+    steps = len({number for optimizer, number in alone.steps if optimizer == 0})
+    answer = Verification(
+        Sameness.UNKNOWN, len(records.workers), steps=steps, double=double, rounding=noise, fenced=alone.fenced
+    )
+    if not alone.steps:
+        return replace(answer, cause=Cause.NO_STEP)
+    if noise > _VARIES[double]:
+        return replace(answer, cause=Cause.SENSITIVE)
+    first, *others = records.workers
+    apart = [distance(first, other, double, rounding, (WEIGHT,)) for other in others]
+    plan = distance(alone, first, double, rounding)
+    answer = replace(answer, largest=max([plan.largest, *(each.largest for each in apart)]))
+    far = [each.first for each in apart if each.first is not None]
+    if plan.first is None and not far:
+        return replace(answer, answer=Sameness.SAME, loss_differs=_losses_apart(records))
+    return _blamed(answer, records, plan, min(far, key=lambda each: each.step) if far else None, rounding)
+
+
+def compared_among(records: Records) -> Verification:
+    """Whether workers train the same among themselves, where each has a batch of its own: one alone trains another."""
+    first, *others = records.workers
+    steps = len({number for optimizer, number in first.steps if optimizer == 0})
+    answer = Verification(Sameness.UNKNOWN, len(records.workers), steps=steps, double=records.double)
+    apart = [distance(first, other, records.double, {}, (WEIGHT,)) for other in others]
+    far = [each.first for each in apart if each.first is not None]
+    answer = replace(answer, largest=max((each.largest for each in apart), default=0.0))
+    if not far:
+        return replace(answer, cause=Cause.OWN_BATCH)
+    difference = min(far, key=lambda each: each.step)
+    return replace(answer, answer=Sameness.DIFFERS, cause=Cause.APART, difference=difference)
+
+
+def distance(
+    one: TrainingRecord,
+    other: TrainingRecord | None,
+    double: bool,
+    rounding: Mapping[tuple[Key, str, str], float],
+    kinds: Sequence[str] = KINDS,
+) -> Distance:
+    """How far a record is from another, at the steps that both have."""
+    largest, first, seen = 0.0, None, set[str]()
+    if other is None:
+        return Distance(None, 0.0)
+    for key, step in one.steps.items():
+        if key not in other.steps:
+            continue
+        off = _off(key, step, other.steps[key], double, rounding, kinds)
+        largest = max([largest, *(size for _, size, _ in off)])
+        wrong = [(tensor, size) for tensor, size, differs in off if differs]
+        if wrong and first is None:
+            seen = {tensor.kind for tensor, _ in wrong}
+            kind = next(kind for kind in KINDS if kind in seen)
+            named = sorted(((t, size) for t, size in wrong if t.kind == kind), key=lambda pair: -pair[1])
+            names = tuple(tensor.name for tensor, _ in named)
+            first = FirstDifference(key[1], key[0] + 1, kind, names, named[0][1])
+    return Distance(first, largest, frozenset(seen))
+
+
+def rounding_of(alone: TrainingRecord, rounded: TrainingRecord | None) -> dict[tuple[Key, str, str], float]:
+    """How far each tensor is from that of a run with another rounding, at the step or at one before it."""
+    apart: dict[tuple[Key, str, str], float] = {}
+    so_far: dict[tuple[str, str], float] = {}
+    for key, step in alone.steps.items():
+        other = rounded.steps.get(key) if rounded is not None else None
+        for place, tensor in step.tensors.items():
+            theirs = other.tensors.get(place) if other is not None else None
+            if theirs is not None and theirs.shape == tensor.shape:
+                so_far[place] = max(so_far.get(place, 0.0), _norm(theirs.numbers - tensor.numbers))
+            apart[key, place[0], place[1]] = so_far.get(place, 0.0)
+    return apart
+
+
+def _off(
+    key: Key,
+    step: RecordedStep,
+    other: RecordedStep,
+    double: bool,
+    rounding: Mapping[tuple[Key, str, str], float],
+    kinds: Sequence[str],
+) -> list[tuple[TensorAt, float, bool]]:
+    """Each tensor of a step, how far the other's is off, and whether that is more than rounding."""
+    norms = {kind: _norm(np.array([t.norm for t in step.tensors.values() if t.kind == kind])) for kind in kinds}
+    result = []
+    for place, tensor in step.tensors.items():
+        if tensor.kind not in kinds:
+            continue
+        theirs = other.tensors.get(place)
+        if theirs is None or theirs.shape != tensor.shape:
+            if tensor.kind != GRADIENT or tensor.norm > 0:
+                result.append((tensor, 1.0, True))
+            continue
+        if _same_bits(tensor, theirs):
+            result.append((tensor, 0.0, False))
+            continue
+        apart = _norm(theirs.numbers - tensor.numbers)
+        # What is not among the numbers that were kept shows in the sum of all squares.
+        whole = abs(theirs.norm - tensor.norm)
+        floor = _FLOORS[double] * norms[tensor.kind]
+        allowed = floor + _TIMES * rounding.get((key, tensor.kind, tensor.name), 0.0)
+        size = max(apart, whole)
+        scale = max(tensor.norm, _LEAST * norms[tensor.kind])
+        relative = size / scale if scale > 0 else float(size > 0)
+        result.append((tensor, relative if np.isfinite(relative) else 1.0, not size <= allowed))
+    return result
+
+
+def _same_bits(one: TensorAt, other: TensorAt) -> bool:
+    same = bool(np.array_equal(one.numbers, other.numbers, equal_nan=True))
+    return same and (one.squares == other.squares or not np.isfinite(one.squares))
+
+
+def _norm(numbers: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    return float(np.linalg.norm(numbers))
+
+
+# --- what it comes from ----------------------------------------------------------------------------------------------
+
+
+def _blamed(
+    answer: Verification,
+    records: Records,
+    plan: Distance,
+    apart: FirstDifference | None,
+    rounding: Mapping[tuple[Key, str, str], float],
+) -> Verification:
+    """The answer where something differs, with the probable cause."""
+    difference = plan.first or apart
+    assert difference is not None
+    if apart is not None and plan.first is not None and apart.step < plan.first.step:
+        difference = apart
+    cause, detail = _cause(records, plan, apart, difference)
+    found = replace(answer, difference=difference, cause=cause, detail=detail)
+    if cause in (Cause.RANDOM, Cause.DATA) and apart is None:
+        return found  # drawn anew by each worker, as they may: nothing is known of the rest
+    return replace(found, answer=Sameness.DIFFERS)
+
+
+def _cause(
+    records: Records, plan: Distance, apart: FirstDifference | None, difference: FirstDifference
+) -> tuple[Cause, tuple[str, ...]]:
+    alone, first = records.alone, records.workers[0]
+    key = difference.optimizer - 1, difference.step
+    at, theirs = alone.steps[key], first.steps[key]
+    hooked = [name for name in difference.tensors if name in alone.hooked]
+    unprepared = [name for name in difference.tensors if theirs.unprepared]
+    cause, detail = Cause.LOSS, tuple(difference.tensors[:_MOST_NAMES])
+    if unprepared or (apart is not None and _unprepared(first)):
+        cause = Cause.UNPREPARED
+    elif any(step.drew for step in _until(alone, key)):
+        cause = Cause.RANDOM
+    elif not _same_samples(records, key):
+        cause = Cause.DATA
+    elif alone.hooked and (hooked or difference.kind != BUFFER):
+        cause, detail = Cause.HOOK, alone.hooked[:_MOST_NAMES]
+    elif alone.normalised:
+        cause, detail = Cause.NORMALISATION, alone.normalised
+    elif difference.kind == BUFFER or BUFFER in plan.kinds or _buffers_apart(records, key):
+        cause = Cause.BUFFER
+    elif apart is not None:
+        cause = Cause.APART
+    elif difference.kind == WEIGHT and at.tensors.keys() & {(GRADIENT, name) for name in difference.tensors}:
+        cause = Cause.OPTIMIZER
+    return cause, detail
+
+
+def _until(record: TrainingRecord, key: Key) -> list[RecordedStep]:
+    """The steps of a record up to that one."""
+    keys = list(record.steps)
+    return [record.steps[each] for each in keys[: keys.index(key) + 1]]
+
+
+def _unprepared(record: TrainingRecord) -> bool:
+    return any(step.unprepared for step in record.steps.values())
+
+
+def _same_samples(records: Records, key: Key) -> bool:
+    """Whether the workers' parts of the batches up to a step are together the batches of the script alone."""
+    close = 1e-9 if records.double else 1e-4
+    for place, step in records.alone.steps.items():
+        parts = [worker.steps[place].batch for worker in records.workers if place in worker.steps]
+        whole = step.batch
+        if whole and any(parts):
+            together = [sum(part[i] for part in parts if part) for i in range(3)]
+            scale = max(1.0, abs(whole[2])) + abs(whole[1])
+            if any(abs(have - want) > close * scale for have, want in zip(together[1:], whole[1:])):
+                return False
+        if place == key:
+            break
+    return True
+
+
+def _buffers_apart(records: Records, key: Key) -> bool:
+    """Whether buffers differ between workers at that step, or the one before it."""
+    first, *others = (worker.steps.get(key) for worker in records.workers)
+    if first is None:
+        return False
+    places = [place for place in first.tensors if place[0] == BUFFER]
+    return any(
+        other is not None and place in other.tensors and not _same_bits(first.tensors[place], other.tensors[place])
+        for place in places
+        for other in others
+    )
+
+
+def _losses_apart(records: Records) -> float:
+    """How far the losses that the workers reported together are from those of the script alone, relative."""
+    worst = 0.0
+    for at, (loss, _) in enumerate(records.alone.losses):
+        parts = [worker.losses[at] for worker in records.workers if at < len(worker.losses)]
+        weight = sum(part for _, part in parts)
+        if len(parts) == len(records.workers) and weight > 0:
+            mean = sum(value * part for value, part in parts) / weight
+            off = abs(mean - loss) / max(abs(loss), 1e-12)
+            worst = max(worst, off if np.isfinite(off) else 0.0)
+    return worst if worst > (1e-6 if records.double else 1e-3) else 0.0
+
+
+def repeats(one: TrainingRecord, other: TrainingRecord) -> bool:
+    """Whether two runs alone trained the same, but for what threads sum up in another order."""
+    return distance(one, other, True, {}).largest < _VARIES[True]
+
+
+# --- a resume --------------------------------------------------------------------------------------------------------
+
+
+def compared_resume(whole: Sequence[TrainingRecord], resumed: Sequence[TrainingRecord], double: bool) -> Verification:
+    """Whether a run that was stopped and resumed goes on as one that was not stopped.
+
+    Args:
+        whole: The tasks of the run that was not stopped.
+        resumed: Those of the run that went on.
+        double: Whether they computed in float64.
+    """
+    apart = [distance(one, other, double, {}) for one, other in zip(whole, resumed)]
+    steps = len({number for each in resumed[:1] for optimizer, number in each.steps if optimizer == 0})
+    first = [each.first for each in apart if each.first is not None]
+    answer = Verification(
+        Sameness.SAME, len(whole), steps=steps, double=double, largest=max((each.largest for each in apart), default=0)
+    )
+    if not steps:
+        return replace(answer, answer=Sameness.UNKNOWN, cause=Cause.NO_STEP)
+    if not first:
+        return answer
+    difference = min(first, key=lambda each: each.step)
+    return replace(answer, answer=Sameness.DIFFERS, cause=Cause.RESUME, difference=difference)

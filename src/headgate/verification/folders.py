@@ -1,0 +1,106 @@
+"""Copies of the folders that a script runs in, so that what it writes there stays away from the user's files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headgate.engines.program import source
+from headgate.jobs import Job
+
+MOST_BYTES = 256 << 20
+MOST_ENTRIES = 20_000
+_LEFT_OUT = frozenset({"__pycache__", ".git", ".hg", ".svn", "node_modules", ".mypy_cache", ".pytest_cache"})
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Where folders were copied to.
+
+    Args:
+        places: The copy of each folder.
+        scratch: The folder that they are in, with one for temporary files.
+    """
+
+    places: Mapping[str, str]
+    scratch: Path
+
+    def job(self, job: Job) -> Job:
+        """A job that runs in the copies. Paths below the folders that its command or variables name are exchanged."""
+        args = tuple(map(self.path, job.args))
+        run = self.path(job.run) if isinstance(job.run, str) else tuple(map(self.path, job.run)) if job.run else None
+        script = self.path(job.script) if job.script is not None else None
+        env = {name: self.path(value) for name, value in job.env.items()}
+        return replace(job, workdir=self.path(job.workdir), script=script, run=run, args=args, env=env)
+
+    def path(self, text: str) -> str:
+        """A word of a command, with the folders that it names exchanged."""
+        for folder, copy in self.places.items():
+            if text == folder:
+                return copy
+            text = text.replace(f"{folder}/", f"{copy}/")
+        return text
+
+
+def copied(job: Job, scratch: Path) -> Copied:
+    """Copy the folder that a job runs in, and that of its script. What is large is shown by links to it."""
+    folders = [os.path.realpath(job.workdir)]
+    if (file := source(job)) is not None:
+        folders.append(os.path.realpath(Path(file).parent))
+    outer = [f for f in dict.fromkeys(folders) if not any(f != o and f"{f}/".startswith(f"{o}/") for o in folders)]
+    places = {}
+    for number, folder in enumerate(outer):
+        if folder.count("/") < 2:  # all of a disk, or of what is mounted
+            continue
+        places[folder] = str(scratch / f"folder-{number}" / Path(folder).name)
+        _copy(Path(folder), Path(places[folder]), scratch)
+    (scratch / "tmp").mkdir()
+    return Copied(places, scratch)
+
+
+def _copy(folder: Path, to: Path, scratch: Path) -> None:
+    """Copy a folder breadth first, small files before large ones, as long as it is no more than so much."""
+    to.mkdir(parents=True)
+    left, entries = MOST_BYTES, MOST_ENTRIES
+    queue = deque([(folder, to)])
+    files: list[tuple[int, Path, Path]] = []
+    while queue:
+        here, there = queue.popleft()
+        try:
+            listed = list(os.scandir(here))
+        except OSError:
+            continue
+        entries -= len(listed)
+        for entry in listed:
+            target = there / entry.name
+            with suppress(OSError):
+                if entry.is_symlink():
+                    target.symlink_to(os.path.realpath(entry.path))
+                elif entry.is_dir():
+                    whole = entries > 0 and not _is_apart(entry, scratch)
+                    if whole:
+                        target.mkdir()
+                        queue.append((Path(entry.path), target))
+                    elif entry.name not in _LEFT_OUT:
+                        target.symlink_to(entry.path)
+                elif entry.is_file():
+                    files.append((entry.stat().st_size, Path(entry.path), target))
+    for size, file, target in sorted(files):
+        left -= size
+        with suppress(OSError):
+            if left >= 0:
+                shutil.copy2(file, target)
+            else:
+                target.symlink_to(file)
+
+
+def _is_apart(entry: os.DirEntry[str], scratch: Path) -> bool:
+    """Whether a folder is none of the user's own files: an environment, what a tool keeps, or where copies go."""
+    if entry.name in _LEFT_OUT or os.path.exists(os.path.join(entry.path, "pyvenv.cfg")):
+        return True
+    return f"{os.path.realpath(scratch)}/".startswith(f"{os.path.realpath(entry.path)}/")

@@ -1,0 +1,140 @@
+"""Records of tasks as `headgate.task.recording` writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Key = tuple[int, int]
+"""An optimizer, counted from 0, and which step of it, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorAt:
+    """A tensor at a step.
+
+    Args:
+        kind: `gradient`, `weight` or `buffer`.
+        name: Its name.
+        shape: Its shape.
+        numbers: Its numbers; of a large one some.
+        total: Sum of all its numbers.
+        squares: Sum of their squares.
+    """
+
+    kind: str
+    name: str
+    shape: tuple[int, ...]
+    numbers: NDArray[np.float64]
+    total: float
+    squares: float
+
+    @property
+    def norm(self) -> float:
+        return float(np.sqrt(self.squares)) if self.squares > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step of an optimizer.
+
+    Args:
+        tensors: What is trained, by kind and name, in the order of the models.
+        batch: Samples since the step before, the sum of their numbers and of the squares; empty: none were seen.
+        drew: Whether the script drew random numbers between a batch and the step.
+        unprepared: Whether its optimizer was not given to `prepare`.
+    """
+
+    tensors: Mapping[tuple[str, str], TensorAt]
+    batch: tuple[float, ...] = ()
+    drew: bool = False
+    unprepared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPass:
+    """A forward pass of a model: its number, whether it trains, the epoch (-1: not known), and the steps before it."""
+
+    number: int
+    trains: bool
+    epoch: int
+    steps: int
+
+
+@dataclass(slots=True)
+class TrainingRecord:
+    """What one task recorded.
+
+    Args:
+        steps: By optimizer and number, in the order in which they were taken.
+        passes: Its forward passes.
+        losses: What was reported, and what part of the job's each counts.
+        hooked: Names of tensors whose gradients hooks change.
+        normalised: Kinds of layers that take statistics of a batch.
+        fenced: Whether the kernel refuses what it writes elsewhere.
+        outside: What it tried to write elsewhere.
+        ended: Whether all steps that were asked for were recorded.
+    """
+
+    steps: dict[Key, RecordedStep] = field(default_factory=dict)
+    passes: list[ForwardPass] = field(default_factory=list)
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    hooked: tuple[str, ...] = ()
+    normalised: tuple[str, ...] = ()
+    fenced: bool = True
+    outside: list[str] = field(default_factory=list)
+    ended: bool = False
+
+
+def read(folder: Path, task: str) -> TrainingRecord:
+    """What a task recorded so far; empty where it recorded nothing."""
+    record = TrainingRecord()
+    try:
+        lines = (folder / f"{task}.jsonl").read_text().splitlines()
+    except OSError:
+        return record
+    data = folder / f"{task}.f64"
+    size = data.stat().st_size if data.exists() else 0
+    numbers: Any = np.memmap(data, dtype=np.float64, mode="r") if size else np.zeros(0)
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            break  # it was killed as it wrote this
+        _take(record, entry, numbers)
+    return record
+
+
+def _take(record: TrainingRecord, entry: Mapping[str, Any], numbers: NDArray[np.float64]) -> None:
+    match entry:
+        case {"step": [optimizer, number]}:
+            record.steps[optimizer, number] = _step(entry, numbers)
+            record.hooked = tuple(entry.get("hooked", record.hooked))
+            record.normalised = tuple(entry.get("normalised", record.normalised))
+        case {"pass": facts}:
+            steps = sum(optimizer == 0 for optimizer, _ in record.steps)
+            record.passes.append(ForwardPass(steps=steps, **facts))
+        case {"loss": loss, "part": part}:
+            record.losses.append((loss, part))
+        case {"outside": path}:
+            record.outside.append(path)
+        case {"fact": {"fenced": fenced}}:
+            record.fenced = bool(fenced)
+        case {"end": True}:
+            record.ended = True
+
+
+def _step(entry: Mapping[str, Any], numbers: NDArray[np.float64]) -> RecordedStep:
+    tensors = {}
+    for told in entry["tensors"]:
+        begin, count = told["at"] // 8, told["bytes"] // 8
+        kind, name = told["kind"], told["name"]
+        values = numbers[begin : begin + count]
+        tensors[kind, name] = TensorAt(kind, name, tuple(told["shape"]), values, told["total"], told["squares"])
+    return RecordedStep(tensors, tuple(entry["batch"]), entry["drew"], entry.get("unprepared", False))

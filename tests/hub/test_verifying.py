@@ -1,0 +1,131 @@
+"""`headgate verify`: real scripts, run alone and by workers, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+from tests.hub.user import User, speed, user
+
+__all__ = ["speed", "user"]
+
+SCRIPT = """
+import sys, torch
+import headgate.torch as hg
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+MODE = sys.argv[1]
+x, y = torch.randn(96, 6), torch.randint(0, 3, (96,))
+y[::3] = -1
+model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 3))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
+model, optimizer, loader = hg.prepare(model, optimizer, loader)
+scale = torch.nn.Linear(6, 1)  # draws after prepare
+if MODE == "hook":
+    model[3].weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+if MODE == "outside":
+    open(sys.argv[2], "w").write("overwritten")
+average, steps = torch.zeros(()), 0
+for epoch in hg.epochs(8):
+    for features, classes in loader:
+        loss = torch.nn.functional.cross_entropy(model(features), classes, ignore_index=-1)
+        if MODE == "unlike":
+            loss = (loss ** 2 + 1).sqrt()
+        if MODE == "hidden":
+            average = 0.9 * average + loss.detach()
+            loss = loss * (1 + average)
+        loss.backward()
+        steps += 1
+        if MODE != "hidden" or steps % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        hg.report(loss=loss)
+    with torch.no_grad():
+        model.eval()
+        model(x)
+        model.train()
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def verified(user: User, *words: str, code: int = 0) -> dict[str, Any]:
+    """What it says of a script: more than one framework has to start for it, on whatever else this machine does."""
+    words = ("verify", "--json", "train.py", *words)
+    ended = subprocess.run(
+        user.command(*words),
+        cwd=user.folder,
+        env=user.variables,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def test_a_right_script_is_the_same_and_its_files_stay_as_they_are(user: User) -> None:
+    user.write("train.py", SCRIPT)
+    user.write("model.pt", "trained for weeks")
+    found = verified(user, "--workers", "2", "--steps", "14", "--", "right")
+    assert found["answer"] == "same", found
+    assert found["double"]
+    assert found["steps"] == 14
+    assert found["largest"] < 1e-12
+    assert (user.folder / "model.pt").read_text() == "trained for weeks"
+    assert user.json("ps") == []
+    assert not list((user.home / "verifying").iterdir())
+
+
+def test_a_wrong_one_differs_and_the_tensor_is_named(user: User) -> None:
+    user.write("train.py", SCRIPT)
+    found = verified(user, "--workers", "2", "--", "unlike", code=8)
+    assert (found["answer"], found["cause"]) == ("differs", "loss")
+    assert (found["difference"]["step"], found["difference"]["kind"]) == (1, "gradient")
+    assert found["difference"]["tensors"]
+
+
+@pytest.mark.long
+def test_a_hook_that_is_not_linear_is_blamed(user: User) -> None:
+    user.write("train.py", SCRIPT)
+    found = verified(user, "--workers", "2", "--", "hook", code=8)
+    assert (found["answer"], found["cause"]) == ("differs", "hook")
+    assert found["detail"] == ["3.weight"]
+
+
+@pytest.mark.long
+def test_what_is_written_elsewhere_is_refused_and_named(user: User) -> None:
+    user.write("train.py", SCRIPT)
+    elsewhere = user.home.parent / "elsewhere.txt"
+    elsewhere.write_text("kept")
+    found = verified(user, "--workers", "2", "--", "outside", str(elsewhere), code=9)
+    assert (found["answer"], found["cause"]) == ("unknown", "outside")
+    assert found["detail"] == [str(elsewhere)]
+    assert elsewhere.read_text() == "kept"
+
+
+@pytest.mark.long
+def test_a_resume_is_compared_with_a_run_that_was_not_stopped(user: User) -> None:
+    user.write("train.py", SCRIPT)
+    found = verified(user, "--resume", "--seed", "3", "--", "hidden", code=8)
+    assert (found["answer"], found["cause"]) == ("differs", "resume")
+    assert found["stopped_in"] in ("training", "accumulation", "validation", "epoch-end")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_a_script_that_keeps_all_resumes_the_same_wherever_it_is_stopped(user: User, seed: int) -> None:
+    user.write("train.py", SCRIPT)
+    found = verified(user, "--resume", "--seed", str(seed), "--", "right")
+    assert (found["answer"], found["largest"]) == ("same", 0.0)
+
+
+@pytest.mark.long
+def test_a_script_that_differs_from_itself_is_told_so(user: User) -> None:
+    user.write("train.py", SCRIPT.replace("scale =", "x *= 1 + __import__('time').time() % 1; scale ="))
+    found = verified(user, "--workers", "2", "--", "right", code=9)
+    assert (found["answer"], found["cause"]) == ("unknown", "varies")

@@ -1,0 +1,60 @@
+"""A process that is fenced in writes nowhere else, and what it tried is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRIES = """
+import os, shutil, subprocess, sys
+from headgate.task import fence
+inside, outside = sys.argv[1:]
+told = []
+print(fence.shut([inside, "/dev"], told.append))
+open(f"{inside}/new", "w").write("x")
+os.rename(f"{inside}/new", f"{inside}/newer")
+for attempt in (
+    lambda: open(f"{outside}/kept", "w"),
+    lambda: os.remove(f"{outside}/kept"),
+    lambda: os.mkdir(f"{outside}/more"),
+    lambda: os.rename(f"{outside}/kept", f"{inside}/kept"),
+    lambda: shutil.rmtree(outside),
+):
+    try:
+        attempt()
+    except OSError:
+        print("refused")
+print(open(f"{outside}/kept").read())
+print(subprocess.run(["sh", "-c", f"echo gone > {outside}/kept"], stderr=subprocess.DEVNULL).returncode)
+print(sorted({os.path.basename(path) for path in told}))
+"""
+
+
+def fenced(folder: Path, before: str = "") -> list[str]:
+    inside, outside = folder / "inside", folder / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    words = [sys.executable, "-c", before + TRIES, str(inside), str(outside)]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_nothing_outside_is_changed(tmp_path: Path) -> None:
+    said = fenced(tmp_path)
+    if said[0] == "False":
+        pytest.skip("no Landlock in this kernel")
+    assert said[:7] == ["True", *["refused"] * 5, "kept"]
+    assert said[7] != "0"  # of a program that it started
+    assert said[8].startswith("['kept', 'more'")
+    assert (tmp_path / "outside" / "kept").read_text() == "kept"
+    assert (tmp_path / "inside" / "newer").exists()
+
+
+def test_without_landlock_python_refuses_by_itself(tmp_path: Path) -> None:
+    said = fenced(tmp_path, "import headgate.task.fence\nheadgate.task.fence._CREATE = -1\n")
+    assert said[0] == "False"
+    assert said.count("refused") == 5
+    assert "kept" in said
