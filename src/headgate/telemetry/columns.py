@@ -22,7 +22,7 @@ Column = Literal[
     "cpu_waiting",  # thread-seconds a second in which a thread was ready and had no core; throttled ones count
     "cpu_ready",  # part of the time in which its busiest thread ran or waited for a core, 0 to 1
     "any_ready",  # 1 where any thread of it ran or waited for a core at the moment of the reading, else 0
-    "main_ready",  # the same of its main process, the one that started its others: not of its loader's workers
+    "main_ready",  # the same of the processes that train: not of its loader's workers
     "helper_cores",  # cores that the processes which its main one started ran on or waited for: its loader's workers
     "cpu_throttled",  # core-seconds a second that its own cap held back
     "cpu_stolen",  # cores that the hypervisor kept from a node

@@ -11,6 +11,7 @@ from headgate.cluster import Place
 from headgate.telemetry.base import Boxed
 from headgate.telemetry.columns import Column
 from headgate.telemetry.sources import Source, SourcedSampler
+from headgate.telemetry.training_process import trains_by_itself
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _WORKED_SECONDS = 1.0
@@ -64,7 +65,8 @@ class _Process(NamedTuple):
 class _Threads(Source):
     """Running totals of each living thread: seconds that it ran, waited for a core and was blocked on a disk.
 
-    The main process of a task is the one that started others of it and has worked; all of it where there is none.
+    The main process of a task is the one that started others of it and has worked, and so is each of these that is a
+    program of its own or trains; all of it where there is none.
     """
 
     def __init__(self, box: Boxed, proc: Path) -> None:
@@ -74,6 +76,7 @@ class _Threads(Source):
         self._last: dict[int, tuple[float, float, float]] = {}
         self._of: dict[int, int] = {}  # process by thread
         self._processes: dict[int, _Process] = {}
+        self._trains: dict[int, bool] = {}  # of processes that have worked, whether each trains by itself
         self._read_of_ended: dict[int, float] = {}  # seconds of children that ended and were not waited for yet
         self._at: float | None = None
 
@@ -153,9 +156,15 @@ class _Threads(Source):
         return unread
 
     def _main(self, ended: Mapping[int, float]) -> set[int]:
-        """The processes that started others of the task and have worked."""
+        """The processes that have worked, and started others of the task or train by themselves."""
         parents = ended.keys() | {process.parent for process in self._processes.values()}
-        return {pid for pid in parents & self._processes.keys() if self._processes[pid].ran >= _WORKED_SECONDS}
+        worked = {pid for pid, process in self._processes.items() if process.ran >= _WORKED_SECONDS}
+        started = {pid for pid in worked - parents if self._processes[pid].parent in self._processes}
+        known = {pid: trains for pid, trains in self._trains.items() if pid in started}
+        for pid in started - known.keys():
+            known[pid] = trains_by_itself(self._proc, pid, self._processes[pid].parent)
+        self._trains = known
+        return (worked & parents) | {pid for pid, trains in known.items() if trains}
 
     def _totals(self) -> Iterator[tuple[int, tuple[float, float, float]]]:
         for pid in self._box.pids():
