@@ -290,6 +290,14 @@ BAD: Mapping[str, tuple[str, str, str, str]] = {
     "python no program": ("python: ./train.py", "jobs[0].python", "found './train.py', which is not", "path of"),
     "two commands": ("run: echo", "jobs[0].script", "found both `script` and `run`", "give exactly one"),
     "after itself": ("after: train", "jobs[0].after", "found a cycle: train after train", "break it"),
+    "after none of several": (
+        "after: [train, trian]",
+        "jobs[0].after",
+        "found 'trian', which is no job",
+        "did you mean",
+    ),
+    "after a mapping": ("after: {a: b}", "jobs[0].after", "found {'a': 'b'}", "the name of a job, or a list of names"),
+    "after an empty list": ("after: []", "jobs[0].after", "found []", "the name of a job, or a list of names"),
     "after nobody": ("after: trian", "jobs[0].after", "found 'trian', which is no job here", "did you mean 'train'?"),
 }
 

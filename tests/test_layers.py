@@ -40,6 +40,7 @@ LAYERS = (
     ("telemetry",),
     (
         "jobs",
+        "forerunners",
         "cluster",
         "profiles",
         "plans",

@@ -239,6 +239,17 @@ def test_what_a_name_begins_with_counts_before_what_it_contains() -> None:
     assert runs.find("202601-a").name == "20260101-202601-aaaa"
 
 
+def test_a_run_for_a_profile_is_the_latest_only_where_there_is_no_other() -> None:
+    profiled = make("20261121-103000-3333", ("a", "done"), mode="profile")
+    assert runs.find() == profiled
+    assert runs.find_job("a") == (profiled, "a")
+    run = make("20261121-093000-1111", ("a", "done"), mode="run")
+    assert runs.find() == run
+    assert runs.find_job("a") == (run, "a")
+    assert runs.find("3333") == profiled
+    assert runs.find_job("3333/a") == (profiled, "a")
+
+
 def test_a_job_is_found_in_the_latest_run_that_has_it() -> None:
     first = make("20260101-000000-aaaa", ("digits", "done"), ("text", "done"))
     second = make("20260102-000000-bbbb", ("digits", "done"))

@@ -39,23 +39,35 @@ def _command(value: object) -> object:
     return value if isinstance(value, str) else tuple(words)
 
 
+def _forerunners(value: object) -> object:
+    names = value if isinstance(value, list) else [value]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("expected the name of a job, or a list of names")
+    return tuple(names) if isinstance(value, list) else value
+
+
 def example(kind: str | list[str], value: str) -> WithJsonSchema:
     """The schema of a value that is written in several ways, with one of them."""
     return WithJsonSchema({"type": kind, "examples": [value]})
 
 
-_TYPED = {"type": ["string", "number", "boolean"]}
+TYPED = {"type": ["string", "number", "boolean"]}
 Plain = Annotated[str, AfterValidator(_text)]
-Text = Annotated[Plain, WithJsonSchema(_TYPED)]
+Text = Annotated[Plain, WithJsonSchema(TYPED)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Name = Annotated[Text, AfterValidator(_name)]
 Command = Annotated[
     str | tuple[str, ...],
     BeforeValidator(_command),
-    WithJsonSchema({"anyOf": [_TYPED, {"type": "array", "items": _TYPED, "minItems": 1}]}),
+    WithJsonSchema({"anyOf": [TYPED, {"type": "array", "items": TYPED, "minItems": 1}]}),
 ]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(ge=0), example(["number", "string"], "5s")]
 Bytes = Annotated[int, BeforeValidator(units.size), Field(gt=0), example(["integer", "string"], "2GiB")]
 Memory = Annotated[int, BeforeValidator(units.memory), example(["integer", "string"], "2GiB")]
 Count = Annotated[int, BeforeValidator(units.count), Field(gt=0), example(["integer", "string"], "124M")]
 Rate = Annotated[float, BeforeValidator(units.rate), Field(gt=0), example("string", "200Mbit")]
+Forerunners = Annotated[
+    str | tuple[str, ...],
+    BeforeValidator(_forerunners),
+    WithJsonSchema({"anyOf": [TYPED, {"type": "array", "items": TYPED, "minItems": 1}], "examples": ["a", ["a", "b"]]}),
+]

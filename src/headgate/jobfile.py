@@ -18,7 +18,8 @@ from pydantic import (
 
 from headgate import goals, planfile, roles, sparkfile
 from headgate.engines.program import python_name
-from headgate.fields import Command, Count, Memory, Name, Plain, Seconds, Text, Variable, example
+from headgate.fields import Command, Count, Forerunners, Memory, Name, Plain, Seconds, Text, Variable, example
+from headgate.forerunners import cycle
 from headgate.jobs import (
     MOST_PRIORITY,
     NAME_PATTERN,
@@ -154,8 +155,8 @@ class JobEntry(Entry):
     """The folder that the job runs in, relative to the file."""
     at: Seconds = 0.0
     """How long the job waits after it was submitted, or after `after` ended: seconds, or with a unit: `2m`."""
-    after: Text | None = None
-    """The name of a job in this file that has to end well before this one starts."""
+    after: Forerunners | None = None
+    """The name of a job in this file that has to end well before this one starts, or a list of names."""
     priority: Annotated[Number, Field(gt=0, le=MOST_PRIORITY)] = 1.0
     """The job's claim on what is contended, relative to the others; above 0, at most 100."""
     share: Share | None = None
@@ -327,6 +328,14 @@ class JobDraft:
         """Whether nothing was wrong with the values of these keys."""
         return not any((self._listed, self.index, key) in self._wrong for key in keys)
 
+    @property
+    def forerunners(self) -> tuple[str, ...]:
+        """Names of the jobs that it comes after."""
+        after = self.entry.after
+        if after is None:
+            return ()
+        return (after,) if isinstance(after, str) else after
+
     def line(self, key: str) -> int | None:
         return self._file.line((self._listed, self.index, key))
 
@@ -483,25 +492,15 @@ def _check_names(drafts: Sequence[JobDraft]) -> None:
 
 
 def _check_order(drafts: Sequence[JobDraft]) -> None:
-    after = {draft.name: draft.entry.after for draft in drafts if draft.entry.after is not None}
+    forerunners: dict[str, tuple[str, ...]] = {}
+    for draft in drafts:  # of one name there may be several, which is a problem of its own
+        forerunners[draft.name] = (*forerunners.get(draft.name, ()), *draft.forerunners)
     names = sorted({draft.name for draft in drafts})
     told: set[str] = set()
     for draft in drafts:
-        wanted = draft.entry.after
-        if wanted is None:
-            continue
-        if wanted not in names:
-            if all(other.well("name", "script") for other in drafts):
-                draft.problem("after", f"found {wanted!r}, which is no job here", suggestion(wanted, names))
-        elif draft.name not in told and (cycle := _cycle(draft.name, after)) is not None:
-            told.update(cycle)
-            draft.problem("after", f"found a cycle: {' after '.join(cycle)}", "break it")
-
-
-def _cycle(start: str, after: Mapping[str, str]) -> list[str] | None:
-    path = [start]
-    while (following := after.get(path[-1])) is not None and len(path) <= len(after):
-        path.append(following)
-        if following == start:
-            return path
-    return None
+        unknown = [wanted for wanted in draft.forerunners if wanted not in names]
+        if unknown and all(other.well("name", "script") for other in drafts):
+            draft.problem("after", f"found {unknown[0]!r}, which is no job here", suggestion(unknown[0], names))
+        elif draft.name not in told and (chain := cycle(draft.name, forerunners)) is not None:
+            told.update(chain)
+            draft.problem("after", f"found a cycle: {' after '.join(chain)}", "break it")

@@ -219,7 +219,7 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "."
     at: float = 0.0
-    after: str | None = None
+    after: str | Sequence[str] | None = None
     priority: float = 1.0
     share: str | None = None
     limits: Limits = Limits()
@@ -251,6 +251,9 @@ class Job:
         _check_types(self)
         for many in ("args", "roles"):
             object.__setattr__(self, many, tuple(getattr(self, many)))
+        if not isinstance(self.after, str | None):  # one alone is told as such
+            names = tuple(dict.fromkeys(self.after))
+            object.__setattr__(self, "after", names if len(names) > 1 else next(iter(names), None))
         object.__setattr__(self, "allow", frozenset(self.allow))
         object.__setattr__(self, "mounts", tuple(str(Mount.of(mount)) for mount in self.mounts))
         if isinstance(self.run, Sequence) and not isinstance(self.run, str):
@@ -286,6 +289,13 @@ class Job:
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         for what, found, cure in against_plan(self.plan, self.limits, self.allow) if self.plan is not None else ():
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
+
+    @property
+    def forerunners(self) -> tuple[str, ...]:
+        """Names of the jobs that it comes after."""
+        if self.after is None:
+            return ()
+        return (self.after,) if isinstance(self.after, str) else tuple(self.after)
 
     @property
     def contract(self) -> Contract | None:
@@ -465,7 +475,12 @@ def _check_types(job: Any) -> None:
         *((name, isinstance(getattr(job, name), str), "text") for name in ("name", "workdir")),
         *(
             (name, isinstance(getattr(job, name), str | None), "text or None")
-            for name in ("script", "python", "after", "share", "isolation", "image", "runtime")
+            for name in ("script", "python", "share", "isolation", "image", "runtime")
+        ),
+        (
+            "after",
+            isinstance(job.after, str | None) or _are_texts(job.after),
+            "the name of a job, a list of names, or None",
         ),
         (
             "run",

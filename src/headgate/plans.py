@@ -12,6 +12,10 @@ Layout = Literal["single", "allreduce", "ps", "roles"]
 """What a plan may be: a strategy, or tasks of several roles, whose nodes are in the order of the job's roles."""
 
 
+APART = "apart"
+"""Key of a recorded plan, beside its fields: its workers turned out to share nothing."""
+
+
 class Stated(Protocol):
     """What a user may state of a plan: the fields of `Plan`, not checked yet."""
 

@@ -99,7 +99,8 @@ def listing() -> list[Path]:
 
 
 def find(prefix: str | None = None) -> Path:
-    """The folder of the run whose id begins with (or contains) `prefix`; None: the latest.
+    """The folder of the run whose id begins with (or contains) `prefix`; None: the latest that was not for a profile,
+    if there is such a one.
 
     Raises:
         NotFoundError: No run is so called.
@@ -109,7 +110,7 @@ def find(prefix: str | None = None) -> Path:
     if prefix is None:
         if not every:
             raise NotFoundError("there are no runs yet; start one with: headgate run train.py")
-        return every[-1]
+        return next((path for path in reversed(every) if not _is_for_profile(path)), every[-1])
     exact = [path for path in every if path.name == prefix]
     matches = (
         exact or [path for path in every if path.name.startswith(prefix)] or [p for p in every if prefix in p.name]
@@ -128,7 +129,8 @@ def find(prefix: str | None = None) -> Path:
 
 
 def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
-    """Folder of the run that has a job of this name (`JOB` or `RUN/JOB`), the latest of those, and the job's own name.
+    """Folder of the run that has a job of this name (`JOB` or `RUN/JOB`), and the job's own name: the latest of those
+    that were not for a profile, if there is such a one.
 
     Raises:
         NotFoundError: There is none.
@@ -137,11 +139,18 @@ def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
     prefix, name = run_and_job(job)
     wanted = prefix or run
     if NAME_PATTERN.fullmatch(name):
-        for folder in [find(wanted)] if wanted else reversed(listing()):
-            if (folder / "jobs" / name).is_dir():
-                return folder, name
+        folders = [path for path in ([find(wanted)] if wanted else listing()) if (path / "jobs" / name).is_dir()]
+        if folders:
+            return next((path for path in reversed(folders) if not _is_for_profile(path)), folders[-1]), name
     where = f"run {wanted}" if wanted else "any run"
     raise NotFoundError(f"no job {name!r} in {where}; `headgate status` lists the jobs of a run")
+
+
+def _is_for_profile(run: Path) -> bool:
+    """Whether a run only measured what a script costs."""
+    with contextlib.suppress(HeadgateError):  # whoever reads it is told what is wrong with it
+        return meta(run).get("mode") == "profile"
+    return False
 
 
 def first_task(run: Path, job: str) -> TaskName:

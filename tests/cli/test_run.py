@@ -54,7 +54,7 @@ def test_a_dry_run_prints_what_is_then_started(user: User) -> None:
           - name: b
             run: exec "$(command -v python)" below/a.py
             args: [p q]
-            after: a
+            after: [a]
             at: 100ms
             limits: {memory: 512MiB}
         """,

@@ -119,6 +119,17 @@ def test_a_job_waits_for_the_one_it_comes_after_and_then_for_its_delay() -> None
     assert driver.step(13.0, Wake())[-1] == MarkJob(B, "running", "started")
 
 
+def test_a_job_that_comes_after_several_waits_for_the_last_and_is_skipped_where_one_fails() -> None:
+    for end, told in (
+        (Exit(code=0), MarkJob(JobId("r/c"), "running", "started")),
+        (Exit(code=3), MarkJob(JobId("r/c"), "skipped", "b, which it comes after, ended as failed")),
+    ):
+        driver = Driver()
+        running(driver, 0.0, job("a"), job("b"), job("c", after=("a", "b")))
+        assert told not in driver.step(1.0, TaskExited(A_0, Exit(code=0)))
+        assert told in driver.step(2.0, TaskExited(B_0, end))
+
+
 def test_what_comes_after_a_failed_job_is_skipped_down_the_chain() -> None:
     driver = Driver()
     running(driver, 0.0, job("a"), job("c", after="b"), job("b", after="a"))

@@ -95,3 +95,16 @@ def test_large_rates_and_hardly_any_difference_are_told_as_people_write_them(hom
         db.execute("UPDATE jobs SET ended = ended + 0.04")
     said = CliRunner().invoke(command, ["aaaa", "bbbb"], catch_exceptions=False).stdout
     assert "1,520/s" in said and "+0.0 s" in said and "-0.0 s" not in said
+
+
+def test_values_have_their_units_and_differences_those_of_what_they_are_of(home: Path) -> None:
+    first = {"cores": 0.1 + 0.2, "memory_bytes": 1 << 30}
+    made(home, "20260314-0900-aaaa", {"a": MadeUp(ran=1.0, end=30, limits=first)})
+    made(home, "20260315-0900-bbbb", {"a": MadeUp(ran=1.0, end=120, limits={"cores": 2.0, "memory_bytes": 3 << 29})})
+    [job] = told("aaaa", "bbbb")["jobs"]
+    differs = {each["what"]: (each["first"], each["second"]) for each in job["differs"]}
+    assert differs["limits.cores"] == ("0.3", "2")
+    assert differs["limits.memory_bytes"] == ("1 GiB", "1.5 GiB")
+    said = CliRunner().invoke(command, ["aaaa", "bbbb"], catch_exceptions=False).stdout
+    [elapsed] = (line for line in said.splitlines() if line.startswith("  elapsed"))
+    assert "2 min 0 s" in elapsed and "+1 min 30 s" in elapsed

@@ -45,6 +45,30 @@ VERBS = {
 }
 
 
+_CALLED_ELSEWHERE = {
+    **dict.fromkeys(("list", "ls", "history"), "ps"),
+    **dict.fromkeys(("queue", "jobs", "squeue", "show", "info"), "status"),
+    **dict.fromkeys(("top", "watch", "follow", "monitor"), "attach"),
+    **dict.fromkeys(("kill", "scancel"), "stop --kill"),
+    **dict.fromkeys(("cancel", "abort", "terminate", "end"), "stop"),
+    **dict.fromkeys(("delete", "remove", "del", "clean"), "rm"),
+    **dict.fromkeys(("start", "submit", "sbatch", "launch", "exec", "train"), "run"),
+    **dict.fromkeys(("restart", "continue", "retry", "rerun"), "resume"),
+    **dict.fromkeys(("tail", "output", "cat"), "logs"),
+    **dict.fromkeys(("why", "diagnose", "describe"), "explain"),
+    "diff": "compare",
+    "forecast": "predict",
+    "eta": "predict",
+    "save": "checkpoint",
+    "scale": "resize",
+    "gpus": "doctor",
+    "check": "doctor",
+    "help": "--help",
+    "version": "--version",
+}
+"""What people type who know other programs, and how it is called here."""
+
+
 class _ReaderGoneError(Exception):
     """Nobody reads standard output any more."""
 
@@ -72,7 +96,9 @@ class _Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
-            close = [verb for verb in VERBS if verb.startswith(name)] or difflib.get_close_matches(name, VERBS, n=1)
+            close = [_CALLED_ELSEWHERE[name]] if name in _CALLED_ELSEWHERE else []
+            close = close or [verb for verb in VERBS if verb.startswith(name)]
+            close = close or difflib.get_close_matches(name, VERBS, n=1)
             meant = f" Did you mean {' or '.join(close)}?" if close else ""
             meant = f" To run it: headgate run {name}" if os.path.isfile(name) else meant
             ctx.fail(f"No such command {name!r}.{meant}")

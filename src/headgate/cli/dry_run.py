@@ -31,7 +31,7 @@ from headgate.planning.memory import GpuNeed, gpu_need
 from headgate.plans import Plan
 from headgate.profiling import lengths, store
 from headgate.profiling.calibration import calibrated
-from headgate.reports.words import counted
+from headgate.reports.words import counted, listed
 from headgate.roles import Addresses
 from headgate.task.part import LOOPBACK
 from headgate.telemetry import machine, visible
@@ -113,8 +113,11 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(entries, indent=2))
         return
-    for job, text in (*submission.notes.items(), *submission.warnings.items()):
-        click.echo(f"{job}: {text}")
+    for name, text in (*submission.notes.items(), *submission.warnings.items()):
+        click.echo(f"{name}: {text}")
+    for job in submission.jobs:
+        if job.plan is not None and job.plan.workers > 1 and job.contract is None and scripts.shares_nothing(job):
+            click.echo(f"{job.name}: {scripts.told_apart(job, job.plan.workers)}")
     found = [_details(entry) for entry in entries]
     alike = [line for line in found[0] if all(line in of for of in found)] if len(found) > 1 else []
     for entry, lines in zip(entries, found, strict=True):
@@ -131,7 +134,10 @@ def _start(entry: Mapping[str, Any]) -> str:
     """When and where a task would start, and how large."""
     first = entry["after"]
     delay = f"{entry['at']:g} s "
-    when = delay + "in" if first is None else f"{delay if entry['at'] else ''}after {first} has finished"
+    when = f"{delay}in"
+    if first is not None:
+        names = [first] if isinstance(first, str) else first
+        when = f"{delay if entry['at'] else ''}after {listed(names)} {'have' if names[1:] else 'has'} finished"
     size = f"{counted(entry['threads'], 'thread')}, {entry['entitled_cores']:.2f} cores"
     if entry["after_roles"]:
         when += f", once {' and '.join(entry['after_roles'])} {'is' if len(entry['after_roles']) == 1 else 'are'} ready"

@@ -208,7 +208,10 @@ def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
         found, file = program(job), source(job)
         if found is None or file is None:
             continue
-        text = file.read_text(errors="replace")
+        try:
+            text = file.read_text(errors="replace")
+        except OSError:  # which is told as it is handed in
+            continue
         for name in [word.partition("=")[0] for word in found.args]:
             field = re.escape(name.lstrip("-").replace("-", "_"))
             if (

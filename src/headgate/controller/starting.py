@@ -22,13 +22,13 @@ def time_of(job: JobRecord) -> float | None:
         return job.awaits
     if job.not_before is not None:
         return job.not_before
-    return job.submitted + job.spec.at if job.spec.after is None else None
+    return job.submitted + job.spec.at if not job.spec.forerunners else None
 
 
 def wait(now: float, job: JobRecord) -> list[Action]:
     """Say what a job waits for; nothing where it may start."""
-    if job.not_before is None and job.spec.after is not None:
-        return [job.mark("waiting", f"for {job.spec.after} to finish")]
+    if job.not_before is None and job.spec.forerunners:
+        return [job.mark("waiting", f"for {', '.join(job.spec.forerunners)} to finish")]
     when = time_of(job)
     if when is None or when <= now:
         return []
@@ -50,15 +50,17 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
         for job in in_order(jobs.waiting.values()):
             if job.plan is None or job.run in unplanned or job.number in found:
                 continue
-            if job.not_before is None and job.spec.after is not None:
-                other = jobs.all.get(JobId.of(job.run, job.spec.after))
-                if other is None or _is_done(other):
-                    job.not_before = now + job.spec.at
-                    actions += wait(now, job)
-                elif other.state in ENDED:
-                    actions.append(job.mark("skipped", _why_skipped(other)))
+            if job.not_before is None and job.spec.forerunners:
+                first = [jobs.all.get(JobId.of(job.run, name)) for name in job.spec.forerunners]
+                left = [other for other in first if other is not None and not _is_done(other)]
+                over = next((other for other in left if other.state in ENDED), None)
+                if over is not None:
+                    actions.append(job.mark("skipped", _why_skipped(over)))
                     ended = True
                     continue
+                if not left:
+                    job.not_before = now + job.spec.at
+                    actions += wait(now, job)
             when = time_of(job)
             if when is not None and now >= when:
                 actions += faults.replan(now, job, nodes)

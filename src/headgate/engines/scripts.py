@@ -92,6 +92,15 @@ def shares_nothing(job: Job) -> bool:
     return names is not None and "headgate" not in names
 
 
+def told_apart(job: Job, workers: int) -> str:
+    """What is said of a job whose workers share nothing."""
+    what = file.name if (file := source(job)) is not None else "its command"
+    return (
+        f"the {workers} workers of job {job.name} share nothing: {what} does not use headgate.torch, headgate.keras "
+        "or headgate.jax; each trains the whole job"
+    )
+
+
 def check(job: Job, environment: Mapping[str, str]) -> None:
     """Whether the library of a job's script can do what the job's plan says, as far as that is plain to see.
 

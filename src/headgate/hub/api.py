@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -16,8 +17,10 @@ from headgate import runs, variables
 from headgate.engines import launchers
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.declared import usual
-from headgate.engines.program import program, unprofiled
+from headgate.engines.launch import is_foreign
+from headgate.engines.program import program, source, unprofiled
 from headgate.errors import HeadgateError, UsageError
+from headgate.forerunners import cycle
 from headgate.hub.client import ANSWER_SECONDS, TAKE_IN_SECONDS, Hub, clean, connect_or_start
 from headgate.hub.submission import Submission, reach
 from headgate.isolation.attributes import Attributes
@@ -43,7 +46,7 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"found {names.count(name)} jobs named {name!r}; give each a name of its own")
-    _check_order({job.name: job.after for job in jobs}, resumed="resumed_from" in more)
+    _check_order({job.name: job.forerunners for job in jobs}, resumed="resumed_from" in more)
     program = Path(sys.argv[0]).name
     command = ("headgate" if program == "__main__.py" else program, *variables.without_secrets(sys.argv[1:]))
     more = {"attributes": Attributes.of_this_process(), **more}
@@ -74,16 +77,17 @@ def _check_kind(job: object) -> None:
         )
 
 
-def _check_order(after: Mapping[str, str | None], resumed: bool) -> None:
-    """Whether every job's turn will come; that which a resumed one comes after may have been done before."""
-    for name, first in after.items():
-        if first is not None and first not in after and not resumed:
-            raise UsageError(f"job {name!r} comes after {first!r}, which is no job here; expected one of {list(after)}")
-        chain = [name]
-        while (first := after.get(chain[-1])) is not None and first not in chain:
-            chain.append(first)
-        if first is not None:
-            raise UsageError(f"found a cycle: {' after '.join([*chain, first])}; break it")
+def _check_order(forerunners: Mapping[str, Sequence[str]], resumed: bool) -> None:
+    """Whether every job's turn will come; those which a resumed one comes after may have been done before."""
+    for name, names in forerunners.items():
+        for first in names:
+            if first not in forerunners and not resumed:
+                expected = list(forerunners)
+                raise UsageError(
+                    f"job {name!r} comes after {first!r}, which is no job here; expected one of {expected}"
+                )
+        if (chain := cycle(name, forerunners)) is not None:
+            raise UsageError(f"found a cycle: {' after '.join(chain)}; break it")
 
 
 def _absolute(job: Job) -> Job:
@@ -97,7 +101,12 @@ def _absolute(job: Job) -> Job:
         return str(workdir / given)
 
     roles = tuple(replace(role, script=script(role.script)) for role in job.roles)
-    return replace(job, workdir=str(workdir), script=script(job.script), roles=roles)
+    found = replace(job, workdir=str(workdir), script=script(job.script), roles=roles)
+    for each in (found, *map(found.of_role, roles)):
+        file = source(each)
+        if file is not None and not is_foreign(found) and not os.access(file, os.R_OK):
+            raise UsageError(f"job {job.name!r}: cannot read {file}: {os.strerror(errno.EACCES)}; chmod +r it")
+    return found
 
 
 @contextmanager

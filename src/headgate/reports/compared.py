@@ -20,6 +20,7 @@ from headgate.analysis.own_steps import PARTS
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, listed, said_threads, say, say_moment
+from headgate.units import say_bits, say_bytes, say_seconds
 
 _OF_THE_RUN = {
     "headgate": "Headgate",
@@ -29,6 +30,9 @@ _OF_THE_RUN = {
     "seed": "seed",
 }
 """What is kept of a run, and how it is called."""
+_TIMES = frozenset({"at", "timeout", "grace"})
+"""Fields of a job in seconds."""
+_MINUTE = 60.0
 _LEAST_SECONDS, _LEAST_PART = 0.5, 0.02
 """Of the longer elapsed time: a smaller difference is not told, whatever its band."""
 
@@ -149,11 +153,11 @@ def _time(job: ComparedJob) -> Table:
     for shift in job.time:
         if max(shift.first.seconds, shift.second.seconds) < 0.05:
             continue
-        band = "" if shift.low == shift.high else f"{shift.low:+.1f} s to {shift.high:+.1f} s"
+        band = "" if shift.low == shift.high else f"{_change(shift.low)} to {_change(shift.high)}"
         cells = (
             say_moment(shift.first.seconds),
             say_moment(shift.second.seconds),
-            f"{round(shift.difference, 1) + 0.0:+.1f} s",  # no minus before 0.0
+            _change(shift.difference),
             band,
         )
         table.add_row(f"  {shift.part}", *cells, "beyond the noise" if shift.beyond_noise else "")
@@ -161,6 +165,14 @@ def _time(job: ComparedJob) -> Table:
         rates = [f"{say(rate)}/s" for rate in job.steps_per_second if rate is not None]
         table.add_row("  steps", *rates, "", "", "")
     return table
+
+
+def _change(seconds: float) -> str:
+    """A difference in the units of what it is of."""
+    rounded = round(seconds, 1) + 0.0  # no minus before 0.0
+    if abs(rounded) < _MINUTE:
+        return f"{rounded:+.1f} s"
+    return f"{'-' if rounded < 0 else '+'}{say_moment(abs(rounded))}"
 
 
 def _job(first: Recording, second: Recording, pair: tuple[str, str], told: tuple[Account, Account]) -> ComparedJob:
@@ -199,7 +211,7 @@ def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
     for name in sorted(nodes[0].keys() & nodes[1].keys()):
         for field in ("cores", "memory_bytes", "nic_bytes_per_second", "disk_bytes_per_second", "description"):
             values = [getattr(each[name], field) for each in nodes]
-            yield from _differ(f"{name}: {field}", *("" if value is None else str(value) for value in values))
+            yield from _differ(f"{name}: {field}", *(_said(field, value) for value in values))
     yield from _variables((first.folder, second.folder))
     packages = [_packages(run.meta) for run in (first, second)]
     for name in sorted(packages[0].keys() | packages[1].keys()):
@@ -254,9 +266,26 @@ def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:
         for key, inner in value.items():
             yield from _flat(inner, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple):
-        yield name, " ".join(map(str, value))
+        yield name, " ".join(_said("", each) for each in value)
     else:
-        yield name, "" if value is None else str(value)
+        yield name, _said(name.rpartition(".")[2], value)
+
+
+def _said(field: str, value: object) -> str:
+    """A value as people write it, with its unit; empty where it is None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if field == "nic_bytes_per_second":
+        return say_bits(value)
+    if field.endswith("bytes_per_second"):
+        return f"{say_bytes(value)}/s"
+    if field.endswith("bytes"):
+        return say_bytes(value)
+    if field in _TIMES:
+        return say_seconds(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _beside(run: Recording, job: RecordedJob) -> list[str]:

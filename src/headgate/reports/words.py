@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headgate.analysis.jobs import FAULTS, JobFigures, RecordedNode
+from headgate.plans import APART
 from headgate.reports.recording import Recording
 from headgate.units import say_bytes, say_seconds
 
@@ -81,7 +82,9 @@ def planned(plan: Mapping[str, Any], nodes: int) -> str:
         f" and {counted(servers, 'server')}" if servers else ""
     )
     where = f"{tasks} on {counted(nodes, 'node')}"
-    if plan.get("strategy") == "allreduce":
+    if plan.get(APART):
+        told = f"{where}, which share nothing: each trains the whole job"
+    elif plan.get("strategy") == "allreduce":
         told = f"All-reduce: {where}; in every step the workers add up their gradients among themselves"
     elif plan.get("strategy") != "ps":
         told = where

@@ -108,10 +108,10 @@ def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | Non
 
 
 def _due(submitted: float, spec: Mapping[str, Any], ended: Mapping[str, float | None]) -> float:
-    """When the time of a job had come: so long after it was handed in, or after the job that it comes after ended."""
-    after = spec.get("after")
-    began = submitted if after is None else ended.get(after)
-    return (began if began is not None else submitted) + float(spec.get("at") or 0.0)
+    """When the time of a job had come: so long after it was handed in, or after the jobs that it comes after ended."""
+    after = spec.get("after") or ()
+    ends = [ended.get(name) for name in ([after] if isinstance(after, str) else after)]
+    return max([submitted, *(end for end in ends if end is not None)]) + float(spec.get("at") or 0.0)
 
 
 def _begins(used: Signal, told: float) -> float:

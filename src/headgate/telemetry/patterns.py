@@ -13,6 +13,7 @@ from headgate.telemetry.expressions import Expression, TooSlowError, check_patte
 from headgate.telemetry.lines import LineProgress, Scanner
 from headgate.telemetry.nearest import MissingMetric, Nearest
 from headgate.telemetry.tables import PrintedTables
+from headgate.telemetry.tracebacks import TracebackLines
 
 LONGEST_LINE = 4096
 """Characters of a line that are looked at."""
@@ -100,6 +101,7 @@ class ProgressReader:
         self._asked = rule.pattern is not None or rule.goal is not None or rule.metric != "loss"
         self._missing: MissingMetric | None = MissingMetric(rule.metric) if self._asked else None
         self._came = False  # whether any line had the metric
+        self._tracebacks = TracebackLines()
 
     def hint(self) -> str | None:
         """A hint for the user if no line has the metric. None if one has, if a warning told of it, or if no line looks
@@ -132,7 +134,7 @@ class ProgressReader:
         """Readings from these lines; a line without progress, or one that repeats the last reading, gives none."""
         readings = []
         for line in lines:
-            for text in shown(line):
+            for text in () if self._tracebacks.holds(line) else shown(line):
                 if self._recalled:
                     self._recalled -= 1
                 found = self._search(self._expression, text) if self._expression else self._scan(text)

@@ -11,7 +11,7 @@ import threading
 from headgate.engines.ray import connect
 from headgate.engines.remote.pipe import Pipe
 from headgate.engines.remote.wire import Open, Refused
-from headgate.errors import HeadgateError, UsageError
+from headgate.errors import HeadgateError
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
         driver = Driver(pipe, wanted)
         opened = driver.open(address)
     except HeadgateError as error:
-        pipe.send(Refused(str(error), isinstance(error, UsageError)))
+        pipe.send(Refused(str(error), error.exit_code))
         os._exit(1)  # what Ray's own threads still wait for is of no interest
     pipe.send(opened)
     driver.serve()
@@ -45,8 +45,7 @@ def _give_up(pipe: Pipe, wanted: Open) -> None:
     pipe.send(
         Refused(
             f"the server at {wanted.address or 'this machine'} did not accept the connection within "
-            f"{connect.CONNECT_SECONDS:g} s; check that it is the head of a Ray cluster",
-            False,
+            f"{connect.CONNECT_SECONDS:g} s; check that it is the head of a Ray cluster"
         )
     )
     os._exit(1)

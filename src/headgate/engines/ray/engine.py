@@ -101,7 +101,10 @@ class RayEngine(Engine):
             self._pipe.close()
             how = self._bridge.wait()
             if isinstance(answer, wire.Refused):
-                raise UsageError(answer.text) if answer.usage else HeadgateError(answer.text)
+                is_usage = answer.exit_code == UsageError.exit_code
+                error = UsageError(answer.text) if is_usage else HeadgateError(answer.text)
+                error.exit_code = answer.exit_code
+                raise error
             raise HeadgateError(f"the process that connects to Ray ended before it was connected: {how}")
         self._called = f"ray-{answer.head}" if self.address else ""  # what is started here is another each time
         self._questions = Questions(self._pipe.send)

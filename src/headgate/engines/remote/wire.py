@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from headgate.cluster import Node
 from headgate.engines.base import Slot
+from headgate.errors import HeadgateError
 from headgate.events import Exit
 from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
@@ -190,10 +191,10 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The bridge cannot connect, and ends. `usage`: the request was wrong."""
+    """The bridge cannot connect, and ends. `exit_code`: that of the error."""
 
     text: str
-    usage: bool
+    exit_code: int = HeadgateError.exit_code
 
 
 @dataclass(frozen=True, slots=True)

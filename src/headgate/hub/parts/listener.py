@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import re
@@ -14,14 +15,16 @@ from typing import Any
 
 from headgate import events, isolation
 from headgate.cluster import Node
+from headgate.engines import scripts
 from headgate.engines.base import LOCAL, Listener
-from headgate.engines.program import is_of_a_shell, program, source
+from headgate.engines.program import is_of_a_shell, program
 from headgate.events import NEXT, Event, Exit, OutsideFiles
 from headgate.hub import messages
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.identifiers import TaskId, TaskName
+from headgate.plans import APART
 from headgate.profiling import store as profiles
 from headgate.telemetry.failures import FailureReader
 from headgate.units import say_bytes, say_seconds
@@ -325,13 +328,11 @@ class HubListener(Listener):
             self._live_runs.event(run, "note", f"node {node} is no longer slow", job, task)
 
     def apart(self, live: LiveJob) -> str:
-        """What is said of a job whose workers know nothing of each other."""
+        """Take note that the workers of a job know nothing of each other; what is said of that."""
+        if live.plan is not None:
+            live.plan = json.dumps({**json.loads(live.plan), APART: True})
         workers = live.current.plan.workers if live.current is not None else 0
-        what = file.name if (file := source(live.spec)) is not None else "its command"
-        return (
-            f"the {workers} workers of job {live.spec.name} share nothing: {what} does not use headgate.torch, "
-            "headgate.keras or headgate.jax; each trains the whole job"
-        )
+        return scripts.told_apart(live.spec, workers)
 
     def _apart(self, run: LiveRun, live: LiveJob) -> None:
         """The workers of a job turn out to know nothing of each other."""
