@@ -9,7 +9,7 @@ import pytest
 
 from headgate.verification.comparing import Records, compared, compared_resume
 from headgate.verification.records import RecordedStep, TensorAt, TrainingRecord
-from headgate.verification.verdict import Cause, Sameness
+from headgate.verification.verdict import Sameness, Why
 
 
 def tensor(kind: str, name: str, numbers: Sequence[float]) -> TensorAt:
@@ -37,7 +37,7 @@ WRONG = {**RIGHT, "gradient w": [1.0, 2.9]}
 
 def verdict(
     alone: TrainingRecord, *workers: TrainingRecord, rounded: TrainingRecord | None = None
-) -> tuple[Sameness, Cause | None]:
+) -> tuple[Sameness, Why | None]:
     found = compared(Records(alone, rounded, workers, double=True))
     return found.answer, found.cause
 
@@ -58,7 +58,7 @@ def test_the_same_to_the_last_bits_is_the_same() -> None:
 def test_the_first_step_and_tensor_that_differ_are_named() -> None:
     found = compared(Records(record(RIGHT, RIGHT, RIGHT), None, parts(RIGHT, WRONG, WRONG), double=True))
     assert found.answer is Sameness.DIFFERS
-    assert found.cause is Cause.LOSS
+    assert found.cause is Why.LOSS
     assert found.difference is not None
     assert (found.difference.step, found.difference.kind, found.difference.tensors) == (2, "gradient", ("w",))
     assert found.difference.size == pytest.approx(0.9 / np.hypot(1, 2))
@@ -67,7 +67,7 @@ def test_the_first_step_and_tensor_that_differ_are_named() -> None:
 def test_what_rounding_alone_does_to_a_tensor_is_allowed_for() -> None:
     """As a bias before a batch normalisation has it, under Adam: its gradient is rounding, and its step is whole."""
     off = {**RIGHT, "weight b": [1.01]}
-    assert verdict(record(RIGHT), *parts(off)) == (Sameness.DIFFERS, Cause.OPTIMIZER)
+    assert verdict(record(RIGHT), *parts(off)) == (Sameness.DIFFERS, Why.OPTIMIZER)
     tiny = {**RIGHT, "weight b": [1.0 + 1e-9]}
     assert verdict(record(RIGHT), *parts(tiny))[0] is Sameness.DIFFERS
     rounded = record({**RIGHT, "weight b": [1.0 - 1e-9]})
@@ -75,22 +75,22 @@ def test_what_rounding_alone_does_to_a_tensor_is_allowed_for() -> None:
 
 
 def test_a_script_that_rounding_takes_elsewhere_tells_nothing() -> None:
-    assert verdict(record(RIGHT), *parts(WRONG), rounded=record(WRONG)) == (Sameness.UNKNOWN, Cause.SENSITIVE)
+    assert verdict(record(RIGHT), *parts(WRONG), rounded=record(WRONG)) == (Sameness.UNKNOWN, Why.SENSITIVE)
 
 
 def test_what_draws_at_random_or_has_other_samples_is_not_blamed_on_workers() -> None:
-    assert verdict(record(RIGHT, drew=True), *parts(WRONG)) == (Sameness.UNKNOWN, Cause.RANDOM)
+    assert verdict(record(RIGHT, drew=True), *parts(WRONG)) == (Sameness.UNKNOWN, Why.RANDOM)
     other = record(WRONG, batch=0.7), record(WRONG, batch=0.7)
-    assert verdict(record(RIGHT), *other) == (Sameness.UNKNOWN, Cause.DATA)
+    assert verdict(record(RIGHT), *other) == (Sameness.UNKNOWN, Why.DATA)
 
 
 def test_each_cause_is_told_from_what_was_recorded() -> None:
-    assert verdict(record(RIGHT, hooked=("w",)), *parts(WRONG))[1] is Cause.HOOK
-    assert verdict(record(RIGHT, normalised=("BatchNorm1d",)), *parts(WRONG))[1] is Cause.NORMALISATION
+    assert verdict(record(RIGHT, hooked=("w",)), *parts(WRONG))[1] is Why.HOOK
+    assert verdict(record(RIGHT, normalised=("BatchNorm1d",)), *parts(WRONG))[1] is Why.NORMALISATION
     moved = {**RIGHT, "buffer mean": [1.0]}
-    assert verdict(record(moved), *parts({**moved, "buffer mean": [2.0]}))[1] is Cause.BUFFER
+    assert verdict(record(moved), *parts({**moved, "buffer mean": [2.0]}))[1] is Why.BUFFER
     one, other = parts(RIGHT)[0], parts({**RIGHT, "weight w": [3.0, 5.0]})[1]
-    assert verdict(record(RIGHT), one, other) == (Sameness.DIFFERS, Cause.APART)
+    assert verdict(record(RIGHT), one, other) == (Sameness.DIFFERS, Why.APART)
 
 
 def test_weights_that_are_no_numbers_any_more_are_the_same_where_both_are() -> None:
@@ -100,7 +100,7 @@ def test_weights_that_are_no_numbers_any_more_are_the_same_where_both_are() -> N
 
 
 def test_no_step_is_no_answer() -> None:
-    assert verdict(record(), *parts()) == (Sameness.UNKNOWN, Cause.NO_STEP)
+    assert verdict(record(), *parts()) == (Sameness.UNKNOWN, Why.NO_STEP)
 
 
 def test_a_resume_is_compared_from_where_it_goes_on() -> None:
@@ -109,6 +109,6 @@ def test_a_resume_is_compared_from_where_it_goes_on() -> None:
     assert compared_resume([whole], [resumed], double=True).answer is Sameness.SAME
     off = TrainingRecord({key: step for key, step in record(RIGHT, WRONG, WRONG).steps.items() if key[1] > 1})
     found = compared_resume([whole], [off], double=True)
-    assert (found.answer, found.cause) == (Sameness.DIFFERS, Cause.RESUME)
+    assert (found.answer, found.cause) == (Sameness.DIFFERS, Why.RESUME)
     assert found.difference is not None
     assert found.difference.step == 3

@@ -12,6 +12,7 @@ import click
 
 from headgate.cli import options
 from headgate.errors import UsageError
+from headgate.jobs import Limits
 
 _CODES = {"same": 0, "differs": 8, "unknown": 9}
 
@@ -83,7 +84,7 @@ def command(
 
     if len(targets) > 1:
         raise UsageError(f"found {len(targets)} files; expected one script, or one job file")
-    jobs = running.launches(running.read(targets, ctx.meta["asked"], None, None, None), launch, batch, parameters)
+    jobs = running.launches(running.read(targets, ctx.meta["asked"], None, Limits()), launch, batch, parameters)
     jobs = [job for job in jobs if name is None or job.name == name]
     if len(jobs) != 1:
         raise UsageError(f"found {len(jobs)} jobs; expected one: name it with --job")

@@ -22,7 +22,7 @@ from headgate.plans import Plan
 from headgate.task.recording import VARIABLE, Recipe
 from headgate.telemetry.store import RunReader
 from headgate.verification import comparing, folders, records
-from headgate.verification.verdict import Cause, Sameness, StopPlace, Verification
+from headgate.verification.verdict import Sameness, StopPlace, Verification, Why
 
 STEPS = 6
 RESUME_STEPS = 24
@@ -98,7 +98,7 @@ def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Ver
     _check(asked.job)
     begun = time.monotonic()
     if (plan := asked.job.plan) is not None and not plan.synchronous and not asked.resume:
-        found = Verification(Sameness.UNKNOWN, plan.workers, cause=Cause.ASYNCHRONOUS)
+        found = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.ASYNCHRONOUS)
     else:
         with _Trial(asked, watcher) as trial:
             found = trial.resume() if asked.resume else trial.plan()
@@ -143,31 +143,31 @@ class _Trial:
     def plan(self) -> Verification:
         """Whether it trains under the plan as it does alone."""
         workers = self._job.plan.workers if self._job.plan is not None else 2
-        found = Verification(Sameness.UNKNOWN, workers, cause=Cause.NO_STEP)
+        found = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
         for double in (True, False):
             alone = self._run({ALONE: replace(self._job, plan=self._alone())}, double)[ALONE]
             if not alone.is_whole and alone.state != "done":
-                found = self._failed(alone, Verification(Sameness.UNKNOWN, workers, double=double), Cause.FAILED)
+                found = self._failed(alone, Verification(Sameness.UNKNOWN, workers, double=double), Why.FAILED)
                 if alone.state == "killed":
                     break
                 continue
             if not alone.records[0].steps:
-                return replace(found, double=double, cause=Cause.NO_STEP)
+                return replace(found, double=double, cause=Why.NO_STEP)
             others = {ROUNDED: replace(self._job, plan=self._alone()), WORKERS: self._job}
             ended = self._run(others, double)
             found = self._compared(alone, ended[ROUNDED], ended[WORKERS], double)
-            if found.cause is not Cause.WORKERS_FAILED:
+            if found.cause is not Why.WORKERS_FAILED:
                 break
         return found
 
     def resume(self) -> Verification:
         """Whether it goes on after a stop as if there had been none."""
         workers = self._job.plan.workers if self._job.plan is not None else 1
-        found = Verification(Sameness.UNKNOWN, workers, cause=Cause.NO_STEP)
+        found = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
         for double in (True, False):
             whole = self._run({WHOLE: self._job}, double)[WHOLE]
             if not whole.is_whole and whole.state != "done":
-                found = self._failed(whole, Verification(Sameness.UNKNOWN, workers, double=double), Cause.FAILED)
+                found = self._failed(whole, Verification(Sameness.UNKNOWN, workers, double=double), Why.FAILED)
                 continue
             return self._resumed(whole, double)
         return found
@@ -176,21 +176,21 @@ class _Trial:
         seed = self._asked.seed if self._asked.seed is not None else random.randrange(10_000)
         answer = Verification(Sameness.UNKNOWN, len(whole.records), double=double, seed=seed)
         if not whole.records[0].steps:
-            return replace(answer, cause=Cause.NO_STEP)
+            return replace(answer, cause=Why.NO_STEP)
         chosen = stop_place(whole.records[0], seed)
         if chosen is None:
-            return replace(answer, cause=Cause.NOT_STOPPED)
+            return replace(answer, cause=Why.NOT_STOPPED)
         place, number = chosen
         answer = replace(answer, stopped_in=place, stopped_at=number)
         copy = self._copy(STOPPED)
         stopped = self._run({STOPPED: self._job}, double, stop_at=number, copy=copy)[STOPPED]
         if stopped.checkpoint is None:
-            cause = Cause.NOT_STOPPED if stopped.is_whole or stopped.state == "done" else Cause.FAILED
+            cause = Why.NOT_STOPPED if stopped.is_whole or stopped.state == "done" else Why.FAILED
             return self._failed(stopped, answer, cause)
         going_on = {RESUMED: stopped.checkpoint}
         resumed = self._run({RESUMED: self._job}, double, resume=going_on, copy=copy)[RESUMED]
         if not resumed.records[0].steps or (not resumed.is_whole and resumed.state != "done"):
-            return self._failed(resumed, answer, Cause.FAILED)
+            return self._failed(resumed, answer, Why.FAILED)
         found = comparing.compared_resume(whole.records, resumed.records, double)
         return replace(found, stopped_in=place, stopped_at=number, seed=seed, fenced=whole.records[0].fenced)
 
@@ -206,26 +206,26 @@ class _Trial:
         count = len(workers.records)
         answer = Verification(Sameness.UNKNOWN, count, double=double)
         if workers.records[0].outside and not workers.is_whole and workers.state != "done":
-            return self._failed(workers, answer, Cause.FAILED)
+            return self._failed(workers, answer, Why.FAILED)
         if any(not record.steps for record in workers.records) or workers.state not in ("done",):
-            return self._failed(workers, answer, Cause.WORKERS_FAILED)
+            return self._failed(workers, answer, Why.WORKERS_FAILED)
         told = comparing.Records(alone.records[0], rounded.records[0], workers.records, double)
         if self._job.contract is not None and self._job.batch != "global":
             return comparing.compared_among(told)
         found = comparing.compared(told)
-        if found.cause is Cause.SENSITIVE:
+        if found.cause is Why.SENSITIVE:
             again = self._run({AGAIN: replace(self._job, plan=self._alone())}, double)[AGAIN]
             if not comparing.repeats(alone.records[0], again.records[0]):
-                found = replace(found, cause=Cause.VARIES)
+                found = replace(found, cause=Why.VARIES)
         return replace(found, outside=tuple(dict.fromkeys(alone.records[0].outside)))
 
-    def _failed(self, ended: _Ended, answer: Verification, cause: Cause) -> Verification:
+    def _failed(self, ended: _Ended, answer: Verification, cause: Why) -> Verification:
         """The answer where a run did not come to its end."""
         outside = tuple(path for record in ended.records for path in record.outside)
-        if outside and cause is not Cause.NOT_STOPPED:
-            cause = Cause.OUTSIDE
+        if outside and cause is not Why.NOT_STOPPED:
+            cause = Why.OUTSIDE
         elif ended.state == "killed":
-            cause = Cause.SLOW
+            cause = Why.SLOW
         self._kept.append(ended.run)
         detail = outside[-1:] or (ended.reason,)
         return replace(answer, cause=cause, detail=detail, outside=outside, output=ended.run.name)

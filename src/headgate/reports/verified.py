@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-from headgate.verification.verdict import Cause, FirstDifference, Sameness, StopPlace, Verification
+from headgate.verification.verdict import FirstDifference, Sameness, StopPlace, Verification, Why
 
 _KINDS = {"gradient": "the gradient of", "weight": "the weights", "buffer": "the buffer"}
 _PLURAL = {"gradient": "gradients of", "weight": "the weights", "buffer": "the buffers"}
 _NAMED = 3
 
 _CAUSES = {
-    Cause.LOSS: "parts of the loss weigh unequally in the workers: say `hg.report(loss=..., weight=...)` before "
+    Why.LOSS: "parts of the loss weigh unequally in the workers: say `hg.report(loss=..., weight=...)` before "
     "`backward`, or `prepare(..., loss_reduction=...)`",
-    Cause.HOOK: "hooks change gradients in each worker before they are averaged; only a linear hook stays right",
-    Cause.BUFFER: "a forward pass changes buffers, in each worker by its own samples",
-    Cause.NORMALISATION: "batch normalisation takes the statistics of each worker's own samples, as in "
+    Why.HOOK: "hooks change gradients in each worker before they are averaged; only a linear hook stays right",
+    Why.BUFFER: "a forward pass changes buffers, in each worker by its own samples",
+    Why.NORMALISATION: "batch normalisation takes the statistics of each worker's own samples, as in "
     "DistributedDataParallel",
-    Cause.RANDOM: "the script draws random numbers in its steps, and each worker draws others",
-    Cause.DATA: "the samples differ: the data set draws at random, or without a seed that all workers share, or its "
+    Why.RANDOM: "the script draws random numbers in its steps, and each worker draws others",
+    Why.DATA: "the samples differ: the data set draws at random, or without a seed that all workers share, or its "
     "loader is not divided among them",
-    Cause.UNPREPARED: "an optimizer takes steps that was not given to `prepare`: give it, with its model",
-    Cause.APART: "the workers differ from each other: each trains by gradients of its own",
-    Cause.OPTIMIZER: "gradients are the same, and what the optimizer makes of them is not: its state, its schedule, "
+    Why.UNPREPARED: "an optimizer takes steps that was not given to `prepare`: give it, with its model",
+    Why.APART: "the workers differ from each other: each trains by gradients of its own",
+    Why.OPTIMIZER: "gradients are the same, and what the optimizer makes of them is not: its state, its schedule, "
     "or weights that the script sets",
-    Cause.RESUME: "the checkpoint does not hold all that the script goes on from; `hg.keep(...)` saves more",
-    Cause.NO_STEP: "no step of an optimizer was seen",
-    Cause.FAILED: "the script failed",
-    Cause.WORKERS_FAILED: "its workers failed",
-    Cause.SLOW: "it did not take its steps in time; `--seconds` gives it more",
-    Cause.VARIES: "the script differs from itself: run twice alone, with the same seeds, it trains something else",
-    Cause.SENSITIVE: "a difference of rounding alone makes it train something else",
-    Cause.OUTSIDE: "the script writes outside of its folder, which `--writable FOLDER` allows",
-    Cause.OWN_BATCH: "each worker has a whole batch, so that no run alone trains the same; the workers are the same "
+    Why.RESUME: "the checkpoint does not hold all that the script goes on from; `hg.keep(...)` saves more",
+    Why.NO_STEP: "no step of an optimizer was seen",
+    Why.FAILED: "the script failed",
+    Why.WORKERS_FAILED: "its workers failed",
+    Why.SLOW: "it did not take its steps in time; `--seconds` gives it more",
+    Why.VARIES: "the script differs from itself: run twice alone, with the same seeds, it trains something else",
+    Why.SENSITIVE: "a difference of rounding alone makes it train something else",
+    Why.OUTSIDE: "the script writes outside of its folder, which `--writable FOLDER` allows",
+    Why.OWN_BATCH: "each worker has a whole batch, so that no run alone trains the same; the workers are the same "
     "as each other",
-    Cause.ASYNCHRONOUS: "workers that do not wait for each other are not meant to train the same",
-    Cause.NOT_STOPPED: "it saved no checkpoint where it was asked to stop",
-    Cause.ROOM: "there is no room to run it a second time",
-    Cause.ELSEWHERE: "it runs on other machines, or in a container",
+    Why.ASYNCHRONOUS: "workers that do not wait for each other are not meant to train the same",
+    Why.NOT_STOPPED: "it saved no checkpoint where it was asked to stop",
+    Why.ROOM: "there is no room to run it a second time",
+    Why.ELSEWHERE: "it runs on other machines, or in a container",
 }
-_NAMING = {Cause.HOOK, Cause.NORMALISATION, Cause.FAILED, Cause.WORKERS_FAILED, Cause.SLOW, Cause.OUTSIDE}
+_NAMING = {
+    Why.HOOK,
+    Why.NORMALISATION,
+    Why.FAILED,
+    Why.WORKERS_FAILED,
+    Why.SLOW,
+    Why.OUTSIDE,
+}
 """Causes whose detail is told."""
 _PLACES = {
     StopPlace.VALIDATION: "in a validation",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment
+from headgate.task.recording import recorder
 from headgate.task.writing import writing
 from headgate.torch import checkpoints, sparse_layers
 from headgate.torch.kept import ACROSS
@@ -212,11 +213,22 @@ def _join() -> Session | None:
     if not _joined:
         environment = TaskEnvironment.claim()
         if environment.channel is not None:
-            from headgate.torch.session import Session
-
-            _session = Session(environment, Channel.open(environment, "torch", torch.__version__, torch.initial_seed()))
+            _session = _opened(environment)
         _joined = True
     return _session
+
+
+def _opened(environment: TaskEnvironment) -> Session:
+    channel = Channel.open(environment, "torch", torch.__version__, torch.initial_seed())
+    if recorder() is not None:
+        from headgate.torch.recorded import RecordedSession
+        from headgate.torch.recording import steps
+
+        if (recording := steps()) is not None:
+            return RecordedSession(environment, channel, recording)
+    from headgate.torch.session import Session
+
+    return Session(environment, channel)
 
 
 if TaskEnvironment.read().channel is not None:

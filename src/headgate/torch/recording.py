@@ -40,15 +40,8 @@ def begin(recorder: TaskRecorder) -> None:
 _steps: StepRecorder | None = None
 
 
-def tied(place: Callable[[], tuple[int, int]], stop: Callable[[], None]) -> StepRecorder | None:
-    """What records this process, tied to its session; None: nothing does.
-
-    Args:
-        place: Phase and epoch of the script.
-        stop: Has it stop with a checkpoint.
-    """
-    if _steps is not None:
-        _steps.place, _steps.stop = place, stop
+def steps() -> StepRecorder | None:
+    """What records this process; None: nothing does."""
     return _steps
 
 

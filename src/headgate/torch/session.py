@@ -18,7 +18,7 @@ from torch import nn
 
 from headgate.task import Channel, Gate, TaskEnvironment, at_end
 from headgate.task.session import StartPoint, TaskSession
-from headgate.torch import batches, checkpoints, data_notes, recording, rng
+from headgate.torch import batches, checkpoints, data_notes, rng
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import Movement, TimedRound
 from headgate.torch.counted import Counted
@@ -75,7 +75,6 @@ class Session(TaskSession):
         self._epoch_rng: dict[str, Any] | None = None
         self._joined_later = False  # a worker waits to join that can only between two epochs
         self._thread = threading.get_ident()
-        self._recording = recording.tied(self.place, channel.stop)
         self.note(data_notes.repeats(self._resume, channel.welcome))
         at_end(self.close)
 
@@ -91,8 +90,6 @@ class Session(TaskSession):
         batch_dim: int = 0,
     ) -> list[Any]:
         """Register what the script trains with and load a checkpoint into it; the loaders, prepared."""
-        if self._recording is not None:
-            self._recording.prepared(model, optimizer)
         added = self._trained.add(model, optimizer, scheduler)
         if self._worker is not None:
             self._worker.prepare(model, optimizer, scheduler, loss_reduction, added)
@@ -108,8 +105,6 @@ class Session(TaskSession):
         prepared = [self._loaders.prepare(loader, batch_dim) for loader in loaders]
         if self._worker is not None:
             self._worker.share_random(self._loaders.generators)
-        elif self._recording is not None and self._recording.as_workers:
-            self._loaders.draw_apart()
         for loader in prepared[:1]:
             self._costs.trains_on(loader, batch_dim)
             workers = 1 if self._worker is None or not self._worker.in_step else self._worker.workers
@@ -159,8 +154,6 @@ class Session(TaskSession):
             metrics = {**self._worker.metrics, **metrics}
             if loss is not None:
                 part = self._worker.weight_of_report()
-        if self._recording is not None:
-            self._recording.reported(loss, part)
         self._progress.report(loss, metrics, part)
         if not self._loaders.states and self._stepped:
             self._begin_step()
@@ -294,8 +287,6 @@ class Session(TaskSession):
             before = self._samples.get(index, (0, 0))
             self._samples[index] = before[0] + whole, before[1] + here
         self._fed.add(iteration.number)
-        if self._recording is not None:
-            batch = self._recording.batch(batch, dealt is None or dealt.taken > 0)
         return batch
 
     def divided(self, iteration: Iteration, batch: Any, whole: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headgate.verification.records import Key, RecordedStep, TensorAt, TrainingRecord
-from headgate.verification.verdict import Cause, FirstDifference, Sameness, Verification
+from headgate.verification.verdict import FirstDifference, Sameness, Verification, Why
 
 GRADIENT, WEIGHT, BUFFER = "gradient", "weight", "buffer"
 KINDS = (GRADIENT, WEIGHT, BUFFER)
@@ -69,9 +69,9 @@ def compared(records: Records) -> Verification:
         Sameness.UNKNOWN, len(records.workers), steps=steps, double=double, rounding=noise, fenced=alone.fenced
     )
     if not alone.steps:
-        return replace(answer, cause=Cause.NO_STEP)
+        return replace(answer, cause=Why.NO_STEP)
     if noise > _VARIES[double]:
-        return replace(answer, cause=Cause.SENSITIVE)
+        return replace(answer, cause=Why.SENSITIVE)
     first, *others = records.workers
     apart = [distance(first, other, double, rounding, (WEIGHT,)) for other in others]
     plan = distance(alone, first, double, rounding)
@@ -91,9 +91,9 @@ def compared_among(records: Records) -> Verification:
     far = [each.first for each in apart if each.first is not None]
     answer = replace(answer, largest=max((each.largest for each in apart), default=0.0))
     if not far:
-        return replace(answer, cause=Cause.OWN_BATCH)
+        return replace(answer, cause=Why.OWN_BATCH)
     difference = min(far, key=lambda each: each.step)
-    return replace(answer, answer=Sameness.DIFFERS, cause=Cause.APART, difference=difference)
+    return replace(answer, answer=Sameness.DIFFERS, cause=Why.APART, difference=difference)
 
 
 def distance(
@@ -196,36 +196,36 @@ def _blamed(
         difference = apart
     cause, detail = _cause(records, plan, apart, difference)
     found = replace(answer, difference=difference, cause=cause, detail=detail)
-    if cause in (Cause.RANDOM, Cause.DATA) and apart is None:
+    if cause in (Why.RANDOM, Why.DATA) and apart is None:
         return found  # drawn anew by each worker, as they may: nothing is known of the rest
     return replace(found, answer=Sameness.DIFFERS)
 
 
 def _cause(
     records: Records, plan: Distance, apart: FirstDifference | None, difference: FirstDifference
-) -> tuple[Cause, tuple[str, ...]]:
+) -> tuple[Why, tuple[str, ...]]:
     alone, first = records.alone, records.workers[0]
     key = difference.optimizer - 1, difference.step
     at, theirs = alone.steps[key], first.steps[key]
     hooked = [name for name in difference.tensors if name in alone.hooked]
     unprepared = [name for name in difference.tensors if theirs.unprepared]
-    cause, detail = Cause.LOSS, tuple(difference.tensors[:_MOST_NAMES])
+    cause, detail = Why.LOSS, tuple(difference.tensors[:_MOST_NAMES])
     if unprepared or (apart is not None and _unprepared(first)):
-        cause = Cause.UNPREPARED
+        cause = Why.UNPREPARED
     elif any(step.drew for step in _until(alone, key)):
-        cause = Cause.RANDOM
+        cause = Why.RANDOM
     elif not _same_samples(records, key):
-        cause = Cause.DATA
+        cause = Why.DATA
     elif alone.hooked and (hooked or difference.kind != BUFFER):
-        cause, detail = Cause.HOOK, alone.hooked[:_MOST_NAMES]
+        cause, detail = Why.HOOK, alone.hooked[:_MOST_NAMES]
     elif alone.normalised:
-        cause, detail = Cause.NORMALISATION, alone.normalised
+        cause, detail = Why.NORMALISATION, alone.normalised
     elif difference.kind == BUFFER or BUFFER in plan.kinds or _buffers_apart(records, key):
-        cause = Cause.BUFFER
+        cause = Why.BUFFER
     elif apart is not None:
-        cause = Cause.APART
+        cause = Why.APART
     elif difference.kind == WEIGHT and at.tensors.keys() & {(GRADIENT, name) for name in difference.tensors}:
-        cause = Cause.OPTIMIZER
+        cause = Why.OPTIMIZER
     return cause, detail
 
 
@@ -304,8 +304,8 @@ def compared_resume(whole: Sequence[TrainingRecord], resumed: Sequence[TrainingR
         Sameness.SAME, len(whole), steps=steps, double=double, largest=max((each.largest for each in apart), default=0)
     )
     if not steps:
-        return replace(answer, answer=Sameness.UNKNOWN, cause=Cause.NO_STEP)
+        return replace(answer, answer=Sameness.UNKNOWN, cause=Why.NO_STEP)
     if not first:
         return answer
     difference = min(first, key=lambda each: each.step)
-    return replace(answer, answer=Sameness.DIFFERS, cause=Cause.RESUME, difference=difference)
+    return replace(answer, answer=Sameness.DIFFERS, cause=Why.RESUME, difference=difference)

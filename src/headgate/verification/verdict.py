@@ -14,7 +14,7 @@ class Sameness(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Cause(StrEnum):
+class Why(StrEnum):
     """Why it probably differs, or why nothing can be said."""
 
     # Of a difference.
@@ -114,7 +114,7 @@ class Verification:
     workers: int
     steps: int = 0
     double: bool = True
-    cause: Cause | None = None
+    cause: Why | None = None
     difference: FirstDifference | None = None
     largest: float = 0.0
     rounding: float = 0.0
