@@ -63,7 +63,7 @@ def exposure(path: Path) -> str | None:
     for each in dict.fromkeys((*inside, *_way(path))):
         facts = os.lstat(each)
         if facts.st_uid not in (0, os.geteuid()) and not _is_nobody(facts.st_uid):
-            return f"{each} belongs to user {_named(facts.st_uid)}"
+            return f"{each} belongs to user {user_name(facts.st_uid)}"
         can_write = "" if stat.S_ISLNK(facts.st_mode) else _who_writes(facts)
         shared = bool(facts.st_mode & stat.S_ISVTX) and each not in (home, *inside)
         if can_write and not shared:
@@ -114,7 +114,8 @@ def _is_nobody(user: int) -> bool:
         return user == int(overflow.read()) and known.read().split() != ["0", "0", "4294967295"]
 
 
-def _named(user: int) -> str:
+def user_name(user: int) -> str:
+    """What a user is called, or the number of one that has no name."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headgate.cli.following import _JobTable, _Lines
+from headgate.cli.following import _JobTable, _Lines, gpu_cell
+
+NO_GPU = {"gpus": [], "gpu_busy": None, "gpu_memory_bytes": None}
 
 
 def job(name: str, state: str = "running", epoch: int | None = None) -> dict[str, Any]:
@@ -23,13 +25,14 @@ def job(name: str, state: str = "running", epoch: int | None = None) -> dict[str
         "losses": [],
         "cpu_cores": None,
         "memory_bytes": None,
+        **NO_GPU,
         "entitled_cores": 1.0,
         "tasks": [task("worker-0")],
     }
 
 
 def task(name: str, state: str = "running") -> dict[str, Any]:
-    used = {"cpu_cores": 0.25, "memory_bytes": 2**20, "net_in": 3e6, "net_out": None}
+    used = {"cpu_cores": 0.25, "memory_bytes": 2**20, "net_in": 3e6, "net_out": None, **NO_GPU}
     return {"task": name, "node": "b", "state": state, "threads": 1, "entitled_cores": 0.5, **used}
 
 
@@ -116,3 +119,18 @@ def test_the_tasks_of_a_job_that_has_several_are_below_it_where_there_is_room() 
     [joining] = [line for line in roomy if "worker-1" in line]
     assert "joining" in joining and "on b, in 2.86 MiB/s" in joining and "0.50 cores" in joining
     assert not any("worker-" in line for line in lines(7))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "busy", "held", "shown"),
+    [
+        ([], None, None, ""),
+        ([1], None, None, "1"),
+        ([0, 2], 0.875, 10 << 30, "0, 2: 88% busy, 10 GiB"),
+        ([400], 0.0, None, "400: 0% busy"),
+    ],
+)
+def test_which_gpus_a_job_has_and_what_it_uses_of_them_is_shown(
+    gpus: list[int], busy: float | None, held: int | None, shown: str
+) -> None:
+    assert gpu_cell({"gpus": gpus, "gpu_busy": busy, "gpu_memory_bytes": held}) == shown

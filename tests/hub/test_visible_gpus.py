@@ -72,8 +72,9 @@ def test_what_is_allowed_is_what_there_is(on_gpus: User) -> None:
     on_gpus.variables["CUDA_VISIBLE_DEVICES"] = "1,2"
     survey = on_gpus.json("doctor")["survey"]
     assert [gpu["name"] for gpu in survey["node"]["gpus"]] == ["H1", "H2"]
-    assert (survey["gpu_busy"], survey["gpu_memory_bytes"]) == (pytest.approx(0.45), 3 << 30)
+    assert [(gpu["busy"], gpu["used_bytes"]) for gpu in survey["gpus"]] == [(0.8, 1 << 30), (0.1, 2 << 30)]
     told = on_gpus.types("doctor").stdout
+    assert "1: H1, 80 GiB, 80% busy, 1 GiB in use" in told
     assert "number 1, 2 of 5 on this machine may be used (CUDA_VISIBLE_DEVICES=1,2)" in told
     on_gpus.write("jobs.yaml", "jobs: [{script: says.py, limits: {gpus: 1}}]")
     [planned] = on_gpus.json("run", "jobs.yaml", "--dry-run")

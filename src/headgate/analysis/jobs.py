@@ -334,6 +334,9 @@ class JobFigures:
         granted_cores: Mean cores that it was entitled to while it ran.
         threads: Fewest and most compute threads that one of its tasks had; None where Headgate set none.
         used_of_granted: Mean cores in use over `granted_cores`; above 1 where others left some.
+        gpus: Numbers of the GPUs that it held memory on.
+        gpu_mean: How busy they were on average, 0 to 1.
+        gpu_memory_peak_bytes: Most of their memory that it held.
         input_fraction: Fraction of a step that waits for input, 0 to 1, over `sampled_steps` steps; None where it was
             not measured.
         exposed_fraction: Fraction of a step that only waits for communication, 0 to 1; None for a job of one task, and
@@ -374,7 +377,9 @@ class JobFigures:
     used_of_granted: float | None
     disk_read_bytes: float | None
     disk_written_bytes: float | None
+    gpus: tuple[int, ...]
     gpu_mean: float | None
+    gpu_memory_peak_bytes: float | None
     cpu_pressure: float | None
     input_fraction: float | None
     input_low: float | None
@@ -476,7 +481,9 @@ def figures(job: RecordedJob) -> JobFigures:
         used_of_granted=cpu.mean / granted if cpu.mean is not None and granted else None,
         disk_read_bytes=disk_read.integral if len(disk_read) else None,
         disk_written_bytes=disk_write.integral if len(disk_write) else None,
+        gpus=tuple(sorted({gpu for task in job.tasks for gpu in task.gpus})),
         gpu_mean=job.signal("gpu_busy").mean,
+        gpu_memory_peak_bytes=job.signal("gpu_memory_bytes").maximum,
         cpu_pressure=job.signal("psi_cpu").mean,
         input_fraction=division.input_fraction if division else None,
         input_low=division.input_low if division else None,

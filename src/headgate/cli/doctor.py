@@ -18,6 +18,7 @@ from headgate.engines.base import LOCAL
 from headgate.engines.declared import Declaration, declared
 from headgate.errors import HeadgateError, HubError
 from headgate.hub.client import clean, connect
+from headgate.identifiers import TaskId
 from headgate.isolation.layout import CGROUPS, find_layout
 from headgate.task import mpi
 from headgate.telemetry import machine, readings
@@ -25,6 +26,9 @@ from headgate.telemetry.allocation import slurm_share
 from headgate.telemetry.machine import Survey
 from headgate.telemetry.visible import VARIABLE
 from headgate.units import say_bytes
+
+_UNTOLD = 1 << 30
+"""Bytes of a GPU that a driver and a display may have, of which nothing is said."""
 
 
 @click.command()
@@ -163,7 +167,8 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
     yield "memory", memory
     if (share := slurm_share()) is not None:
         yield "allocation", str(share)
-    yield "GPUs", _listed([f"{gpu.name}, {say_bytes(gpu.memory_bytes)}" for gpu in node.gpus])
+    for at, line in enumerate(_gpus(survey)):
+        yield "" if at else "GPUs", line
     if (stated := os.environ.get(VARIABLE)) is not None and survey.machine_gpus:
         which = f"number {', '.join(str(gpu.index) for gpu in node.gpus)}" if node.gpus else "none"
         yield "", f"{which} of {survey.machine_gpus} on this machine may be used ({VARIABLE}={stated})"
@@ -180,15 +185,29 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
     yield "in use", ", ".join(_used(survey)) or "cannot be read"
 
 
+def _gpus(survey: Survey) -> Iterator[str]:
+    """A line for each GPU and for each process that holds memory of it."""
+    if not survey.gpus:
+        yield survey.missing_nvml.in_words() if survey.missing_nvml is not None else "none"
+    for gpu in survey.gpus:
+        use = [f"{gpu.busy:.0%} busy"] if gpu.busy is not None else []
+        use += [f"{say_bytes(gpu.used_bytes)} in use"] if gpu.used_bytes is not None else []
+        yield ", ".join([f"{gpu.index}: {gpu.name}, {say_bytes(gpu.memory_bytes)}", *use])
+        for holder in gpu.holders:
+            task = TaskId(holder.task) if holder.task else None
+            job = f", job {task.job.name} of run {task.run}" if task is not None else ""
+            held = say_bytes(holder.memory_bytes) if holder.memory_bytes is not None else "not told how much"
+            who = f"{holder.name or 'a program elsewhere'} (process {holder.pid}"
+            yield f"   {who}{f' of {holder.user}' if holder.user else ''}{job}): {held}"
+        if gpu.untold_bytes > _UNTOLD and gpu.used_bytes is not None:
+            yield f"   {say_bytes(gpu.untold_bytes)} by the driver, or by programs that it does not tell of here"
+
+
 def _used(survey: Survey) -> Iterator[str]:
     if survey.used_cores is not None:
         yield f"{survey.used_cores:.2f} cores"
     if survey.used_memory_bytes is not None:
         yield f"{say_bytes(survey.used_memory_bytes)} of memory"
-    if survey.gpu_busy is not None:
-        yield f"{survey.gpu_busy:.0%} of the GPUs"
-    if survey.gpu_memory_bytes is not None:
-        yield f"{say_bytes(survey.gpu_memory_bytes)} of GPU memory"
 
 
 def _listed(items: list[Any]) -> str:

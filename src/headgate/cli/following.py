@@ -288,7 +288,8 @@ class _JobTable:
             table.caption, table.caption_justify = f"... {len(hidden)} more ({what})", "left"
         for heading in ("job", "state", "progress", "loss"):
             table.add_column(heading, overflow="fold")
-        for heading in ("share", "CPU", "memory"):
+        on_gpus = any(job["gpus"] for job in snapshot["jobs"])
+        for heading in ("share", "CPU", "memory", *(["GPU"] if on_gpus else [])):
             table.add_column(heading, justify="right")
         for job in shown:
             style = _STYLES.get(job["state"], "dim")
@@ -301,9 +302,10 @@ class _JobTable:
                 "" if job["state"] != "running" else f"{job['entitled_cores']:.2f} cores",
                 "" if job["cpu_cores"] is None else f"{job['cpu_cores']:.2f}",
                 "" if job["memory_bytes"] is None else say_bytes(job["memory_bytes"]),
+                *([gpu_cell(job)] if on_gpus else []),
             )
             for task in job["tasks"] if with_tasks and len(job["tasks"]) > 1 else ():
-                table.add_row(*map(Text, task_cells(task)), style="dim")
+                table.add_row(*map(Text, task_cells(task, on_gpus)), style="dim")
         return table
 
     def _course(self, losses: list[float]) -> str:
@@ -320,8 +322,17 @@ def position(job: dict[str, Any]) -> str:
     return " ".join(parts)
 
 
-def task_cells(task: dict[str, Any]) -> tuple[str, ...]:
-    """A task of a job as a row below it: name, state, node and NIC, nothing, share, CPU, memory."""
+def gpu_cell(of: dict[str, Any]) -> str:
+    """The GPUs of a job or a task: which, how busy and how much of their memory it holds, as far as it is known."""
+    if not of["gpus"]:
+        return ""
+    use = [f"{of['gpu_busy']:.0%} busy"] if of["gpu_busy"] is not None else []
+    use += [say_bytes(of["gpu_memory_bytes"])] if of["gpu_memory_bytes"] is not None else []
+    return f"{', '.join(map(str, of['gpus']))}{': ' if use else ''}{', '.join(use)}"
+
+
+def task_cells(task: dict[str, Any], on_gpus: bool) -> tuple[str, ...]:
+    """A task of a job as a row below it: name, state, node and NIC, nothing, share, CPU, memory; and GPUs."""
     ended = task["state"] == "ended"
     rates = [f"{way} {say_bytes(task[name])}/s" for way, name in (("in", "net_in"), ("out", "net_out")) if task[name]]
     return (
@@ -332,6 +343,7 @@ def task_cells(task: dict[str, Any]) -> tuple[str, ...]:
         "" if ended or task["entitled_cores"] is None else f"{task['entitled_cores']:.2f} cores",
         "" if ended or task["cpu_cores"] is None else f"{task['cpu_cores']:.2f}",
         "" if ended or task["memory_bytes"] is None else say_bytes(task["memory_bytes"]),
+        *(["" if ended else gpu_cell(task)] if on_gpus else []),
     )
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headgate import runs
 from headgate.analysis.jobs import FAULTS
-from headgate.cli.following import position, print_table, task_cells
+from headgate.cli.following import gpu_cell, position, print_table, task_cells
 from headgate.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes, say_seconds
@@ -22,6 +22,7 @@ _RECENT_SECONDS = 3600.0
 """What held jobs back is told of so much of the run, so that a long one is told of as fast as a short one."""
 _WARNINGS = 10
 """Most that are shown."""
+_USED = ("cpu_cores", "memory_bytes", "gpu_busy", "gpu_memory_bytes", "net_in", "net_out")
 _GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fraction")
 
 
@@ -61,7 +62,9 @@ def command(run: str | None, as_json: bool) -> None:
         click.secho(text, fg="red" if failed else None)
     where = f" on host {summary.elsewhere}" if summary.elsewhere else ""
     click.echo(f"run {summary.id}: {summary.state}{where}, policy {summary.policy}, in {summary.path}")
-    table = Table("job", "state", "progress", "loss", "share", "CPU", "memory", "why", box=None, pad_edge=False)
+    on_gpus = any(job["gpus"] for job in jobs)
+    headings = ("job", "state", "progress", "loss", "share", "CPU", "memory", *(["GPU"] if on_gpus else []), "why")
+    table = Table(*headings, box=None, pad_edge=False)
     for job in jobs:
         running = job["state"] in ("running", "stopping")
         took = f" {say_seconds(job['ended'] - job['started'])}" if job["ended"] and job["started"] is not None else ""
@@ -73,11 +76,12 @@ def command(run: str | None, as_json: bool) -> None:
             f"{job['entitled_cores']:.2f} cores" if running and job["entitled_cores"] is not None else "",
             f"{job['cpu_cores']:.2f}" if running and job["cpu_cores"] is not None else "",
             say_bytes(job["memory_bytes"]) if running and job["memory_bytes"] is not None else "",
+            *([gpu_cell(job) if running else ""] if on_gpus else []),
             Text(job["reason"]),
             style="red" if job["state"] in FAULTS else "",
         )
         for task in job["tasks"] if len(job["tasks"]) > 1 and running else ():
-            table.add_row(*map(Text, task_cells(task)))
+            table.add_row(*map(Text, task_cells(task, on_gpus)))
     print_table(table)
     decided = [job for job in jobs if job["state"] in ("running", "stopping") and job["decision"] is not None]
     if decided:
@@ -134,7 +138,9 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
         "nan": bool(last) and any(nan for *_, nan in last),
         **{name: _sum(task[name] for task in left) for name in ("entitled_cores", "threads")},
         **{name: left[0][name] if left else None for name in ("cpu_weight", "cpu_cap_cores", "gpu_fraction")},
-        **{name: _sum(task[name] for task in left) for name in ("cpu_cores", "memory_bytes")},
+        **{name: _sum(task[name] for task in left) for name in ("cpu_cores", "memory_bytes", "gpu_memory_bytes")},
+        "gpus": sorted({gpu for task in left for gpu in task["gpus"]}),
+        "gpu_busy": max((task["gpu_busy"] for task in left if task["gpu_busy"] is not None), default=None),
         "decision": _decision(reader, names),
         "tasks": tasks,
     }
@@ -148,7 +154,8 @@ def _task(reader: RunReader, row: dict[str, Any]) -> dict[str, Any]:
         "pid": row["pid"],
         "state": "running" if row["ended"] is None else "ended",
         **_share(reader, row["id"]),
-        **_newest(reader, "usage", "target", row["id"], ("cpu_cores", "memory_bytes", "net_in", "net_out")),
+        "gpus": json.loads(row.get("gpus") or "[]"),
+        **_newest(reader, "usage", "target", row["id"], _USED),
     }
 
 

@@ -10,6 +10,7 @@ from headgate.engines.base import LOCAL
 from headgate.hub.submission import Submission
 from headgate.isolation.spawning import OWN
 from headgate.telemetry import visible
+from headgate.telemetry.gpu_holders import missing_nvml
 
 
 def of(submission: Submission, gpus: Sequence[Gpu]) -> list[str]:
@@ -18,8 +19,17 @@ def of(submission: Submission, gpus: Sequence[Gpu]) -> list[str]:
     Args:
         gpus: Those of this machine.
     """
-    told = (*_missing_gpus(submission, gpus), _out_of_reach(submission), _emulated_guests(submission))
+    nvml = _missing_nvml(submission, gpus)
+    told = (nvml, *_missing_gpus(submission, gpus), _out_of_reach(submission), _emulated_guests(submission))
     return list(dict.fromkeys(filter(None, told)))
+
+
+def _missing_nvml(submission: Submission, gpus: Sequence[Gpu]) -> str:
+    """Why no GPU of this machine is found, where a job may use one."""
+    asked = any(job.limits.gpus != 0 for job in submission.jobs)
+    if submission.engine != LOCAL or gpus or not asked or (missing := missing_nvml()) is None:
+        return ""
+    return missing.in_words()
 
 
 def _missing_gpus(submission: Submission, gpus: Sequence[Gpu]) -> list[str]:

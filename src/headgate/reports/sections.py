@@ -21,7 +21,7 @@ from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
 from headgate.reports.step_drawing import drawing, keys, ordered, span_colour
 from headgate.reports.templates import Markup, render
-from headgate.reports.words import counted, planned, said_threads, say, say_step_time, what_happened
+from headgate.reports.words import counted, planned, said_gpus, said_threads, say, say_step_time, what_happened
 from headgate.units import say_bytes, say_seconds
 
 _MOST_LINES = 30
@@ -33,6 +33,7 @@ _Columns = Sequence[tuple[str, str, str]]
 """Name, kind and meaning of each."""
 
 _ARGUMENTS = ("Arguments", "text", "of its script, or its command")
+_ON_GPUS = ("GPUs", "text", "which; how busy, on average; and the most memory that it held of them")
 _SUMMARY = (
     ("Job", "text", ""),
     ("Ended as", "text", ""),
@@ -46,6 +47,7 @@ _SUMMARY = (
     ("CPU time", "", "CPU seconds, all attempts together"),
     ("Cores", "", "in use: mean and most"),
     ("Memory peak", "", "most resident memory: as the kernel counted it, or the highest reading where that is more"),
+    _ON_GPUS,
     ("Granted cores", "", "mean cores that it was entitled to, its compute threads, and how much of the cores it used"),
     ("Waits for input", "", "fraction of a step, over the sampled steps"),
 )
@@ -138,9 +140,17 @@ def summary(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Accou
     """The figures of every job, a row each."""
     causes = {account.job: verdict(account) for account in accounts}
     arguments = {job.name: job.arguments for job in run.jobs if job.arguments}
-    columns = [column for column in _SUMMARY if arguments or column is not _ARGUMENTS]
+    on_gpus = any(job.gpus for job in jobs)
+    left_out = [column for column, needed in ((_ARGUMENTS, arguments), (_ON_GPUS, on_gpus)) if not needed]
     return render(
-        "summary.html", jobs=jobs, columns=columns, verdicts=causes, arguments=arguments, said_threads=said_threads
+        "summary.html",
+        jobs=jobs,
+        columns=[column for column in _SUMMARY if column not in left_out],
+        verdicts=causes,
+        arguments=arguments,
+        on_gpus=on_gpus,
+        said_gpus=said_gpus,
+        said_threads=said_threads,
     )
 
 

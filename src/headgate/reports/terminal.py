@@ -17,7 +17,7 @@ from headgate.reports.measured import Learned, Level, MeasuredTarget
 from headgate.reports.recording import NODE, Recording, read
 from headgate.reports.sparkline import sparkline
 from headgate.reports.table_parts import TableColumn, tables
-from headgate.reports.words import MISSING, planned, say, say_loss, say_step_time, what_happened
+from headgate.reports.words import MISSING, planned, said_gpus, say, say_loss, say_step_time, what_happened
 from headgate.telemetry.columns import Column
 from headgate.telemetry.store import told_as_damage
 from headgate.units import say_bits, say_seconds
@@ -78,8 +78,11 @@ def _summary(run: Recording, store: Path, width: int) -> Iterator[Text | Table]:
     jobs = [figures(job) for job in run.jobs]
     headings = ("Ran", "Loss", "Steps", "CPU\ntime", "Cores of\ngranted", "Memory\npeak", "Input\nwait")
     columns = [TableColumn("Job"), TableColumn("Ended\nas", figures=False), *map(TableColumn, headings)]
+    on_gpus = any(job.gpus for job in jobs)
+    columns += [TableColumn("GPU: busy,\nmemory peak", figures=False)] if on_gpus else []
     if jobs:
-        yield from tables(columns, [(_row(job), "red" if job.state in FAULTS else "") for job in jobs], width)
+        rows = [([*_row(job), *([said_gpus(job)] if on_gpus else [])], _style(job)) for job in jobs]
+        yield from tables(columns, rows, width)
     yield from _together(run, width)
     for sentence in what_happened(run, jobs):
         yield Text(sentence)
@@ -120,6 +123,10 @@ def _task(task: RecordedTask) -> list[str]:
         say(division.received if division else None, "B"),
         say(division.sent if division else None, "B"),
     ]
+
+
+def _style(job: JobFigures) -> str:
+    return "red" if job.state in FAULTS else ""
 
 
 def _row(job: JobFigures) -> list[str]:

@@ -103,6 +103,15 @@ def planned(plan: Mapping[str, Any], nodes: int) -> str:
     return f"{told}."
 
 
+def said_gpus(job: JobFigures) -> str:
+    """Which GPUs a job had, how busy they were on average, and the most of their memory that it held."""
+    if not job.gpus:
+        return MISSING
+    use = [f"{say(job.gpu_mean, '%')} busy"] if job.gpu_mean is not None else []
+    use += [say(job.gpu_memory_peak_bytes, "B")] if job.gpu_memory_peak_bytes is not None else []
+    return ": ".join([", ".join(map(str, job.gpus)), *([", ".join(use)] if use else [])])
+
+
 def what_happened(run: Recording, jobs: Sequence[JobFigures]) -> list[str]:
     """A few sentences, computed from the data."""
     told = [_outcome(run, jobs), _fullest(run), _faults(run, jobs), _learned(jobs)]

@@ -42,35 +42,35 @@ def gpus(nvml: Any | None) -> tuple[Gpu, ...]:
     if nvml is None:
         return ()
     found = []
-    for index, handle in _handles(nvml).items():
+    for index, handle in handles(nvml).items():
         try:
             name = nvml.nvmlDeviceGetName(handle)
             memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
         except nvml.NVMLError:
             continue
-        uuid = _ask(nvml, "nvmlDeviceGetUUID", handle) or ""
+        uuid = ask(nvml, "nvmlDeviceGetUUID", handle) or ""
         # Older bindings answer in bytes.
         name, uuid = (text.decode() if isinstance(text, bytes) else str(text) for text in (name, uuid))
         found.append(Gpu(index, name, memory, uuid=uuid))
     return tuple(found)
 
 
-def _handles(nvml: Any) -> dict[int, Any]:
+def handles(nvml: Any) -> dict[int, Any]:
     """The NVML handle of each GPU, or of each part of a divided one, by index."""
     found: dict[int, Any] = {}
     for number in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
-        mode = _ask(nvml, "nvmlDeviceGetMigMode", handle)
+        mode = ask(nvml, "nvmlDeviceGetMigMode", handle)
         if mode is None or not mode[0]:
             found[number] = handle
             continue
-        for part in range(_ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
-            if (within := _ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, part)) is not None:
+        for part in range(ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+            if (within := ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, part)) is not None:
                 found[PARTS * (number + 1) + part] = within
     return found
 
 
-def _ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
+def ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
     """The answer of NVML; None if NVML or the GPU has none."""
     try:
         return getattr(nvml, function)(*arguments)
@@ -195,7 +195,7 @@ class _Division:
     def _watch(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
             # An error is also its answer where nothing ran since then.
-            samples = _ask(self._nvml, "nvmlDeviceGetProcessUtilization", self._handle, self._since) or ()
+            samples = ask(self._nvml, "nvmlDeviceGetProcessUtilization", self._handle, self._since) or ()
             newest = max((sample.timeStamp for sample in samples), default=0)
             if newest <= self._since:
                 continue
@@ -248,7 +248,7 @@ class GpuSampler(Sampler):
             self._divide(())
             return {}
         if not self._handles:
-            self._handles = _handles(self._nvml)
+            self._handles = handles(self._nvml)
         states = {index: self._state(self._nvml, index, handle) for index, handle in self._handles.items()}
         if any(target.box is not None or target.place is not None for target in targets):
             self._divide([index for index, state in states.items() if len(state.memory_by_pid) > 1])
@@ -270,7 +270,7 @@ class GpuSampler(Sampler):
         """See what the compute modes of the GPUs allow. Under the server of MPS they have several processes."""
         single, closed = set(), set()
         for index, handle in self._handles.items():
-            mode, pids = _ask(nvml, "nvmlDeviceGetComputeMode", handle), states[index].memory_by_pid
+            mode, pids = ask(nvml, "nvmlDeviceGetComputeMode", handle), states[index].memory_by_pid
             if mode == _PROHIBITED:
                 closed.add(index)
             elif mode in _SINGLE and not any(_is_mps(pid) for pid in pids):
@@ -290,7 +290,7 @@ class GpuSampler(Sampler):
         busy, memory = self._busy(nvml, index, handle), _memory(nvml, handle)
         holders = {
             process.pid: float(process.usedGpuMemory or 0)
-            for process in _ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
+            for process in ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
         }
         if index in self._divisions:
             by_pid = self._divisions[index].take()
@@ -304,13 +304,13 @@ class GpuSampler(Sampler):
     def _busy(self, nvml: Any, index: int, handle: Any) -> float | None:
         """Part of the time since the last reading in which a kernel ran; of an old GPU its latest fifth of a second."""
         since = self._since.get(index)
-        told = _ask(nvml, "nvmlDeviceGetSamples", handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since or 0)
+        told = ask(nvml, "nvmlDeviceGetSamples", handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since or 0)
         samples = told[1] if told is not None else ()
         if samples:
             self._since[index] = max(sample.timeStamp for sample in samples)
         if samples and since is not None:  # the first answer holds what was before
             return float(sum(sample.sampleValue.uiVal for sample in samples)) / len(samples) / 100
-        rates = _ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+        rates = ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
         return float(rates.gpu) / 100 if rates is not None else None
 
 
@@ -321,8 +321,8 @@ def _is_mps(pid: int) -> bool:
 def _memory(nvml: Any, handle: Any) -> Any | None:
     """Total and used bytes of a GPU. Its driver reserves some, which the first version counts as used."""
     version = getattr(nvml, "nvmlMemory_v2", None)
-    told = _ask(nvml, "nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
-    return told if told is not None else _ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    told = ask(nvml, "nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
+    return told if told is not None else ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
 
 
 def _by_gpu(states: Mapping[int, _State], pids: frozenset[int]) -> dict[int, float]:

@@ -19,7 +19,8 @@ from headgate.telemetry.blocks import whole_disks
 from headgate.telemetry.columns import Column
 from headgate.telemetry.cpu import CpuSampler
 from headgate.telemetry.files import content
-from headgate.telemetry.gpu import GpuSampler, gpu_link, gpus, open_nvml
+from headgate.telemetry.gpu import gpu_link, gpus, open_nvml
+from headgate.telemetry.gpu_holders import GpuStatus, MissingNvml, missing_nvml, statuses
 from headgate.telemetry.memory import MemorySampler
 from headgate.telemetry.nics import counted, default_routes, interfaces, outward
 from headgate.telemetry.round import SamplingRound
@@ -74,9 +75,9 @@ class Survey:
         other_interfaces: Interfaces whose bytes are not counted: bonds, bridges, tunnels and the like.
         used_cores: Cores in use by everyone on the machine, over a quarter of a second; None where that cannot be read.
         used_memory_bytes: Memory in use by everyone, page cache not counted.
-        gpu_busy: Mean over the GPUs that may be used, 0 to 1; None without a GPU.
-        gpu_memory_bytes: Memory of these in use by everyone; None without a GPU.
+        gpus: The GPUs that may be used, and who holds memory of each.
         machine_gpus: How many GPUs the machine has, whatever our environment allows of them.
+        missing_nvml: Why no GPU is found, on a machine that has some; None: one is found, or it has none.
         missing_gpus: What our environment names that is none of these, and what to do; empty if it names none such.
     """
 
@@ -92,9 +93,9 @@ class Survey:
     other_interfaces: tuple[str, ...]
     used_cores: float | None
     used_memory_bytes: float | None
-    gpu_busy: float | None
-    gpu_memory_bytes: float | None
+    gpus: tuple[GpuStatus, ...]
     machine_gpus: int
+    missing_nvml: MissingNvml | None
     missing_gpus: str
 
 
@@ -130,8 +131,8 @@ def survey(cache: Path | None = None) -> Survey:
     tree = limits.cgroups()
     routes = default_routes()
     carrying = {nic.name for nic in counted()}
-    used = _used(tuple(gpu.index for gpu in node.gpus))
-    every = gpus(open_nvml())
+    used, nvml = _used(), open_nvml()
+    every = gpus(nvml)
     return Survey(
         node=node,
         topology=topology(),
@@ -145,9 +146,9 @@ def survey(cache: Path | None = None) -> Survey:
         other_interfaces=tuple(nic.name for nic in interfaces() if nic.name not in carrying),
         used_cores=used.get("cpu_cores"),
         used_memory_bytes=used.get("memory_bytes"),
-        gpu_busy=used.get("gpu_busy"),
-        gpu_memory_bytes=used.get("gpu_memory_bytes"),
+        gpus=tuple(statuses(nvml, node.gpus)),
         machine_gpus=len(every),
+        missing_nvml=missing_nvml() if not every else None,
         missing_gpus=missing(os.environ, every),
     )
 
@@ -236,10 +237,10 @@ def _address() -> str:
     return "127.0.0.1"
 
 
-def _used(gpus: tuple[int, ...]) -> dict[Column, float]:
-    """What all processes use now, of the machine and these GPUs; what cannot be read is left out."""
-    node = (Target("node", None, gpus=gpus),)
-    everything = SamplingRound((CpuSampler(), MemorySampler(), GpuSampler()), lambda _text: None)
+def _used() -> dict[Column, float]:
+    """What all processes use now of the machine; what cannot be read is left out."""
+    node = (Target("node", None),)
+    everything = SamplingRound((CpuSampler(), MemorySampler()), lambda _text: None)
     everything.read(time.monotonic(), node)
     time.sleep(_LOOK_SECONDS)
     readings = everything.read(time.monotonic(), node).get("node", {})

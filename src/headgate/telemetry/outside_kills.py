@@ -4,7 +4,6 @@ told."""
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from collections import deque
 from collections.abc import Collection, Iterator
@@ -12,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headgate.paths import user_name
 from headgate.telemetry.files import content
 
 KERNEL_LOG = Path("/dev/kmsg")
@@ -83,7 +83,7 @@ class OutsideKillsReader:
                 gone = [each for each in self._largest.values() if not (self._proc / str(each.pid)).exists()]
                 killed = sorted(gone, key=lambda each: each.held_bytes or 0)[-count:]
             found = OutsideKills(count, tuple(killed))
-        self._largest = self._sizes(set(pids)) if tight else {}
+        self._largest = self._sizes(set(boxes), set(pids)) if tight else {}
         return found
 
     def close(self) -> None:
@@ -123,35 +123,47 @@ class OutsideKillsReader:
                 own.add(group[2])
             if (named := _KILLED.search(record)) is not None and named[1] not in own:
                 held = (int(named[3]) + int(named[4])) * 1024
-                yield KilledProcess(int(named[1]), named[2], _user(named[5]), held, sure=True)
+                yield KilledProcess(
+                    int(named[1]), named[2], user_name(int(named[5])) if named[5] else "", held, sure=True
+                )
 
-    def _sizes(self, own: set[int]) -> dict[int, KilledProcess]:
-        """The largest processes that are none of the tasks'."""
+    def _sizes(self, boxes: set[Path], own: set[int]) -> dict[int, KilledProcess]:
+        """The largest processes of the domain that are none of the tasks'."""
+        if self._domain is None:
+            pids = [int(entry.name) for entry in self._proc.iterdir() if entry.name.isdigit()]
+        else:
+            folders = _outside(self._domain, boxes)
+            pids = [int(pid) for folder in folders for pid in content(folder / "cgroup.procs").split()]
         sizes: list[tuple[int, int]] = []
-        for entry in self._proc.iterdir():
-            if entry.name.isdigit() and int(entry.name) not in own:
-                words = content(entry / "statm").split()
-                if len(words) > 1:
-                    sizes.append((int(words[1]) * os.sysconf("SC_PAGE_SIZE"), int(entry.name)))
+        for pid in pids:
+            words = content(self._proc / str(pid) / "statm").split()
+            if pid not in own and len(words) > 1:
+                sizes.append((int(words[1]) * os.sysconf("SC_PAGE_SIZE"), pid))
         found = {}
         for size, pid in sorted(sizes)[-_KNOWN:]:
             with suppress(OSError):  # it has just ended
-                user = _user(str((self._proc / str(pid)).stat().st_uid))
+                user = user_name((self._proc / str(pid)).stat().st_uid)
                 found[pid] = KilledProcess(pid, content(self._proc / str(pid) / "comm"), user, size, sure=False)
         return found
 
 
 def _local_kills(folder: Path, boxes: Collection[Path]) -> Iterator[tuple[Path, int]]:
     """Kills in a cgroup and in each below it, by itself, but for those of tasks."""
+    for at in _outside(folder, boxes):
+        kills = _field(content(at / "memory.events.local"), "oom_kill")  # v2
+        kills = kills if kills is not None else _field(content(at / "memory.oom_control"), "oom_kill")
+        if kills is not None:
+            yield at, kills
+
+
+def _outside(folder: Path, boxes: Collection[Path]) -> Iterator[Path]:
+    """A cgroup and each below it, but for those of tasks."""
     pending = deque([folder])
     while pending:
         at = pending.popleft()
         if at in boxes:
             continue
-        kills = _field(content(at / "memory.events.local"), "oom_kill")  # v2
-        kills = kills if kills is not None else _field(content(at / "memory.oom_control"), "oom_kill")
-        if kills is not None:
-            yield at, kills
+        yield at
         with suppress(OSError):  # removed meanwhile
             pending += [Path(entry.path) for entry in os.scandir(at) if entry.is_dir(follow_symlinks=False)]
 
@@ -163,15 +175,6 @@ def _field(text: str, name: str) -> int | None:
         if len(words) == 2 and words[0] == name and words[1].isdigit():
             return int(words[1])
     return None
-
-
-def _user(number: str | None) -> str:
-    if not number:
-        return ""
-    try:
-        return pwd.getpwuid(int(number)).pw_name
-    except KeyError:
-        return number
 
 
 def _open_at_end(log: Path) -> int | None:

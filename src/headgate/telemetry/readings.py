@@ -107,7 +107,7 @@ def _readings(controllers: Collection[str], root: Path) -> Iterator[MachineReadi
         "NVML",
         open_nvml() is not None,
         "the use of GPUs is not known",
-        "install NVIDIA's driver and `pip install 'headgate[gpu]'`, where the machine has such a GPU",
+        "install NVIDIA's driver, where the machine has such a GPU",
     )
 
 

@@ -97,6 +97,9 @@ class Sampling(Component):
         for id, by_gpu in self._gpu.held.items():
             if (live_run := runs.get(TaskId(id).run)) is not None:
                 live_run.record_gpus(TaskId(id), by_gpu)
+                live = self._live_runs.find(TaskId(id))[1]
+                if live.current is not None and TaskId(id).name in live.current.tasks:
+                    live.current.tasks[TaskId(id).name].held_gpus = tuple(sorted(by_gpu))
         for name in {node.name for nodes in of_runs.values() for _, node in nodes} if self._gpu.used else ():
             held = {TaskId(id): by_gpu for id, by_gpu in self._gpu.held.items()}
             self._step(events.GpuMemoryUsed(name, self._gpu.used, held, self._gpu.single, self._gpu.closed))

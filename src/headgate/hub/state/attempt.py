@@ -24,7 +24,7 @@ from headgate.telemetry.columns import Column
 from headgate.telemetry.failures import FailureReader
 from headgate.telemetry.patterns import ProgressReader
 
-_SHOWN: tuple[Column, ...] = ("cpu_cores", "memory_bytes", "net_in", "net_out")
+_SHOWN: tuple[Column, ...] = ("cpu_cores", "memory_bytes", "gpu_busy", "gpu_memory_bytes", "net_in", "net_out")
 
 APART_SECONDS = 10.0
 """How long workers that have not connected tell of progress in their output before they are taken for strangers."""
@@ -83,6 +83,7 @@ class LiveTask:
     entitled_cores: float = 0.0
     idle: bool = False
     gpus: tuple[int, ...] = ()  # that it said it uses
+    held_gpus: tuple[int, ...] = ()  # that it holds memory on
     gate: Mapping[str, object] = field(default_factory=lambda: OPEN)  # of its own
     held_by: Mapping[str, object] = field(default_factory=lambda: OPEN)  # that it was told of
     usage: Mapping[Column, float] | None = None
@@ -105,6 +106,7 @@ class LiveTask:
             "state": self.state,
             "threads": self.threads,
             "entitled_cores": self.entitled_cores,
+            "gpus": list(self.held_gpus or self.gpus),
             **{column: used.get(column) for column in _SHOWN},
         }
 

@@ -216,5 +216,8 @@ class LiveJob:
             "entitled_cores": sum(task.entitled_cores for task in running),
             "cpu_cores": sum(used.get("cpu_cores", 0.0) for used in read) if read else None,
             "memory_bytes": sum(used.get("memory_bytes", 0.0) for used in read) if read else None,
+            "gpus": sorted({gpu for task in running for gpu in task.held_gpus or task.gpus}),
+            "gpu_busy": max((used["gpu_busy"] for used in read if "gpu_busy" in used), default=None),
+            "gpu_memory_bytes": sum(used.get("gpu_memory_bytes", 0.0) for used in read) or None,
             "tasks": [task.snapshot() for task in tasks],
         }
