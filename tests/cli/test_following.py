@@ -10,7 +10,7 @@ from rich.console import Console
 
 from headgate.cli.following import _JobTable, _Lines, gpu_cell
 
-NO_GPU = {"gpus": [], "gpu_busy": None, "gpu_memory_bytes": None}
+NO_GPU: dict[str, Any] = {"gpus": [], "gpu_busy": None, "gpu_memory_bytes": None}
 
 
 def job(name: str, state: str = "running", epoch: int | None = None) -> dict[str, Any]:

@@ -276,10 +276,14 @@ def _in_words(ahead: StartForecast, place: int) -> str:
     if ahead.holders:
         has = "have" if len(ahead.holders) > 1 else "has"
         names = _names(ahead.job, ahead.holders)
-        partly = ahead.lacks.free_bytes is not None
-        words += f"; {names} {has} some of it" if partly else f", which {names} {has}"
+        if ahead.lacks.kind in ("gpu-unseen", "gpu-alone"):
+            words += f"; {names} {'are' if len(ahead.holders) > 1 else 'is'} there"
+        else:
+            words += f"; {names} {has} some of it" if ahead.lacks.free_bytes is not None else f", which {names} {has}"
     if place:
         words += f"; {place} before it"
+    if ahead.lacks.kind == "gpu-unseen":
+        return words  # that is over before any of them ends
     if ahead.unknown:
         many = len(ahead.unknown) > 1
         words += f"; nothing tells yet how long {_names(ahead.job, ahead.unknown)} {'take' if many else 'takes'}"
