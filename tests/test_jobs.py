@@ -11,7 +11,8 @@ import pytest
 import headgate
 from headgate.errors import UsageError
 from headgate.hub.api import submission
-from headgate.jobs import Job, Limits, Mount
+from headgate.jobs import Job, Limits
+from headgate.mounts import Mount
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ LAYERS = (
         "registry",
         "goals",
         "roles",
+        "mounts",
     ),
 )
 RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in names}

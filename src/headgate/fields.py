@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from headgate import units
-from headgate.jobs import NAME_PATTERN, NO_NUL, VARIABLES, is_variable
+from headgate.jobs import NAME_PATTERN, NO_NUL, SIGNALS, VARIABLES, is_variable, signal_name
+from headgate.shares import FRACTIONS, is_fraction
+
+
+def _workers(value: object) -> tuple[int, int | None]:
+    match = re.fullmatch(r"(\d+)(?:(\.\.)(\d+)?)?", str(value).strip()) if not isinstance(value, bool) else None
+    if match is None or int(match[1]) < 1:
+        raise ValueError("expected a number of workers such as 4, or a range such as 1..8 or 2..")
+    low = int(match[1])
+    if not match[2]:
+        return low, low
+    high = int(match[3]) if match[3] else None
+    if high is not None and high < low:
+        raise ValueError(f"the range ends before it begins; expected {high}..{low}")
+    return low, high
+
+
+def _share(value: object) -> str:
+    text = value.replace(" ", "") if isinstance(value, str) else ""
+    if not is_fraction(text):
+        raise ValueError(f"expected {FRACTIONS}")
+    return text
+
+
+def _stop_signal(value: object) -> str:
+    if not isinstance(value, str | int):
+        raise ValueError(f"expected {SIGNALS}")
+    try:
+        return signal_name(value)
+    except ValueError as error:
+        raise ValueError(str(error).partition("; ")[2]) from None
 
 
 def _name(value: str) -> str:
@@ -71,3 +102,6 @@ Forerunners = Annotated[
     BeforeValidator(_forerunners),
     WithJsonSchema({"anyOf": [TYPED, {"type": "array", "items": TYPED, "minItems": 1}], "examples": ["a", ["a", "b"]]}),
 ]
+Share = Annotated[str, BeforeValidator(_share), example("string", "1/3")]
+StopSignal = Annotated[str, BeforeValidator(_stop_signal), example(["string", "integer"], "SIGINT")]
+Workers = Annotated[tuple[int, int | None], BeforeValidator(_workers), example(["integer", "string"], "1..8")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,66 +10,45 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     ValidationInfo,
 )
 
 from headgate import goals, planfile, roles, sparkfile
 from headgate.engines.program import python_name
-from headgate.fields import Command, Count, Forerunners, Memory, Name, Plain, Seconds, Text, Variable, example
+from headgate.fields import (
+    Command,
+    Count,
+    Forerunners,
+    Memory,
+    Name,
+    Plain,
+    Seconds,
+    Share,
+    StopSignal,
+    Text,
+    Variable,
+    Workers,
+)
 from headgate.forerunners import cycle
 from headgate.jobs import (
     MOST_PRIORITY,
     NAME_PATTERN,
-    SIGNALS,
     Allowed,
     BatchRule,
     Job,
     Launched,
     Limits,
-    Mount,
     ProgressRule,
-    against_isolation,
     against_plan,
-    signal_name,
 )
+from headgate.mounts import Mount, against_isolation
 from headgate.planfile import PlanEntry
 from headgate.rolefile import ReadyEntry, RoleEntry
 from headgate.roles import Role
-from headgate.shares import FRACTIONS, is_fraction
 from headgate.sparkfile import SparkEntry
 from headgate.telemetry.expressions import check_pattern
 from headgate.userfile import Entry, Number, Place, UserFile, Whole, suggestion
-
-
-def _workers(value: object) -> tuple[int, int | None]:
-    match = re.fullmatch(r"(\d+)(?:(\.\.)(\d+)?)?", str(value).strip()) if not isinstance(value, bool) else None
-    if match is None or int(match[1]) < 1:
-        raise ValueError("expected a number of workers such as 4, or a range such as 1..8 or 2..")
-    low = int(match[1])
-    if not match[2]:
-        return low, low
-    high = int(match[3]) if match[3] else None
-    if high is not None and high < low:
-        raise ValueError(f"the range ends before it begins; expected {high}..{low}")
-    return low, high
-
-
-def _share(value: object) -> str:
-    text = value.replace(" ", "") if isinstance(value, str) else ""
-    if not is_fraction(text):
-        raise ValueError(f"expected {FRACTIONS}")
-    return text
-
-
-def _stop_signal(value: object) -> str:
-    if not isinstance(value, str | int):
-        raise ValueError(f"expected {SIGNALS}")
-    try:
-        return signal_name(value)
-    except ValueError as error:
-        raise ValueError(str(error).partition("; ")[2]) from None
 
 
 def _pattern(value: str | None, info: ValidationInfo) -> str | None:
@@ -91,11 +69,6 @@ def _on_a_gpu(value: Any, info: ValidationInfo) -> Any:
     if value and info.data.get("gpus") == 0:
         raise ValueError("the job has `gpus: 0`; leave one of them out")
     return value
-
-
-Share = Annotated[str, BeforeValidator(_share), example("string", "1/3")]
-StopSignal = Annotated[str, BeforeValidator(_stop_signal), example(["string", "integer"], "SIGINT")]
-Workers = Annotated[tuple[int, int | None], BeforeValidator(_workers), example(["integer", "string"], "1..8")]
 
 
 class LimitsEntry(Entry):
@@ -173,6 +146,8 @@ class JobEntry(Entry):
     """The longest that one attempt may run, in seconds or with a unit such as `2h`."""
     stop_signal: StopSignal = "SIGTERM"
     """The signal that asks a script to end if it uses none of Headgate's libraries: a name or a number."""
+    tty: bool = False
+    """Whether the job prints to a pseudo-terminal, as progress bars of Rich want; only with isolation `process`."""
     grace: Annotated[Seconds, Field(gt=0, le=3600)] = 60.0
     """How long the job's tasks have to save once they are asked to end, in seconds or with a unit such as `5m`."""
     moves: Annotated[Whole, Field(ge=0, le=1000)] = 2
@@ -409,8 +384,9 @@ class JobDraft:
 
     def check_isolation(self) -> None:
         entry = self.entry
-        if self.well("isolation", "image", "runtime", "mounts"):
-            for key, found, cure in against_isolation(entry.isolation, entry.image, entry.runtime, self._mounts()):
+        if self.well("isolation", "image", "runtime", "mounts", "tty"):
+            boxed = entry.isolation, entry.image, entry.runtime, self._mounts(), entry.tty
+            for key, found, cure in against_isolation(*boxed):
                 self.problem(key, found, cure)
 
     def _mounts(self) -> tuple[str, ...]:
@@ -451,6 +427,7 @@ class JobDraft:
             retries=entry.retries,
             timeout=entry.timeout,
             stop_signal=entry.stop_signal,
+            tty=entry.tty,
             grace=entry.grace,
             moves=entry.moves,
             launch=entry.launch,

@@ -12,15 +12,13 @@ from typing import Any, Literal, get_args
 
 from headgate import goals, roles
 from headgate.identifiers import FIRST_WORKER, TaskName
+from headgate.mounts import Mount, against_isolation
 from headgate.plans import Plan
 from headgate.roles import Role
 from headgate.shares import FRACTIONS, is_fraction, slice_of
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a job may be called: it names a folder and a cgroup."""
-
-WRITABLE, READ_ONLY = ":rw", ":ro"
-"""What a mount ends with that may be written, and what one may end with that may not."""
 
 Allowed = Literal["async", "weak"]
 
@@ -121,42 +119,6 @@ class ProgressRule:
         return goals.scaled(value, self.metric, self.goal, self.rising) if value is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A file or folder that a container or a guest sees.
-
-    Args:
-        source: Its path on the machine.
-        target: Its path in there.
-        writable: Whether it may be written.
-    """
-
-    source: str
-    target: str
-    writable: bool = False
-
-    @classmethod
-    def of(cls, text: str, folder: str = "") -> Mount:
-        """From `PATH[:OTHER][:rw|:ro]`; `~` is the home of this process's user.
-
-        Args:
-            text: As its user says it.
-            folder: What a relative path is resolved against; empty: nothing.
-        """
-        path, writable = text.removesuffix(READ_ONLY), False
-        if text.endswith(WRITABLE):
-            path, writable = text.removesuffix(WRITABLE), True
-        first, _, other = path.rpartition(":/")
-        source = os.path.expanduser(first or path)
-        if folder:
-            source = os.path.normpath(os.path.join(folder, source))
-        return cls(source, f"/{other}" if first else source, writable)
-
-    def __str__(self) -> str:
-        other = f":{self.target}" if self.target != self.source else ""
-        return f"{self.source}{other}{WRITABLE if self.writable else ''}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A training job: a script or any command, and what it may take.
@@ -182,6 +144,7 @@ class Job:
         retries: How often a failed attempt is started again, from its last checkpoint.
         timeout: Most seconds that an attempt may run.
         stop_signal: What asks it to end where it uses no library of Headgate's: name or number of a signal.
+        tty: Whether its tasks print to a pseudo-terminal.
         grace: Seconds that its tasks have to save once they are asked to end, where they can.
         moves: How often it may be moved to a better plan while it runs, where Headgate chose the one it has.
         launch: The contract by which its workers find each other, where that is not Headgate's own; `none`: no other;
@@ -228,6 +191,7 @@ class Job:
     retries: int = 0
     timeout: float | None = None
     stop_signal: str | int = "SIGTERM"
+    tty: bool = False
     grace: float = 60.0
     moves: int = 2
     launch: Launched | None = None
@@ -285,7 +249,7 @@ class Job:
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         if (wrong := goals.against(self.progress.metric, self.progress.goal, self.progress.better)) is not None:
             raise ValueError(f"job {self.name!r}: `progress.goal`: {wrong[0]}; {wrong[1]}")
-        for what, found, cure in against_isolation(self.isolation, self.image, self.runtime, self.mounts):
+        for what, found, cure in against_isolation(self.isolation, self.image, self.runtime, self.mounts, self.tty):
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
         for what, found, cure in against_plan(self.plan, self.limits, self.allow) if self.plan is not None else ():
             raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
@@ -398,29 +362,6 @@ def _wrong_roles(job: Job) -> Iterator[tuple[str, str, str]]:
         yield key if at is None else f"roles.{job.roles[at].name}.{key}", found, cure
 
 
-def against_isolation(
-    isolation: str | None, image: str | None, runtime: str | None, mounts: Collection[str]
-) -> Iterator[tuple[str, str, str]]:
-    """What of a container's or a guest's fields cannot be had: the field, what was found, and the cure."""
-    for what, given in (("image", image is not None), ("runtime", runtime is not None), ("mounts", bool(mounts))):
-        if given and isolation in (None, "process"):
-            yield what, "only containers have it", "add `isolation: container`, or leave it out"
-        elif given and isolation == "vm" and what == "image":
-            yield what, "only containers have it", "add `isolation: vm+container`, or leave it out"
-        elif given and isolation in ("vm", "vm+container") and what == "runtime":
-            yield what, "only containers of Docker Engine have it", "add `isolation: container`, or leave it out"
-    if image is not None and not re.fullmatch(r"[a-z0-9][\w./:@-]*", image):
-        yield "image", f"found {image!r}", "give the name of an image, such as pytorch/pytorch:2.4.0, or host"
-    if runtime is not None and not re.fullmatch(r"[\w.-]+", runtime):
-        yield "runtime", f"found {runtime!r}", "give the name of a runtime of the Docker daemon, such as runsc"
-    for mount in mounts:
-        if not os.path.isabs(Mount.of(mount).source):
-            cure = (
-                "give an absolute path, such as /data, /data:rw to be written, or /data:/mnt to be seen under another"
-            )
-            yield "mounts", f"found {mount!r}", cure
-
-
 def _against_launch(job: Job) -> Iterator[tuple[str, str, str]]:
     """What of a job's texts no program can be given: the field, what was found, and the cure."""
     for name in job.env:
@@ -512,7 +453,7 @@ def _check_types(job: Any) -> None:
         ("parameters", job.parameters is None or _is_whole(job.parameters), "a whole number, or None"),
         *(
             (name, isinstance(getattr(job, name), bool), "True or False")
-            for name in ("encrypt", "evaluator", "resumes", "prove", "pausable")
+            for name in ("encrypt", "evaluator", "resumes", "prove", "pausable", "tty")
         ),
     ):
         if not fits:

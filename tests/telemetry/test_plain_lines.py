@@ -219,6 +219,18 @@ def test_the_epoch_in_a_frame_is_that_of_the_bar_inside(frame: str) -> None:
         assert answer(f"{frame.format(title)} {bar}")[:3] == (0.5, 12, 3), (title, bar)
 
 
+def test_bars_of_epochs_that_have_ended_are_drawn_again_beside_the_present_one_and_count_once() -> None:
+    bar, readings, reader = "Epoch {}/3 ━━━━━━ {}/20 loss: {:.4f} 0:00:01", [], ProgressReader(ProgressRule())
+    for epoch in range(1, 4):
+        for step in range(1, 21):
+            ended = [bar.format(before, 20, 1 / (20 * before)) for before in range(1, epoch)]
+            drawn = [*ended, bar.format(epoch, step, 1 / (20 * epoch - 20 + step))]
+            readings += reader.feed(f"\x1b[2K\x1b[1A{line}" for line in drawn)
+    assert [reading.step for reading in readings] == list(range(1, 61))
+    folds = [bar.format(epoch, 20, loss) for loss in (0.5, 0.4) for epoch in (1, 2, 3)]
+    assert [reading.step for reading in ProgressReader(ProgressRule()).feed(folds)] == [20, 40, 60, 80, 100, 120]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -50,6 +50,7 @@ from headgate.errors import UsageError
     metavar="NAME",
     help="Signal that asks a script to end if it uses no library of Headgate's: SIGINT. Default: SIGTERM.",
 )
+@click.option("--tty", is_flag=True, help="Have the jobs print to a pseudo-terminal, as bars of Rich want.")
 @options.environment
 @click.option(
     "--priority",
@@ -87,6 +88,7 @@ def command(
     runtime: str | None,
     mounts: tuple[str, ...],
     stop_signal: str | None,
+    tty: bool,
     given: tuple[str, ...],
     priority: float | None,
     timeout: str | None,
@@ -113,6 +115,7 @@ def command(
              headgate run -m package.train -- --epochs 5
              headgate run train.py --priority 3 --timeout 2h --retries 2 --env SEED=1
              headgate run --gpus 1 --exclusive train.py
+             headgate run --tty train.py
              headgate run --cores 1 python -m package.train --epochs 5
              headgate run jobs.yaml --detach
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
@@ -137,7 +140,7 @@ def command(
     jobs = running.tried(jobs, priority, timeout, retries)
     jobs = running.with_variables(jobs, running.stated_variables(given))
     jobs = running.launches(
-        running.boxed(jobs, isolation, image, runtime, mounts, stop_signal), launch, batch, parameters
+        running.boxed(jobs, isolation, image, runtime, mounts, stop_signal, tty), launch, batch, parameters
     )
     if said.states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
         raise UsageError(f"plans of the jobs of {targets[0]} go into that file, below `plan:`, `allow:` and `moves:`")

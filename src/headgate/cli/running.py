@@ -27,7 +27,8 @@ from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
 from headgate.hub.submission import Submission
-from headgate.jobs import NAME_PATTERN, Job, Limits, Mount, is_variable
+from headgate.jobs import NAME_PATTERN, Job, Limits, is_variable
+from headgate.mounts import Mount
 from headgate.roles import Role
 
 
@@ -38,10 +39,11 @@ def boxed(
     runtime: str | None,
     mounts: Sequence[str],
     stops: str | None,
+    tty: bool,
 ) -> list[Job]:
-    """The jobs, boxed in and asked to end as the command line says; where it says nothing, as they were."""
+    """The jobs, boxed in, asked to end and given a terminal as is said; where nothing is said, as they were."""
     added = tuple(str(Mount.of(mount, os.getcwd())) for mount in mounts)
-    return _with(jobs, added, isolation=isolation, image=image, runtime=runtime, stop_signal=stops)
+    return _with(jobs, added, isolation=isolation, image=image, runtime=runtime, stop_signal=stops, tty=tty or None)
 
 
 def launches(jobs: list[Job], launch: str | None, batch: str | None, parameters: str | None) -> list[Job]:

@@ -20,7 +20,8 @@ from headgate.events import Checkpoint
 from headgate.identifiers import TaskId, TaskName
 from headgate.isolation.attributes import Attributes
 from headgate.isolation.base import HOST_IMAGE, Launch
-from headgate.jobs import Job, Mount, signal_number
+from headgate.jobs import Job, signal_number
+from headgate.mounts import Mount
 from headgate.roles import Addresses
 from headgate.task.grants import TURNS
 from headgate.task.observing import VARIABLE as OBSERVE
@@ -30,6 +31,9 @@ _THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
     *("NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS"),
 )
+COLUMNS = "120"
+"""The width of a terminal that tasks print for, where nothing states another: without one, bars and tables are cut."""
+_TERMINAL = "xterm-256color"
 _MOST_DIGITS = 5
 """Of a number of threads: more is a slip, and neither the hub nor its records could hold all of them."""
 
@@ -243,6 +247,7 @@ def launch(
         stop_signal=signal_number(job.stop_signal),
         attributes=attributes,
         stdin=stdin,
+        tty=job.tty,
     )
 
 
@@ -269,6 +274,9 @@ def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, serve
         env["OMP_WAIT_POLICY"] = "PASSIVE"
         env.setdefault("GOMP_SPINCOUNT", "2000")
     env.setdefault("PYTHONUNBUFFERED", "1")
+    env.setdefault("COLUMNS", COLUMNS)
+    if job.tty:
+        env["TERM"] = _TERMINAL
     return {**env, **job.env}
 
 

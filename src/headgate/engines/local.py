@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import secrets
@@ -25,6 +26,7 @@ from headgate.engines.channel import Connection
 from headgate.engines.connections import Connections
 from headgate.engines.kills import LOOK_SECONDS, Kills
 from headgate.engines.log import TaskLog
+from headgate.engines.pseudo_terminal import terminal
 from headgate.engines.tasks import Keeper, PendingStart, Task
 from headgate.errors import HeadgateError, IsolationError, UsageError
 from headgate.events import Exit
@@ -311,7 +313,8 @@ class LocalEngine(Engine):
 
     def _box(self, isolation: Isolation, stopped: threading.Event, launch: Launch, share: Share) -> tuple[Box, int]:
         """Start a task; its box, and the descriptor that its output is read from."""
-        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        columns = launch.env.get("COLUMNS", "")
+        read_end, write_end = terminal(columns) if launch.tty else os.pipe2(os.O_CLOEXEC)
         try:
             box = isolation.start_unless(stopped, launch, share, write_end)
         except BaseException:
@@ -397,6 +400,10 @@ class LocalEngine(Engine):
             data = os.read(task.output, _READ_BYTES)
         except BlockingIOError:
             return True
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            data = b""  # the end of a pseudo-terminal
         if lines := task.log.write(data, time.monotonic()):
             task.kills.read(lines)
             self._listener.output(task.id, lines)

@@ -15,7 +15,7 @@ from headgate.events import Exit
 from headgate.identifiers import TaskId
 from headgate.isolation import processes
 from headgate.isolation.attributes import Attributes
-from headgate.jobs import Mount
+from headgate.mounts import Mount
 from headgate.shares import Share
 
 HOST_IMAGE = "host"
@@ -46,6 +46,7 @@ class Launch:
         attributes: What its process has of umask, nice value and limits; None: what whoever starts it was started with.
         stdin: Descriptor, of the process that starts it, that it reads as its standard input; None: it has none.
             Isolations that start processes of this machine can give it one.
+        tty: Whether its output is a pseudo-terminal, which its engine opens.
     """
 
     task: TaskId
@@ -66,6 +67,7 @@ class Launch:
     stop_signal: int = signal.SIGTERM
     attributes: Attributes | None = None
     stdin: int | None = None
+    tty: bool = False
 
 
 class Box(ABC):

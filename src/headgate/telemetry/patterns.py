@@ -20,6 +20,7 @@ LONGEST_LINE = 4096
 
 _NEAR = 3  # lines after a bar in which a loss is at its step
 _BELOW = 64  # lines below one that says a step, in which a loss is at it
+_MOST_BARS = 4096
 _RECALLED = 3  # lines below a heading of what was the best
 _FRACTION = 0.01  # of an epoch, that a count may differ from
 
@@ -83,6 +84,7 @@ class ProgressReader:
         self._fits = KerasFits()
         self._steps = RunningCount()
         self._samples = RunningCount()
+        self._bars: dict[int, tuple[int, float | None]] = {}  # by epoch: step and loss of one that has ended
         self._bar: LineProgress | None = None  # the last one of Keras in this epoch
         self._evaluating = False  # whether the last line that told something was of an evaluation
         self._headed = False  # whether a heading says so, and no line since then
@@ -172,6 +174,8 @@ class ProgressReader:
         heading = found.loss is None and not found.metrics and not found.evaluates
         if self._is_heading_alone(found, heading) or (self._recalled and self._is_old(found)):
             return None
+        if self._is_drawn_again(found):
+            return None
         self._tells_steps = self._tells_steps or (found.loss is not None and found.step is not None)
         whole = self._loss.of(self._at_place(found), below=self._place_reach == _BELOW and not self._tells_steps)
         if whole is None:
@@ -215,6 +219,18 @@ class ProgressReader:
         )
         # Bars are drawn again and again; a script that counts no steps may well have the same loss twice.
         return None if reading.step is not None and reading == self._last else reading
+
+    def _is_drawn_again(self, found: LineProgress) -> bool:
+        """Whether a bar is that of an epoch before, which has ended and is drawn again beside that of the present one:
+        Rich draws all of them whenever one goes on."""
+        if not found.drawn or found.epoch is None or found.step is None or found.step != found.total:
+            return False
+        ended = found.step, found.loss
+        if found.epoch != self._epoch and self._bars.get(found.epoch) == ended:
+            return True
+        if len(self._bars) < _MOST_BARS:
+            self._bars[found.epoch] = ended
+        return False
 
     def _renamed(self, found: LineProgress, part: str) -> LineProgress:
         """A line as of an evaluation. What no line of the training has is the job's metric all the same."""

@@ -27,7 +27,8 @@ from headgate.isolation.container.isolation import OWNER
 from headgate.isolation.vm.containers import VmContainerIsolation
 from headgate.isolation.vm.isolation import PREFIX
 from headgate.isolation.vm.machines import EMULATION
-from headgate.jobs import Job, Mount
+from headgate.jobs import Job
+from headgate.mounts import Mount
 from headgate.shares import Share
 from headgate.testing.isolation import MIB, RUN, Running
 from headgate.testing.wait import until

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from headgate.errors import IsolationError
 from headgate.isolation.base import HOST_IMAGE, Launch
-from headgate.jobs import Job, Mount
+from headgate.jobs import Job
+from headgate.mounts import Mount
 
 REPOSITORY = "headgate-host"
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")

@@ -15,7 +15,7 @@ from headgate.isolation.container import files, limits
 from headgate.isolation.container.daemon import Config
 from headgate.isolation.container.network import MACHINE, Network
 from headgate.isolation.container.parents import Parent
-from headgate.jobs import Mount
+from headgate.mounts import Mount
 from headgate.shares import Share, Unlimited
 from headgate.telemetry.gpu import device_numbers, open_nvml
 

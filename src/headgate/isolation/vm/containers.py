@@ -26,7 +26,7 @@ from headgate.isolation.container.isolation import marked, with_path_of_image
 from headgate.isolation.container.request import binds
 from headgate.isolation.vm.isolation import FRESH, GUEST_CHANNEL, Content, File, VmIsolation, files_of
 from headgate.isolation.vm.machines import Machine, cache, find_runc
-from headgate.jobs import Mount
+from headgate.mounts import Mount
 from headgate.shares import Share
 
 _DOCKERS = Path(__file__).with_name("docker.json")
