@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headgate.engines import log as module
-from headgate.engines.log import BYTES_A_SECOND, GATHER_SECONDS, LINES_A_SECOND, TaskLog
+from headgate.engines.log import BYTES_A_SECOND, GATHER_SECONDS, LINES_A_SECOND, TaskLog, gone_before
 
 
 @pytest.fixture
@@ -37,6 +37,39 @@ def test_a_log_that_was_there_counts_as_written(path: Path, monkeypatch: pytest.
     log.write(b"x", 0.0)
     assert path.read_bytes() == b"x"
     assert path.with_name("worker-0.log.1").read_bytes() == b"an earlier attempt\n"
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "pieces", [[b"ab\ncd", b"ef\ngh", b"ij\n", b"kl\nmn\n"], [b"0123456", b"78", b"9\rab", b"cd\n"]]
+)
+def test_a_full_log_is_renamed_where_a_line_ends(
+    path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
+) -> None:
+    """However lines lie in what is read of a task."""
+    monkeypatch.setattr(module, "LOG_BYTES", 6)
+    log = TaskLog(str(path))
+    former, whole = path.with_name("worker-0.log.1"), b""
+    for piece in pieces:
+        log.write(piece, 0.0)
+        whole += piece
+        left = (former.read_bytes() if former.exists() else b"") + path.read_bytes()
+        assert whole.endswith(left)
+        assert len(whole) - len(left) == gone_before(path)
+        assert not former.exists() or former.read_bytes().endswith((b"\n", b"\r"))
+    assert former.exists()
+    log.close()
+
+
+def test_a_line_without_an_end_does_not_keep_a_log_from_being_renamed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOG_BYTES", 10)
+    monkeypatch.setattr(module, "_LINE_MOST", 10)
+    log = TaskLog(str(path))
+    for _ in range(10):
+        log.write(b"12345", 0.0)
+    assert path.stat().st_size <= 25
     log.close()
 
 

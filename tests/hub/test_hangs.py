@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.events import Event, Exit, Progress, TaskExited, TaskStarted
+from headgate.events import Event, Exit, Progress, TaskConnected, TaskExited, TaskStarted, Usage
 from headgate.hub.parts.monitoring import Hangs, StepClock
 from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import TaskId
@@ -38,8 +38,15 @@ def test_a_short_silence_is_never_told_of() -> None:
     assert fast.is_late(1.4 + 61.0)
 
 
-def test_before_a_job_has_made_some_steps_nothing_is_usual() -> None:
-    assert not clock(1.0, 2.0).is_late(1e6)
+def test_before_a_job_has_made_some_steps_it_is_late_only_where_it_is_seen_to_do_nothing() -> None:
+    begun = clock(1.0, 2.0)
+    assert not begun.is_late(1e6), "what it does is not read"
+    for second in range(3, 100):
+        begun.worked(float(second), busy=second < 30)
+    assert not begun.is_late(29.0 + 60.0)
+    assert begun.is_late(29.0 + 61.0)
+    begun.worked(91.0, busy=True)
+    assert not begun.is_late(91.0)
 
 
 def test_steps_that_come_again_are_no_steps() -> None:
@@ -95,8 +102,13 @@ class Run:
         raise TimeoutError(f"only {self.told} was told")
 
 
-def watched(tmp_path: Path, do: Callable[[Run], Any], *, here: bool = True) -> list[tuple[str, str]]:
-    """What is told of the process after it has made six steps, and then of what is done."""
+SIX = tuple(Progress(TASK, step) for step in range(6))
+
+
+def watched(
+    tmp_path: Path, do: Callable[[Run], Any], *, here: bool = True, steps: tuple[Event, ...] = SIX
+) -> list[tuple[str, str]]:
+    """What is told of the process after it has made these steps, and then of what is done."""
     script = tmp_path / "stuck.py"
     script.write_text(STUCK)
     process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -106,7 +118,7 @@ def watched(tmp_path: Path, do: Callable[[Run], Any], *, here: bool = True) -> l
     async def watch() -> list[tuple[str, str]]:
         run = Run(here)
         try:
-            run.hears(TaskStarted(TASK, process.pid), *(Progress(TASK, step) for step in range(6)))
+            run.hears(TaskStarted(TASK, process.pid), *steps)
             await do(run)
         finally:
             run.hangs.close()
@@ -128,6 +140,38 @@ def test_where_a_silent_job_stands_is_told_and_when_it_goes_on(tmp_path: Path) -
     assert silence[1].startswith("no step for ")
     assert "worker-0 in wait_for_nobody (stuck.py:5)" in silence[1]
     assert end[0] == "note" and end[1].startswith("it makes steps again, after ")
+
+
+@pytest.mark.parametrize(
+    ("happened", "kind"),
+    [((), "note"), ((TaskConnected(TASK, "torch"),), "warning"), ((Progress(TASK, 1),), "warning")],
+    ids=["no step", "connected", "one step"],
+)
+def test_a_job_that_stands_still_before_it_makes_steps_is_told_of(
+    tmp_path: Path, happened: tuple[Event, ...], kind: str
+) -> None:
+    async def idles(run: Run) -> None:
+        for _ in range(400):
+            run.hears(Usage(TASK, 0.01, 1e6))
+            if run.told:
+                return
+            await asyncio.sleep(0.05)
+
+    ((said, text),) = watched(tmp_path, idles, steps=happened)
+    assert said == kind
+    assert text.startswith("no step and hardly any CPU used for ") and "wait_for_nobody (stuck.py:5)" in text
+
+
+@pytest.mark.parametrize("usage", [(0.2, 1e6), (0.0, 1e6, 1e6), (0.0, 1e6, 0.0, 1e6)], ids=["cores", "disk", "network"])
+def test_a_job_that_does_anything_before_it_makes_steps_is_not_told_of(
+    tmp_path: Path, usage: tuple[float, ...]
+) -> None:
+    async def works(run: Run) -> None:
+        for _ in range(30):
+            run.hears(Usage(TASK, *usage))
+            await asyncio.sleep(0.05)
+
+    assert watched(tmp_path, works, steps=()) == []
 
 
 def test_of_tasks_elsewhere_only_the_silence_is_told(tmp_path: Path) -> None:

@@ -295,3 +295,20 @@ def test_a_file_that_two_workers_write_is_warned_of() -> None:
     heard(say, joins=True, warnings=warnings)
     assert "worker-0 and worker-1 both write /w/best.pt" in warnings[0]
     assert ["makes no sense" in text for text in warnings] == [False, True]
+
+
+def test_of_checkpoints_that_find_no_room_the_first_is_warned_of_and_the_end_is_noted() -> None:
+    warned: list[str] = []
+    noted: list[str] = []
+
+    def say(listener: HubListener, task: TaskId) -> None:
+        for epoch in range(5):
+            full = f"[Errno 28] No space left on device: '.step-{epoch}.partial'"
+            listener.message(task, {"type": "checkpoint_failed", "error": full, "why": "epoch"})
+        saved = {"path": str(checkpoints(task) / "step-6.pt"), "step": 6, "epoch": 6, "position": None, "why": "epoch"}
+        listener.message(task, {"type": "checkpoint", "bytes": 1, "seconds": 0.1, **saved})
+        listener.message(task, {"type": "checkpoint_failed", "error": "full again", "why": "epoch"})
+
+    heard(say, warnings=warned, notes=noted)
+    assert [text.partition(":")[0] for text in warned] == ["no checkpoint was saved"] * 2
+    assert noted == ["checkpoints are saved again, after 5 that could not be"]

@@ -99,10 +99,12 @@ class RecordedTask:
 
     @property
     def memory_peak(self) -> float | None:
-        """Most resident memory, as the kernel has it or as it was sampled, whichever is more."""
-        return max(
-            (peak for peak in (self.memory_peak_bytes, self.signal("memory_bytes").maximum) if peak), default=None
-        )
+        """Most resident memory, as the kernel has it or as it was sampled, whichever is more. The kernel's counts page
+        cache that was given back since, such as that of a file that was deleted: as much as was seen is left out."""
+        cache, sampled = self.signal("cache_bytes"), self.signal("memory_bytes").maximum
+        given_back = (cache.maximum or 0.0) - (cache.last or 0.0)
+        counted = (self.memory_peak_bytes or 0.0) - given_back
+        return max((peak for peak in (counted, sampled) if peak and peak > 0.0), default=None)
 
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""

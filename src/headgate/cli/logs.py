@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +15,11 @@ from typing import NamedTuple
 import click
 
 from headgate import runs
+from headgate.engines.log import gone_before
 from headgate.errors import NotFoundError, UsageError
 from headgate.events import ENDED
 from headgate.identifiers import TaskName, job_and_task
+from headgate.units import say_bytes
 
 _FOLLOW_SECONDS = 0.2
 
@@ -51,14 +54,16 @@ def command(job: str, every: bool, run: str | None, follow: bool, tail: int | No
     files = [Path(f"{path}{end}") for path in chosen.logs() for end in (".1", "")]
     files = [path for path in files if path.exists()]
     if as_json:
-        click.echo(json.dumps([{"path": str(path), "bytes": path.stat().st_size} for path in files], indent=2))
+        entries = [
+            {"path": str(path), "bytes": path.stat().st_size, "gone_bytes": _gone_before(path, files)} for path in files
+        ]
+        click.echo(json.dumps(entries, indent=2))
         return
     headings = _Headings(len(logs) > 1 and every)
     printed = {}
-    for path in files:
-        if tail is None or path.suffix == ".log":
-            headings.show(path)
-            printed[path] = _print(path, tail)
+    for log in chosen.logs():
+        headings.show(log)
+        printed[log] = _print_all(log) if tail is None else _print_last(log, tail)
     if follow:
         _follow(chosen, printed, headings)
 
@@ -114,11 +119,40 @@ class _LogPosition(NamedTuple):
     bytes: int
 
 
-def _print(path: Path, tail: int | None = None, start: int = 0) -> _LogPosition:
+def _gone_before(file: Path, files: Sequence[Path]) -> int:
+    """Bytes of a log that were before this file of it and are gone; 0 where the part before it is among `files`."""
+    log = file.with_name(file.name.removesuffix(".1"))
+    return 0 if file == log and Path(f"{log}.1") in files else gone_before(log)
+
+
+def _print_all(log: Path) -> _LogPosition:
+    """Print what is left of a log, and how much of it is gone."""
+    if gone := gone_before(log):
+        click.echo(f"the first {say_bytes(gone)} of this log are gone; it goes on with:", err=True)
+    former = Path(f"{log}.1")
+    if former.exists():
+        _print(former)
+    return _print(log)
+
+
+def _print_last(log: Path, lines: int) -> _LogPosition:
+    """Print so many lines, the last ones, of a log and of the part before it."""
+    last: deque[bytes] = deque(maxlen=min(lines, sys.maxsize))
+    former = Path(f"{log}.1")
+    if former.exists():
+        with former.open("rb") as file:
+            last.extend(file)
+    with log.open("rb") as file:
+        last.extend(file)
+        place = _LogPosition(os.fstat(file.fileno()).st_ino, file.tell())
+    sys.stdout.buffer.writelines(last)
+    sys.stdout.flush()
+    return place
+
+
+def _print(path: Path, start: int = 0) -> _LogPosition:
     with path.open("rb") as file:
         file.seek(start)
-        if tail is not None:
-            sys.stdout.buffer.writelines(deque(file, maxlen=min(tail, sys.maxsize)))
         while chunk := file.read(1 << 16):
             sys.stdout.buffer.write(chunk)
         sys.stdout.flush()

@@ -213,6 +213,9 @@ def launch(
         env["PYTHONPATH"] = f"{observation(injected)}{os.pathsep}{env['PYTHONPATH']}"
     if observe:
         env[OBSERVE] = "headgate.torch.observer"
+    if "PWD" not in job.env and not _is_folder(env.get("PWD"), job.workdir):
+        env["PWD"] = job.workdir
+        env.pop("OLDPWD", None)
     env.pop("HEADGATE_RESUME", None)
     env |= _told(task, injected, checkpoints, resume, mode)
     if gpus is not None:
@@ -249,6 +252,14 @@ def launch(
         stdin=stdin,
         tty=job.tty,
     )
+
+
+def _is_folder(path: str | None, folder: str) -> bool:
+    """Whether a path leads to a folder, maybe by links."""
+    try:
+        return path is not None and os.path.samefile(path, folder)
+    except OSError:
+        return path == folder
 
 
 def _addressed(job: Job, addresses: Addresses, task: TaskName) -> Job:

@@ -9,6 +9,11 @@ from pathlib import Path
 
 LOG_BYTES = 32 * 2**20
 """Size at which a log is renamed to `.1` (replacing the former `.1`) and begun anew."""
+GONE = ".gone"
+"""What the name of a file ends with that counts the bytes of a log that were replaced."""
+
+_LINE_MOST = 2**20
+"""A log that is full is renamed at the end of a line, unless one is longer than this."""
 
 BYTES_A_SECOND = 32 * 2**20
 """Most that is read of a task's output in a second; a task that writes faster waits, and the others do not."""
@@ -35,6 +40,7 @@ class TaskLog:
         self._path = Path(path)
         self._fd: int | None = None
         self._size = 0
+        self._at_line_start = True
         self._partial = b""
         self._second = -1
         self._read_at = float("-inf")
@@ -83,22 +89,63 @@ class TaskLog:
 
     def _append(self, data: bytes) -> None:
         try:
-            if self._fd is None:
-                self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                self._size = os.fstat(self._fd).st_size
-            if self._size + len(data) > LOG_BYTES and self._size > 0:
-                self.close()
-                self._path.replace(f"{self._path}.1")
-                self._append(data)
-                return
-            while data:  # a disk that fills up takes a part, and says so only when asked to take the rest
-                written = os.write(self._fd, data)
-                self._size += written
-                data = data[written:]
+            self._open()
+            full = self._size > 0 and self._size + len(data) > LOG_BYTES
+            if full and not self._at_line_start:
+                end = self._rest_of_line(data)
+                self._write(data[:end])
+                data = data[end:]
+            if full and data:
+                self._begin_anew()
+            self._write(data)
         except OSError as error:
             self.trouble = f"cannot write {self._path}: {error.strerror}; output is lost until it can be written"
         else:
             self.trouble = None
+
+    def _rest_of_line(self, data: bytes) -> int:
+        """Bytes that still belong to the last line of a full log; none of a line that is too long."""
+        first = _LINE_ENDS.search(data)
+        if first is not None:
+            return first.end()
+        return len(data) if self._size + len(data) <= LOG_BYTES + _LINE_MOST else 0
+
+    def _open(self) -> None:
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._size = os.fstat(self._fd).st_size
+            self._at_line_start = not self._size or _ends_line(os.pread(self._fd, 1, self._size - 1))
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            self._at_line_start = _ends_line(data)
+        while data:  # a disk that fills up takes a part, and says so only when asked to take the rest
+            assert self._fd is not None
+            written = os.write(self._fd, data)
+            self._size += written
+            data = data[written:]
+
+    def _begin_anew(self) -> None:
+        """Rename the log, in the place of what was renamed before. A file beside it counts the bytes of that."""
+        self.close()
+        former = Path(f"{self._path}.1")
+        if former.exists():
+            gone = gone_before(self._path) + former.stat().st_size
+            Path(f"{self._path}{GONE}").write_text(str(gone))
+        self._path.replace(former)
+        self._open()
+
+
+def _ends_line(data: bytes) -> bool:
+    return data.endswith((b"\n", b"\r"))
+
+
+def gone_before(log: Path) -> int:
+    """Bytes that a log once held before what is left of it."""
+    try:
+        return int(Path(f"{log}{GONE}").read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 def _decoded(line: bytes) -> str:

@@ -126,7 +126,8 @@ class CgroupsV1(Cgroups):
         if folder is None:
             return MemoryRecord()
         peak = read_number(folder / "memory.max_usage_in_bytes")
-        cache = read_counters(folder / "memory.stat").get("cache", 0)
+        stat = read_counters(folder / "memory.stat")
+        cache = max(stat.get("cache", 0) - stat.get("shmem", 0), 0)  # shared memory is in it, and is no cache
         limit = read_number(folder / "memory.limit_in_bytes")
         limit = None if limit is None or limit > UNLIMITED_BYTES else limit
         found = MemoryRecord(

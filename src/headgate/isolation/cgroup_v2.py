@@ -140,7 +140,8 @@ class CgroupsV2(Cgroups):
             return MemoryRecord()
         folder = self.folders["memory"]
         peak = read_number(folder / "memory.peak")
-        cache = read_counters(folder / "memory.stat").get("file", 0)
+        stat = read_counters(folder / "memory.stat")
+        cache = max(stat.get("file", 0) - stat.get("shmem", 0), 0)  # shared memory is in it, and is no cache
         events = read_counters(folder / "memory.events")
         found = MemoryRecord(
             # The kernel's peak counts page cache; what is left of that now was in all likelihood in the peak.

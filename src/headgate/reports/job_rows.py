@@ -114,7 +114,7 @@ def job(
         division=divide(steps.sums[task.id] for task in records if task.is_worker and task.id in steps.sums),
         profile=as_object(row["profile"]) or None,
         plan=plan or None,
-        memory_peak_bytes=max((task.memory_peak_bytes for task in records if task.memory_peak_bytes), default=None),
+        memory_peak_bytes=max((peak for task in records if (peak := task.memory_peak) is not None), default=None),
         cpu_seconds=_spent(tasks.values(), usage, running(course)),
         checkpoints=[saved for saved in _of(reader, "checkpoints", list(tasks)) if (saved["t"] or 0.0) >= after],
         events=events,

@@ -15,7 +15,7 @@ from headgate.engines import contracts, scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch, stated_threads
-from headgate.engines.program import source
+from headgate.engines.program import digest, source
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited, TaskStarted
 from headgate.hub.messages import gate, turns_in
@@ -161,6 +161,7 @@ class Executor(Component):
             roles = task_names(action.spec.roles)
             attempt = Attempt(action.job, action.attempt, action.plan, action.spec.encrypt, send, ports, roles)
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
+            self._compare_script(run, live)
             if action.plan.workers > 1 and not ports and scripts.shares_nothing(live.spec):
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
@@ -214,6 +215,18 @@ class Executor(Component):
             self._loop.call_soon(self._listener.ended, action.task, failure)
             return
         self._engines.of(run.id).start(prepared, action.share, run.log(action.task))
+
+    def _compare_script(self, run: LiveRun, live: LiveJob) -> None:
+        """Warn of a script that was edited while its job waited, or between two attempts."""
+        now = digest(live.spec)
+        if now and live.script_digest and now != live.script_digest:
+            name = file.name if (file := source(live.spec)) is not None else "its script"
+            since = (
+                "its last start" if live.current is not None and live.current.number > 1 else "the job was handed in"
+            )
+            text = f"{name} was edited since {since}: it runs as it is now, and the run records the commit of before"
+            self._live_runs.event(run, "warning", text, live.spec.name)
+        live.script_digest = now or live.script_digest
 
     def _address(self, run: LiveRun, plan: Plan, node: Node) -> str:
         """Where a task listens for the others of its job: the loopback where none of them will be on another node."""

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
@@ -27,6 +28,7 @@ from headgate.identifiers import TaskId, TaskName
 from headgate.plans import APART
 from headgate.profiling import store as profiles
 from headgate.telemetry.failures import FailureReader
+from headgate.telemetry.shared_memory import LeftFile, left_since
 from headgate.units import say_bytes, say_seconds
 
 _OPEN = "listen without a key ({}): whoever reaches these addresses can read and change the training"
@@ -41,6 +43,8 @@ _NO_INPUT = re.compile(r"EOFError: EOF when reading a line")
 """What a script ends with that asks for input, and has none."""
 _INPUT_CURE = "it has no standard input, as a terminal's is no job's; give it a file with `< FILE`, or its arguments"
 _MOST_ENDPOINTS = 16
+_MOST_NAMED = 5
+"""Files that are named."""
 _TEXT_SHOWN = 80
 _LINE_SHOWN = 400  # characters: an error of ours says what to do at its end
 
@@ -245,6 +249,8 @@ class HubListener(Listener):
             self._live_runs.event(run, "warning", _written_outside(exit.outside), live.spec.name, task)
         if exit.ok:
             exit = replace(exit, last_failure=attempt.tasks[name].failure.last(is_of_a_shell(live.spec)))
+        if run.submission.engine == LOCAL and (left := left_since(attempt.tasks[name].began)):
+            self._live_runs.event(run, "note", _left_behind(left), live.spec.name, task)
         exit = attempt.end(name, exit)
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
@@ -344,6 +350,10 @@ class HubListener(Listener):
     def _saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
         run, live, attempt, name = self._find(task)
         checkpoint = run.record_checkpoint(task, message)
+        if live.unsaved:
+            text = f"checkpoints are saved again, after {live.unsaved} that could not be"
+            self._live_runs.event(run, "note", text, live.spec.name, task)
+            live.unsaved = 0
         live.keep(checkpoint)
         self._step(events.CheckpointDone(task, checkpoint))
         if message.get("why") == "join":
@@ -357,8 +367,10 @@ class HubListener(Listener):
         if message["type"] == "checkpoint_failed":
             if message.get("why") == "join":
                 attempt.failed(name)
-            why = messages.text(message["error"])
-            self._live_runs.event(run, "warning", f"no checkpoint was saved: {why}", live.spec.name, task)
+            live.unsaved += 1
+            if live.unsaved == 1:  # of a disk that stays full, once
+                text = f"no checkpoint was saved: {messages.text(message['error'])}"
+                self._live_runs.event(run, "warning", text, live.spec.name, task)
         elif attempt.tasks[name].state != "joining":  # else it alone ends
             file = Path(str(message["path"])).name
             text = f"checkpoint {file} {message['error']}"
@@ -388,6 +400,15 @@ class HubListener(Listener):
             profiles.save(self._profiles, live.profile_key, profile)
         except OSError as error:
             self._live_runs.event(run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name)
+
+
+def _left_behind(files: Sequence[LeftFile]) -> str:
+    """That shared memory was left."""
+    names = [file.name for file in files[:_MOST_NAMED]]
+    more = f" and {len(files) - len(names)} more" if len(files) > len(names) else ""
+    size = say_bytes(sum(file.size for file in files))
+    paths = " ".join(shlex.quote(f"/dev/shm/{name}") for name in names)
+    return f"left in /dev/shm: {', '.join(names)}{more}; that takes {size} of memory until it is removed: `rm {paths}`"
 
 
 def _written_outside(files: OutsideFiles) -> str:

@@ -14,7 +14,17 @@ from headgate import events
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec
 from headgate.errors import HeadgateError
-from headgate.events import Action, Event, Progress, StartTask, TaskExited, TaskReady, TaskStarted
+from headgate.events import (
+    Action,
+    Event,
+    Progress,
+    StartTask,
+    TaskConnected,
+    TaskExited,
+    TaskReady,
+    TaskStarted,
+    Usage,
+)
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
 from headgate.hub.state.run import LiveRun, LiveRuns
@@ -269,7 +279,9 @@ _LEAST_SILENCE = 60.0
 _TIMES = 10.0
 """By so many times the longest time between two steps so far, which an evaluation or a checkpoint may have been."""
 _LEAST_STEPS = 3
-"""Reports of a step, before what is usual is known."""
+"""Reports of a step, before what is usual is known. Until then a job is late that does nothing at all."""
+_BUSY_CORES, _BUSY_BYTES = 0.05, 50e3
+"""What a job does that is not idle: cores in use, and bytes a second on disks and networks."""
 
 
 @dataclass
@@ -287,6 +299,16 @@ class StepClock:
     reports: int = 0
     longest: float = 0.0
     told: bool = False
+    worked_at: float | None = None  # None: what it does is not read
+
+    def worked(self, now: float, busy: bool) -> None:
+        """What it does was read: whether it did anything."""
+        if busy or self.worked_at is None:
+            self.worked_at = now
+
+    def idle_for(self, now: float) -> float:
+        """Seconds without a step and without any work; 0 if that is not known."""
+        return now - max(self.at, self.worked_at) if self.worked_at is not None else 0.0
 
     def reported(self, now: float, step: int) -> float | None:
         """It has come to this step; where its silence was told of, how long it was."""
@@ -300,13 +322,17 @@ class StepClock:
         return silence if was_told else None
 
     def is_late(self, now: float) -> bool:
-        """Whether it has made no step for far longer than usual, and nobody was told."""
-        usual = max(self.least, _TIMES * self.longest)
-        return not self.told and self.reports >= _LEAST_STEPS and now - self.at > usual
+        """Whether it has made no step for far longer than usual, and nobody was told. Before anything is usual: whether
+        it did nothing at all for long."""
+        if self.reports < _LEAST_STEPS:
+            return not self.told and self.idle_for(now) > self.least
+        return not self.told and now - self.at > max(self.least, _TIMES * self.longest)
 
     def stood_still(self, seconds: float) -> None:
         """The machine or the hub stood still for so long: nobody made a step then."""
         self.at += seconds
+        if self.worked_at is not None:
+            self.worked_at += seconds
 
 
 @dataclass
@@ -315,6 +341,7 @@ class _Watched:
 
     clock: StepClock
     pids: dict[TaskId, int] = field(default_factory=dict)
+    connects: bool = False  # its script uses Headgate's library, and so makes steps
 
 
 class Hangs(Component):
@@ -345,6 +372,12 @@ class Hangs(Component):
                 self._look_later()
         elif isinstance(event, Progress) and event.step is not None:
             self._reported(event.task, event.step)
+        elif isinstance(event, Usage) and (watched := self._watched.get(event.task.job)) is not None:
+            moved = event.disk_bytes_per_second + event.network_bytes_per_second
+            busy = event.cpu_cores > _BUSY_CORES or moved > _BUSY_BYTES or event.gpu_memory_bytes > 0.0
+            watched.clock.worked(time.monotonic(), busy)
+        elif isinstance(event, TaskConnected) and (watched := self._watched.get(event.task.job)) is not None:
+            watched.connects = True
         elif isinstance(event, TaskExited) and (watched := self._watched.get(event.task.job)) is not None:
             watched.pids.pop(event.task, None)
             if not watched.pids:
@@ -386,18 +419,21 @@ class Hangs(Component):
             if watched.clock.is_late(now) and job.run in self._live_runs.runs:
                 watched.clock.told = True
                 run, silence = self._live_runs.runs[job.run], now - watched.clock.at
-                reading = self._loop.create_task(self._tell(job, run, dict(watched.pids), silence))
+                kind, text = "warning", f"no step for {say_seconds(silence)}, far longer than usual"
+                if watched.clock.reports < _LEAST_STEPS:
+                    kind = "warning" if watched.clock.reports or watched.connects else "note"
+                    text = f"no step and hardly any CPU used for {say_seconds(watched.clock.idle_for(now))}"
+                reading = self._loop.create_task(self._tell(job, run, dict(watched.pids), kind, text))
                 self._reading.add(reading)
                 reading.add_done_callback(self._reading.discard)
 
-    async def _tell(self, job: JobId, run: LiveRun, pids: dict[TaskId, int], silence: float) -> None:
-        """Say where its tasks stand; reading that takes some time, and is not done on the hub's loop."""
+    async def _tell(self, job: JobId, run: LiveRun, pids: dict[TaskId, int], kind: str, text: str) -> None:
+        """Say so, and where its tasks stand; reading that takes some time, and is not done on the hub's loop."""
         where = "its tasks run elsewhere, and where they stand is not known"
         if self._is_here(run):
             where = await asyncio.to_thread(_where, pids)
         if job.run in self._live_runs.runs:
-            text = f"no step for {say_seconds(silence)}, far longer than usual: {where}"
-            self._live_runs.event(run, "warning", text, job.name)
+            self._live_runs.event(run, kind, f"{text}: {where}", job.name)
 
 
 def _where(pids: dict[TaskId, int]) -> str:

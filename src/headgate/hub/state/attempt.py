@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -75,6 +76,7 @@ class LiveTask:
     complaints: int = 0  # warnings of what it said
     failure: FailureReader = field(default_factory=FailureReader)
     state: str = "running"
+    began: float = field(default_factory=time.time)  # seconds since the epoch
     stated_threads: int | None = None  # by its job
     threads: int = 0
     granted_threads: int = 0  # what it would have if it could change them

@@ -68,6 +68,8 @@ class LiveJob:
     not_a_number: bool = False
     broke: Broken | None = None  # as long as it is not where it was again
     saved: list[Checkpoint] = field(default_factory=list)  # the latest, and what it went on from
+    unsaved: int = 0  # checkpoints that could not be saved since
+    script_digest: str = ""  # of its script's file as it was handed in, or last started
 
     def mark(
         self, state: JobState, reason: str, exit_code: int | None, now: float, ending: Ending | None = None

@@ -1,0 +1,62 @@
+"""What jobs leave, and what changes under them, is said."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.hub.user import User
+
+from headgate.telemetry.shared_memory import FOLDER
+
+FAILS_ONCE = """
+    import os, pathlib, sys
+    print("first" if not os.path.exists("again") else "second", flush=True)
+    if not os.path.exists("again"):
+        pathlib.Path("again").touch()
+        pathlib.Path(__file__).write_text("print('edited')")
+        sys.exit(1)
+"""
+
+
+def warnings(user: User) -> list[str]:
+    return [event["text"] for event in user.json("report")["warnings"]]
+
+
+def test_a_script_that_is_edited_between_two_attempts_is_warned_of(user: User) -> None:
+    user.write("a.py", FAILS_ONCE)
+    user.types("run", str(user.write("a.yaml", "jobs: [{script: a.py, retries: 1}]")))
+    assert user.log("a").splitlines() == ["first", "edited"]
+    [warning] = warnings(user)
+    assert warning.startswith("a.py was edited since its last start: it runs as it is now")
+
+
+def test_a_script_that_is_edited_while_its_job_waits_is_warned_of(user: User) -> None:
+    user.write("edits.py", "import pathlib\npathlib.Path('b.py').write_text('print(\"new\")')")
+    user.write("b.py", "print('old')")
+    jobs = "jobs: [{script: edits.py}, {script: b.py, after: edits}, {name: c, script: edits.py, after: b}]"
+    user.types("run", str(user.write("jobs.yaml", jobs)))
+    assert user.log("b") == "new\n"
+    [warning] = warnings(user)
+    assert warning.startswith("b.py was edited since the job was handed in: ")
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="this machine has no /dev/shm")
+def test_shared_memory_that_a_job_leaves_is_told_of_and_how_to_remove_it(user: User) -> None:
+    name = f"headgate-test-{os.getpid()}"
+    user.write("a.py", f"open('/dev/shm/{name}', 'wb').write(b'x' * 100_000)")
+    try:
+        out = user.types("run", "a.py").stdout
+    finally:
+        Path(FOLDER / name).unlink()
+    assert f"left in /dev/shm: {name}; that takes 100 KiB of memory" in out
+    assert f"`rm /dev/shm/{name}`" in out
+
+
+def test_a_job_with_a_folder_of_its_own_is_told_that_one_as_the_present_one(user: User) -> None:
+    (user.folder / "deep").mkdir()
+    user.write("deep/a.py", "import os\nprint(os.environ['PWD'], os.environ.get('OLDPWD'), os.getcwd())")
+    user.types("run", str(user.write("a.yaml", "jobs: [{script: a.py, workdir: deep}]")))
+    deep = str(user.folder / "deep")
+    assert user.log("a").split() == [deep, "None", deep]
