@@ -156,6 +156,7 @@ class Progress:
         epochs: How many epochs there will be in all.
         within: Part of the epoch that is done, 0 to 1.
         steps: How many steps there will be in all.
+        remaining: Seconds that its script says are left.
         covers: `epoch` or `part`: loss and metrics are means over this epoch, or over the part of it that is done. Then
             the latest report counts. None: they are of the latest steps.
         over: How many steps, or samples where no steps are told, a mean of an epoch or a part is over; None: not said.
@@ -177,6 +178,7 @@ class Progress:
     over: int | None = None
     mean: float | None = None
     weight: float = 1.0
+    remaining: float | None = None
 
     def merged(self, later: Progress) -> Progress:
         """This progress and a later one of the same task as one: the mean loss of both, the later of all else. The

@@ -257,6 +257,21 @@ def test_steps_that_are_told_without_a_loss_tell_what_is_left() -> None:
     assert (left.work, left.seconds) == pytest.approx(((1000 - question.step) / 5, (1000 - question.step) / 10))
 
 
+def test_what_is_left_is_what_the_script_says_where_it_tells_neither_epochs_nor_steps_in_all() -> None:
+    reports = [
+        (0.5 * step, 1 / step, Progress(TaskId("a"), step, remaining=0.5 * (100 - step))) for step in range(1, 41)
+    ]
+    expected = expect(reports)
+    assert expected is not None and expected.left is not None
+    assert expected.until == "epochs"
+    assert expected.left.steps == pytest.approx(60.0)
+    assert expected.left.low < 50.0 < 70.0 < expected.left.high
+    told = [(at, loss, Progress(TaskId("a"), said.step, steps=80, remaining=7.0)) for at, loss, said in reports]
+    expected = expect(told)
+    assert expected is not None and expected.left is not None
+    assert expected.left.steps == 40
+
+
 def test_pauses_and_the_first_reports_do_not_count() -> None:
     steady = [(0.1 * i, 2 * i) for i in range(100)]
     assert step_seconds(steady) == pytest.approx(0.05)

@@ -86,3 +86,57 @@ def test_a_metric_that_only_an_evaluation_has_is_read_there() -> None:
     assert ProgressReader(ProgressRule("accuracy")).feed(both)[-1] == LineReading(
         epoch=1, metrics={"val_accuracy": 0.4}
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "metrics"),
+    [
+        ("global_step=100, episodic_return=[12.5]", 100, {"episodic_return": 12.5}),
+        ("global_step=100, episodic_return=12.0", 100, {"episodic_return": 12.0}),
+        ("Episode 7 | Reward: -3.5 | Steps: 200", 7, {"reward": -3.5}),
+        ("step 40 accuracy 0.75", 40, {"accuracy": 0.75}),
+        (
+            "[I 2026] Trial 3 finished with value: 0.87 and parameters: {}. Best is trial 2 with value: 0.9.",
+            4,
+            {"value": 0.87},
+        ),
+        (
+            "[I 2026-11-28 07:00:00,123] Trial 3 finished with values: [0.39, 1.0] and parameters: {'x': 1}.",
+            4,
+            {"value": 0.39},
+        ),
+    ],
+)
+def test_what_tells_how_good_a_model_is_is_read_without_a_loss(line: str, step: int, metrics: dict[str, float]) -> None:
+    (reading,) = ProgressReader(ProgressRule()).feed([line])
+    assert (reading.loss, reading.step) == (None, step)
+    assert {name: reading.metrics.get(name) for name in metrics} == metrics
+
+
+@pytest.mark.parametrize(
+    "line", ["return code: 0", "step 1: return value 5", "Trial 4 pruned.", "step 2: score the model"]
+)
+def test_what_only_looks_like_it_is_not_read(line: str) -> None:
+    assert ProgressReader(ProgressRule()).feed([line]) == []
+
+
+def test_the_value_of_a_trial_can_be_followed_and_not_the_best_one() -> None:
+    lines = [
+        f"Trial {n} finished with value: {value} and parameters: {{}}. Best is trial 0 with value: 0.99."
+        for n, value in enumerate(VALUES)
+    ]
+    assert values("value", lines) == VALUES
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        (["7:\tlearn: 0.5\ttotal: 95ms\tremaining: 251ms"], 0.251),
+        (["7:\tlearn: 0.5\ttotal: 1m\tremaining: 1h 2m 3s"], 3723.0),
+        (["      Iter       Train Loss   Remaining Time ", "         7           0.5            1.50m"], 90.0),
+        (["step 7 loss 0.5 remaining: 3 files"], None),
+    ],
+)
+def test_the_time_that_a_script_says_is_left_is_read(lines: list[str], left: float | None) -> None:
+    *_, reading = ProgressReader(ProgressRule()).feed(lines)
+    assert (reading.loss, reading.remaining) == (0.5, left)

@@ -36,6 +36,8 @@ what a step costs."""
 _PATIENCE = 0.2
 """A job that says neither its epochs nor a goal is taken to end where its loss has come to rest for so long: a part of
 the steps done so far."""
+_SAID_ERROR = 0.2
+"""Of the time that a script says is left."""
 _REPORTS = 256
 """Of the latest steps, that tell how long one takes."""
 _WINDOWS = 8
@@ -101,6 +103,7 @@ class Outlook:
         self.losses = Losses(rising=rising)
         self.stopping: tuple[int, float] | None = None
         self._epochs = EpochSteps(began)
+        self._said: tuple[float, float] | None = None  # a step, and the seconds that the script said are left at it
         self._goal = -goal if goal is not None and rising else goal
         self._used_at = self._asked_at = now
         self._cores = 0.0
@@ -151,6 +154,8 @@ class Outlook:
         # Where a job tells no steps, reports are counted.
         reports = told.count if told.step is None else None
         self._epochs.add(round(at), told.epoch, told.epochs, told.within, told.steps, reports=reports, at=now)
+        if told.remaining is not None:
+            self._said = at, told.remaining
         if not asks or not self._calls_for_answer(now, at):
             return None
         question = self.question(now)
@@ -170,11 +175,20 @@ class Outlook:
             tuple(self.losses.points()),
             step,
             (work - before) / (done - steps) if done > steps else 0.0,
-            self._epochs.left(),
+            self._left(step),
             self._goal,
             self._epochs.rest(self.stopping),
             self.step_seconds(),
         )
+
+    def _left(self, step: float) -> Estimate | None:
+        """Steps left, by what is told of its epochs and steps, or else by the time that its script says is left."""
+        seconds = self.step_seconds()
+        if (left := self._epochs.left()) is not None or self._said is None or seconds is None:
+            return left
+        at, said = self._said
+        steps = max(at + said / seconds - step, 0.0)
+        return Estimate(steps, steps * (1 - _SAID_ERROR), steps * (1 + _SAID_ERROR))
 
     def step_seconds(self, fewest: float = 1.0) -> float | None:
         """How long a step takes, by at least so many: `step_seconds`."""

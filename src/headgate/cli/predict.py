@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _WIDEST = 100
 _READING_SECONDS = 5.0
 """What tasks used is read over so long at once: each was read several times."""
+_PLACE = ("step", "epoch", "epochs", "within", "steps", "remaining")
 _UNTIL = {"epochs": "the end of its {whole}", "goal": "{metric} {goal:g}", "rest": "{metric} comes to rest"}
 
 
@@ -78,7 +79,7 @@ def _reports(reader: RunReader, job: JobId, rule: ProgressRule) -> list[tuple[fl
         found = []
         for row in reader.rows("progress", "task = ?", [task], "t"):
             value = rule.of(float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}"))
-            place: dict[str, Any] = {name: row.get(name) for name in ("step", "epoch", "epochs", "within", "steps")}
+            place: dict[str, Any] = {name: row.get(name) for name in _PLACE}
             found.append((row["t"], value, Progress(job.task(task.name), count=row["count"] or 1, **place)))
         if found:
             return found
@@ -91,7 +92,7 @@ def _whole(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
         for count, what in ((told.steps, "steps"), (told.epochs, "epochs")):
             if count is not None:
                 return f"{count} {what}"
-    return ""
+    return "script, as that says itself"
 
 
 def _used(reader: RunReader, job: str) -> list[tuple[float, float]]:

@@ -81,6 +81,7 @@ def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
         epoch=_whole(reading.epoch),
         epochs=_whole(reading.epochs),
         within=reading.within,
+        remaining=reading.remaining,
         steps=_whole(reading.steps),
         samples=_whole(reading.samples),
         loss=loss,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.telemetry.lines import LineProgress
+from headgate.telemetry.line_progress import LineProgress
 
 _MOST_PARTS = 16  # losses that are a part of one, before one is the job's though others were
 _ENDED = 0.9  # of a count that starts anew, at the least, if it had come to its end

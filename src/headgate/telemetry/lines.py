@@ -10,9 +10,10 @@ import math
 import re
 from collections.abc import Mapping
 from itertools import islice
-from typing import NamedTuple
 
+from headgate.goals import direction
 from headgate.telemetry import positions, vocabulary
+from headgate.telemetry.line_progress import LineProgress, remaining
 from headgate.telemetry.metric_names import NO_LOSS, PART_OF, STANDS_IN, MetricName, Part, describe, spell
 from headgate.telemetry.named_metric import NamedMetric, words_before
 from headgate.telemetry.plain_lines import plain
@@ -45,6 +46,12 @@ _SPEAKS = ("loss", "epoch", "xent", "nll", "entropy", "cost", "learn:", "avg,", 
 _STANDS_IN = re.compile(rf"(?<![a-z])(?:{'|'.join(sorted(vocabulary.STANDS_IN - {'learn'}))})(?![a-z])")
 _CLOSING = re.compile(r"train_runtime|\b(?:finished|completed?|done|overall)\b|total training")
 
+_TRIAL = re.compile(
+    rf"\btrial (\d{{1,9}}) (?:finished with values?: (?:\[{_NUMBER}(?=[,\]])|{_NUMBER}(?=\s|\.?$))|pruned\b|failed\b)"
+)
+_OF_TRIAL = frozenset({"value", "values", "objective", "objective_value", "trial_value"})
+_EARNS = re.compile(r"(?:return|reward|score|accuracy)s?(?:\s{0,2}[=:]\s{0,4}\[?\s?|\s{1,4}(?=-?\d{1,12}\.\d))[-+]?\d")
+"""What a line tells besides a step that counts as progress, though it has no loss."""
 _LONGEST_HEADING = 80
 _END_OF_HEADING = frozenset(":.*-=")
 _HEADED = re.compile(
@@ -64,55 +71,6 @@ _IN_BAR = re.compile(r"% \[(\d{1,9})/(\d{1,9}) [\d:]{1,9}<[\d:?]{1,9} (-?\d{1,9}
 _BOOSTING = re.compile(r"\s{0,4}\[(\d{1,9})\]\s")
 _WORD = re.compile(r"[a-z]{2,}")
 _AFTER_LOSS = {"value"} | vocabulary.TRAINING | vocabulary.SMOOTHED | vocabulary.VALIDATING
-
-
-class LineProgress(NamedTuple):
-    """The progress that a line tells; None and False where it tells nothing of the kind.
-
-    Attributes:
-        loss: The loss, or the metric that is looked for.
-        metrics: Other values by name.
-        step: Step as printed, often counted from the start of the epoch.
-        epoch: Epoch as printed.
-        epochs: Number of epochs.
-        samples: Samples as printed, often counted from the start of the epoch.
-        total: The number that the step or sample count goes to, for an epoch or for the whole training.
-        steps: Number of steps of the whole training.
-        within: The part of the epoch that is done, 0 to 1, where the epoch is printed as a fraction.
-        evaluates: The line is of an evaluation, which has counts of its own.
-        keras: The line is a progress bar of Keras, which looks alike in training and evaluation.
-        drawn: The line is a progress bar that may be drawn again.
-        trains: The line says that it is of the training.
-        bar: Count and total of a progress bar that has no name and no values.
-        heads: The line only announces an evaluation.
-        recalls: The line announces values of the best epoch so far.
-        part: Name of the loss, where it is a part of one, or that of one of several models.
-    """
-
-    loss: float | None
-    metrics: Mapping[str, float]
-    step: int | None = None
-    epoch: int | None = None
-    epochs: int | None = None
-    samples: int | None = None
-    total: int | None = None
-    steps: int | None = None
-    within: float | None = None
-    evaluates: bool = False
-    keras: bool = False
-    drawn: bool = False
-    trains: bool = False
-    bar: tuple[int, int] | None = None
-    heads: bool = False
-    recalls: bool = False
-    part: str | None = None
-
-    def renamed(self, part: str, metric: str = "loss") -> LineProgress:
-        """The same as of an evaluation: its loss is a metric. Of a job that follows another metric, it is that one."""
-        metrics = {f"{part}_{name}": value for name, value in self.metrics.items()}
-        if self.loss is not None:
-            metrics[f"{part}_{metric}"] = self.loss
-        return self._replace(loss=None, metrics=metrics, evaluates=True)
 
 
 class _Reader:
@@ -166,9 +124,11 @@ class Scanner:
         line = text.lower()
         if "best" in line and line.rstrip().endswith(":"):
             return LineProgress(None, {}, recalls=True)
+        if "trial " in line and (trial := _TRIAL.search(line)) is not None:
+            return self._of_trial(trial)
         begin = line.lstrip()[:1]
         speaks = self._hint in line or any(word in line for word in _SPEAKS) or begin == "[" or begin.isdigit()
-        if not speaks and not (self._any_loss and _STANDS_IN.search(line)):
+        if not speaks and not (self._any_loss and _STANDS_IN.search(line)) and _EARNS.search(line) is None:
             return _heading(line) or (_place(plain(line)) if "step" in line or "iter" in line else None)
         line = plain(line).replace("'s ", " ")  # «training's l2»
         start = positions.content(line)
@@ -189,6 +149,14 @@ class Scanner:
         elif reader.loss is None:
             self._far(reader, parts)
         return _result(reader, parts, self._any_loss)
+
+    def _of_trial(self, trial: re.Match[str]) -> LineProgress:
+        """A trial of Optuna is a step; its value is the metric where the job names that."""
+        text = trial[2] or trial[3]
+        value = self._number(text) if text is not None else None
+        metrics = {"value": value} if value is not None else {}
+        loss = metrics.pop("value", None) if self._metric in _OF_TRIAL else None
+        return LineProgress(loss, metrics, int(trial[1]) + 1)
 
     def _far(self, reader: _Reader, parts: list[tuple[int, int, Part]]) -> None:
         """The value of the job's metric that stands some words after its name."""
@@ -439,6 +407,11 @@ def _place(line: str) -> LineProgress | None:
     return LineProgress(None, {}, at[0], total=at[1]) if at is not None else None
 
 
+def _is_earned(metrics: Mapping[str, float]) -> bool:
+    """Whether one of these values tells how good a model is."""
+    return any(name.endswith(("return", "reward", "score", "accuracy")) and direction(name) for name in metrics)
+
+
 def _result(reader: _Reader, parts: list[tuple[int, int, Part]], any_loss: bool) -> LineProgress | None:
     line = reader.line
     if reader.epoch is None:
@@ -449,6 +422,8 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]], any_loss: bool)
     start = reader.start
     at = positions.position(line, start, reader.epoch_end, reader.end)
     named = reader.step or reader.batch
+    if reader.loss is None and reader.batch is not None and "episode" in line:
+        named = reader.batch  # the steps are those of the episode
     epoch_known = reader.epoch is not None
     step, total = named if named is not None else (at.step, at.total)
     if named is not None and total is None and at.step == step:
@@ -462,10 +437,11 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]], any_loss: bool)
     if samples is not None:
         total = at.total
     loss, rank, metrics = reader.loss, reader.rank, reader.metrics
+    earned = named is not None and loss is None and _EARNS.search(line) is not None and _is_earned(metrics)
     nowhere = step is None and epoch is None and samples is None
     if any_loss and nowhere and (rank == STANDS_IN or (1 <= rank < STANDS_IN and _CLOSING.search(line))):
         return None  # of nothing that learns, or of what was
-    if epoch is None and loss is None and not reader.about_loss:
+    if epoch is None and loss is None and not reader.about_loss and not earned:
         return _place(line)
     if "train_runtime" in line:  # Hugging Face's closing line repeats the mean over the whole run as train_loss
         return None
@@ -485,4 +461,5 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]], any_loss: bool)
         at.drawn,
         trains=line.startswith("train", _letters(line, start)),
         part=reader.name if loss is not None and reader.is_part else None,
+        remaining=remaining(line),
     )

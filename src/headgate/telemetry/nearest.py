@@ -21,7 +21,7 @@ _WORDS = re.compile(
 )
 _DECIMAL = re.compile(r"\d\.\d|\de-?\d")
 _NAMED = re.compile(
-    r"(?<![\w./@-])(?<!\bfrom )(?<!\bthan )([a-z][\w./@-]{0,40}?)['\"]?(?:\s{0,2}[:=]\s{0,2}|\s)[-+]?\d{0,9}\.\d"
+    r"(?<![\w./@-])(?<!\bfrom )(?<!\bthan )([a-z][\w./@-]{0,40}?)['\"]?(?:\s{0,2}[:=]\s{0,2}\[?|\s)[-+]?\d{0,9}\.\d?"
 )
 _DIGITS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 

@@ -10,7 +10,8 @@ from headgate.errors import UsageError
 from headgate.jobs import ProgressRule
 from headgate.telemetry.counts import KerasFits, LossOfParts, RunningCount, differ, starts_anew
 from headgate.telemetry.expressions import Expression, TooSlowError, check_pattern, group_of
-from headgate.telemetry.lines import LineProgress, Scanner
+from headgate.telemetry.line_progress import LineProgress
+from headgate.telemetry.lines import Scanner
 from headgate.telemetry.nearest import MissingMetric, Nearest
 from headgate.telemetry.tables import PrintedTables
 from headgate.telemetry.tracebacks import TracebackLines
@@ -42,6 +43,7 @@ class LineReading:
         samples: Samples seen, where the script counts those; like `step` never falling back.
         steps: How many steps there will be in all, where the script says so.
         within: The part of the epoch that is done, 0 to 1, where the script says so.
+        remaining: Seconds that it says are left of the training.
         averaged: Steps or samples of the epoch that loss and metrics are means over, of how many; None: no means.
     """
 
@@ -54,6 +56,7 @@ class LineReading:
     steps: int | None = field(default=None, compare=False)
     within: float | None = field(default=None, compare=False)
     averaged: tuple[int, int | None] | None = field(default=None, compare=False)
+    remaining: float | None = field(default=None, compare=False)
 
 
 class ProgressReader:
@@ -216,6 +219,7 @@ class ProgressReader:
             steps=self._all(found),
             within=found.within if found.within is not None else self._within(found),
             averaged=averaged,
+            remaining=found.remaining,
         )
         # Bars are drawn again and again; a script that counts no steps may well have the same loss twice.
         return None if reading.step is not None and reading == self._last else reading

@@ -84,6 +84,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "metrics TEXT",  # JSON object or NULL
         "within REAL",  # the part of the epoch that is done
         "steps INTEGER",  # in all
+        "remaining REAL",  # seconds, as its script says
     ),
     "usage": ("t REAL", "target TEXT", *(f"{column} REAL" for column in COLUMNS)),  # a task's id, or `node:NAME`
     "shares": (

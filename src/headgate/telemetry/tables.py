@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from headgate.telemetry import vocabulary
-from headgate.telemetry.lines import LineProgress
+from headgate.telemetry.line_progress import LineProgress, duration
 from headgate.telemetry.metric_names import PART_OF, describe, spell
 from headgate.telemetry.positions import bar, content
 
@@ -22,6 +22,7 @@ _SPACES = re.compile(r"\s{2,}")
 _COUNT = re.compile(r"(\d{1,9})(?:/(\d{1,9}))?$")
 _NAME = re.compile(r"[a-z#][\w#./@() -]{0,27}$")
 _CELL = re.compile(r"\s{0,8}\|\s{0,40}([a-z][\w./@ -]{0,60}?)\s{0,60}\|\s{0,40}([^|]{0,40}?)\s{0,40}\|\s{0,8}$")
+_REMAINING = frozenset({"remaining_time", "remaining"})
 _BARS = str.maketrans("│┃║", "|||")
 _RULE = re.compile(r"\s{0,8}[-+=|─━│└┘┴╰╯├┤┼╘╛═┗┛┻ ]{5,}$")
 
@@ -97,11 +98,14 @@ class PrintedTables:
             columns = [column for column in columns if column.name not in ("cp", "checkpoint")][: len(cells)]
         values: dict[str, float] = {}
         counts: dict[str, tuple[int, int | None]] = {}
+        left: float | None = None
         for column, cell in zip(columns, cells, strict=False):
             if column.counts is not None:
                 if (count := _COUNT.match(cell)) is None:
                     return None
                 counts[column.counts] = int(count[1]), int(count[2]) if count[2] else None
+            elif column.name in _REMAINING:
+                left = duration(cell)
             elif _NUMBER.match(cell):
                 values[column.name] = float(cell)
             elif _LIST.match(cell):
@@ -117,7 +121,7 @@ class PrintedTables:
         if step is None and (drawn := bar(line)) is not None:
             step, total = drawn
         loss, metrics = self._loss(wanted, values)
-        return LineProgress(loss, metrics, step, epoch, epochs, total=total)
+        return LineProgress(loss, metrics, step, epoch, epochs, total=total, remaining=left)
 
     # --- boxes ------------------------------------------------------------------------------------------------------
 

@@ -248,6 +248,7 @@ class LiveRun:
             epochs=progress.epochs,
             within=progress.within,
             steps=progress.steps,
+            remaining=progress.remaining,
             samples=progress.samples,
             loss=loss,
             nan=int(loss is not None and not math.isfinite(loss)),
