@@ -60,3 +60,10 @@ def test_a_job_with_a_folder_of_its_own_is_told_that_one_as_the_present_one(user
     user.types("run", str(user.write("a.yaml", "jobs: [{script: a.py, workdir: deep}]")))
     deep = str(user.folder / "deep")
     assert user.log("a").split() == [deep, "None", deep]
+
+
+def test_the_peak_of_a_small_program_is_not_that_of_the_hub_that_started_it(user: User) -> None:
+    """The first program of a hub, which still grows as it starts it."""
+    user.types("run", "sleep", "0.2")
+    [job] = user.json("report")["jobs"]
+    assert job["memory_peak_bytes"] is None or job["memory_peak_bytes"] < 20 << 20

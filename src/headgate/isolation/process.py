@@ -87,13 +87,13 @@ class ProcessIsolation(Isolation):
         launch = _tagged(launch)
         program = find_program(launch)
         enclosure = self._enclosure(launch, share)
-        floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
             enclosure.create()
         except IsolationError as error:
             raise IsolationError(f"{launch.task}: {error}") from error
         try:
             child = Spawned(launch, output_fd)
+            floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # now, for it holds all that was so far
             try:
                 enclosure.admit(child.pid)
                 enclosure.apply(share)
