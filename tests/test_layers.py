@@ -41,6 +41,7 @@ LAYERS = (
     (
         "jobs",
         "forerunners",
+        "extras",
         "cluster",
         "profiles",
         "plans",

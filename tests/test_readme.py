@@ -22,7 +22,7 @@ def script() -> str:
 
 def test_the_first_commands_are_demo_and_test_then_install_and_run() -> None:
     lines = [line.split("#")[0].strip() for line in re.findall(r"^\$ (.*)$", README, re.MULTILINE)]
-    assert lines[:4] == ["make demo", "make test", "pip install 'headgate[torch]'", "headgate run train.py"]
+    assert lines[:4] == ["make demo", "make test", "pip install './headgate[torch]'", "headgate run train.py"]
 
 
 def test_the_script_needs_three_calls() -> None:

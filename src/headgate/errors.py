@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headgate.extras import install
+
 
 class HeadgateError(Exception):
     """What was found, what was expected and what to do, in one message without a traceback."""
@@ -56,7 +58,7 @@ class MissingExtraError(HeadgateError):
     exit_code = 3
 
     def __init__(self, extra: str, needed_for: str) -> None:
-        super().__init__(f"{needed_for} needs an optional part; install it with: pip install 'headgate[{extra}]'")
+        super().__init__(f"{needed_for} needs a package that is not installed: {install(extra)}")
 
 
 class StorageError(HeadgateError):

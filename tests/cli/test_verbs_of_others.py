@@ -31,7 +31,7 @@ def test_exit_codes_are_those_of_the_page(user: User) -> None:
         user.write(f"{part}/{part}/__init__.py", f"raise ModuleNotFoundError('none', name={part!r})")
         user.variables["PYTHONPATH"] = f"{user.folder / part}{os.pathsep}{user.variables['PYTHONPATH']}"
     for part, words in missing:
-        assert part in user.types("run", "train.py", *words, code=3).message
+        assert f"pip install '{part}>=" in user.types("run", "train.py", *words, code=3).message
     user.types("run", "train.py", "--cluster", "nowhere", code=5)
     user.types("lab", "exec", "a", "true", code=5)
 

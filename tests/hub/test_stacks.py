@@ -110,7 +110,7 @@ def test_a_process_that_has_gone_is_told_as_that() -> None:
 def test_without_py_spy_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(HeadgateError, match=r"pip install 'headgate\[explain\]'"):
+    with pytest.raises(HeadgateError, match=r"pip install 'py-spy>=0.4'"):
         stacks.read("worker-0", os.getpid())
 
 

@@ -20,7 +20,7 @@ __all__ = ["speed"]
 @pytest.fixture(scope="package")
 def hill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hill]:
     """The cluster, with its head on node a, until the last test has killed it."""
-    pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'headgate[ray]'")
+    pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'ray>=2.30'")
     if os.geteuid() != 0 or shutil.which("tc") is None:
         pytest.skip("a lab needs root, and the programs ip and tc")
     folder = tmp_path_factory.mktemp("ray")

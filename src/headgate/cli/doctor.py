@@ -17,6 +17,7 @@ from headgate import isolation, registry, runs
 from headgate.engines.base import LOCAL
 from headgate.engines.declared import Declaration, declared
 from headgate.errors import HeadgateError, HubError
+from headgate.extras import install
 from headgate.hub.client import clean, connect
 from headgate.identifiers import TaskId
 from headgate.isolation.layout import CGROUPS, find_layout
@@ -90,7 +91,7 @@ def _installed(engine: Declaration) -> str:
     try:
         return f"{engine.name} {metadata.version(engine.distribution)}"
     except metadata.PackageNotFoundError:
-        return f"{engine.name} (not installed: pip install 'headgate[{engine.distribution}]')"
+        return f"{engine.name} (not installed: {install(engine.requirement or engine.distribution)})"
 
 
 def _containers() -> str:

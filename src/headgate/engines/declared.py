@@ -45,7 +45,8 @@ class Declaration:
             a cluster. Raises `MissingExtraError` where what it needs is not installed.
         options: Options that it takes.
         example: Options of a command line that uses it, for help; empty: none is shown.
-        distribution: What has to be installed for it, as an extra of Headgate's of the same name; empty: nothing.
+        distribution: What has to be installed for it; empty: nothing.
+        requirement: The same with its versions, as pip takes it.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Declaration:
     options: tuple[Option, ...] = ()
     example: str = ""
     distribution: str = ""
+    requirement: str = ""
 
 
 @cache

@@ -169,6 +169,7 @@ def launch(
     group: LaunchedGroup | None = None,
     addresses: Addresses | None = None,
     observe: bool = False,
+    importable: bool = True,
     stdin: int | None = None,
     daemon: str = "",
 ) -> Launch:
@@ -191,6 +192,7 @@ def launch(
         group: The workers of the attempt, where its job says by which contract they find each other.
         addresses: Where the tasks of the attempt are reached, where its job is made of roles.
         observe: Have its steps seen from outside, as it calls none of Headgate's libraries.
+        importable: Let it import `headgate`; not where its environment has another package of that name.
         stdin: Descriptor of its standard input; None: it has none.
         daemon: Where the daemon of containers listens; empty: as its engine is told.
 
@@ -208,7 +210,8 @@ def launch(
         first = contracts.arguments(contract, group, task.name)
         wrapper = contracts.wrapper(contract, group, task.name)
     env = _with_defaults(job, environment, threads, trains and task.name.is_server)
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
+    if importable:
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
     if observe or RECORD in env:
         env["PYTHONPATH"] = f"{observation(injected)}{os.pathsep}{env['PYTHONPATH']}"
     if observe:

@@ -23,6 +23,7 @@ from headgate.engines import launchers
 from headgate.engines.base import LOCAL, Engine
 from headgate.engines.gpu_use import gpu_use
 from headgate.engines.launch import inject
+from headgate.engines.namesakes import kept_out_by
 from headgate.engines.remote.environment import more, sent
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import ENDED, Action, Event
@@ -192,6 +193,7 @@ class LiveHub:
         here = visible.within(self._node, submission.environment)
         recorded = (here, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
         found = await asyncio.to_thread(checked, submission, cluster, here)
+        namesakes = await asyncio.to_thread(_namesakes, submission)
         inject(self._home / "inject")
         run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._live_runs.trouble, given)
         await asyncio.to_thread(run.confirm)
@@ -200,6 +202,11 @@ class LiveHub:
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
             live.profile_key, live.length = found[name]
+            if other := namesakes.get(name):
+                live.namesake = other
+                text = f"its own environment has another package `headgate` ({other}): it is run and measured "
+                text += "without ours, and its steps are read from its output alone"
+                self._loop.call_soon(self._live_runs.event, run, "note", text, name)
             live.script_key = profiles.script_of(live.profile_key)
             known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
@@ -439,6 +446,12 @@ async def _write_report(store: Path, page: Path) -> None:
     finally:
         if writer.returncode is None:
             writer.kill()
+
+
+def _namesakes(submission: Submission) -> dict[str, str]:
+    """Paths of other packages called `headgate` that tasks on this machine may import, by job."""
+    jobs = submission.jobs if submission.engine == LOCAL else ()
+    return {job.name: kept_out_by(job, submission.environment) for job in jobs}
 
 
 def _neighbours() -> list[str]:

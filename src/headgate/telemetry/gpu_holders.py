@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headgate.cluster import Gpu
+from headgate.extras import install
 from headgate.paths import user_name
 from headgate.telemetry.files import content
 from headgate.telemetry.gpu import ask, handles
@@ -79,7 +80,7 @@ class MissingNvml:
         there = f"{', '.join(self.devices)} {'is' if len(self.devices) == 1 else 'are'} there, but Headgate sees no GPU"
         match self.kind:
             case "package":
-                cure = "the package nvidia-ml-py is missing where Headgate is installed: pip install nvidia-ml-py"
+                cure = f"the package nvidia-ml-py is missing where Headgate is installed: {install('gpu')}"
             case "driver":
                 cure = (
                     f"NVIDIA's management library (libnvidia-ml) does not work: {self.detail}; install the driver's, "

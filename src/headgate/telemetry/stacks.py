@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import psutil
 
 from headgate.errors import HeadgateError
+from headgate.extras import install
 
 _SECONDS = 20.0
 """Longest that one process may take; it usually takes some hundredths."""
@@ -75,7 +76,7 @@ def py_spy() -> str:
     beside = os.path.join(sysconfig.get_path("scripts"), "py-spy")
     found = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
     if found is None:
-        raise HeadgateError("stacks are read by py-spy, which is not installed: pip install 'headgate[explain]'")
+        raise HeadgateError(f"stacks are read by py-spy, which is not installed: {install('explain')}")
     return found
 
 

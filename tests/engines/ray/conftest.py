@@ -19,7 +19,7 @@ def docker_socket() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def ray_address(docker_socket: Path) -> Iterator[str]:
     """A Ray with two cores on this machine."""
-    pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'headgate[ray]'")
+    pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'ray>=2.30'")
     with head(docker=f"unix://{docker_socket}") as address:
         yield address
 

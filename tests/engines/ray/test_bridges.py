@@ -28,7 +28,7 @@ from headgate.testing.wait import until
 @pytest.fixture
 def dashboard() -> Iterator[str]:
     """URL of the dashboard of a Ray on this machine."""
-    pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'headgate[ray]'")
+    pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'ray>=2.30'")
     port = free_port()
     with head(dashboard=port):
         url = f"http://127.0.0.1:{port}"

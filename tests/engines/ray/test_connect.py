@@ -27,7 +27,7 @@ def refusal(address: str) -> HeadgateError:
 
 @pytest.fixture
 def _ray() -> None:
-    pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'headgate[ray]'")
+    pytest.importorskip("ray", reason="engine `ray` needs Ray: pip install 'ray>=2.30'")
 
 
 @pytest.mark.usefixtures("_ray")

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from headgate.engines.base import Engine, EngineSpec
 
 
+REQUIREMENT = "ray>=2.30"
+"""What has to be installed; pyproject.toml says the same."""
+
+
 def _make(spec: EngineSpec, home: Path) -> Engine:
     from headgate.engines.ray.engine import RayEngine
 
@@ -36,4 +40,5 @@ ENGINE = Declaration(
     ),
     example="--address 10.0.0.1:6379",
     distribution="ray",
+    requirement=REQUIREMENT,
 )

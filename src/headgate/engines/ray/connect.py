@@ -11,6 +11,7 @@ import socket
 from importlib import import_module
 from typing import Any
 
+from headgate.engines.ray import REQUIREMENT
 from headgate.engines.remote.wire import HERE, Open
 from headgate.errors import HeadgateError, MissingExtraError, UsageError
 
@@ -41,7 +42,7 @@ def require(wanted: Open) -> None:
     try:
         import_module("ray")
     except ImportError as error:
-        raise MissingExtraError("ray", "engine `ray`") from error
+        raise MissingExtraError(REQUIREMENT, "engine `ray`") from error
 
 
 def connect(wanted: Open) -> str:

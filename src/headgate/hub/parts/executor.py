@@ -206,7 +206,8 @@ class Executor(Component):
                 attributes=run.submission.attributes if spec == LOCAL else None,
                 group=group,
                 addresses=addresses,
-                observe=_is_observed(run, live, action),
+                observe=not live.namesake and _is_observed(run, live, action),
+                importable=not live.namesake,
                 stdin=run.given.of_an_attempt() if run.given is not None else None,
                 daemon=run.submission.environment.get("DOCKER_HOST", "") if spec == LOCAL else "",
             )

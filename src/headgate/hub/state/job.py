@@ -63,6 +63,7 @@ class LiveJob:
     losses_open: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     least_workers: int = 1
+    namesake: str = ""  # path of another package called `headgate`, which its tasks may import in place of ours
     names: set[str] = field(default_factory=set)  # of its metrics
     names_left_out: bool = False
     not_a_number: bool = False

@@ -1,0 +1,106 @@
+"""Another package called `headgate` in the environment of a task: a stranger's, which its script may import."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from glob import glob
+from pathlib import Path
+
+from headgate.engines.launch import interpreter, is_foreign
+from headgate.engines.program import source
+from headgate.engines.scripts import libraries
+from headgate.errors import UsageError
+from headgate.jobs import Job
+
+_ASK_SECONDS = 20.0
+_OURS = os.path.join("task", "channel.py")
+"""A file that only this package has."""
+_LOOK = """
+import importlib.machinery, sys
+spec = importlib.machinery.PathFinder.find_spec("headgate", [path for path in sys.path if path])
+places = [] if spec is None else list(spec.submodule_search_locations or [spec.origin])
+sys.stdout.write(str(places[0]) if places else "")
+"""
+
+
+def kept_out_by(job: Job, environment: Mapping[str, str]) -> str:
+    """The path of another package called `headgate` that the tasks of a job may import, so that ours is not put in its
+    place; empty: there is none, or the job needs ours.
+
+    Args:
+        job: One with absolute paths.
+        environment: Of the person who submitted it.
+    """
+    script = source(job)
+    uses_ours = script is not None and bool(libraries(script))
+    served = job.plan is not None and job.plan.strategy == "ps"
+    if uses_ours or served or job.contract == "mpi" or job.roles or is_foreign(job):
+        return ""
+    env = {**environment, **job.env}
+    try:
+        python = interpreter(job, env.get("PATH"))
+    except UsageError:  # which is told where it is started
+        return ""
+    beside = str(script.parent) if script is not None else job.workdir
+    return namesake(python, env, beside)
+
+
+def namesake(python: str, environment: Mapping[str, str], beside: str) -> str:
+    """The path of a package called `headgate` that an interpreter finds and that is another one; empty: there is none.
+
+    The interpreter is asked only where something of that name lies where its packages usually are.
+
+    Args:
+        python: The interpreter.
+        environment: What the task has, without what is added for Headgate.
+        beside: The folder of its script, where it looks first.
+    """
+    for path in (os.path.join(beside, "headgate.py"), os.path.join(beside, "headgate")):
+        if os.path.exists(path):
+            return _strangers(path)
+    if not any(_may_have_one(folder) for folder in _folders(python, environment)):
+        return ""
+    try:
+        found = subprocess.run(
+            [python, "-c", _LOOK],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=_ASK_SECONDS,
+            check=True,
+        ).stdout
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+    return _strangers(found)
+
+
+def _strangers(path: str) -> str:
+    """A path, where it is that of another package; else empty."""
+    return "" if not path or os.path.exists(os.path.join(path, _OURS)) else path
+
+
+def _folders(python: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """Where an interpreter may have packages."""
+    yield from filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    prefixes = {Path(python).absolute().parents[1], Path(os.path.realpath(python)).parents[1], Path("/usr/local")}
+    with suppress(OSError):  # it is no virtual environment
+        about = (Path(python).absolute().parents[1] / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
+        homes = [line.partition("=")[2].strip() for line in about.splitlines() if line.startswith("home")]
+        prefixes |= {Path(home).parent for home in homes if home}
+    if home := environment.get("HOME"):
+        prefixes.add(Path(home, ".local"))
+    for prefix in prefixes:
+        for kind in ("site-packages", "dist-packages"):
+            yield from glob(os.path.join(prefix, "lib*", "python3*", kind))
+
+
+def _may_have_one(folder: str) -> bool:
+    """Whether something in a folder may be a package of that name, or lead to one."""
+    with suppress(OSError):
+        return any(name.startswith(("headgate", "__editable__.headgate")) for name in os.listdir(folder))
+    return False
