@@ -147,7 +147,7 @@ def _fit(
 
 
 def _ahead(model: _Model, reports: float, passed: float) -> tuple[float, float, float]:
-    """Weight, mean and deviation of the time of these reports, of which the first did not come in the time passed."""
+    """Weight, mean and deviation of the time of these reports; the first did not come in the time passed."""
     if passed <= 0.0:
         return model.weight, model.mean(reports), math.sqrt(model.variance(reports))
     first = min(reports, 1.0)

@@ -213,7 +213,7 @@ def has_launcher(job: Job) -> bool:
 
 
 def without_strategy(job: Job) -> str:
-    """What is said of a job with several workers, of which nothing says how they train together."""
+    """What is said of a job with several workers where nothing says how they train together."""
     said = "found no --strategy; expected --strategy allreduce, or --strategy ps with --servers"
     file = source(job)
     if file is not None and libraries(file):

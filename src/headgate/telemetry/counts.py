@@ -1,4 +1,4 @@
-"""What lines tell together: counts that start anew with each epoch, and losses of which one is the job's."""
+"""What lines tell together: counts that start anew with each epoch, and the job's own loss among several."""
 
 from __future__ import annotations
 
