@@ -73,6 +73,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     folder = tmp_path / "home"
     monkeypatch.setenv("HEADGATE_HOME", str(folder))
+    monkeypatch.setenv("HEADGATE_VERIFY", "off")  # what tests of it say by the job, or by leaving it out
     for variable in ("HEADGATE_CHANNEL", "HEADGATE_TASK", "HEADGATE_RESUME", "HEADGATE_HUB", *BATCH_JOBS):
         monkeypatch.delenv(variable, raising=False)
     yield folder

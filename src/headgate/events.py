@@ -275,10 +275,12 @@ class CheckpointLost:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """A person asks for a job to end: `kill` at once, otherwise with a checkpoint at the next step boundary."""
+    """A job is to end: `kill` at once, otherwise with a checkpoint at the next step boundary. `reason` says why; empty:
+    a person asks for it."""
 
     job: JobId
     kill: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from headgate.jobs import (
     Launched,
     Limits,
     ProgressRule,
+    VerifyRule,
     against_plan,
 )
 from headgate.mounts import Mount, against_isolation
@@ -178,6 +179,9 @@ class JobEntry(Entry):
     """Whether Headgate proves who slows the job, by holding each neighbour for moments of at most a second."""
     pausable: bool = True
     """Whether the job may be held for such moments to prove whom it slows."""
+    verify: VerifyRule = "auto"
+    """Whether what several workers train is compared with what one does: `auto`, and a difference is warned of;
+    `strict`, and the job is stopped then; `off`, never."""
 
 
 class JobFile(Entry):
@@ -443,6 +447,7 @@ class JobDraft:
             mounts=self._mounts(),
             prove=entry.prove,
             pausable=entry.pausable,
+            verify=entry.verify,
         )
 
 

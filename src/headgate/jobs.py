@@ -27,6 +27,7 @@ Contract = Literal["torchrun", "deepspeed", "tensorflow", "jax", "mpi"]
 Launched = Literal["torchrun", "deepspeed", "tensorflow", "jax", "mpi", "none"]
 """What a job's `launch` may be: a contract, or none besides Headgate's own."""
 BatchRule = Literal["per-worker", "global"]
+VerifyRule = Literal["auto", "strict", "off"]
 """What a script of another launcher does with its batch under several workers: each has the whole of it, or a part."""
 
 
@@ -167,6 +168,8 @@ class Job:
             with `:rw` to be written.
         prove: Whether it is proved who slows it, by holding each neighbour for short moments.
         pausable: Whether it may be held so itself.
+        verify: Whether what several workers train is compared with what one does: `off`, never; `strict`, and the job
+            is stopped where it differs.
 
     Raises:
         TypeError: A field is of another kind.
@@ -207,6 +210,7 @@ class Job:
     mounts: tuple[str, ...] = ()
     prove: bool = False
     pausable: bool = True
+    verify: VerifyRule = "auto"
 
     def __post_init__(self) -> None:
         for path in ("script", "python", "workdir"):
@@ -450,6 +454,7 @@ def _check_types(job: Any) -> None:
         ("plan", isinstance(job.plan, Plan | None), "a headgate.Plan, or None"),
         ("launch", job.launch is None or job.launch in get_args(Launched), f"one of {', '.join(get_args(Launched))}"),
         ("batch", job.batch is None or job.batch in get_args(BatchRule), f"one of {', '.join(get_args(BatchRule))}"),
+        ("verify", job.verify in get_args(VerifyRule), f"one of {', '.join(get_args(VerifyRule))}"),
         ("parameters", job.parameters is None or _is_whole(job.parameters), "a whole number, or None"),
         *(
             (name, isinstance(getattr(job, name), bool), "True or False")

@@ -147,9 +147,9 @@ def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
 
 
 def _is_for_profile(run: Path) -> bool:
-    """Whether a run only measured what a script costs."""
+    """Whether a run only measured what a script costs, or what it trains."""
     with contextlib.suppress(HeadgateError):  # whoever reads it is told what is wrong with it
-        return meta(run).get("mode") == "profile"
+        return meta(run).get("mode") in ("profile", "verify")
     return False
 
 

@@ -59,7 +59,8 @@ class Course:
         )
         self.forecasting = Forecasting(live_runs, folder, self._hear, asks=self._asks, predicts=lambda: False)
         nodes, used = SimpleNamespace(cluster=lambda _: cluster), SimpleNamespace(used=lambda *_: Counter())
-        parts = cast("Any", (live_runs, nodes, None, self.forecasting, used, cluster.nodes[0], self._hear))
+        held = lambda job, plan: False  # noqa: E731
+        parts = cast("Any", (live_runs, nodes, None, self.forecasting, used, cluster.nodes[0], self._hear, held))
         self._replanning = Replanning(folder, *parts)
         self._step = 0
         clock = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: 0.0)

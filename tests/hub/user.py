@@ -74,7 +74,13 @@ class User:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("HEADGATE_", *BATCH_JOBS))
         }
-        self.variables = {**inherited, "HEADGATE_HOME": str(home), "PYTHONPATH": str(SOURCE), "PATH": path}
+        self.variables = {
+            **inherited,
+            "HEADGATE_HOME": str(home),
+            "HEADGATE_VERIFY": "off",
+            "PYTHONPATH": str(SOURCE),
+            "PATH": path,
+        }
         self._started: list[subprocess.Popen[str]] = []
         self._terminals: list[Terminal] = []
 

@@ -143,6 +143,7 @@ class RecordedJob:
     decisions: tuple[RecordedDecision, ...]
     division: StepBreakdown | None
     profile: Mapping[str, Any] | None
+    verified: str | None = field(default=None, kw_only=True)
     plan: Mapping[str, Any] | None
     memory_peak_bytes: float | None
     cpu_seconds: float | None

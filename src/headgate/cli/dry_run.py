@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ from headgate.reports.words import counted, listed
 from headgate.roles import Addresses
 from headgate.task.part import LOOPBACK
 from headgate.telemetry import machine, visible
+from headgate.verification import store as verdicts
+from headgate.verification.verdict import Sameness, Verification, Why
+from headgate.verification.wording import sentence
 
 
 def plans(submission: Submission, cluster: Cluster, here: Node, home: Path) -> dict[str, Plan]:
@@ -118,6 +121,8 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     for job in submission.jobs:
         if job.plan is not None and job.plan.workers > 1 and job.contract is None and scripts.shares_nothing(job):
             click.echo(f"{job.name}: {scripts.told_apart(job, job.plan.workers)}")
+        if (verdict := _verified(job, submission)) is not None:
+            click.echo(f"{job.name}: {sentence(verdict)}")
     found = [_details(entry) for entry in entries]
     alike = [line for line in found[0] if all(line in of for of in found)] if len(found) > 1 else []
     for entry, lines in zip(entries, found, strict=True):
@@ -128,6 +133,17 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
         click.echo("each of them, with its own names for JOB and TASK:")
     for line in alike:
         click.echo(f"  {line}")
+
+
+def _verified(job: Job, submission: Submission) -> Verification | None:
+    """Whether its workers are known to train what one does; None: it states no workers, or is not to be verified."""
+    if job.plan is None or job.plan.workers < 2 or job.verify == "off":
+        return None
+    home = runs.home()
+    here = visible.within(machine.detect(home / "node.json", {}), submission.environment)
+    path = {**submission.environment, **job.env}.get("PATH")
+    known = verdicts.load(home / verdicts.FOLDER, verdicts.key(job, store.key(job, here), job.plan, path))
+    return known or Verification(Sameness.UNKNOWN, job.plan.workers, cause=Why.NOT_YET)
 
 
 def _start(entry: Mapping[str, Any]) -> str:
@@ -195,6 +211,7 @@ def _entries(submission: Submission, policy: str, *, once: bool) -> list[dict[st
                 "threads": stated_threads(start.spec, start.task.name) or start.threads,
                 "entitled_cores": start.entitled_cores,
                 "box": box,
+                "verified": asdict(verdict) if (verdict := _verified(start.spec, submission)) is not None else None,
                 "gpu_memory": _gpu_need(start.spec, allowed, home).in_words() if on_gpu else None,
             }
         )

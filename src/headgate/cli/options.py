@@ -272,6 +272,12 @@ def layout(command: _F) -> _F:
                 help="Move a running job to a better plan at most N times. Default: 2.",
             ),
             click.option(
+                "--verify",
+                type=click.Choice(["auto", "strict", "off"]),
+                help="Compare what several workers train with what one does, and warn where it differs (auto), or stop "
+                "the job (strict), or do not (off). Default: auto.",
+            ),
+            click.option(
                 "--no-encrypt", is_flag=True, help="Do not encrypt traffic between tasks: for private networks."
             ),
         )

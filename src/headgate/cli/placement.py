@@ -11,7 +11,7 @@ from headgate.engines.declared import takers, usual
 from headgate.engines.launchers import has_launcher, without_strategy
 from headgate.errors import UsageError
 from headgate.hub.submission import reach
-from headgate.jobs import Allowed, Job
+from headgate.jobs import Allowed, Job, VerifyRule
 from headgate.plans import Plan, Strategy
 
 
@@ -32,6 +32,7 @@ class PlacementOptions:
     staleness: int | None = None
     backup_workers: int | None = None
     moves: int | None = None
+    verify: VerifyRule | None = None
     no_encrypt: bool = False
 
     @property
@@ -50,6 +51,8 @@ class PlacementOptions:
         Raises:
             UsageError: It makes no sense.
         """
+        if self.verify is not None:
+            job = replace(job, verify=self.verify)
         if not self.states_plan:
             return job
         try:

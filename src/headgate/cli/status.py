@@ -43,17 +43,21 @@ def command(run: str | None, as_json: bool) -> None:
     from headgate.analysis.verdicts import verdict
     from headgate.reports.explained import as_lines, explained
     from headgate.reports.recording import read
+    from headgate.verification import store
+    from headgate.verification.wording import sentence
 
     folder = runs.find(run)
     summary = runs.summary(folder)
     with RunReader(folder / runs.STORE) as reader:
+        verified = {row["name"]: row.get("verified") for row in reader.rows("jobs")}
         jobs = [{**asdict(job), **latest(reader, job.name)} for job in summary.jobs]
         warnings = reader.query("SELECT t, job, task, text FROM events WHERE kind = 'warning' ORDER BY rowid")
     recording = read(folder / runs.STORE, _RECENT_SECONDS)
     accounts = explained(recording)
     if as_json:
         verdicts = {account.job: verdict(account)._asdict() for account in accounts if account.elapsed > 0.0}
-        jobs = [{**job, "verdict": verdicts.get(job["name"])} for job in jobs]
+        trained = {name: json.loads(text) for name, text in verified.items() if text}
+        jobs = [{**job, "verdict": verdicts.get(job["name"]), "verified": trained.get(job["name"])} for job in jobs]
         click.echo(json.dumps({**asdict(summary), "jobs": jobs, "warnings": warnings}, indent=2))
         return
     if recording.since > 0.0:
@@ -87,6 +91,9 @@ def command(run: str | None, as_json: bool) -> None:
     if decided:
         click.echo()
         print_table(_decisions(decided))
+    for name, verification in verified.items():
+        if verification:
+            click.echo(f"{name}: {sentence(store.parse(verification))}")
     if warnings:
         click.echo()
         print_table(_warned(warnings))

@@ -80,7 +80,7 @@ def command(
     """
     from headgate.cli import placement, running  # what jobs need takes a while to import; help needs none of it
     from headgate.hub import verifying
-    from headgate.reports.verified import words
+    from headgate.verification.wording import words
 
     if len(targets) > 1:
         raise UsageError(f"found {len(targets)} files; expected one script, or one job file")

@@ -160,8 +160,8 @@ class Controller:
         if job is None:
             return []
         match event:
-            case StopRequested(_, kill):
-                return self._stop(job, kill)
+            case StopRequested(_, kill, reason):
+                return self._stop(job, kill, reason)
             case ResizeRequested(_, workers):
                 return resizing.resize(job, workers, self._allocator, pending)
             case MoveRequested(_, plan, reason, waits):
@@ -351,7 +351,7 @@ class Controller:
         job.revision += 1
         return [job.mark("waiting", reason, code), PlanJob(job.id, job.wanted, job.revision)]
 
-    def _stop(self, job: JobRecord, kill: bool) -> list[Action]:
+    def _stop(self, job: JobRecord, kill: bool, reason: str) -> list[Action]:
         if job.state in ENDED:
             return []
         if not job.tasks:
@@ -361,7 +361,7 @@ class Controller:
             return [job.mark("stopped", f"stopped before {when}")]
         if kill:
             return self._end(job, "killed", "killed by its user", kill=True)
-        return self._end(job, "stopped", "stopped by its user")
+        return self._end(job, "stopped", reason or "stopped by its user")
 
     def _end(
         self,

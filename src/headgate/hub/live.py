@@ -41,6 +41,7 @@ from headgate.hub.parts.nodes import HealthChecks, Nodes
 from headgate.hub.parts.outside import OutsideKilled
 from headgate.hub.parts.planning import Choosing, Replanning
 from headgate.hub.parts.proving import Proving
+from headgate.hub.parts.verifying import Verifying
 from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
@@ -98,16 +99,18 @@ class LiveHub:
         sampling = Sampling(self._live_runs, engine, self._step)
         self._engines = Engines(home, engine, self._listener, sampling.told, self._nodes, self._live_runs)
         self._readiness = Readiness(self._live_runs, self._engines, self._step)
-        self._choosing = choosing = Choosing(home, self._live_runs, self._nodes, node, self._step)
+        verifying = Verifying(home, self._live_runs, self._step)
+        holds = verifying.holds
+        self._choosing = choosing = Choosing(home, self._live_runs, self._nodes, node, self._step, holds)
         self._replanning = Replanning(
-            home, self._live_runs, self._nodes, self._engines, self._forecasting, choosing, node, self._step
+            home, self._live_runs, self._nodes, self._engines, self._forecasting, choosing, node, self._step, holds
         )
         self.proving = Proving(self._live_runs, engine.boxes)
         self._components: tuple[Component, ...] = (
             self._nodes,
             Reserving(self._live_runs, self._engines, self._nodes, self._step),  # before what is reserved is started
             Executor(home, self._live_runs, self._engines, self._nodes, self._listener, choosing, self._finish),
-            *(self._readiness, choosing, self._replanning, self._forecasting),
+            *(self._readiness, choosing, self._replanning, self._forecasting, verifying),
             StartEstimates(
                 self._live_runs,
                 lambda: self._controller.waits,

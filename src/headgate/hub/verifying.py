@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from headgate import runs
 from headgate.engines.program import program
@@ -21,13 +26,15 @@ from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
 from headgate.task.recording import VARIABLE, Recipe
 from headgate.telemetry.store import RunReader
-from headgate.verification import comparing, folders, records
+from headgate.verification import comparing, folders, records, store
 from headgate.verification.verdict import Sameness, StopPlace, Verification, Why
 
 STEPS = 6
 RESUME_STEPS = 24
 SECONDS = 120.0
 """How long each of its runs may take."""
+ASIDE_SECONDS = 60.0
+"""The same of one beside other jobs."""
 _SINGLE = Plan(strategy="single", workers=1, batch_per_worker=None)
 _QUIET = {
     "WANDB_MODE": "offline",
@@ -42,6 +49,7 @@ _CACHE_VARIABLES = (
     *("XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "KERAS_HOME", "MPLCONFIGDIR"),
     "JAX_COMPILATION_CACHE_DIR",
 )
+_ASIDE_PRIORITY = 0.1
 ALONE, AGAIN, ROUNDED, WORKERS = "alone", "again", "rounded", "workers"
 WHOLE, STOPPED, RESUMED = "whole", "stopped", "resumed"
 
@@ -120,7 +128,7 @@ class _Trial:
     """The runs of one verification, and what they write."""
 
     def __init__(self, asked: Asked, watcher: Callable[[str], None]) -> None:
-        [self._job] = api.submission([asked.job]).jobs
+        [self._job] = api.submission([replace(asked.job, after=None, share=None)]).jobs
         self._asked = asked
         self._watcher = watcher
         self._kept = list[Path]()
@@ -288,7 +296,15 @@ class _Trial:
             grace=1.0,
             progress=ProgressRule(),
             prove=False,
+            verify="off",
+            **self._little(job),
         )
+
+    def _little(self, job: Job) -> dict[str, Any]:
+        """What has a run take little beside other jobs: no GPU, which they hold memory of."""
+        if not self._asked.aside:
+            return {}
+        return {"priority": _ASIDE_PRIORITY, "limits": replace(job.limits, gpus=0, gpu_memory_bytes=None)}
 
     def _writable(self, copy: folders.Copied) -> tuple[str, ...]:
         named = [value for name in _CACHE_VARIABLES if (value := os.environ.get(name))]
@@ -336,3 +352,18 @@ def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, in
     draw = random.Random(seed)
     kind = draw.choice(sorted(places))
     return kind, draw.choice(places[kind])
+
+
+def main() -> None:
+    """Verify the job that standard input names, for a hub, beside its jobs; print the answer as JSON."""
+    told = json.loads(sys.stdin.read())
+    ours = {name: os.environ[name] for name in ("HEADGATE_HOME", runs.HUB) if name in os.environ}
+    os.environ.clear()
+    os.environ.update({**told["environment"], **ours})
+    os.chdir(told["cwd"])
+    job = TypeAdapter(Job).validate_python(told["job"])
+    print(store.dump(verify(Asked(job, seconds=ASIDE_SECONDS, aside=True))))
+
+
+if __name__ == "__main__":
+    main()

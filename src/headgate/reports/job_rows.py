@@ -113,6 +113,7 @@ def job(
         decisions=decisions,
         division=divide(steps.sums[task.id] for task in records if task.is_worker and task.id in steps.sums),
         profile=as_object(row["profile"]) or None,
+        verified=row.get("verified"),
         plan=plan or None,
         memory_peak_bytes=max((peak for task in records if (peak := task.memory_peak) is not None), default=None),
         cpu_seconds=_spent(tasks.values(), usage, running(course)),

@@ -23,6 +23,8 @@ from headgate.reports.step_drawing import drawing, keys, ordered, span_colour
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import counted, planned, said_gpus, said_threads, say, say_step_time, what_happened
 from headgate.units import say_bytes, say_seconds
+from headgate.verification import store
+from headgate.verification.wording import sentence
 
 _MOST_LINES = 30
 """Jobs whose verdicts stand above all; the summary has those of all."""
@@ -235,13 +237,18 @@ def profiles(jobs: Sequence[RecordedJob]) -> Markup | None:
         {
             "job": job,
             "colour": job_colour(index)[0],
-            "facts": _facts(job.profile),
+            "facts": [*_facts(job.profile), *_verified(job)],
             "notes": job.profile.get("notes") or (),
         }
         for index, job in enumerate(jobs)
         if job.profile
     ]
     return render("profiles.html", cards=cards) if cards else None
+
+
+def _verified(job: RecordedJob) -> list[tuple[str, object]]:
+    """Whether its workers train what one does, where that was asked."""
+    return [("Several workers", sentence(store.parse(job.verified)))] if job.verified else []
 
 
 def _facts(profile: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from headgate.task import fence
 
-VARIABLE = "HEADGATE_VERIFY"
+VARIABLE = "HEADGATE_RECORD"
 """In the environment of a task that is to be recorded: a `Recipe` as JSON."""
 MOST_NUMBERS = 1 << 16
 """Numbers of a tensor that are kept; of a larger one so many, spread evenly, and the sums of all."""

@@ -49,6 +49,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "profile TEXT",  # JSON of the Profile
         "expected REAL",  # while it waits for room: when it is expected to start
         "ending TEXT",  # JSON of the Ending: whether it answered when asked to end, what is saved, what is in doubt
+        "verified TEXT",  # JSON of the Verification: whether its workers train what one does
         "waits TEXT",  # JSON: what it waits for then, by its kind, the facts, and the jobs that have some of it
     ),
     "tasks": (

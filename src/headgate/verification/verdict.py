@@ -52,6 +52,7 @@ class Why(StrEnum):
     ASYNCHRONOUS = "asynchronous"
     NOT_STOPPED = "not-stopped"
     ROOM = "room"
+    NOT_YET = "not-yet"
     ELSEWHERE = "elsewhere"
 
 

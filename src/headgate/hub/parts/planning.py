@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -65,13 +65,20 @@ class Choosing(Component):
         nodes: Where their tasks can go.
         machine: The node that stored profiles were measured on.
         step: Tells the controller.
+        holds: Whether a job must not have a plan of several workers, or not yet.
 
     Attributes:
         pairs: What jobs cost each other, as studies have found so far.
     """
 
     def __init__(
-        self, home: Path, live_runs: LiveRuns, nodes: Nodes, machine: Node, step: Callable[[Event], None]
+        self,
+        home: Path,
+        live_runs: LiveRuns,
+        nodes: Nodes,
+        machine: Node,
+        step: Callable[[Event], None],
+        holds: Callable[[JobId, Plan], bool],
     ) -> None:
         self.pairs = StoredPairs(home)
         self._home = home
@@ -79,6 +86,7 @@ class Choosing(Component):
         self._nodes = nodes
         self._machine = machine
         self._step = step
+        self._holds = holds
         self._loop = asyncio.get_running_loop()
         self._asked: list[PlanJob] = []
         self._plans: dict[JobId, Plan] = {}
@@ -181,7 +189,23 @@ class Choosing(Component):
                 self._live_runs.failed("no plan was searched for", error, run.id)
                 plain = [replace(each, profile=None) for each in asked]
                 found = await asyncio.to_thread(partial(choose, used=used, interference=pairs), plain, cluster)
-            self._told(actions, found)
+            self._told(actions, [self._allowed(*each, cluster, used) for each in zip(actions, asked, found)])
+
+    def _allowed(
+        self,
+        action: PlanJob,
+        asked: JobToPlan,
+        found: Choice | UsageError,
+        cluster: Cluster,
+        used: Mapping[str, Sequence[str]],
+    ) -> Choice | UsageError:
+        """What was chosen; where several workers are not verified to train what one does, one, from which the job may
+        be moved later."""
+        several = isinstance(found, Choice) and found.plan.workers > 1 and action.spec.plan is None
+        if not several or not isinstance(found, Choice) or not self._holds(action.job, found.plan):
+            return found
+        [alone] = choose([replace(asked, profile=None)], cluster, used=used)
+        return alone
 
     def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:
         for action, each in zip(actions, found):
@@ -267,6 +291,7 @@ class Replanning(Component):
         choosing: Knows which nodes are taken.
         machine: The node that stored profiles were measured on.
         step: Tells the controller.
+        holds: As of `Choosing`.
     """
 
     def __init__(
@@ -279,7 +304,9 @@ class Replanning(Component):
         choosing: Choosing,
         machine: Node,
         step: Callable[[Event], None],
+        holds: Callable[[JobId, Plan], bool],
     ) -> None:
+        self._holds = holds
         self._home = home
         self._live_runs = live_runs
         self._nodes = nodes
@@ -381,7 +408,7 @@ class Replanning(Component):
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
             used = self._choosing.used(cluster, job)
             move, effort = await asyncio.to_thread(self._better, live.spec, watched, standing, cluster, used)
-            if move is None or live.attempt != attempt or live.state != "running":
+            if move is None or live.attempt != attempt or live.state != "running" or self._holds(job, move.plan):
                 return
             watched.move = move
             if live.spec.contract is not None:

@@ -60,6 +60,7 @@ class LiveJob:
     loss: float | None = None
     losses: list[float] = field(default_factory=list)
     losses_each: int = 1  # losses that one entry of `losses` is the mean of
+    verified: str | None = None  # JSON of the Verification of the plan that it runs by
     losses_open: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     least_workers: int = 1

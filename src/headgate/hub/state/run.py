@@ -197,6 +197,7 @@ class LiveRun:
             expected=job.expected,
             ending=asdict(job.ending) if job.ending is not None else None,
             waits=job.waits,
+            verified=job.verified,
         )
 
     def record_task(self, task: TaskId, **row: object) -> None:

@@ -1,0 +1,81 @@
+"""Verdicts of before, by what they depend on: the script, its arguments, versions, how its workers learn together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from headgate import __version__
+from headgate.engines.launch import interpreter
+from headgate.errors import HeadgateError
+from headgate.jobs import Job
+from headgate.plans import Plan
+from headgate.verification.verdict import Verification
+
+_ADAPTER = TypeAdapter(Verification)
+FOLDER = "verified"
+"""Where verdicts are, in Headgate's folder."""
+_FRAMEWORKS = ("torch", "keras", "tensorflow", "jax", "jaxlib", "flax")
+
+
+def key(job: Job, profile_key: str, plan: Plan, path: str | None) -> str:
+    """The key that a verdict is stored under.
+
+    Args:
+        job: The job.
+        profile_key: That of its profile: it stands for the script, its arguments and variables.
+        plan: How its workers learn together; how many there are does not matter.
+        path: The PATH that its interpreter is found on.
+    """
+    try:
+        versions = _versions(interpreter(job, path))
+    except HeadgateError:
+        versions = ()
+    text = repr((profile_key, plan.strategy, plan.synchronous, job.batch, versions, __version__))
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
+
+
+def load(folder: Path, key: str) -> Verification | None:
+    """The stored verdict, None where there is none that can be read."""
+    try:
+        return _ADAPTER.validate_json((folder / f"{key}.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def save(folder: Path, key: str, found: Verification) -> None:
+    """Store a verdict.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    fresh = folder / f"{key}.{os.getpid()}"
+    fresh.write_text(dump(found))
+    fresh.replace(folder / f"{key}.json")
+
+
+def dump(found: Verification) -> str:
+    """As JSON."""
+    return json.dumps(asdict(found))
+
+
+def parse(text: str) -> Verification:
+    """From JSON.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return _ADAPTER.validate_json(text)
+
+
+def _versions(python: str) -> tuple[str, ...]:
+    """Frameworks that are installed beside an interpreter, with their versions, as their folders are called."""
+    places = Path(python).parent.parent.glob("lib/python3*/*-packages")
+    names = [found.name for place in places for name in _FRAMEWORKS for found in place.glob(f"{name}-*.dist-info")]
+    return tuple(sorted(names))
