@@ -8,11 +8,14 @@ from headgate.engines import scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import command
 from headgate.engines.program import program, source, words_of
+from headgate.errors import UsageError
 from headgate.hub.submission import Submission
+from headgate.jobs import Job
 from headgate.planning import candidates
 from headgate.profiling import store as profiles
 from headgate.telemetry import arguments
 from headgate.telemetry.arguments import TrainingLength
+from headgate.telemetry.gpu_holders import missing_nvml
 
 
 def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, tuple[str, TrainingLength]]:
@@ -27,7 +30,7 @@ def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str
     _check_isolations(submission)
     found = {}
     for job in submission.jobs:
-        candidates(cluster, job)
+        _check_fit(submission, cluster, job)
         words = python.args if (python := program(job)) is not None else words_of(job)
         found[job.name] = profiles.key(job, machine), arguments.length(words, source(job))
         environment = {**submission.environment, **job.env}
@@ -35,6 +38,24 @@ def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str
             command(each, environment.get("PATH"))
         scripts.check(job, environment)
     return found
+
+
+def _check_fit(submission: Submission, cluster: Cluster, job: Job) -> None:
+    """Whether a job fits on a node. Where it asks for a GPU and none is found on a machine that has some, say why.
+
+    Raises:
+        HeadgateError: It does not.
+    """
+    try:
+        candidates(cluster, job)
+    except UsageError as error:
+        limits = job.limits
+        asks = limits.gpus or limits.exclusive or limits.gpu_memory_bytes is not None
+        is_here = submission.engine == LOCAL and not any(node.gpus for node in cluster.nodes)
+        missing = missing_nvml() if asks and is_here else None
+        if missing is None:
+            raise
+        raise UsageError(f"{error}; {missing.in_words()}") from None
 
 
 def _check_isolations(submission: Submission) -> None:

@@ -25,6 +25,7 @@ from headgate.units import say_time
 
 _AGAIN_SECONDS = 5.0
 """After so long all are told anew, though nothing was done: what they wait for may be late."""
+_SOONEST_SECONDS = 0.5
 _NAMED = 3
 """Jobs that are named as having what another one waits for."""
 
@@ -251,14 +252,17 @@ class StartEstimates(Component):
         self._live_runs = live_runs
         self._waits = waits
         self._ahead = ahead
-        self._again_at = 0.0
+        self._told_at = -math.inf
+        self._has_news = False
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         now = time.monotonic()
-        news = bool(actions) or isinstance(event, Fitted | TaskStarted)
-        if self._waits() and (news or now >= self._again_at):
+        self._has_news = self._has_news or bool(actions) or isinstance(event, Fitted | TaskStarted)
+        # Of many jobs that wait all are told anew, so not with each of many that start; events come every second.
+        pause = _SOONEST_SECONDS if self._has_news else _AGAIN_SECONDS
+        if self._waits() and now >= self._told_at + pause:
             self._tell(self._ahead(now))
-            self._again_at = now + _AGAIN_SECONDS
+            self._told_at, self._has_news = now, False
 
     def _tell(self, ahead: Sequence[StartForecast]) -> None:
         for place, each in enumerate(ahead):
