@@ -55,7 +55,7 @@ def test_a_missing_package_is_said(dev: Path, monkeypatch: pytest.MonkeyPatch) -
     assert missing is not None
     assert missing.kind == "package"
     assert missing.in_words().startswith("/dev/nvidia0, /dev/nvidia1 are there, but Headgate sees no GPU: ")
-    assert missing.in_words().endswith("pip install nvidia-ml-py")
+    assert missing.in_words().endswith("pip install 'nvidia-ml-py>=12.535'")
 
 
 def test_a_driver_without_its_library_is_said(dev: Path) -> None:
