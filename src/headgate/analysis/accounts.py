@@ -44,6 +44,7 @@ from headgate.analysis.own_steps import PARTS, Part, goes_on, own_steps, started
 from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array
 from headgate.shares import slice_of
+from headgate.telemetry.outside_programs import OutsideProgram
 
 _MOST_BUCKETS, _LEAST_BUCKETS = 500_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
@@ -72,6 +73,7 @@ class Account:
         read: Whether its use of cores was read: a job may end before.
         reports: Whether it reported steps.
         meanwhile: Other runs on its nodes at the same time: what they used counts as outside of its own.
+        programs: The programs outside Headgate that used most while its run went on.
         may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
         grant: The threads that it had for the sake of other jobs; None if these were as many as alone.
         failure: How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on.
@@ -142,6 +144,7 @@ class Account:
     pattern: bool = False
     provable: bool = True
     meanwhile: tuple[str, ...] = ()
+    programs: Sequence[OutsideProgram] = ()
     after: Mapping[str, str] = field(default_factory=dict)
     turns: Mapping[str, Turn] = field(default_factory=dict)
     together: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ def neighbours(account: Account) -> Iterator[Cause]:
     ways = sorted(of[culprit], key=lambda loss: -loss.lost.seconds)
     worst = ways[0]
     through = " and ".join(_THROUGH[loss.resource][0] for loss in ways if loss.lost.seconds >= _WORTH_A_WORD * lost)
-    who = (_OTHER_RUNS if account.meanwhile else _PROGRAMS) if culprit == OTHERS else culprit
+    who = _outside(account) if culprit == OTHERS else culprit
     ran = account.elapsed - account.parts["waiting"].seconds
     slowed = f"{lost / ran:.0%}" if ran > 0.0 else ""
     why = f"{who} slowed {account.job} by {slowed} through {through}: that cost {say_seconds(lost)}"
@@ -57,12 +57,34 @@ def _instead(worst: Loss, order: Sequence[str], account: Account) -> str:
     """What to do about neighbours. On a GPU a victim with a share of its own can have more of that first."""
     if worst.to == OTHERS:
         runs = f"Run {account.meanwhile[0]} went on beside it: start one after the other. " if account.meanwhile else ""
-        ends = f"{runs}`top` shows what else runs; end it"
-        return f"{ends}, or lower its priority: `renice 19 -p PID`." if worst.resource == "cores" else f"{ends}."
+        return f"{runs}{_against_programs(account, worst)}"
     advice = one_after_the_other(order, account.turns, account.after)
     if worst.resource != "gpu" or not account.share:
         return advice
     return f"Raise or drop `share: {account.share}` of {account.job}. Or else: {advice[0].lower()}{advice[1:]}"
+
+
+def _outside(account: Account) -> str:
+    """Programs outside Headgate as the subject of a sentence, with the one that used most."""
+    who = _OTHER_RUNS if account.meanwhile else _PROGRAMS
+    if not account.programs:
+        return who
+    most = account.programs[0]
+    more = " and others" if account.programs[1:] else ""
+    return f"{who.removesuffix(',')} ({most.command} of user {most.user}{more})"
+
+
+def _against_programs(account: Account, worst: Loss) -> str:
+    """What to do about programs outside Headgate: nothing that their user alone may do, or that would not help."""
+    if not account.programs:
+        return "`top` shows what else runs; end it."
+    most = account.programs[0]
+    if not most.is_mine:
+        return f"Ask {most.user}, whose {most.command} it is (process {most.pid}), or run the job when that has ended."
+    ends = f"End {most.command} (process {most.pid})"
+    if worst.resource == "cores" and most.may_renice:
+        return f"{ends}, or lower its priority: `renice 19 -p {most.pid}`."
+    return f"{ends}, or run the job when that has ended."
 
 
 def doubtful(account: Account) -> Loss | None:

@@ -38,7 +38,7 @@ from headgate.hub.parts.forecasting import Forecasting, StartEstimates
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.monitoring import Hangs, Readiness, Sampling
 from headgate.hub.parts.nodes import HealthChecks, Nodes
-from headgate.hub.parts.outside import OutsideKilled
+from headgate.hub.parts.outside import OutsideKilled, OutsideUse
 from headgate.hub.parts.planning import Choosing, Replanning
 from headgate.hub.parts.proving import Proving
 from headgate.hub.parts.verifying import Verifying
@@ -119,7 +119,8 @@ class LiveHub:
             Oversubscription(self._live_runs, node),
             *(sampling, HealthChecks(self._live_runs, self._nodes.look)),
             Hangs(self._live_runs, lambda run: run.submission.engine == LOCAL),
-            *(OutsideKilled(node, self._live_runs, engine.boxes), self.proving),
+            *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
+            self.proving,
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()

@@ -15,13 +15,17 @@ from headgate.analysis.losing import ITSELF, LEAST_SECONDS, NODE, OTHERS, Loss, 
 from headgate.analysis.more import More, Speedup
 from headgate.analysis.verdicts import Verdict, verdict
 from headgate.reports.history import EarlierRuns, beside
+from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, counted, listed, say_moment
+from headgate.telemetry.outside_programs import PROGRAMS, OutsideProgram
 from headgate.units import say_seconds
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
 _WITHOUT_COST = ("healthy", "not-known", "failed")
 """Verdicts that name no cause with a cost."""
+_WORTH_A_NAME = 0.1
+"""Part of what the largest program outside used, from which on another one is named."""
 _MOST_SAID = 10
 _MOST_LINES = 6
 _SHORT_SECONDS = 5.0
@@ -58,8 +62,18 @@ def explained(run: Recording, job: str | None = None) -> list[Account]:
     found = [each for each in every if job in (None, each.job)]
     if not any(loss.to == OTHERS for each in found for loss in each.losses):
         return found
-    meanwhile = beside(run)
-    return [replace(each, meanwhile=meanwhile) for each in found] if meanwhile else found
+    meanwhile, programs = beside(run), _programs(run)
+    return [replace(each, meanwhile=meanwhile, programs=programs) for each in found]
+
+
+def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
+    """The programs outside Headgate that used at least a tenth of what the first of them did, that first."""
+    recorded = loads(run.meta.get(PROGRAMS))
+    try:
+        programs = [OutsideProgram(**each) for each in recorded] if isinstance(recorded, list) else []
+    except TypeError:  # of another version
+        return ()
+    return tuple(each for each in programs if each.seconds >= _WORTH_A_NAME * programs[0].seconds)
 
 
 def as_json(run: str, found: list[Account]) -> dict[str, Any]:

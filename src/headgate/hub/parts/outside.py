@@ -1,8 +1,14 @@
-"""Programs outside Headgate's jobs that the kernel kills for want of memory while jobs run: the runs are told."""
+"""Programs outside Headgate's jobs: what they use while jobs run, and which of them the kernel kills for want of
+memory."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from headgate.cluster import Node
@@ -14,8 +20,11 @@ from headgate.identifiers import TaskId
 from headgate.isolation.base import Box
 from headgate.telemetry.available import AvailableMemory
 from headgate.telemetry.outside_kills import KilledProcess, OutsideKills, OutsideKillsReader
+from headgate.telemetry.outside_programs import PROGRAMS, OutsideProgram, OutsideProgramsReader
 from headgate.units import say_bytes
 
+_LOOK_SECONDS = 5.0
+_MOST_PROGRAMS = 5
 _TIGHT = 1 / 4
 """Of the machine's memory: with less left it is looked which processes hold how much."""
 
@@ -92,3 +101,47 @@ def _process(killed: KilledProcess) -> str:
     of = f" of {killed.user}" if killed.user else ""
     held = f", which held {say_bytes(killed.held_bytes)}" if killed.held_bytes is not None else ""
     return f"{killed.name} (process {killed.pid}{of}){held}"
+
+
+class OutsideUse(Component):
+    """Records for each run which programs outside Headgate's jobs used the cores while it went on.
+
+    Args:
+        machine: This machine.
+        live_runs: The runs.
+        boxes: The boxes of the tasks here.
+    """
+
+    def __init__(self, machine: Node, live_runs: LiveRuns, boxes: Callable[[], Mapping[TaskId, Box]]) -> None:
+        self._machine = machine
+        self._live_runs = live_runs
+        self._boxes = boxes
+        self._reader = OutsideProgramsReader()
+        self._used: dict[str, dict[tuple[str, str], OutsideProgram]] = {}
+        self._looked_at = -math.inf
+
+    def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        match event:
+            case TaskStarted() if self._looked_at == -math.inf:
+                self._look()
+            case TaskExited() | MemoryUsed() if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
+                self._look()
+
+    def forget(self, run: str) -> None:
+        self._used.pop(run, None)
+
+    def _look(self) -> None:
+        self._looked_at = time.monotonic()
+        own = {os.getpid(), *(pid for box in self._boxes().values() for pid in box.pids())}
+        programs = self._reader.look(own)
+        for run in self._live_runs.runs.values():
+            if run.submission.engine != LOCAL:
+                continue
+            used = self._used.setdefault(run.id, {})
+            for each in programs:
+                key = each.user, each.command
+                before = used[key].seconds if key in used else 0.0
+                used[key] = replace(each, seconds=before + each.seconds)
+            most = sorted(used.values(), key=lambda program: -program.seconds)[:_MOST_PROGRAMS]
+            if most:
+                run.recorder.add("meta", key=PROGRAMS, value=json.dumps([asdict(each) for each in most]))

@@ -1,0 +1,136 @@
+"""Programs outside Headgate's tasks that use the cores: whose they are, what they are, and what they used."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.paths import user_name
+from headgate.telemetry.files import content
+
+PROGRAMS = "outside_programs"
+"""Fact of a run: those that used most while it went on, as a JSON list."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PYTHON = re.compile(r"python[\d.]*")
+_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+_LOWEST = 19
+_LETTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideProgram:
+    """A program that is no task's.
+
+    Args:
+        user: Its user's name, or number.
+        command: What it is called: the name of its program, and of the script if that is Python.
+        pid: One of its processes, the latest that used much.
+        nice: The nice value of that.
+        seconds: CPU seconds that its processes used.
+        is_mine: Whether it belongs to whoever read that, or they are root.
+        may_renice: Whether they could lower its priority, and that would help: it has not the lowest one, and the
+            kernel does not group processes by session (autogroup).
+    """
+
+    user: str
+    command: str
+    pid: int
+    nice: int
+    seconds: float
+    is_mine: bool
+    may_renice: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A process at one look: its CPU time and that of its children that have ended, in ticks of the kernel's clock."""
+
+    pid: int
+    parent: int
+    began: int
+    name: str
+    ticks: int
+    of_children: int
+    nice: int
+
+
+class OutsideProgramsReader:
+    """Reads what such programs used since its last look.
+
+    Args:
+        root: Where /proc is found.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._proc = root / "proc"
+        self._seen: dict[tuple[int, int], _Process] | None = None
+
+    def look(self, own: Collection[int]) -> list[OutsideProgram]:
+        """The programs that used cores since the last look; none at the first.
+
+        Args:
+            own: Processes that are not outside.
+        """
+        before = self._seen
+        self._seen = {(each.pid, each.began): each for each in self._processes()}
+        if before is None:
+            return []
+        grouped = content(self._proc / "sys/kernel/sched_autogroup_enabled").strip() == "1"
+        ended = Counter[int]()  # what those had used by the last look that have ended since, by their parent
+        for key, each in before.items():
+            if key not in self._seen:
+                ended[each.parent] += each.ticks + each.of_children
+        found: dict[tuple[str, str], OutsideProgram] = {}
+        for key, each in self._seen.items():
+            last = before.get(key)
+            of_children = each.of_children - (last.of_children if last is not None else 0) - ended[each.pid]
+            spent = (each.ticks - (last.ticks if last is not None else 0) + max(of_children, 0)) / _TICKS
+            if spent <= 0.0 or each.pid in own:
+                continue
+            with suppress(OSError):  # it has just ended
+                owner = (self._proc / str(each.pid)).stat().st_uid
+                mine = os.geteuid() in (0, owner)
+                program = user_name(owner), self._command(each.pid, each.name)
+                seconds = spent + (found[program].seconds if program in found else 0.0)
+                helps = mine and each.nice < _LOWEST and not grouped
+                found[program] = OutsideProgram(*program, each.pid, each.nice, seconds, mine, helps)
+        return list(found.values())
+
+    def _processes(self) -> Iterator[_Process]:
+        for entry in os.listdir(self._proc):
+            if not entry.isdigit():
+                continue
+            opening, _, rest = content(self._proc / entry / "stat").rpartition(")")
+            words = rest.split()
+            if len(words) > 19 and words[1] != "2":  # no thread of the kernel
+                own, children = sum(map(int, words[11:13])), sum(map(int, words[13:15]))
+                name, parent = opening.partition("(")[2], int(words[1])
+                yield _Process(int(entry), parent, int(words[19]), name, own, children, int(words[16]))
+
+    def _command(self, pid: int, name: str) -> str:
+        words = content(self._proc / str(pid) / "cmdline").split("\0")
+        program = os.path.basename(words[0]) or name
+        if _PYTHON.fullmatch(program):
+            program = f"{program} {_of_python(words[1:])}".rstrip()
+        return program[:_LETTERS]
+
+
+def _of_python(words: Sequence[str]) -> str:
+    """What an interpreter runs, of the words behind its name: a script, or a module; empty: code of a command line."""
+    rest = iter(words)
+    for word in rest:
+        if word == "-m":
+            return f"-m {next(rest, '')}"
+        if word == "-c":
+            return ""
+        if word in _WITH_VALUE:
+            next(rest, None)
+        elif not word.startswith("-"):
+            return os.path.basename(word)
+    return ""
