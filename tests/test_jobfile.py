@@ -240,6 +240,13 @@ BAD: Mapping[str, tuple[str, str, str, str]] = {
         "found '1GiB'",
         "`gpus: 0`",
     ),
+    "exclusive of none": (
+        "limits: {gpus: 0, exclusive: true}",
+        "jobs[0].limits.exclusive",
+        "found True",
+        "`gpus: 0`",
+    ),
+    "exclusive text": ("limits: {exclusive: often}", "jobs[0].limits.exclusive", "found 'often'", "expected"),
     "workers backwards": ("limits: {workers: 8..1}", "jobs[0].limits.workers", "found '8..1'", "expected 1..8"),
     "workers none": ("limits: {workers: 0}", "jobs[0].limits.workers", "found 0", "expected a number of workers"),
     "limits empty": ("limits:", "jobs[0].limits", "it is empty", "expected keys with values"),
