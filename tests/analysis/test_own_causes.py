@@ -58,6 +58,8 @@ def adds_up(found: Account) -> bool:
         ("healthy", MadeUp(ran=1.0, spans=STEP), {"asides": dict.fromkeys(("evaluation", "garbage-collection"), 1.0)}),
         ("between-steps", MadeUp(ran=1.0, spans={**STEP, "other": 0.05}), {}),
         ("checkpoints", MadeUp(ran=1.0, spans={**STEP, "other": 0.05}), {"asides": {"saving": 12.0}}),
+        ("garbage-collection", MadeUp(ran=1.0, spans={**STEP, "other": 0.05}), {"asides": {"garbage-collection": 5.0}}),
+        ("between-steps", MadeUp(ran=1.0, spans={**STEP, "other": 0.05}), {"asides": {"garbage-collection": 2.0}}),
         ("healthy", MadeUp(ran=1.0, spans={**STEP, "other": 0.05}, gpu=0.9), {}),
         ("healthy", MadeUp(ran=1.0, spans={"forward": 0.01, "other": 0.09}), {}),
         ("small-steps", MadeUp(ran=1.0, spans=SMALL), {"profile": COSTS}),
@@ -213,15 +215,25 @@ def test_a_straggler_is_told_by_its_own_part_of_a_step_though_all_steps_take_equ
 @pytest.mark.parametrize(
     ("slow", "waited"),
     [
-        ({"forward": 0.045, "backward": 0.045, "push": 0.01}, {}),
+        ({"forward": 0.04, "backward": 0.04, "optimizer": 0.01, "push": 0.01}, {}),
         ({"forward": 0.02, "backward": 0.07, "push": 0.01}, {"y": 0.5}),
     ],
 )
 def test_a_node_is_slow_whose_worker_is_slow_in_all_it_does_or_waits_for_cores_that_nobody_uses(
     tmp_path: Path, slow: dict[str, float], waited: dict[str, float]
 ) -> None:
-    verdict = told(several(tmp_path, {"x": QUICK, "y": slow, "z": QUICK}, waited=waited))
+    quick = {**QUICK, "optimizer": 0.005, "push": 0.055} if "optimizer" in slow else QUICK
+    verdict = told(several(tmp_path, {"x": quick, "y": slow, "z": quick}, waited=waited))
     assert (verdict.name, verdict.next) == ("slow-node", "`--nodes x,z` leaves that node out.")
+
+
+@pytest.mark.parametrize("optimizer", [0.005, 0.0], ids=["an optimizer as quick", "no optimizer"])
+def test_a_worker_with_larger_batches_on_an_equal_node_is_a_straggler(tmp_path: Path, optimizer: float) -> None:
+    """Batches sorted by length: forward and backward take longer alike, and the optimizer does not."""
+    quick, slow = ({**QUICK, "optimizer": optimizer}, {"forward": 0.045, "backward": 0.045, "optimizer": optimizer})
+    verdict = told(several(tmp_path, {"x": quick, "y": {**slow, "push": 0.01}, "z": quick}))
+    assert verdict.name == "straggler"
+    assert "its batches may be larger" in verdict.why
 
 
 @pytest.mark.parametrize(

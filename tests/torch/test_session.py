@@ -41,6 +41,26 @@ class TestInPyTorch(SessionContract):
         return torch.get_num_threads()
 
 
+def test_evaluation_within_the_loop_on_tensors_is_told(start: Callable[..., Any]) -> None:
+    script = start("""
+model, optimizer = hg.prepare(network(), torch.optim.SGD(network().parameters(), lr=0.1))
+features, labels = torch.randn(8, 8), torch.randint(0, 2, (8,))
+for _ in range(4):
+    nn.functional.cross_entropy(model(features), labels).backward()
+    optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for _ in range(3):
+            loss = nn.functional.cross_entropy(model(features), labels)
+            time.sleep(0.05)
+    model.train()
+    hg.report(val_loss=loss)
+""")
+    script.finish()
+    told = [seconds for message in script.listener.of("asides") for seconds in message["seconds"].items()]
+    assert 0.4 <= sum(seconds for name, seconds in told if name == "evaluation") < 10.0
+
+
 def test_evaluation_between_passes_and_files_that_the_script_saves_are_told(start: Callable[..., Any]) -> None:
     script = start("""
 model, optimizer, loader = hg.prepare(network(), torch.optim.SGD(network().parameters(), lr=0.1), DataLoader(data(), 8))

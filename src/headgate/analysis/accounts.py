@@ -39,8 +39,9 @@ from headgate.analysis.losing import (
 )
 from headgate.analysis.more import More, what_more_buys
 from headgate.analysis.outside import Devices, Outside
-from headgate.analysis.own_causes import OwnCause, OwnTime, helped_by, own_causes
+from headgate.analysis.own_causes import helped_by, own_causes
 from headgate.analysis.own_steps import PARTS, Part, goes_on, own_steps, started, under_way
+from headgate.analysis.own_time import OwnCause, OwnTime
 from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array
 from headgate.shares import slice_of

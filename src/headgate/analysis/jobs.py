@@ -310,6 +310,7 @@ class RecordedNode:
     disk_bytes_per_second: float | None = None
     gpus: int | None = None
     description: str = ""
+    core_gflops: float | None = None
 
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""

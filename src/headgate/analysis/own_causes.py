@@ -9,38 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
-from typing import Literal, NamedTuple
 
 import numpy as np
 
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
-from headgate.analysis.losing import Resource, TimeEstimate, within
-from headgate.analysis.steps import EXPOSED
-from headgate.identifiers import TaskOfRun
+from headgate.analysis.losing import TimeEstimate, within
+from headgate.analysis.own_time import OwnCause, OwnTime, mean_of
+from headgate.analysis.straggling import leaving_out, straggling
 from headgate.telemetry.columns import Column
 from headgate.telemetry.metric_names import describe
 from headgate.units import say_bits, say_seconds
 
-OwnName = Literal[
-    "straggler",
-    "slow-node",
-    "slow-nic",
-    "servers",
-    "dense-pulls",
-    "loader",
-    "decoding",
-    "small-steps",
-    "own-threads",
-    "between-steps",
-    "evaluation",
-    "garbage-collection",
-]
-
 _LEAST_STEPS = 3
 """Sampled steps of a worker, for its own part of a step to be known."""
-_STRAGGLES = 0.1
-"""A straggler's own part of a step is longer than any other's by this part of the step."""
 _FULL_NIC, _FULL_CORES = 0.7, 0.85
 """Median use from which on a server's NIC or cores are full: steps come in bursts."""
 _BUSIER = 1.3
@@ -59,6 +40,8 @@ _SPINNING_CORES = 1.5
 """Cores in use from which on the threads of small steps spin."""
 _BETWEEN = 0.15
 """Part of a step outside all of its named spans from which on it is worth a look: each step has a little of that."""
+_COLLECTED = 0.3
+"""Part of that in which Python collected garbage, from which on it is the cause: the rest makes what is collected."""
 _GAP_TIMES, _GAP_SECONDS = 3.0, 0.2
 """A pause before a report of an evaluation is the evaluation if it is so many times the usual one, and so many
 seconds."""
@@ -89,168 +72,11 @@ def more_cores(setting: str) -> str:
     return f"raise or drop `{setting}` of the job" if setting else "give the job more cores"
 
 
-class OwnCause(NamedTuple):
-    """A cause within a job.
-
-    Args:
-        why: A sentence, without what it cost.
-        part: The part of the account that it explains.
-        resource: More of it would help; None if there is none.
-    """
-
-    name: OwnName
-    cost: TimeEstimate
-    why: str
-    next: str
-    part: str
-    resource: Resource | None = None
-
-
-class OwnTime(NamedTuple):
-    """The time of its steps that a job lost to nobody else.
-
-    Args:
-        seconds: All of it.
-        stretches: When it went through steps.
-        lost: The part of its time in `stretches` that each task lost to others, 0 to 1.
-        readers: Processes that read its input beside it; None: not known.
-    """
-
-    seconds: float
-    compute: TimeEstimate
-    input: TimeEstimate
-    communication: TimeEstimate
-    evaluation: TimeEstimate
-    garbage: TimeEstimate
-    stretches: Sequence[tuple[float, float]]
-    lost: Mapping[TaskOfRun, float]
-    readers: int | None = None
-
-
 def own_causes(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> tuple[OwnCause, ...]:
     """All causes found in a job, whatever each cost."""
-    found = [*_straggling(job, nodes, time), *_narrow(job, nodes, time), *_exchanging(job, nodes, time)]
+    found = [*straggling(job, nodes, time), *_narrow(job, nodes, time), *_exchanging(job, nodes, time)]
     found += _loading(job, nodes, time)
     return (*found, *_small_steps(job, nodes, time), *_between_steps(job, time), *_pausing(job, time))
-
-
-# --- workers that wait for one ----------------------------------------------------------------------------------------
-
-
-def _straggling(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> Iterator[OwnCause]:
-    own = {task: seconds for task in job.tasks if (seconds := _own_part(task, time)) is not None}
-    if len(own) < 2 or (job.plan or {}).get("synchronous") is False:
-        return
-    step = max(task.division.step_seconds for task in own if task.division is not None)
-    slow, extra = _slowest({task: seconds / step for task, seconds in own.items()})
-    held = {task: _held_back(task, nodes, time) for task in own}
-    limited, part = _slowest(held)
-    others = [task for task in own if task is not limited]
-    if part > extra and limited.node not in {task.node for task in others}:
-        if part >= _STRAGGLES:
-            usual = median(held[task] for task in others)
-            parts = f"held it back for {held[limited]:.0%} of the time, the others for {usual:.0%}"
-            cost = within(part * time.seconds, 0.3, time.seconds)
-            yield _slow_node(job, limited, others, nodes, f"a limit on its CPU time {parts}", cost)
-        return
-    if extra < _STRAGGLES:
-        return
-    others = [task for task in own if task is not slow]
-    usual = median(own[task] for task in others)
-    cost = within(extra * time.seconds, 0.3, time.seconds)
-    takes = f"{say_seconds(own[slow])} for its own part of a step, the others {say_seconds(usual)}"
-    if _is_slow_node(slow, others, extra, own[slow] / max(usual, 1e-9), time):
-        yield _slow_node(job, slow, others, nodes, f"it takes {takes}", cost)
-        return
-    span = max(slow.division.seconds, key=lambda name: _longer(slow, others, name)) if slow.division else ""
-    why = f"All workers of {job.name} wait for {slow.name}, which takes {takes}; most of that is in {span}"
-    stacks = f"`headgate stacks {job.name}` shows where it stands while the job runs."
-    yield OwnCause("straggler", cost, why, stacks, "communication", "straggler")
-
-
-def _slowest(seconds: Mapping[RecordedTask, float]) -> tuple[RecordedTask, float]:
-    """The task with most, and by how much that is more than the next one's: so much the others wait for it alone."""
-    slow = max(seconds, key=lambda task: seconds[task])
-    return slow, seconds[slow] - max(each for task, each in seconds.items() if task is not slow)
-
-
-def _slow_node(
-    job: RecordedJob,
-    slow: RecordedTask,
-    others: Sequence[RecordedTask],
-    nodes: Mapping[str, RecordedNode],
-    told: str,
-    cost: TimeEstimate,
-) -> OwnCause:
-    cores = nodes[slow.node].cores if slow.node in nodes else None
-    usual_cores = {nodes[task.node].cores for task in others if task.node in nodes}
-    has = f" ({cores:g} cores)" if cores and cores not in usual_cores else ""
-    why = f"All workers of {job.name} wait for {slow.name}, because its node {slow.node}{has} is slow: {told}"
-    leaves = _leaving_out(job, others)
-    return OwnCause("slow-node", cost, why, leaves, "communication", "straggler")
-
-
-def _leaving_out(job: RecordedJob, others: Sequence[RecordedTask]) -> str:
-    """How to leave out the node that these workers are not on."""
-    rest = ",".join(dict.fromkeys(task.node for task in others))
-    stated, left = job.spec.get("plan") or {}, len(others)
-    if stated.get("worker_nodes"):
-        batch = ", its part out of `batch_per_worker:`" if isinstance(stated.get("batch_per_worker"), list) else ""
-        return f"Take it out of `worker_nodes:`{batch}, and have `workers: {left}`, below `plan:`."
-    fewer = f" --workers {left}" if stated and left >= job.least_workers else ""
-    return f"`--nodes {rest}{fewer}` leaves that node out."
-
-
-def _held_back(task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime) -> float:
-    """Part of the time in which a limit on its node's CPU time held a worker back, in whatever part of a step that was:
-    often in its part of the exchange, and then all exchange for as long. As many threads stand at once as run else.
-    What it lost to neighbours there, or to its own cap, was not the node's doing."""
-    node = nodes.get(task.node)
-    throttled = _mean(node, "cpu_throttled", time) if node is not None else 0.0
-    if node is None or not throttled:
-        return 0.0
-    wanted = throttled + _mean(node, "cpu_cores", time)
-    stood = min(throttled, throttled / wanted * (_mean(task, "cpu_ready", time) or 1.0))
-    return max(stood - time.lost.get(task.id, 0.0), 0.0)
-
-
-def _own_part(task: RecordedTask, time: OwnTime) -> float | None:
-    """Seconds of a step that a worker did not wait for others, nor lost to neighbours."""
-    division = task.division
-    if not task.is_worker or division is None or division.steps < _LEAST_STEPS:
-        return None
-    exposed = sum(division.seconds.get(name, 0.0) for name in EXPOSED)
-    return max(division.step_seconds * (1.0 - time.lost.get(task.id, 0.0)) - exposed, 0.0)
-
-
-def _longer(slow: RecordedTask, others: Sequence[RecordedTask], span: str) -> float:
-    """Seconds by which a span of its step is longer than the others'."""
-    if span in EXPOSED or slow.division is None:
-        return 0.0
-    return slow.division.seconds.get(span, 0.0) - median(_span(task, span) for task in others)
-
-
-def _span(task: RecordedTask, name: str) -> float:
-    return task.division.seconds.get(name, 0.0) if task.division is not None else 0.0
-
-
-def _is_slow_node(
-    slow: RecordedTask, others: Sequence[RecordedTask], extra: float, times: float, time: OwnTime
-) -> bool:
-    """Whether the straggler's node is the cause. Its threads wait for cores that nobody else uses, or each span of its
-    steps is longer than the others', in about the same proportion."""
-    if not slow.node or slow.node in {task.node for task in others}:
-        return False
-    waited = _mean(slow, "cpu_waiting", time) - median(_mean(task, "cpu_waiting", time) for task in others)
-    if waited > extra / 2.0:
-        return True
-    usual = {name: median(_span(task, name) for task in others) for name in ("forward", "backward", "compute")}
-    told = [_span(slow, name) / seconds for name, seconds in usual.items() if seconds > 0.0]
-    return len(told) > 1 and min(told) >= 1.0 + (times - 1.0) / 2.0
-
-
-def _mean(task: RecordedTask | RecordedNode, column: Column, time: OwnTime) -> float:
-    return task.signal(column).during(time.stretches).mean or 0.0
 
 
 # --- what is exchanged ------------------------------------------------------------------------------------------------
@@ -266,7 +92,7 @@ def _narrow(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) 
     serves = any(task.is_server and task.node == slow for task in job.tasks)
     if math.isinf(rates[slow]) or rates[slow] > _NARROW * rates[following] or serves or not others:
         return
-    moved = [sum(_mean(task, way, time) for task in job.tasks if task.node == slow) for way in ("tcp_in", "tcp_out")]
+    moved = [sum(mean_of(task, way, time) for task in job.tasks if task.node == slow) for way in ("tcp_in", "tcp_out")]
     busy = min(max(moved) / rates[slow], 1.0)
     waited = min(busy * time.seconds, time.communication.seconds) * (1.0 - rates[slow] / rates[following])
     if waited < _NARROW * time.communication.seconds:
@@ -276,7 +102,7 @@ def _narrow(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) 
         f"All workers of {job.name} exchange at the rate of {slow}'s NIC: {say_bits(rates[slow])}, the others' {usual}"
     )
     cost = within(waited, 0.4, time.seconds)  # what a slow worker leaves time for may have cost nothing
-    yield OwnCause("slow-nic", cost, why, _leaving_out(job, others), "communication")
+    yield OwnCause("slow-nic", cost, why, leaving_out(job, others), "communication")
 
 
 def _exchanging(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime) -> Iterator[OwnCause]:
@@ -383,7 +209,7 @@ def _loading(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime)
     ours, waiting = _usual(task, "cpu_cores", time), _usual(task, "cpu_waiting", time)
     if (
         not math.isfinite(cores)
-        or _mean(task, "cpu_ready", time) < _BUSY_WORKER
+        or mean_of(task, "cpu_ready", time) < _BUSY_WORKER
         or ours + waiting < _BUSY_WORKER * min(time.readers or 1, cores)
     ):
         return  # its workers wait for a disk, for each other, or for something that is not read
@@ -414,7 +240,7 @@ def _small_steps(job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnT
         return
     seconds = time.compute.seconds * (1.0 - useful / step)
     cost = TimeEstimate(seconds, seconds / 2.0, seconds)
-    cores = _mean(job.tasks[0], "cpu_cores", time)
+    cores = mean_of(job.tasks[0], "cpu_cores", time)
     what = "a step" if batches == 1 else f"each of the {batches} batches of a step"
     takes = f"{what} of {job.name} takes {say_seconds(step)}, arithmetic alone {say_seconds(useful)}"
     if cores >= _SPINNING_CORES:
@@ -446,6 +272,8 @@ def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
     # What it timed itself, such as saving, lies between the steps as well, and has a name.
     timed = sum(job.asides.values())
     whole = time.seconds + timed - job.asides.get("garbage-collection", 0.0)
+    if time.garbage.seconds > _COLLECTED * division.fraction("other") * whole:
+        return  # most of it is the collector of garbage, which has a name
     cost = within(max(division.fraction("other") * whole - timed, 0.0), 0.2, time.seconds)
     spends = f"{division.fraction('other'):.0%} of each step"
     why = f"{job.name} spends {spends} outside its model, optimizer and loader: on its loss, metrics, logs or copies"

@@ -157,6 +157,7 @@ def _nodes(meta: Mapping[str, str], usage: Mapping[str, Usage]) -> tuple[Recorde
                 disk_bytes_per_second=node.get("disk_bytes_per_second"),
                 gpus=len(node["gpus"]) if "gpus" in node else None,
                 description=str(node.get("cpu_model") or ""),
+                core_gflops=node.get("core_gflops"),
             )
         )
     return tuple(result)

@@ -26,6 +26,13 @@ class Evaluating:
         self._first: float | None = None
         self._last = 0.0
 
+        _watch_modes(self)
+
+    def switched(self, module: nn.Module) -> None:
+        """A module is in evaluation mode from now on: what it does until the next step may be an evaluation."""
+        if any(module is model for model in self._models):
+            self.watch()
+
     def watch(self) -> None:
         """A pass over data may be one of evaluation."""
         global _active
@@ -53,6 +60,24 @@ class Evaluating:
 
     def ends(self) -> None:
         self._last = time.perf_counter()
+
+
+_train = nn.Module.train
+_switching: Evaluating | None = None
+
+
+def _watch_modes(evaluating: Evaluating) -> None:
+    """Have it told of modules that are set to evaluation mode, in the class of all modules: an attribute of a model
+    would be copied and pickled with it."""
+    global _switching
+    _switching = evaluating
+    nn.Module.train = _switch  # type: ignore[method-assign, assignment]
+
+
+def _switch(module: nn.Module, mode: bool = True) -> nn.Module:
+    if not mode and _switching is not None:
+        _switching.switched(module)
+    return _train(module, mode)
 
 
 _active: Evaluating | None = None
