@@ -240,7 +240,7 @@ class Agent:
         )
 
     def _sample(self) -> None:
-        """Read what the node uses, which others may use as well, and its tasks."""
+        """From the first command on, read what the node uses, which others may use as well, and its tasks."""
 
         def report(text: str) -> None:
             self._outbox.put(Warned(None, f"node {self._node.name}: {text}"))
@@ -251,7 +251,8 @@ class Agent:
             self._end_if_cut_off()
             boxes = self._engine.boxes()
             targets = [Target(task, box) for task, box in boxes.items()]
-            readings = reader.read(time.monotonic(), [*targets, Target(node, None)])
+            wanted = [*targets, Target(node, None)] if self._done else []
+            readings = reader.read(time.monotonic(), wanted)
             for target, reading in readings.items():
                 self._outbox.put(SampledUsage(target, reading))
         reader.read(time.monotonic(), [])
