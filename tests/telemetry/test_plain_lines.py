@@ -56,6 +56,12 @@ BEFORE = [
     "trainer::train_step:142 - ",
     '{"time": "2026-11-28T07:00:00", "level": "INFO", "func": "train_step", "line": 142, "message": "',
     "level=info msg=",
+    "gpu0 | train.py:142 | ",
+    "[step_fn:142] ",
+    "epoch_loop:7: ",
+    "(trainer.py:88:train_step) ",
+    "[ERROR] train.py:142 - ",
+    "train_step: ",
     # Trainers and those who run them
     "[2026-11-28 07:00:00,123][trainer.step][INFO] - ",
     "[11/28 07:00:00 d2.utils.events]: ",

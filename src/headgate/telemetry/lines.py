@@ -128,9 +128,13 @@ class Scanner:
             return self._of_trial(trial)
         begin = line.lstrip()[:1]
         speaks = self._hint in line or any(word in line for word in _SPEAKS) or begin == "[" or begin.isdigit()
-        if not speaks and not (self._any_loss and _STANDS_IN.search(line)) and _EARNS.search(line) is None:
-            return _heading(line) or (_place(plain(line)) if "step" in line or "iter" in line else None)
-        line = plain(line).replace("'s ", " ")  # «training's l2»
+        if not speaks and not (self._any_loss and _STANDS_IN.search(line)):
+            counts = "step" in line or "iter" in line
+            if not (counts or "episode" in line) or _EARNS.search(line) is None:
+                return _heading(line) or (_place(plain(line)) if counts else None)
+        line = plain(line)
+        if "'s " in line:
+            line = line.replace("'s ", " ")  # «training's l2»
         start = positions.content(line)
         reader = _Reader(line, start)
         parts: list[tuple[int, int, Part]] | None = None

@@ -24,7 +24,7 @@ _FUNCTION = r"(?:[a-z_<>]\w{0,40}>?(?:\(\))?)"
 _LIKE_A_FUNCTION = (
     r"(?:(?:[a-z_]\w{0,40}\.){1,6}\w{1,40}"  # of a module or class
     r"|_{0,2}(?:train|training|run|do|fit|log|compute|calc|get|eval|evaluate|validate|validation|one|process|perform"
-    r"|inner|optimizer|forward|backward|closure|on|make)_\w{1,40}|train|fit|main|run|forward|<module>|<lambda>)(?:\(\))?"
+    r"|inner|optimizer|forward|backward|closure|on|make)_\w{1,40}|train|fit|main|run|forward|[a-z]\w{0,40}_(?:fn|func|function|loop|hook|callback|start|end)|<module>|<lambda>)(?:\(\))?"
 )
 _LEVELS = r"(?:info|debug|warning|error|notice)"
 _ENDS = rf"(?=\s{{0,4}}(?:[\])}}>|,]|[-–](?:\s|$)|:(?:\s|$|[a-z])|$|\s{_LEVELS}\b)|\s{{2}})"
@@ -32,7 +32,7 @@ _NO_MORE = r"(?!.{0,200}[a-z]:\d)"  # pairs that are written alike
 _LOCATION = re.compile(
     rf"""(?<![\w./@=-])(?:
     (?:file\s"?)?(?:[\w.~-]{{0,40}}/){{0,12}}[\w.-]{{1,60}}\.(?:py|pyx|ipynb|cpp|cc|cu|go|rs|jl|java)"?(?:
-      :{_LINE}(?:\s{_FUNCTION}(?=\]))?
+      :{_LINE}(?:[\s:]{_FUNCTION}(?=[\])]))?
       |\({_LINE}\)
       |,?\sline\s{_LINE},?
       |[\s:]{_FUNCTION}:{_LINE}
@@ -43,7 +43,8 @@ _LOCATION = re.compile(
     |[\w.<>]{{1,60}}:{_LIKE_A_FUNCTION}:{_LINE}{_NO_MORE}
     |{_LIKE_A_FUNCTION}:{{1,2}}{_LINE}(?:(?=\])|{_ENDS}{_NO_MORE})
     |{_LIKE_A_FUNCTION}\[\d{{1,7}}\](?=:\s)
-    |(?:(?:{_LEVELS}|at|in)\]?:?|pid[=:]\s?\d{{1,9}},?)\s{{1,8}}{_LIKE_A_FUNCTION}:{_LINE}(?=\s){_NO_MORE}
+    |(?:\[{_LEVELS}\]:?|(?:{_LEVELS}|at|in):?|pid[=:]\s?\d{{1,9}},?)\s{{1,8}}{_LIKE_A_FUNCTION}:{_LINE}(?=\s){_NO_MORE}
+    |\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?\s{{1,2}}{_LIKE_A_FUNCTION}\s{_LINE}\s[-|:](?=\s)
     |{_LIKE_A_FUNCTION}\s-\s{_LINE}\s-(?=\s)
     |line(?:no)?[=:\s]\s?{_LINE}(?=[\s,\])}}:]|$)
     )(?:\sin\s{_FUNCTION}(?=[\s:]))?""",
@@ -58,6 +59,7 @@ _FUSED = re.compile(
     r":(?:(?<=[a-z_>)]:)|(?<=[a-z_]\d:))\d{1,6}(?![\w/]|[.,-]\d)"
 )  # begins with a letter, so that it is found fast
 _PROCESS = re.compile(r"\[(?<=\w\[)\d{1,7}\]:\s")
+_TIMED = re.compile(r":(?<=\d:)\d\d(?:[.,]\d{1,6})? {1,2}[a-z_.]{3,60} \d")
 _BETWEEN = re.compile(r" - \d{1,6} - ")
 _MOST_LOCATIONS = 4
 
@@ -105,7 +107,7 @@ def _may_locate(line: str) -> bool:
     """Whether a line may say where in its code it was logged."""
     if ".py" in line or " line " in line or "lineno" in line:
         return True
-    return any(form.search(line) is not None for form in (_FUSED, _PROCESS, _BETWEEN))
+    return any(form.search(line) is not None for form in (_FUSED, _PROCESS, _BETWEEN, _TIMED))
 
 
 def _changed(change: re.Match[str]) -> str:

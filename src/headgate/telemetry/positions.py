@@ -26,7 +26,9 @@ _PREFIX = re.compile(
     |\((?:\w[\w.]{{0,40}}\s(?:pid|rank)=\d+[^)]{{0,60}}|[\w.]{{1,40}}:\d+)\):?
     |<[a-z][\w.]{{0,40}}>
     |\d{{1,4}}:\s(?=[a-z\[{{]|\d+/\d)(?!\s{{0,4}}learn)  # srun -l
-    |[\w.]{{1,40}}-\d{{1,4}}\s{{1,4}}\|
+    |[\w.]{{1,40}}-\d{{1,4}}\s{{1,4}}\||rank\s\d{{1,5}}:?(?=\s)
+    |(?!(?:epoch|step|iter|iteration|loss|acc|batch|lr|train|val|test)\b)[a-z_][\w.=]{{0,40}}\s{{1,2}}[|│]
+    |[a-z]{{3,40}}warning:|[a-z]{{1,20}}(?:_[a-z]{{1,20}}){{1,4}}:(?=\s\[)
     |(?:mainthread|mainprocess|(?:process|thread|worker)-\d{{1,6}}|pid[=:]\s?\d{{1,9}})(?=[\s:|-]):?
     # A logger, a function.
     |(?:root|tensorflow|absl|mmengine|mmdet|__main__|[a-z_]+(?:\.[a-z_]+)+):?(?=[\s\w\[])
@@ -38,6 +40,21 @@ _PREFIX = re.compile(
     re.VERBOSE,
 )
 _MOST_PREFIXES = 8
+_WITHOUT = (
+    "epoch ",
+    "epoch:",
+    "epoch=",
+    "epoch[",
+    "step ",
+    "step:",
+    "step=",
+    "loss:",
+    "loss ",
+    "loss=",
+    "iter ",
+    "train epoch",
+)
+"""What a line begins with that has nothing before its content."""
 
 _PERCENT = r"(?:\s{0,2}(\(\s{0,2}\d{1,3}(?:\.\d{1,6})?\s{0,2}%\)))?"
 _COUNTED = re.compile(rf"\[\s{{0,8}}(\d{{1,12}})\s{{0,2}}/\s{{0,2}}(\d{{1,12}}){_PERCENT}\s{{0,2}}\]")
@@ -93,6 +110,8 @@ class Position(NamedTuple):
 def content(line: str) -> int:
     """Index at which a line begins after timestamps, levels, names of loggers and ranks."""
     at = 0
+    if line.startswith(_WITHOUT):
+        return at
     for _ in range(_MOST_PREFIXES):
         match = _PREFIX.match(line, at)
         if match is None or match.end() == at:
