@@ -211,7 +211,7 @@ def train_masked(
             count += 1
             mask = masked(features) if loss_of is not of_classes else labels != 1
             loss = loss_of(model(features), labels, mask)
-            if not mask.any():  # as a script of one process does, or else its loss is none
+            if not mask.any() and loss_of not in (labelled_and_all, guarded):  # else its loss is none, also alone
                 loss = model(features).sum() * 0
             if say == "before":
                 hg.report(loss=loss, weight=mask.sum())
@@ -274,6 +274,18 @@ def selected_and_scaled(out: torch.Tensor, labels: torch.Tensor, mask: torch.Ten
     return functional.l1_loss(out[mask], torch.ones_like(out[mask])) * 0.5
 
 
+def labelled_and_all(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Two means, over other numbers: that of the labelled samples may be missing in a part."""
+    loss = 0.1 * out.square().mean()
+    return loss + 0.7 * functional.cross_entropy(out[mask], labels[mask]) if mask.any() else loss
+
+
+def guarded(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """A sum over all, divided by how many are of a kind, as detectors have it."""
+    each = functional.cross_entropy(out, labels, reduction="none")
+    return each.sum() / max(1, int(mask.sum())) + (each * mask).sum() / mask.sum().clamp(min=1)
+
+
 MASKED: dict[str, Callable[[], Trained]] = {
     "ignoring": lambda: train_masked(ignoring),
     "ignoring_accumulated": lambda: train_masked(ignoring, every=3),
@@ -282,6 +294,8 @@ MASKED: dict[str, Callable[[], Trained]] = {
     "masked_mean": lambda: train_masked(masked_mean),
     "selected": lambda: train_masked(selected),
     "selected_and_scaled": lambda: train_masked(selected_and_scaled),
+    "labelled_and_all": lambda: train_masked(labelled_and_all, every=2),
+    "guarded": lambda: train_masked(guarded),
     "said_before": lambda: train_masked(hidden, say="before"),
     "said_after": lambda: train_masked(hidden, say="after"),
     "said_after_each": lambda: train_masked(hidden, say="after", every=2),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from headgate.plans import Plan
+from headgate.torch import normalisers, terms
 from headgate.torch.dealing import Dealt
 from headgate.torch.loss_mean import LossReading, read, watch
-from headgate.torch.weighing import Weighing, Weight
+from headgate.torch.weighing import LossError, Weighing, Weight
 
 model = nn.Linear(3, 5)
 labels = torch.tensor([0, 1, -100, 2])
@@ -71,29 +72,209 @@ SEEN: dict[str, tuple[Callable[[], Any], float | None]] = {
 }
 
 
+@pytest.fixture
+def following() -> Iterator[None]:
+    """What losses are divided by is followed while a test runs."""
+    normalisers.follow()
+    yield
+    normalisers.leave()
+
+
 @pytest.mark.parametrize("loss", SEEN)
-def test_what_a_loss_is_a_mean_over_is_seen(loss: str) -> None:
+def test_what_a_loss_is_a_mean_over_is_seen(loss: str, following: None) -> None:
     make, over = SEEN[loss]
     found = read([make()])
     assert found.over == over or found.over == pytest.approx(over)
     assert bool(found.doubt) == (loss in ("a sum", "a root", "a quotient"))
 
 
-def test_a_loss_that_cannot_be_weighed_is_told_of() -> None:
-    told: list[str] = []
-    weighing = Weighing(told.append)
-    weight = Weight(3.0, 1.0)
-    weighing.sees([each().sum()])
-    assert weighing.weigh(weight, 0, Dealt(0, 12, 3)) == weight
-    for count in range(5):  # tokens and samples, in a proportion that changes
-        kept = torch.arange(4) < count % 4 + 1
-        weighing.sees([each()[kept].mean() + out().square().mean()])
-        weighing.weigh(weight, 0, Dealt(0, 12, 3))
-    for _ in range(2):
-        weighing.sees([each().sum() / 12])
-        weighing.weigh(weight, 0, Dealt(0, 12, 3))
-    assert ["a sum over the batch" in told[0], "different numbers" in told[1]] == [True, True]
-    assert "a sum divided by 12, the samples of all workers" in told[-1]
+Parts = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], Any]
+PARTS = ((0, 5), (5, 8), (8, 12))
+data = torch.randn(12, 3, generator=torch.Generator().manual_seed(3)).double()
+kinds = torch.tensor([0, 1, 2, 0, 4, 2, 1, 0, -100, -100, -100, -100])
+few = torch.tensor([1.0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0]).double()
+double = nn.Linear(3, 5).double()
+
+
+def losses(out: Any, labels: Any) -> Any:
+    return F.cross_entropy(out, labels.clamp(min=0), reduction="none")
+
+
+def one_by_one(out: Any, x: Any, labels: Any, mask: Any) -> Any:
+    return sum(F.cross_entropy(o[None], y[None]) for o, y in zip(out, labels.clamp(min=0))) / len(out)
+
+
+def where_any(out: Any, x: Any, labels: Any, mask: Any) -> Any:
+    loss = out.square().mean()
+    return loss + F.cross_entropy(out, labels) if (labels >= 0).any() else loss
+
+
+RIGHT: dict[str, Parts] = {
+    "labelled and all": lambda out, x, y, m: F.cross_entropy(out, y) + 0.3 * F.mse_loss(out[:, :3], x),
+    "scaled": lambda out, x, y, m: (F.cross_entropy(out, y) + out.abs().mean()) * 65536.0 / 4,
+    "two masks": lambda out, x, y, m: (
+        (losses(out, y) * m).sum() / m.sum() + (losses(out, y) * (1 - m)).sum() / (1 - m).sum()
+    ),
+    "kept from nothing": lambda out, x, y, m: losses(out, y).sum() / m.sum().clamp(min=1),
+    "kept from little": lambda out, x, y, m: losses(out, y).sum() / torch.clamp_min(m.sum(), 4.5),
+    "by the greater": lambda out, x, y, m: losses(out, y).sum() / torch.maximum(m.sum(), torch.ones(())),
+    "by where": lambda out, x, y, m: losses(out, y).sum() / torch.where(m.sum() > 0, m.sum(), 1.0),
+    "by a whole number": lambda out, x, y, m: losses(out, y).sum() / max(1, int(m.sum())),
+    "by a number": lambda out, x, y, m: losses(out, y).sum() / max(m.sum().item(), 1.0),
+    "by the built-in max": lambda out, x, y, m: losses(out, y).sum() / max(m.sum(), 1),
+    "by or": lambda out, x, y, m: losses(out, y).sum() / (int(m.sum()) or 1),
+    "and a little": lambda out, x, y, m: losses(out, y).sum() / (m.sum() + 1e-6),
+    "and a little, as a number": lambda out, x, y, m: losses(out, y).sum() / (m.sum().item() + 1e-6),
+    "times one over": lambda out, x, y, m: losses(out, y).sum() * (1 / (m > 0).double().sum().clamp(min=1)),
+    "two sums by one": lambda out, x, y, m: (losses(out, y).sum() + 2 * (losses(out, y) * m).sum()) / m.sum().clamp_(1),
+    "smoothed labels": lambda out, x, y, m: F.cross_entropy(out, y, label_smoothing=0.2) + 0.1 * out.abs().mean(),
+    "of classes": lambda out, x, y, m: F.cross_entropy(out, y, torch.arange(1.0, 6).double()) + out.square().mean(),
+    "selected": lambda out, x, y, m: F.mse_loss(out[m > 0][:, :3], x[m > 0]) + F.l1_loss(out[:, :3], x),
+    "one by one": lambda out, x, y, m: one_by_one(out, x, y, m) + F.cross_entropy(out, y),
+    "a term that a part may lack": where_any,
+    "with a penalty": lambda out, x, y, m: F.cross_entropy(out, y) + out.square().mean() + double.weight.square().sum(),
+    "a list": lambda out, x, y, m: torch.stack([F.cross_entropy(out, y), out.square().mean()]).mean(),
+    "by nothing": lambda out, x, y, m: (losses(out, y) * m).sum() / m.sum() + out.square().mean(),
+    "its own samples": lambda out, x, y, m: losses(out, y).sum() / len(out) + 0.5 * F.cross_entropy(out, y),
+}
+
+
+class _Round:
+    """Workers that train on parts of a batch, as they would in processes of their own."""
+
+    def __init__(self, loss_of: Parts, parts: Sequence[tuple[int, int]] = PARTS) -> None:
+        self._loss_of = loss_of
+        self._parts = parts
+        self.notes: list[str] = []
+        self.workers = [Weighing(lambda p: "head", self._meet, lambda: None, self.notes.append) for _ in parts]
+        normalisers.follow()
+
+    def _meet(self, value: Any) -> dict[int, Any]:
+        return {n: {"slots": terms.told(each._own), "said": False} for n, each in enumerate(self.workers)}
+
+    def gradient(self, times: int = 1) -> torch.Tensor:
+        """What a step of all comes to."""
+        for _ in range(times):
+            total, gradients = 0.0, []
+            made = []
+            for worker, (begin, end) in zip(self.workers, self._parts):
+                loss = self._part(begin, end)
+                worker.sees([loss])
+                worker.weigh(Weight(float(end - begin), 1.0), 0, Dealt(0, len(data), end - begin))
+                made.append(loss)
+            sums = [sum(numbers) for numbers in zip(*(worker.numbers() for worker in self.workers))]
+            for worker, loss in zip(self.workers, made):
+                asks = worker.asks
+                weight = worker.agree(sums) if asks else worker._weight
+                if not asks:
+                    worker.check(sums)
+                double.zero_grad()
+                loss.backward()
+                assert double.weight.grad is not None
+                gradients.append(double.weight.grad * weight.counts if weight.counts else double.weight.grad * 0)
+                total += weight.counts
+                worker.settle()
+        return sum(torch.nan_to_num(each) for each in gradients) / total  # type: ignore[return-value]
+
+    def alone(self) -> torch.Tensor:
+        double.zero_grad()
+        self._part(0, len(data)).backward()
+        assert double.weight.grad is not None
+        return double.weight.grad.clone()
+
+    def _part(self, begin: int, end: int) -> Any:
+        x, y, mask = data[begin:end], kinds[begin:end], few[begin:end]
+        return self._loss_of(double(x), x, y, mask)
+
+
+@pytest.mark.parametrize("loss", RIGHT)
+def test_each_term_of_a_loss_weighs_what_it_is_a_mean_over(loss: str, following: None) -> None:
+    running = _Round(RIGHT[loss])
+    expected = running.alone()
+    assert torch.allclose(running.gradient(), expected, rtol=1e-10, atol=0)
+    assert torch.allclose(running.gradient(15), expected, rtol=1e-10, atol=0)
+    assert all(worker.asks for worker in running.workers)  # what a part lacks may come at any step
+    assert len(running.notes) == (len(PARTS) if loss == "a term that a part may lack" else 0) * 16
+
+
+PLAIN: dict[str, Parts] = {
+    "one mean": lambda out, x, y, m: F.mse_loss(out[:, :3], x),
+    "tokens": lambda out, x, y, m: F.cross_entropy(out, y),
+    "a mask": lambda out, x, y, m: (losses(out, y) * m).sum() / m.sum(),
+    "means over as many for each": lambda out, x, y, m: F.mse_loss(out[:, :3], x) + 0.1 * out.mean(1).square().mean(),
+}
+
+
+@pytest.mark.parametrize("loss", PLAIN)
+def test_no_worker_waits_for_counts_where_one_weight_will_do(loss: str, following: None) -> None:
+    running = _Round(PLAIN[loss])
+    assert torch.allclose(running.gradient(15), running.alone(), rtol=1e-10, atol=0)
+    assert not any(worker.asks for worker in running.workers)
+    assert "sum" not in vars(torch.Tensor)  # and nothing is followed any more
+    running._loss_of = RIGHT["labelled and all"]  # a loss that comes later, in all workers
+    assert torch.allclose(running.gradient(), running.alone(), rtol=1e-10, atol=0)
+    assert all(worker.asks for worker in running.workers)
+
+
+def test_a_term_that_comes_late_in_some_workers_alone_is_refused(following: None) -> None:
+    running = _Round(lambda out, x, y, m: out.square().mean())
+    running.gradient(15)
+    running._loss_of = where_any
+    with pytest.raises(LossError, match="for the first time after many steps"):
+        running.gradient()
+
+
+TOLD: dict[str, tuple[Parts, str]] = {
+    "a sum": (lambda out, x, y, m: losses(out, y).sum(), "a sum over the batch is part of it"),
+    "a root": (lambda out, x, y, m: F.mse_loss(out[:, :3], x).sqrt(), "made by Sqrt"),
+    "by a root": (lambda out, x, y, m: losses(out, y).sum() / (m.sum() + 1).sqrt(), r"sqrt\(\) makes"),
+    "by a spread": (lambda out, x, y, m: F.mse_loss(out[:, :3], x) / x.var(), r"var\(\) makes"),
+    "the samples of all": (lambda out, x, y, m: losses(out, y).sum() / 12, "divided by 12, the samples of all workers"),
+    "a constant": (lambda out, x, y, m: losses(out, y).sum() / 7, "divided by 7, which is the same in all workers"),
+    "one, of which nothing is known": (
+        lambda out, x, y, m: losses(out, y).sum() / max(1, m.nonzero().shape[0]),
+        "may stand for a count of nothing",
+    ),
+    "a floor that no part reaches": (
+        lambda out, x, y, m: losses(out, y).sum() / max(10, int(m.sum())),
+        "in a way that is not seen|same in all workers",
+    ),
+    "a weight by its own numbers": (
+        lambda out, x, y, m: out.square().mean() + out.abs().mean() * (3 + out.detach().mean() * 2),
+        "multiplied by a number that is not the same in all workers",
+    ),
+    "padded in each part": (
+        lambda out, x, y, m: F.mse_loss(out.repeat(1, int(m.sum()) + 1), out.detach().repeat(1, int(m.sum()) + 1) + 1),
+        "pads its samples to its own longest",
+    ),
+    "a sum, one by one": (
+        lambda out, x, y, m: sum(F.cross_entropy(o[None], k[None]) for o, k in zip(out, y.clamp(min=0))),
+        "gone through one after another",
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", TOLD)
+def test_a_loss_that_cannot_be_weighed_is_refused_before_its_first_step(loss: str, following: None) -> None:
+    loss_of, words = TOLD[loss]
+    with pytest.raises(LossError, match=words):
+        _Round(loss_of).gradient()
+
+
+def test_a_count_that_is_the_same_by_chance_is_no_constant(following: None) -> None:
+    def loss_of(out: Any, x: Any, y: Any, m: Any) -> Any:
+        return (losses(out, y) * (m * 0 + 1)).sum() / (m * 0 + 1).sum()
+
+    running = _Round(loss_of, ((0, 3), (3, 6), (6, 9), (9, 12)))
+    assert torch.allclose(running.gradient(), running.alone())
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", pytest.param("ps", marks=pytest.mark.long)])
+def test_terms_are_weighed_in_workers_of_their_own(
+    strategy: Any, wrong_answers: Callable[..., dict[str, float]]
+) -> None:
+    plan = Plan(strategy=strategy, workers=2, servers=int(strategy == "ps"), batch_per_worker=(9, 3))
+    assert wrong_answers(plan, "labelled_and_all", "guarded", "ignoring") == {}
 
 
 SCRIPT = """
@@ -157,68 +338,28 @@ def test_the_loss_that_workers_report_is_that_of_one_process(
     assert sum(w * loss for w, loss in parts) / sum(w for w, _ in parts) == pytest.approx(float(alone.split()[-1]))
 
 
-def test_a_term_that_matters_more_from_step_to_step_is_no_doubt() -> None:
-    told: list[str] = []
-    weighing = Weighing(told.append)
-    for step in range(1, 9):
-        loss = F.cross_entropy(out(), labels.abs() % 5) + step * 0.125 * out().square().mean()
-        weighing.sees([loss + out().abs().mean() * (1 / step)])
-        assert weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4)).counts == 4
-    assert told == []
+def _alone() -> Weighing:
+    return Weighing(lambda parameter: "head", lambda value: None, lambda: None, lambda text: None)
 
 
-CONSTANT: dict[str, tuple[Callable[[], Any], str]] = {
-    "tokens of all": (lambda: each().sum() / 12, "divided by 12, the samples of all workers"),
-    "numbers of all": (
-        lambda: F.mse_loss(out(), torch.zeros(4, 5), reduction="sum") / 60,
-        "the samples of all workers",
-    ),
-    "any": (lambda: each().sum() / 7, "divided by 7, which is the same in each step"),
-    "any, times a part": (lambda: each().sum() * (1 / 7), "divided by 7, which is the same in each step"),
-    "its own": (lambda: each().sum() / 4, ""),
-    "its own, of many numbers each": (lambda: F.mse_loss(out(), torch.zeros(4, 5), reduction="sum") / 4, ""),
-    "its own, accumulated": (lambda: each().sum() / 4 / 2, ""),
-    "its mask's": (lambda: (each() * mask).sum() / mask.sum(), ""),
-    "what is learned": (lambda: each().mean() / 7, ""),
-}
-
-
-@pytest.mark.parametrize("loss", CONSTANT)
-def test_a_sum_that_is_divided_by_a_number_of_no_worker_is_told_of(loss: str) -> None:
-    make, words = CONSTANT[loss]
-    told: list[str] = []
-    weighing = Weighing(told.append)
-    for _ in range(6):
-        weighing.sees([make()])
-        weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4))
-    assert bool(told) == bool(words)
-    assert all(words in text for text in told)
-
-
-def test_a_sum_that_is_divided_by_the_same_number_for_parts_of_other_sizes_is_told_of() -> None:
-    told: list[str] = []
-    weighing = Weighing(told.append)
-    for taken in (4, 3, 4):
-        weighing.sees([each().sum() / 8])
-        weighing.weigh(Weight(taken, 1.0), 0, Dealt(0, 12, taken))
-    assert ["divided by 8, which is the same in each step" in text for text in told] == [True]
-
-
-def test_a_backward_that_is_given_a_gradient_is_read_or_told_of() -> None:
-    told: list[str] = []
-    weighing = Weighing(told.append)
+def test_a_backward_that_is_given_a_gradient_is_read_or_refused() -> None:
+    weighing = _alone()
     watch(weighing.sees)
     F.cross_entropy(out(), labels).backward(torch.tensor(2.0))  # type: ignore[no-untyped-call]
     assert weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4)).counts == 3
-    for _ in range(2):
-        each().backward(mask / mask.sum())
-        weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4))
-    assert "begins with gradients that the script gives" in told[0]
+    each().backward(mask / mask.sum())
+    weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4))
+    weighing.say(2)  # it may be said after backward
+    weighing.settle()
+    weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4))
+    each().backward(mask / mask.sum())
+    weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4))
+    with pytest.raises(LossError, match="begins with gradients that the script gives"):
+        weighing.settle()
 
 
 def test_what_the_script_says_counts_before_what_is_seen() -> None:
-    told: list[str] = []
-    weighing = Weighing(told.append)
+    weighing = _alone()
     weighing.by_batch = len
     weight = Weight(3.0, 1.0)
     weighing.fetched(0, [1, 2, 3, 4, 5])
@@ -229,7 +370,7 @@ def test_what_the_script_says_counts_before_what_is_seen() -> None:
     assert weighing.weigh(weight, 0, None).counts == 7
     weighing.say(7)
     assert weighing.weigh(Weight(0.0, 0.0), None, None).counts == 0  # a borrowed sample never counts
-    assert told == []
+    weighing.settle()
     for value in (float("nan"), -1, "many", torch.ones(2)):
         with pytest.raises(ValueError, match=r"report\(weight=\)"):
             weighing.say(value)

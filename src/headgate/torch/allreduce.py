@@ -78,9 +78,14 @@ class AllReduce(Backend):
     def launch(self, index: int) -> None:
         self._launched.append(time.perf_counter())
         try:
-            self._works.append(self._group.allreduce([self._buffers[index]], self._all))
+            buffer = self._buffers[index]
+            self._works.append(self._group_of(buffer).allreduce([buffer], self._all))
         except RuntimeError as error:
             self._lost(error)
+
+    def sum_of(self, index: int) -> torch.Tensor:
+        self._wait(self._works[index])
+        return self._buffers[index]
 
     def finish(self) -> RoundResult:
         ended = []

@@ -196,7 +196,8 @@ class Backend(WorkerGroup):
 
     @abstractmethod
     def register(self, buffers: Sequence[torch.Tensor]) -> None:
-        """The flat, contiguous float32 or float64 buffers of the rounds to come.
+        """The flat, contiguous float32 or float64 buffers of the rounds to come. The first may be on the CPU where the
+        others are on `device`.
 
         Called before the first `begin`, and again between two rounds when the buffers change. On all workers alike.
         """
@@ -214,6 +215,15 @@ class Backend(WorkerGroup):
     @abstractmethod
     def launch(self, index: int) -> None:
         """Buffer `index` holds this worker's contribution, and keeps it until `finish` returns; returns at once."""
+
+    @abstractmethod
+    def sum_of(self, index: int) -> torch.Tensor:
+        """Wait until the sum of buffer `index`, which was launched by all workers, is there.
+
+        Raises:
+            headgate.task.PeerLost: As of `finish`.
+            headgate.task.Stop: The same.
+        """
 
     @abstractmethod
     def finish(self) -> RoundResult:

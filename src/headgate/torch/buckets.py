@@ -42,29 +42,36 @@ class GradientBuckets:
     Args:
         parameters: Those with dense gradients, in the order in which their gradients come.
         sparse: Those with sparse gradients: they are only told of.
+        head: How many numbers the first buffer has, which holds no gradients and is on its way before they come.
+        controls: How many numbers are told besides gradients, after them.
         backend: Says how large buffers are, and where.
 
     Attributes:
         slots: By `id` of the parameter, in the order of `parameters`.
         sparse: The parameters with sparse gradients.
-        buffers: The buffers; the last one ends with `control`.
-        control: What is told besides gradients; of the first element on, `controls` numbers.
+        buffers: The buffers: the head of a round, then those with gradients; the last one ends with `control`.
+        control: What is told besides gradients.
         last: Number of the last buffer.
     """
 
     def __init__(
-        self, parameters: Sequence[torch.Tensor], sparse: Sequence[nn.Parameter], controls: int, backend: Backend
+        self,
+        parameters: Sequence[torch.Tensor],
+        sparse: Sequence[nn.Parameter],
+        head: int,
+        controls: int,
+        backend: Backend,
     ) -> None:
         self.sparse = list(sparse)
         self.slots: dict[int, GradientSlice] = {}
-        self.buffers: list[torch.Tensor] = []
+        self.buffers = [torch.zeros(head, dtype=torch.float64)]
         groups = _grouped(parameters, backend)
         if not groups:
             groups = [([], torch.float32, backend.device or torch.device("cpu"))]
-        self._sizes = [len(group) for group, _, _ in groups]
+        self._sizes = [0, *(len(group) for group, _, _ in groups)]
         self._missing = list(self._sizes)
-        self.last = len(groups) - 1
-        for number, (group, dtype, device) in enumerate(groups):
+        self.last = len(groups)
+        for number, (group, dtype, device) in enumerate(groups, 1):
             elements = sum(_elements(parameter) for parameter in group)
             extra = controls if number == self.last else 0
             buffer = torch.zeros(elements + extra, dtype=dtype, device=device)

@@ -96,7 +96,7 @@ class Worker:
         self._iterated = False
         self._rounds: dict[int, int] = {}
         self._fed: dict[int, Dealt | None] = {}
-        self._weighing = Weighing(owner.note)
+        self._weighing = Weighing(self._named, self._meet_to_weigh, self._take_part, owner.note)
         self._batch: tuple[int, Dealt] | None = None
         self._weight: Weight | None = None
         self._parts: deque[Any] = deque(maxlen=_MOST_PARTS)  # of the rounds since the latest report
@@ -293,6 +293,7 @@ class Worker:
         """
         if self._reducer is not None:
             self._reducer.settle()
+            self._weighing.settle()
             self._reducer.check(optimizer)
             self._stands.steps(optimizer)
 
@@ -305,6 +306,7 @@ class Worker:
         """
         if self._reducer is not None:
             self._reducer.settle()
+            self._weighing.settle()
             self._reducer.check(optimizer, tensors=False)
         elif self._link is not None and not self.in_step:
             raise ReduceError(
@@ -333,7 +335,8 @@ class Worker:
             return {"ahead": ahead}
         if isinstance(self._link, Backend) and self._reducer is not None:
             standing = {"rounds": self._reducer.rounds, "used": self._stands.used}
-            return {**self._link.before_save(), **standing, "weighed_late": self._reducer.waits_for_weight}
+            late = {"weighed_late": self._reducer.waits_for_weight, "weighing": self._weighing.state()}
+            return {**self._link.before_save(), **standing, **late}
         return {}
 
     def left(self) -> None:
@@ -375,13 +378,15 @@ class Worker:
         if isinstance(link, Backend):
             dealer = self._slices = self._slices_of(link)
             flags, agree = self._agreed.flags, self._agreed.agree
-            self._reducer = Reducer(link, self._weigh, self._mark, flags, agree, self._differs, self._exchanged)
+            self._reducer = Reducer(link, self, self._mark, flags, agree, self._differs, self._exchanged)
+            self._weighing.start()
             loss_mean.watch(self._weighing.sees)
             gradient_hooks.watch(self._reducer.averages, self._reducer.sees_hook)
             if self._joined is not None:
                 self._reducer.rounds = self._joined["rounds"]
                 self._reducer.waits_for_weight = self._joined["weighed_late"]
                 self._stands.used = self._joined["used"]
+                self._weighing.go_on(self._joined["weighing"])
         elif isinstance(link, Asynchronous):
             dealer = link.dealer
         stream = rng.Stream(rng.capture((), devices=False))
@@ -403,7 +408,7 @@ class Worker:
 
     # --- rounds ------------------------------------------------------------------------------------------------------
 
-    def _weigh(self) -> Weight:
+    def weigh(self) -> Weight:
         """What the gradients of the running backward count: by the first of the loaders that fed it."""
         assert isinstance(self._link, Backend) and self._slices is not None
         self._link.traced = self._owner.sampling()
@@ -423,6 +428,38 @@ class Worker:
         if self._reducer is not None and self._reducer.summed:
             return weight
         return self._weighing.weigh(weight, loader, None if self._batch is None else self._batch[1])
+
+    def head(self) -> Sequence[float]:
+        """What is told of that at the head of a round."""
+        return self._weighing.numbers()
+
+    @property
+    def asks(self) -> bool:
+        """Whether it takes what the others tell."""
+        return self._weighing.asks and not (self._reducer is not None and self._reducer.summed)
+
+    def agree(self, sums: Sequence[float]) -> Weight:
+        """What all tell."""
+        return self._weighing.agree(sums)
+
+    def check(self, sums: Sequence[float]) -> None:
+        """What all told, where this worker did not ask."""
+        if self._reducer is not None and not self._reducer.summed:
+            self._weighing.check(sums)
+
+    def _take_part(self) -> None:
+        if self._reducer is not None and not self._reducer.summed:
+            self._reducer.take_part()
+
+    def _named(self, parameter: torch.Tensor) -> str:
+        for model in self._models:
+            for name, each in model.named_parameters():
+                if each is parameter:
+                    return name
+        return f"a parameter of shape {tuple(parameter.shape)}"
+
+    def _meet_to_weigh(self, value: Any) -> Mapping[int, Any] | None:
+        return self.meetings.exchange("weighing a loss", value)
 
     # --- where the others are ----------------------------------------------------------------------------------------
 
@@ -470,7 +507,8 @@ class Worker:
             if self._agreed.leaving and self._link is not None and self._link.index not in self._slices.members:
                 self._agreed.leave()
         if self._reducer is not None:
-            self._parts.append(self._reducer.part * len(exchange.result.members))
+            part = 0.0 if self._weighing.lacks else self._reducer.part
+            self._parts.append(part * len(exchange.result.members))
         if exchange.result.changed:
             self._waits.skip(exchange.end)
         else:

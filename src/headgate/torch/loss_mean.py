@@ -7,12 +7,15 @@ by class weights, weighs them by those: PyTorch's graph has their number, whiche
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+from headgate.torch import normalisers
+from headgate.torch.normalisers import Normaliser
 
 _PASSED = frozenset(
     ("Neg", "View", "UnsafeView", "ReshapeAlias", "Alias", "Clone", "ToCopy", "Squeeze", "Unsqueeze", "Rsub", "Expand")
@@ -40,6 +43,36 @@ _OF_PARAMETERS = frozenset(
 )
 """What penalties of the weights are made of."""
 _MOST_NODES = 400
+_MOST_PARTS = 10_000
+
+
+@dataclass(frozen=True)
+class Term:
+    """A mean in a loss.
+
+    Args:
+        node: The node of PyTorch's graph that makes it, or the sum that is divided.
+        kind: That node's, as `NllLoss`.
+        by: What the mean is over: tokens, numbers, a sum of weights.
+        times: What else it is multiplied with, which has to be the same in all workers.
+        counted: Whether it may leave samples out; else it is over as many numbers as the samples have.
+        elements: How many numbers are summed, of a sum that is divided; 0: it is not such a one.
+        listed: By what a list of such terms was divided; 1: it is not seen to be of a list.
+        whole: Whether it leaves none of several numbers of each sample out, though it could.
+    """
+
+    node: Any
+    kind: str
+    by: Normaliser
+    times: float = 1.0
+    counted: bool = False
+    elements: int = 0
+    listed: float = 1.0
+    whole: bool = False
+
+    @property
+    def count(self) -> float:
+        return self.by.base
 
 
 @dataclass
@@ -47,103 +80,152 @@ class LossReading:
     """What is seen of a loss.
 
     Attributes:
-        over: What it is a mean over: samples, tokens, a sum of weights; None: that is not seen.
-        terms: The same of each of its terms.
-        elements: How many numbers are summed, of a sum that is divided by a number of Python's; 0: there is none.
+        terms: The means that it is made of.
+        nothing: Whether one of its terms is multiplied by 0, as where a part of a batch has nothing that counts.
         doubt: Why several workers may not come to what one process comes to; empty: nothing speaks for that.
     """
 
-    over: float | None = None
-    terms: tuple[float, ...] = ()
-    elements: int = 0
+    terms: tuple[Term, ...] = ()
+    nothing: bool = False
     doubt: str = ""
+
+    @property
+    def over(self) -> float | None:
+        """What it is a mean over: samples, tokens, a sum of weights; None: that is not seen."""
+        if not self.terms:
+            return 0.0 if self.nothing else None
+        over = self.terms[0].count
+        return over if math.isfinite(over) else None
 
 
 @dataclass(frozen=True)
 class _Divisor:
-    """What a part of a loss is divided by.
+    """What a part of a loss is divided and multiplied by.
 
     Args:
         exact: By divisions.
         scaled: By them, and by multiplications with a fraction: of a mean that is how much it matters.
-        plain: Whether all of them are numbers of Python's, not tensors.
+        times: By other multiplications.
+        fractions: By multiplications with a fraction that are no divisions.
+        plain: Whether all divisors are numbers of Python's.
+        made: A tensor that it is divided by.
+        read: A number that it is divided by, as it was read from a tensor.
+        doubt: Why no mean may be divided by this; empty: nothing speaks for that.
     """
 
     exact: float = 1.0
     scaled: float | None = None
+    times: float = 1.0
+    fractions: float = 1.0
     plain: bool = True
+    made: Normaliser | None = None
+    read: Normaliser | None = None
+    doubt: str = ""
 
-    def by(self, value: float, plain: bool = True, exact: bool = True) -> _Divisor:
-        return _Divisor(
-            self.exact * value if exact else self.exact,
-            (1.0 if self.scaled is None else self.scaled) * value,
-            self.plain and plain,
+    def by(self, value: float, exact: bool = True) -> _Divisor:
+        return replace(
+            self,
+            exact=self.exact * value if exact else self.exact,
+            scaled=(1.0 if self.scaled is None else self.scaled) * value,
+            fractions=self.fractions if exact else self.fractions / value,
         )
+
+    def by_number(self, value: float, exact: bool = True) -> _Divisor:
+        read = normalisers.of_number(value) if exact else None
+        return replace(self.by(value, exact), read=self.read or read)
+
+    def by_tensor(self, value: torch.Tensor) -> _Divisor:
+        made = normalisers.of_tensor(value)
+        doubt = self.doubt
+        if made.other:
+            doubt = f"it is divided by what {made.other}() makes of the numbers of a batch"
+        elif self.made is not None:
+            doubt = "it is divided by several counts"
+        return replace(self.by(made.local), plain=False, made=made, doubt=doubt)
+
+    def counts(self, number: float) -> tuple[Normaliser, str]:
+        """What a mean over so many numbers is over, divided by this; and why it is not."""
+        made = self.made
+        doubt = self.doubt
+        if made is not None and (made.steps or made.exceeds):
+            doubt = doubt or "a mean is divided by a count that is kept from being 0"
+        return Normaliser(number * self.exact, number * self.exact, known=made is not None and made.known), doubt
+
+    def sums(self) -> tuple[Normaliser, str]:
+        """What a sum that is divided by this is a mean over; and why it is not."""
+        made, divisor = self.made or self.read, self.scaled or 0.0
+        if made is None or not made.local:
+            return Normaliser(divisor, divisor, known=made is not None and made.known), self.doubt
+        rest = divisor / made.local
+        if made.steps and rest != 1.0:
+            return replace(made, local=divisor, steps=(*made.steps, ("times", rest))), self.doubt
+        factor = 1.0 if made.steps else rest
+        return replace(made, base=made.base * factor, local=made.local * rest), self.doubt
 
 
 @dataclass
 class _LossTerms:
-    """Terms of a loss: what those that may leave samples out, and others, are means over; sums; and what else. And
-    whether one is multiplied by 0, as where a part of a batch has nothing that counts."""
+    """Terms of a loss: those that may leave samples out, and others; sums; and what else. And whether one is multiplied
+    by 0."""
 
-    counted: list[float] = field(default_factory=list)
-    means: list[float] = field(default_factory=list)
+    counted: list[Term] = field(default_factory=list)
+    means: list[Term] = field(default_factory=list)
     sums: int = 0
-    divided: bool = False
-    elements: int = 0
     nothing: bool = False
     others: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
 
 def read(roots: Sequence[torch.Tensor]) -> LossReading:
     """What the loss whose terms are `roots` is a mean over."""
     seen = _LossTerms()
-    for root in roots:
-        if root.numel() != 1:
-            return LossReading(doubt="its backward begins with gradients that the script gives")
-        if root.grad_fn is None:
-            return LossReading()
-        _walk(root.grad_fn, seen)
-    terms = [*seen.counted, *seen.means]
-    # By the structure of the loss, never by these numbers: all workers have to take the same.
-    over = terms[0] if terms else 0.0 if seen.nothing else None
-    if seen.divided and over == 1.0 and len(terms) == 1 and not any(bool(root.detach()) for root in roots):
-        over = 0.0  # `mask.sum().clamp(min=1)` of a part that has nothing to count
-    if over is not None and not math.isfinite(over):
-        over = None
+    with normalisers.aside():
+        for root in roots:
+            if root.numel() != 1:
+                return LossReading(doubt="its backward begins with gradients that the script gives")
+            if root.grad_fn is None:
+                return LossReading()
+            _walk(root.grad_fn, seen)
     doubt = ""
     if seen.sums:
         doubt = "a sum over the batch is part of it"
     elif seen.others:
         doubt = f"it is made by {seen.others[0]}, and no mean over samples is seen in it"
-    return LossReading(over, tuple(terms), seen.elements, doubt)
+    elif seen.doubts:
+        doubt = seen.doubts[0]
+    return LossReading((*seen.counted, *seen.means), seen.nothing, doubt)
 
 
 def _walk(root: Any, seen: _LossTerms) -> None:
     """Go through what makes a scalar: sums and multiples of means."""
     nodes = [(root, _Divisor())]
-    for _ in range(_MOST_NODES):
+    for _ in range(_MOST_PARTS):
         if not nodes:
             return
         node, divisor = nodes.pop(0)
-        kind = type(node).__name__.rstrip("0123456789").removesuffix("Backward")
+        kind = _kind(node)
         inner = [each for each, _ in node.next_functions]
         live = [each for each in inner if each is not None]
         if kind in _PASSED or kind in ("Add", "Sub", "Stack", "Cat"):
             nodes[:0] = [(each, divisor) for each in live]
         elif kind in ("Mul", "Div") and len(live) == 1 and (kind == "Mul" or inner[0] is not None):
-            by, plain = _constant(node, inner)
-            if by:
-                whole = not (nodes or seen.counted or seen.means or seen.sums or seen.others)
-                nodes.insert(0, (live[0], _divided(divisor, kind, by, plain, whole)))
-            else:
+            whole = not (nodes or seen.counted or seen.means or seen.sums or seen.others)
+            divided = _divided(divisor, kind, node, inner, whole)
+            if divided is None:
                 seen.nothing = True
+            else:
+                nodes.insert(0, (live[0], divided))
         elif kind in (*_SUMS, "Mean") and (scalars := _scalars(node, kind, live)):
             if kind == "Mean":
-                divisor = divisor.by(len(scalars))
+                divisor = divisor.by(float(len(scalars)))
             nodes[:0] = [(each, divisor) for each in scalars]
         elif not _is_of_parameters(node):
             _leaf(node, kind, divisor, seen)
+    seen.others.append("more parts than are looked at")
+
+
+def _kind(node: Any) -> str:
+    return type(node).__name__.rstrip("0123456789").removesuffix("Backward")
 
 
 def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
@@ -151,18 +233,29 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
     if kind in _SUMS or reduction == 2:
         if divisor.scaled is None:
             seen.sums += 1
-        else:
-            seen.divided = True
-            seen.elements = _summed(node) if divisor.plain else 0
-            seen.counted.append(divisor.scaled)
-    elif kind.startswith("NllLoss") and reduction == 1:
-        seen.counted.append(float(node._saved_total_weight) * divisor.exact)
-    elif kind == "Mean":
-        seen.means.append(float(node._saved_self_sym_numel) * divisor.exact)
-    elif reduction == 1:
-        seen.means.append(float(node._saved_self.numel()) * divisor.exact)
+            return
+        by, doubt = divisor.sums()
+        counted = not divisor.plain or divisor.read is not None
+        seen.counted.append(Term(node, kind, by, divisor.times, counted, _summed(node)))
     else:
-        seen.others.append(kind)
+        is_weighed = kind.startswith("NllLoss") and reduction == 1
+        if not is_weighed and kind != "Mean" and reduction != 1:
+            seen.others.append(kind)
+            return
+        by, doubt = divisor.counts(_meant(node, kind))
+        times, listed = divisor.times * divisor.fractions, divisor.exact if divisor.plain else 1.0
+        whole = is_weighed and float(node._saved_target.numel()) == float(node._saved_total_weight)
+        term = Term(node, kind, by, times, is_weighed or not divisor.plain, listed=listed, whole=whole)
+        (seen.counted if is_weighed else seen.means).append(term)
+    if doubt:
+        seen.doubts.append(doubt)
+
+
+def _meant(node: Any, kind: str) -> float:
+    """What a node takes the mean over."""
+    if kind.startswith("NllLoss"):
+        return float(node._saved_total_weight)
+    return float(node._saved_self_sym_numel if kind == "Mean" else node._saved_self.numel())
 
 
 def _scalars(node: Any, kind: str, live: Sequence[Any]) -> list[Any]:
@@ -183,12 +276,28 @@ def _summed(node: Any) -> int:
     return 0 if tensor is None else int(tensor.numel())
 
 
-def _constant(node: Any, inner: Sequence[Any]) -> tuple[float, bool]:
-    """What a scalar is multiplied with or divided by, and whether that is a number of Python's."""
+def _divided(divisor: _Divisor, kind: str, node: Any, inner: Sequence[Any], whole: bool) -> _Divisor | None:
+    """The divisor of what is below a division or multiplication, of the whole loss or of one of its terms; None: that
+    is multiplied by 0."""
     value = node._saved_other if inner[0] is not None else node._saved_self
-    if not isinstance(value, torch.Tensor):
-        return abs(float(value)), True
-    return (abs(float(value)), _is_plain(value)) if value.numel() == 1 else (1.0, False)
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            return divisor
+        inverse = normalisers.inverse_of(value) if kind == "Mul" else None
+        if inverse is not None and inverse.numel() == 1:
+            value, kind = inverse, "Div"
+    is_number = not isinstance(value, torch.Tensor) or _is_plain(value)
+    if kind == "Div":
+        return divisor.by_number(abs(float(value))) if is_number else divisor.by_tensor(value)
+    by = abs(float(value))
+    if not by:
+        return None
+    if by < 1.0:  # as by one over a number; what is larger scales a loss, as a gradient scaler does
+        number = round(1.0 / by)
+        if is_number and math.isclose(1.0 / by, number):
+            return divisor.by_number(1.0 / by) if whole else divisor.by(1.0 / by, exact=False)
+        return divisor.by(1.0 / by, exact=whole and math.isclose(1.0 / by, number))
+    return replace(divisor, times=divisor.times * by)
 
 
 def _is_plain(value: torch.Tensor) -> bool:
@@ -197,17 +306,8 @@ def _is_plain(value: torch.Tensor) -> bool:
     return small is not None and torch.result_type(value, torch.ones((), dtype=small)) == small
 
 
-def _divided(divisor: _Divisor, kind: str, by: float, plain: bool, whole: bool) -> _Divisor:
-    """The divisor of what is below a division or multiplication, of the whole loss or of one of its terms."""
-    if kind == "Div":
-        return divisor.by(by, plain)
-    if 0.0 < by < 1.0:  # as by one over a number; what is larger scales a loss, as a gradient scaler does
-        return divisor.by(1.0 / by, plain, exact=whole and math.isclose(1.0 / by, round(1.0 / by)))
-    return divisor
-
-
 def _is_of(node: Any, kinds: Sequence[str]) -> bool:
-    return type(node).__name__.rstrip("0123456789").removesuffix("Backward") in kinds
+    return _kind(node) in kinds
 
 
 def _is_of_parameters(root: Any) -> bool:
@@ -228,6 +328,35 @@ def _is_of_parameters(root: Any) -> bool:
                 return False
         nodes += [each for each in inner if each is not None]
     return False
+
+
+_SELECTS = frozenset(("Index", "MaskedSelect", "IndexSelect", "Gather", "Take", "Embedding"))
+_MOST_BELOW = 24
+"""Nodes below a term that are gone through, to see what it is made of."""
+
+
+def is_selected(node: Any) -> bool:
+    """Whether the numbers that a term is made of are selected from others, by a mask or so."""
+    return any(_kind(each) in _SELECTS for each in _below(node))
+
+
+def parameter_of(node: Any) -> torch.Tensor | None:
+    """A parameter that a term comes from: of the layer next to it."""
+    for each in _below(node):
+        for inner, _ in each.next_functions:
+            if hasattr(inner, "variable"):
+                variable: torch.Tensor = inner.variable
+                return variable
+    return None
+
+
+def _below(node: Any) -> Iterator[Any]:
+    for _ in range(_MOST_BELOW):
+        yield node
+        live = [inner for inner, _ in node.next_functions if inner is not None]
+        if not live:
+            return
+        node = live[0]
 
 
 _listener: list[Callable[[Sequence[torch.Tensor]], None]] = []

@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Any, Callable, Protocol
 
 import torch
 from torch import nn
 
-from headgate.torch import gradient_hooks
+from headgate.torch import gradient_hooks, weighing
 from headgate.torch.accumulated import Accumulated
 from headgate.torch.backend import REMOTE, Backend, RoundResult, TimedRound
 from headgate.torch.buckets import GradientBuckets, rows, sparse_parameters
@@ -36,12 +36,32 @@ class _Kept:
     earlier: dict[int, torch.Tensor]
 
 
+class Weigher(Protocol):
+    """What tells a reducer what a worker's gradients count."""
+
+    def weigh(self) -> Weight:
+        """What they count, as far as this worker knows by itself; called once as a round begins."""
+
+    def head(self) -> Sequence[float]:
+        """What this worker tells all others of that at the head of the round; as many numbers each time."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it has to know what all tell before gradients are put into buffers."""
+
+    def agree(self, sums: Sequence[float]) -> Weight:
+        """What all tell, where it asks: what this worker's gradients count."""
+
+    def check(self, sums: Sequence[float]) -> None:
+        """What all told, at the end of a round in which it did not ask; raises where they do not fit together."""
+
+
 class Reducer:
     """Averages the gradients of prepared models over the workers of a job.
 
     Args:
         backend: Adds them up.
-        weigh: What this worker's gradients count; asked once in each round.
+        weigher: What this worker's gradients count; asked once in each round.
         mark: Tells where this worker stands from all other places, below `control.MARKS`; asked at the end of each
             round.
         flags: Whether this worker was asked to stop, and to save a checkpoint; asked at the end of each round.
@@ -60,7 +80,7 @@ class Reducer:
     def __init__(
         self,
         backend: Backend,
-        weigh: Callable[[], Weight],
+        weigher: Weigher,
         mark: Callable[[], int],
         flags: Callable[[], tuple[bool, bool]],
         agreed: Callable[[bool, bool], None],
@@ -68,7 +88,7 @@ class Reducer:
         exchanged: Callable[[TimedRound], None],
     ) -> None:
         self._backend = backend
-        self._weigh = weigh
+        self._weigher = weigher
         self._mark = mark
         self._flags = flags
         self._agreed = agreed
@@ -169,12 +189,12 @@ class Reducer:
 
     def table_arrives(self, weight: torch.Tensor) -> None:
         """A gradient of a parameter that lives on servers is about to be added to what it has."""
-        self._take_part()
+        self.take_part()
         if id(weight) not in self._tables:
             self._tables[id(weight)] = weight, weight.grad
             weight.grad = None
 
-    def _take_part(self) -> None:
+    def take_part(self) -> None:
         """The running backward is one whose end ends a round."""
         if self._pending is not None:
             raise ReduceError(
@@ -189,7 +209,7 @@ class Reducer:
             torch.autograd.Variable._execution_engine.queue_callback(self._graph_done)
 
     def _has_arrived(self, parameter: torch.Tensor) -> None:
-        self._take_part()
+        self.take_part()
         key = id(parameter)
         if key in self._arrived:
             raise ReduceError(
@@ -218,14 +238,22 @@ class Reducer:
         self._tasks.clear()
         self._arrived.clear()
         self._tables.clear()
-        self._launched = 0
         self._lay_out()
         if not self.waits_for_weight:
             self._take_weight()
 
     def _take_weight(self) -> None:
-        self._weight = self._weigh()
+        self._weight = self._weigher.weigh()
+        self._begin_exchange()
+        if self._weigher.asks:
+            self._weight = self._weigher.agree(self._backend.sum_of(0).tolist())
+
+    def _begin_exchange(self) -> None:
         self._backend.begin(self._weight.counts, self._weight.samples)
+        head = self._laid_out.buffers[0]
+        head.copy_(torch.tensor(self._weigher.head(), dtype=head.dtype))
+        self._backend.launch(0)
+        self._launched = 1
 
     def _lay_out(self) -> None:
         """Make the buckets, if what is trained has changed."""
@@ -245,7 +273,9 @@ class Reducer:
         order = range(len(dense) - 1, -1, -1) if self._order is None else self._order
         sparse = [p for p in parameters if id(p) in self._sparse]
         self._shape = Shape(len(dense), len(sparse), len(self._backend.overflows()))
-        self._buckets = GradientBuckets([dense[i] for i in order], sparse, self._shape.numbers, self._backend)
+        self._buckets = GradientBuckets(
+            [dense[i] for i in order], sparse, weighing.NUMBERS, self._shape.numbers, self._backend
+        )
         self._backend.register(self._buckets.buffers)
 
     def _hook(self, parameter: torch.Tensor) -> None:
@@ -368,12 +398,13 @@ class Reducer:
         if not self.summed and not control.is_cuda and not control[0]:
             # No gradient counts in the whole batch: let them be those of one process, by samples.
             self._weight = replace(self._weight, over=None)
-            self._backend.begin(self._weight.counts, self._weight.samples)
             buckets.empty()
-            self._launched = 0
+            self._begin_exchange()
             self._contribute_rest(buckets, tables, of_all=True)
             result = self._exchange(buckets)
         end = time.perf_counter()
+        if not self._weigher.asks:
+            self._weigher.check(result.sums[0].tolist())
         brought = self._write_back(buckets, result)
         self._accumulated.earlier.clear()
         self._open = False
@@ -409,7 +440,7 @@ class Reducer:
         if self._backend.ordered:
             remaining = list(range(self._launched, buckets.last + 1))
         else:
-            remaining = [n for n in range(buckets.last + 1) if n == buckets.last or not buckets.is_full(n)]
+            remaining = [n for n in range(1, buckets.last + 1) if n == buckets.last or not buckets.is_full(n)]
         for number in remaining:
             self._backend.launch(number)
         return self._backend.finish()
@@ -454,7 +485,7 @@ class Reducer:
             self._agreed(head.stop, head.checkpoint)
         self.part = self._weight.counts / total
         if not self.summed:
-            for sums in result.sums:
+            for sums in result.sums[1:]:
                 sums.div_(total)
         gradients, values, apart = [], [], []
         for slot, is_used in zip(slots, [True] * len(slots) if agreed is None else agreed.used):

@@ -1,22 +1,36 @@
-"""What a worker's gradients weigh among those of all: what the loss of its part of a batch is a mean over."""
+"""What a worker's gradients weigh among those of all: what the loss of its part of a batch is a mean over.
+
+A loss of one mean is weighed by what that is over. Where a loss has several, over unlike numbers, each of them is: its
+gradient is multiplied while backward runs. For that workers tell each other their counts before backward, at the head
+of a round. In the first rounds all wait for that, and afterwards only where it is needed.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
+from headgate.torch import normalisers, terms
+from headgate.torch.control import ReduceError
 from headgate.torch.dealing import Dealt
-from headgate.torch.loss_mean import LossReading, read
+from headgate.torch.loss_mean import LossReading, is_selected, parameter_of, read
+from headgate.torch.terms import Slot, Summed
 
-_MOST_RATIOS = 3
-"""Between the terms of a loss: a script may have several losses, and each its own."""
+_QUIET = 12
+"""Rounds in a row that need no waiting, after which no worker waits for a form of loss that it had in them."""
+_DIGITS = 6
+_COUNTING, _TAKEN, _WAITS, _NEEDS = range(4)
+_FIRST = 4 + 2 * _DIGITS
+NUMBERS = _FIRST + terms.NUMBERS
+"""Numbers at the head of a round."""
+_SAID = "said"
 
-_SAME = 4
-"""Steps in a row in which a sum is divided by the same number, after which that is taken for a constant."""
+Meet = Callable[[Any], Optional[Mapping[int, Any]]]
 
 
 @dataclass(frozen=True)
@@ -39,26 +53,67 @@ class Weight:
         return self.samples if self.over is None else self.over
 
 
+class LossError(ReduceError):
+    """The loss of a batch is no mean that several workers can weigh."""
+
+
 class Weighing:
     """What losses are means over: as the script says it, by batch or backward; else as their graphs show it.
 
     Args:
+        name: Names a parameter.
+        meet: Gives all workers a value and returns those of all; None: the job ends meanwhile.
+        begins: Begins the round of the running backward, if it has not begun.
         note: Tells the user something, once.
 
     Attributes:
         by_batch: The script's function of a batch; None: it gave none.
+        lacks: Whether part of the loss of the latest backward has nothing that counts here.
     """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: Callable[[torch.Tensor], str], meet: Meet, begins: Callable[[], None], note: Callable[[str], None]
+    ) -> None:
+        self._name = name
+        self._meet = meet
+        self._begins = begins
         self._note = note
         self.by_batch: Callable[[Any], Any] | None = None
+        self.lacks = False
         self._said: float | None = None
         self._of_batches: dict[int, float] = {}
         self._seen = LossReading()
-        self._divisor = 0.0
-        self._divided: list[int] = []  # samples of the latest parts whose sum was divided by that
-        self._ratios: list[tuple[float, ...]] = []
+        self._hooks: list[Any] = []
+        self._factors: dict[Any, float] = {}
+        self._own: list[Slot] = []
+        self._taken = 0.0
+        self._weight = Weight(0.0, 0.0)
+        self._form = self._shape = 0
+        self._weighs = False  # whether losses are read for this round
+        self._everybody = True  # all workers wait in each round
+        self._asks = True  # this worker waits in this round
+        self._needed = False
+        self._quiet = 0
+        self._forms: set[int] = set()
         self._doubt = ""
+
+    def start(self) -> None:
+        """Losses are weighed from now on."""
+        normalisers.follow()
+
+    def state(self) -> dict[str, Any]:
+        """What workers that join have to know."""
+        return {
+            "everybody": self._everybody,
+            "needed": self._needed,
+            "quiet": self._quiet,
+            "forms": sorted(self._forms),
+        }
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """Join others with what they know."""
+        self._everybody, self._needed = state["everybody"], state["needed"]
+        self._quiet, self._forms = state["quiet"], set(state["forms"])
 
     def fetched(self, loader: int, batch: Any) -> None:
         """The loader of this number has given a batch to train on."""
@@ -72,69 +127,226 @@ class Weighing:
             ValueError: It is no weight.
         """
         self._said = _number(value, "report(weight=)")
+        self._doubt = ""
 
     def sees(self, roots: Sequence[torch.Tensor]) -> None:
         """A backward begins with these losses."""
-        self._seen = read(roots)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._seen = LossReading()
+        if self.by_batch is None and self._said is None:
+            self._seen = read(roots)
+            if self._everybody or _shape(self._seen) not in self._forms:
+                nodes = {node: None for term in self._seen.terms for node in (term.node,)}
+                self._hooks = [node.register_prehook(self._scaled(node)) for node in nodes]
+        normalisers.forget()
+
+    def settle(self) -> None:
+        """An optimizer is about to use the gradients.
+
+        Raises:
+            LossError: They may not be those of one process, and the script did not say what they weigh.
+        """
+        doubt, self._doubt = self._doubt, ""
+        if doubt:
+            raise LossError(
+                f"the loss of a batch is no mean that several workers can weigh: {doubt}. Gradients would differ from "
+                "those of one process. Say what each batch weighs, by hg.report(weight=...) before backward or "
+                "prepare(loss_reduction=function), or that the loss is a sum, by prepare(loss_reduction='sum'); or "
+                "run with --strategy single"
+            )
+
+    # --- a round -----------------------------------------------------------------------------------------------------
 
     def weigh(self, weight: Weight, loader: int | None, dealt: Dealt | None) -> Weight:
-        """The weight of a backward's gradients.
+        """The weight of a backward's gradients, as far as this worker knows by itself.
 
         Args:
             weight: By samples.
             loader: Number of the loader that fed it; None: none did since the backward before.
             dealt: This worker's part of its batch; None: all have the same.
+
+        Raises:
+            LossError: As of `settle`, of the backward before.
         """
         said, self._said = self._said, None
-        seen, self._seen = self._seen, LossReading()
         if loader is not None:
             said = self._of_batches.get(loader) if said is None else said
             self._of_batches = {}
-        doubt, self._doubt = self._doubt, ""
-        if doubt and said is None:
-            self._tell(doubt)
+        if said is None:
+            self.settle()
+        seen, self._seen = self._seen, LossReading()
+        self._shape = _shape(seen)
+        self._doubt, self._own, self._factors, self.lacks = "", [], {}, False
+        self._taken = weight.samples
+        self._weighs = said is None
+        self._asks = self._everybody
+        if said is not None:
+            over: float | None = said
+            self._form = _mark(_SAID)
+        else:
+            over = seen.over
+            self._asks = self._everybody or (bool(seen.terms) and self._shape not in self._forms)
+            self._form = self._shape
+            if weight.samples and not seen.doubt:
+                self._own, self._doubt = self._slots(seen, dealt)
+                if self._asks:
+                    self._form = _mark([slot.form for slot in self._own])
+            self._doubt = self._doubt or (seen.doubt if weight.samples else "")
         if not weight.samples:
-            return weight
-        if said is None:  # it may be said after backward: then this is asked once more
-            self._doubt = self._doubted(seen, dealt)
-        over = seen.over if said is None else said
-        return weight if over is None else replace(weight, over=over)
+            self._weight = weight
+        elif len(self._own) > 1:
+            self._weight = weight  # by samples, as long as the terms are over as many for each
+        else:
+            self._weight = weight if over is None else replace(weight, over=over)
+        return self._weight
 
-    def _doubted(self, seen: LossReading, dealt: Dealt | None) -> str:
-        """Why the gradients of a loss may not be those of one process; empty: nothing speaks for that."""
-        if seen.doubt:
-            return seen.doubt
-        terms = seen.terms
-        if len(terms) > 1 and all(terms):
-            ratios = tuple(term / terms[0] for term in terms)
-            if not any(len(r) == len(ratios) and all(map(math.isclose, r, ratios)) for r in self._ratios):
-                self._ratios.append(ratios)
-            if len(self._ratios) > _MOST_RATIOS:
-                del self._ratios[0]
-                return "its terms are means over different numbers, as tokens and samples are"
-        return self._divided_by_other(seen, dealt) if dealt is not None and seen.elements and seen.over else ""
+    def _slots(self, seen: LossReading, dealt: Dealt | None) -> tuple[list[Slot], str]:
+        found, doubt = terms.slots(seen.terms, self._taken, self._origin if self._asks else lambda node: "")
+        if not doubt and dealt is not None and dealt.whole and dealt.whole != dealt.taken:
+            whole, taken = dealt.whole, dealt.taken
+            for term in seen.terms:
+                over, of_all = term.count, (whole, term.elements * whole / taken if taken else 0.0)
+                if term.elements and not term.counted and over != term.elements and over in of_all:
+                    return found, f"it is a sum divided by {over:g}, the samples of all workers"
+        return ([], doubt) if len(found) > terms.MOST else (found, doubt)
 
-    def _divided_by_other(self, seen: LossReading, dealt: Dealt) -> str:
-        """Why the number that a sum is divided by may not be of this worker's part; empty: nothing speaks for that."""
-        over, elements, whole, taken = seen.over or 0.0, seen.elements, dealt.whole, dealt.taken
-        if over != self._divisor:
-            self._divisor, self._divided = over, []
-        self._divided = [*self._divided, taken][-_SAME:]
-        if over == elements:
-            return ""
-        if whole and whole != taken and (over == whole or over * taken == elements * whole):
-            return f"it is a sum divided by {over:g}, the samples of all workers"
-        follows = taken and not (over % taken and over % elements)  # as of a mean that is accumulated
-        if len(set(self._divided)) > 1 or (len(self._divided) == _SAME and not follows):
-            return f"it is a sum divided by {over:g}, which is the same in each step"
-        return ""
+    def numbers(self) -> list[float]:
+        """What this worker tells all others at the head of the round."""
+        counting = self._counts
+        digits = [float(self._form >> 4 * place & 15) if counting else 0.0 for place in range(_DIGITS)]
+        needs = len(self._own) > 1 and any(slot.counted for slot in self._own)
+        needs |= any(slot.steps or slot.exceeds for slot in self._own)
+        taken = self._taken if counting else 0.0
+        head = [float(counting), taken, float(counting and self._asks), float(needs), *digits]
+        numbers = [*head, *(digit * digit for digit in digits)]
+        for slot in self._own:
+            numbers += slot.numbers()
+        return numbers + [0.0] * (NUMBERS - len(numbers))
 
-    def _tell(self, doubt: str) -> None:
-        self._note(
-            f"the loss of a batch may be no mean that several workers can weigh: {doubt}. Gradients then differ from "
-            "those of one process. Say what each batch weighs, by hg.report(weight=...) before backward or "
-            "prepare(loss_reduction=function), or that the loss is a sum, by prepare(loss_reduction='sum')"
+    @property
+    def asks(self) -> bool:
+        """Whether this worker has to know what all tell before gradients come."""
+        return self._asks
+
+    def agree(self, sums: Sequence[float]) -> Weight:
+        """What all tell, before gradients come: what this worker's weigh.
+
+        Raises:
+            LossError: Other workers do not wait for it.
+        """
+        if sums[_WAITS] != sums[_COUNTING]:
+            if self._counts:
+                self._fail_apart()
+            return self._weight
+        alike = self._is_alike(sums)
+        summed = self._summed(sums) if alike else self._united()
+        self._look(summed)
+        own = [(slot, summed[slot.key]) for slot in self._own if slot.key in summed]
+        unlike = len(summed) > 1 and not all(each.same_rate for each in summed.values())
+        if sums[_NEEDS] or not alike or unlike:
+            self._needed = True
+            share = self._taken / sums[_TAKEN] if sums[_TAKEN] else 1.0
+            if self._weighs and self._counts:
+                self._weight = replace(self._weight, over=None)
+                self._factors = {node: each.factor(slot, share) for slot, each in own for node in slot.nodes}
+            self.lacks = any(not slot.local for slot, _ in own)
+        self._everybody, self._quiet = True, self._quiet + 1
+        self._forms.add(self._shape)
+        if self._needed:
+            self._forms.clear()
+            normalisers.follow()
+        elif self._quiet >= _QUIET:
+            self._everybody = False
+            normalisers.leave()
+        return self._weight
+
+    def check(self, sums: Sequence[float]) -> None:
+        """A round is over in which this worker did not wait: whether it was right not to.
+
+        Raises:
+            LossError: Another worker did.
+        """
+        if sums[_WAITS] and self._counts:
+            self._fail_apart()
+        if sums[_WAITS]:
+            if sums[_WAITS] == sums[_COUNTING]:
+                self.agree(sums)
+        elif self._is_alike(sums):
+            self._look(self._summed(sums))
+        elif self._weighs:
+            self._doubt = self._doubt or "it has other terms in other workers"
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _counts(self) -> bool:
+        """Whether something of this worker's part counts in the round, as far as that is seen."""
+        return bool(self._taken) and (not self._weighs or bool(self._own))
+
+    def _origin(self, node: Any) -> str:
+        parameter = parameter_of(node)
+        return "parameters" if parameter is None else self._name(parameter)
+
+    def _scaled(self, node: Any) -> Callable[[Any], Any]:
+        def scale(gradients: Any) -> Any:
+            self._begins()
+            factor = self._factors.get(node, 1.0)
+            if factor == 1.0:
+                return None
+            # Not multiplied with 0: what is divided by a count of nothing is no number.
+            return tuple(
+                None if each is None else (each * factor if factor else torch.zeros_like(each)) for each in gradients
+            )
+
+        return scale
+
+    @staticmethod
+    def _is_alike(sums: Sequence[float]) -> bool:
+        digits, squares = sums[4 : 4 + _DIGITS], sums[4 + _DIGITS : _FIRST]
+        return all(sums[_COUNTING] * square == digit * digit for digit, square in zip(digits, squares))
+
+    def _summed(self, sums: Sequence[float]) -> dict[tuple[str, int], Summed]:
+        size = terms.NUMBERS // terms.MOST
+        parts = [sums[_FIRST + n * size : _FIRST + (n + 1) * size] for n in range(len(self._own))]
+        return {slot.key: Summed.read(part, sums[_COUNTING]) for slot, part in zip(self._own, parts)}
+
+    def _united(self) -> dict[tuple[str, int], Summed]:
+        given = self._meet({"slots": terms.told(self._own), "said": not self._weighs})
+        if given is None:
+            return {}
+        if any(each["said"] for each in given.values()):
+            self._doubt = self._doubt or "some workers say what it weighs, by report(weight=), and others do not"
+        summed, doubt = terms.united(given)
+        self._doubt = self._doubt or doubt
+        if any(len(each["slots"]) != len(summed) for each in given.values()):
+            self._note(
+                "the loss of a batch has terms in some workers that it has not in others: those are taken to have "
+                "nothing of their part that counts"
+            )
+        return summed
+
+    def _look(self, summed: Mapping[tuple[str, int], Summed]) -> None:
+        for slot in self._own if self._weighs else ():
+            if slot.key in summed and not self._doubt:
+                self._doubt = terms.doubt(slot, summed[slot.key], self._taken, is_selected, not self._asks)
+
+    def _fail_apart(self) -> None:
+        raise LossError(
+            "the loss has other terms in some workers than in others, for the first time after many steps: let it have "
+            "the same in all from the first step on (a term without labels multiplied by 0), or say what each batch "
+            "weighs, by hg.report(weight=...) before backward"
         )
+
+
+def _shape(seen: LossReading) -> int:
+    """A mark of what a loss is made of, as far as a look tells."""
+    return _mark([(term.kind, term.counted) for term in seen.terms])
+
+
+def _mark(form: Any) -> int:
+    return zlib.crc32(repr(form).encode()) & 0xFFFFFF
 
 
 def _number(value: Any, where: str) -> float:

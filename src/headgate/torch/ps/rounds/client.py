@@ -3,6 +3,7 @@ other workers when tasks come and go."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -134,18 +135,19 @@ class Client:
         self._loop.call(self._pause)
         return self._next
 
-    def wait(self, running: Round, look: Callable[[], None]) -> None:
+    def wait(self, running: Round, look: Callable[[], None], event: threading.Event | None = None) -> None:
         """Wait until all sums are there.
 
         Args:
             running: The round.
             look: Called now and then meanwhile; what it raises ends the wait.
+            event: That of one buffer, to wait for its sum alone.
 
         Raises:
             Behind: They are not to be had any more.
             Forsaken: Nobody is left to send them.
         """
-        while not running.done.wait(_LOOK_SECONDS):
+        while not (event or running.done).wait(_LOOK_SECONDS):
             if self.error is not None:
                 break
             look()
@@ -156,7 +158,7 @@ class Client:
         """Nothing more can be had: whoever waits is told."""
         self.error = error
         if self._round is not None:
-            self._round.done.set()
+            self._round.end()
 
     def view(self, running: Round) -> View | None:
         """The view in which a round was completed; None for one that was before this worker joined."""
@@ -171,7 +173,7 @@ class Client:
 
     def _begin(self, began: Round) -> None:
         if self.error is not None:
-            began.done.set()
+            began.end()
             return
         self._round = began
         self._links.compare_clocks()
@@ -218,6 +220,8 @@ class Client:
         self._pusher.came(server, message.at)
         if self._last is not None:
             self._last.received.pop(chunk.number, None)
+        if all(each.number in running.received for each in running.exchange.layout.buffers[chunk.buffer]):
+            running.arrived[chunk.buffer].set()
         if running.whole:
             self._complete(running)
 

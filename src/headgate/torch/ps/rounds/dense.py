@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -109,6 +110,11 @@ class Dense(Backend):
     def launch(self, index: int) -> None:
         self._client.launch(self._running, index)
 
+    def sum_of(self, index: int) -> torch.Tensor:
+        running = self._running
+        self._wait(running, running.arrived[index])
+        return running.exchange.sums[index]
+
     def finish(self) -> RoundResult:
         running, begun = self._running, time.monotonic()
         self._wait(running)
@@ -172,9 +178,9 @@ class Dense(Backend):
 
     # --- what a round came to ----------------------------------------------------------------------------------------
 
-    def _wait(self, running: Round) -> None:
+    def _wait(self, running: Round, event: threading.Event | None = None) -> None:
         try:
-            self._client.wait(running, self.look)
+            self._client.wait(running, self.look, event)
         except Behind as error:
             text = f"too far behind the others to catch up, and ends: {error}"
             self._channel.send({"type": "fault", "text": text, "seconds": 0.0, "steps": 0, "leaves": True})

@@ -125,6 +125,8 @@ class Round:
         moved: When something of it last arrived.
         waited: Tasks that were seen to be waited for.
         changed: Whether the view changed while it ran.
+        arrived: For each buffer, whether its sum is there.
+        done: Whether all are, or nothing will come any more.
         last: When the push of the chunk that came last arrived at its server, when its sum was sent, and when it came.
     """
 
@@ -149,7 +151,13 @@ class Round:
         self.noted = False
         self.last = (self.begun, self.begun, self.begun)
         self.traffic = [Traffic() for _ in exchange.layout.loads]
+        self.arrived = [threading.Event() for _ in exchange.buffers]
         self.done = threading.Event()
+
+    def end(self) -> None:
+        """Nothing will come any more: whoever waits is not to."""
+        for event in (*self.arrived, self.done):
+            event.set()
 
     @property
     def whole(self) -> bool:

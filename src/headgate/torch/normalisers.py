@@ -1,0 +1,366 @@
+"""What a loss is divided by, followed from the numbers that were counted to the one that it is divided by.
+
+The sum of a mask may be kept from falling below 1, or have a little added, and may become a number of Python's on its
+way. Of several workers the counts are to be added up first, and then treated so. While they are followed, the methods
+of tensors that make such numbers are wrapped. That costs a fraction of a microsecond for each call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+_COUNT = "_headgate_count"
+_INVERSE = "_headgate_inverse"
+_MOST_READINGS = 64
+_LITTLE = 1e-2
+"""What is added to a count, so that nothing is divided by zero, is no more than this."""
+
+Steps = tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Count:
+    """How a tensor of one number came to be.
+
+    Args:
+        source: What it was at first.
+        steps: What was done to that: `least`, `most`, `plus`, `times`, each with a number.
+        added: How many numbers were added up for it; 0: that is not known.
+        unclear: Whether something else was done to it as well, that may leave it as it is.
+        other: What was done to it after which counts cannot be added up; empty: nothing.
+    """
+
+    source: torch.Tensor
+    steps: Steps = ()
+    added: int = 0
+    unclear: bool = False
+    other: str = ""
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """What a loss is divided by.
+
+    Args:
+        base: What is added up over the workers.
+        local: What it comes to here.
+        steps: What is done to the sum.
+        known: Whether the base is seen to be a count of this worker's part.
+        other: As of `Count`.
+    """
+
+    base: float
+    local: float
+    steps: Steps = ()
+    known: bool = False
+    other: str = ""
+
+    @property
+    def exceeds(self) -> float:
+        """By how much the number exceeds what its steps make of the base: 0 where all is known."""
+        return self.local - applied(self.base, self.steps)
+
+
+def applied(base: float, steps: Steps) -> float:
+    """What becomes of a sum of counts."""
+    for name, number in steps:
+        if name == "least":
+            base = max(base, number)
+        elif name == "most":
+            base = min(base, number)
+        elif name == "plus":
+            base += number
+        else:
+            base *= number
+    return base
+
+
+def of_tensor(value: torch.Tensor) -> Normaliser:
+    """What a tensor of one number is made of."""
+    number = abs(float(value))
+    count = _held(value)
+    if count is None:
+        return Normaliser(number, number)
+    base, steps = float(count.source), _simple(count.steps)
+    if count.unclear:
+        return Normaliser(base, number, (), True, count.other)
+    if not steps or count.other:
+        return Normaliser(number, number, (), bool(count.added), count.other)
+    return Normaliser(base, number, steps, bool(count.added))
+
+
+def of_number(value: float) -> Normaliser | None:
+    """What a number of Python's is made of; None: of nothing that was read from a tensor."""
+    guarded: Normaliser | None = None
+    for number, tensor in reversed(_readings):
+        read = abs(float(tensor)) if number is None and tensor is not None else abs(number or 0.0)
+        count = _held(tensor)
+        if read == value:
+            made = Normaliser(read, read, (), True) if tensor is None else of_tensor(tensor)
+            # It may be the greater of a count and 1, though this time that is the count.
+            return replace(made, known=made.known or count is not None)
+        exceeds = value - read
+        if count is not None and not count.steps and (0 < exceeds <= _LITTLE or (not read and value == 1)):
+            guarded = Normaliser(read, value, (), True)
+    return guarded
+
+
+def inverse_of(value: Any) -> torch.Tensor | None:
+    """The tensor that this is one over; None: it is not seen to be that."""
+    return getattr(value, _INVERSE, None)
+
+
+def _simple(steps: Steps) -> Steps:
+    """None where all that is done is to multiply: sums may be formed before or after that."""
+    return () if all(name == "times" for name, _ in steps) else steps
+
+
+_readings: deque[tuple[float | None, torch.Tensor | None]] = deque(maxlen=_MOST_READINGS)
+"""Numbers that the script has read from tensors, or tensors that it has compared with something."""
+
+
+def forget() -> None:
+    """A backward has begun: what the next loss is divided by is read after this."""
+    _readings.clear()
+
+
+# --- what is wrapped -------------------------------------------------------------------------------------------------
+
+
+def _held(value: Any) -> Count | None:
+    count: Count | None = getattr(value, _COUNT, None)
+    return count
+
+
+def _count_of(value: Any) -> Count | None:
+    if not isinstance(value, torch.Tensor) or value.requires_grad or value.numel() != 1:
+        return None
+    return _held(value) or Count(value.detach().clone())
+
+
+def _constant(value: Any) -> float | None:
+    """The number that this is, where it stands for no count."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and not hasattr(value, _COUNT):
+        return float(value)
+    return None
+
+
+def _summed(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
+    source = args[0] if args else kwargs.get("input")
+    inner = _held(source)
+    if inner is not None:
+        return inner
+    numbers = source.numel() if isinstance(source, torch.Tensor) else 0
+    return Count(result.detach().clone(), added=numbers)
+
+
+def _stepped(name: str) -> Any:
+    def make(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
+        count = _count_of(args[0])
+        number = _constant(args[1]) if len(args) > 1 else None
+        if count is None or number is None:
+            return _unclear(result, args, kwargs)
+        return replace(count, steps=(*count.steps, (name, number)))
+
+    return make
+
+
+def _clamped(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
+    count = _count_of(args[0])
+    bounds = dict(zip(("min", "max"), args[1:])) | kwargs
+    steps = [(n, _constant(bounds[k])) for k, n in (("min", "least"), ("max", "most")) if bounds.get(k) is not None]
+    if count is None or any(number is None for _, number in steps):
+        return _unclear(result, args, kwargs)
+    return replace(count, steps=(*count.steps, *((name, float(number or 0)) for name, number in steps)))
+
+
+def _combined(result: torch.Tensor, args: Sequence[Any], kwargs: Any, sign: float = 1.0) -> Count | None:
+    """A sum or difference: of a count and a number, or of two counts, which is one."""
+    one, other = args[0], args[1] if len(args) > 1 else kwargs.get("other")
+    first, second = _held(one), _held(other)
+    if first is not None and second is not None:
+        clear = not any(count.steps or count.unclear for count in (first, second))
+        both = Count(result.detach().clone(), added=first.added + second.added)
+        return both if clear else _unclear(result, args, kwargs)
+    count, number = (second, one) if first is None else (first, other)
+    if count is not None and isinstance(number, (int, float)):
+        return replace(count, steps=(*count.steps, ("plus", sign * number)))
+    return _unclear(result, args, kwargs)
+
+
+def _scaled(result: torch.Tensor, args: Sequence[Any], kwargs: Any, inverse: bool = False) -> Count | None:
+    one, other = args[0], args[1] if len(args) > 1 else kwargs.get("other")
+    if not inverse and _held(one) is None:
+        one, other = other, one
+    count = _held(one)
+    if count is not None and isinstance(other, (int, float)) and other > 0:
+        return replace(count, steps=(*count.steps, ("times", 1.0 / other if inverse else float(other))))
+    return _unclear(result, args, kwargs)
+
+
+def _same(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
+    return _held(args[0])
+
+
+def _unclear(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
+    """Something that may leave a count as it is, as `where` does."""
+    for each in args:
+        count = _held(each)
+        if count is not None and count.added:
+            return replace(count, unclear=True)
+    return None
+
+
+def _inverted(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
+    if len(args) < 2 or args[1] == 1:
+        setattr(result, _INVERSE, args[0])
+    return None
+
+
+def _other(name: str) -> Any:
+    def make(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
+        source = args[0] if args else None
+        if not isinstance(source, torch.Tensor) or (source.numel() == 1 and not hasattr(source, _COUNT)):
+            return None
+        return Count(result.detach().clone(), other=name)
+
+    return make
+
+
+Made = Callable[[torch.Tensor, Sequence[Any], Any], "Count | None"]
+_METHODS: dict[str, Made] = {
+    **dict.fromkeys(("sum", "nansum", "count_nonzero"), _summed),
+    **dict.fromkeys(("clamp", "clip", "clamp_", "clip_"), _clamped),
+    **{name: _stepped("least") for name in ("clamp_min", "clamp_min_", "maximum", "fmax")},
+    **{name: _stepped("most") for name in ("clamp_max", "clamp_max_", "minimum", "fmin")},
+    **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), _combined),
+    **{name: lambda r, a, k: _combined(r, a, k, -1.0) for name in ("sub", "__sub__")},
+    **dict.fromkeys(("mul", "mul_", "__mul__", "__rmul__", "__imul__"), _scaled),
+    **{name: lambda r, a, k: _scaled(r, a, k, True) for name in ("div", "div_", "__truediv__", "__itruediv__")},
+    **dict.fromkeys(("float", "double", "half", "bfloat16", "to", "type", "int", "long", "detach", "squeeze"), _same),
+    **dict.fromkeys(("where", "max", "min", "masked_fill", "nan_to_num"), _unclear),
+    **dict.fromkeys(("reciprocal", "__rtruediv__"), _inverted),
+    **{
+        name: _other(name)
+        for name in (
+            *("sqrt", "rsqrt", "pow", "log", "log1p", "log2", "exp", "square", "var", "std", "norm", "amax", "amin"),
+        )
+    },
+    "__pow__": _other("pow"),
+}
+_FUNCTIONS = (
+    *("sum", "nansum", "count_nonzero", "clamp", "clip", "clamp_min", "clamp_max"),
+    *("maximum", "fmax", "minimum", "fmin"),
+    *("add", "sub", "mul", "div", "where", "max", "min", "reciprocal", "sqrt", "rsqrt", "pow", "log", "log1p", "exp"),
+    *("var", "std", "norm"),
+)
+_READ = ("item", "__int__", "__float__", "__index__", "tolist")
+_COMPARED = ("__gt__", "__lt__", "__ge__", "__le__", "__eq__", "__ne__", "__bool__")
+
+_originals: dict[tuple[Any, str], Any] = {}
+
+
+def follow() -> None:
+    """From now on follow what losses are divided by."""
+    if _originals:
+        return
+    tensor: Any = torch.Tensor
+    for name, make in _METHODS.items():
+        _wrap(tensor, name, make)
+    for name in _FUNCTIONS:
+        _wrap(torch, name, _METHODS[name])
+    for name in _READ:
+        _put(tensor, name, _reading(getattr(tensor, name)))
+    for name in _COMPARED:
+        _put(tensor, name, _comparing(getattr(tensor, name)))
+
+
+def leave() -> None:
+    """Follow nothing from now on: what losses are divided by is known."""
+    for (owner, name), (inner, inherited) in _originals.items():
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, inner)
+    _originals.clear()
+    _readings.clear()
+
+
+def _put(owner: Any, name: str, wrapper: Any) -> None:
+    inner = getattr(owner, name)
+    wrapper.__name__, wrapper.__doc__ = name, getattr(inner, "__doc__", None)
+    _originals[owner, name] = inner, name not in vars(owner)
+    setattr(owner, name, wrapper)
+    if owner is torch:
+        table: Any = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
+        if id(inner) in table:
+            table[id(wrapper)] = table[id(inner)]
+
+
+def _wrap(owner: Any, name: str, make: Made) -> None:
+    inner: Any = getattr(owner, name, None)
+    if inner is None:
+        return
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = inner(*args, **kwargs)
+        if torch.compiler.is_compiling() or type(result) is not torch.Tensor or result.requires_grad:
+            return result
+        if result.numel() == 1 and not result.is_meta:
+            count = _making(make, result, args, kwargs)
+            if count is not None:
+                setattr(result, _COUNT, count)
+        return result
+
+    _put(owner, name, wrapper)
+
+
+_busy = False
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """What is computed and read meanwhile is not the script's."""
+    global _busy
+    before, _busy = _busy, True
+    try:
+        yield
+    finally:
+        _busy = before
+
+
+def _making(make: Made, result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
+    if _busy or not args:
+        return None
+    with aside(), torch.no_grad():
+        return make(result, args, kwargs)
+
+
+def _reading(inner: Any) -> Any:
+    def wrapper(self: torch.Tensor) -> Any:
+        value = inner(self)
+        if _busy or torch.compiler.is_compiling() or self.requires_grad or self.numel() != 1:
+            return value
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            _readings.append((float(value), self if hasattr(self, _COUNT) else None))
+        return value
+
+    return wrapper
+
+
+def _comparing(inner: Any) -> Any:
+    def wrapper(self: torch.Tensor, *other: Any) -> Any:
+        if not _busy and hasattr(self, _COUNT) and not torch.compiler.is_compiling():
+            _readings.append((None, self))
+        return inner(self, *other)
+
+    return wrapper

@@ -1,0 +1,251 @@
+"""The terms of a loss in several workers: what each of them weighs where they are means over different things.
+
+One process divides the sum over the whole batch of each term by what that term is a mean over. A worker divides its
+part by its own. So each term's gradient is multiplied by how many times too small that is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.torch.loss_mean import Term
+from headgate.torch.normalisers import Steps, applied
+
+MOST = 8
+"""Terms that are told with each exchange."""
+_FIELDS = 10
+NUMBERS = MOST * _FIELDS
+_ALIKE = 1e-9
+_FEW = 4
+_LITTLE = 1e-2
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What this worker has of a term.
+
+    Args:
+        name: What makes it, of which parameters.
+        number: Which of this worker's terms of that name it is.
+        nodes: The nodes of the graph that make it.
+        count: What is added up over the workers.
+        local: What the term is divided by here.
+        steps: What is done to the sum of counts.
+        times: What else it is multiplied with.
+        counted: Whether it may leave samples out.
+        known: Whether the count is seen to be one of this worker's part.
+        divided: Whether it is a sum that the script divides.
+        whole: Whether it leaves no number out, though it could.
+        rate: Its count for a sample.
+    """
+
+    name: str
+    number: int
+    nodes: tuple[Any, ...]
+    count: float
+    local: float
+    steps: Steps
+    times: float
+    counted: bool
+    known: bool
+    divided: bool
+    whole: bool
+    rate: float
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.name, self.number
+
+    @property
+    def exceeds(self) -> float:
+        return self.local - applied(self.count, self.steps)
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether what it is divided by is made of the count in a way that nothing tells."""
+        return self.exceeds < 0 or self.exceeds > 1 or bool(self.exceeds > _LITTLE and self.count)
+
+    @property
+    def form(self) -> list[Any]:
+        return [self.name, self.number, [[name, round(number, 12)] for name, number in self.steps]]
+
+    def numbers(self) -> list[float]:
+        """As they are added up over the workers: their squares tell whether all have the same."""
+        pairs = (self.count, self.rate, self.times, self.exceeds)
+        squares = [value for number in pairs for value in (number, number * number)]
+        return [*squares, float(self.is_unclear), float(self.whole and self.rate > 1)]
+
+
+def slots(terms: Sequence[Term], taken: float, of: Callable[[Any], str]) -> tuple[list[Slot], str]:
+    """The terms of a loss, those of a list together.
+
+    Args:
+        terms: As they are seen.
+        taken: Samples of this worker's part.
+        of: Names the parameter that a node of the graph comes from.
+
+    Returns:
+        They, and why they may not be what they seem; empty: nothing speaks for that.
+    """
+    alike: dict[str, list[Term]] = {}
+    for term in terms:
+        alike.setdefault(f"{term.kind} of {of(term.node)}", []).append(term)
+    made: list[Slot] = []
+    for name, all_of_name in alike.items():
+        members = all_of_name
+        for divisor in {term.listed: None for term in all_of_name}:
+            listed = [term for term in all_of_name if term.listed == divisor]
+            if _is_of_each(listed, taken) and divisor % len(listed) == 0:
+                made.append(_together(f"{name}, one by one", listed, divisor, len(listed) / divisor, taken))
+                members = [term for term in members if term.listed != divisor]
+        if _is_of_each(members, taken) and all(term.count == term.listed == 1.0 for term in members):
+            return [], "it is a sum over the samples of a batch, which are gone through one after another"
+        if len(members) > _FEW and len({(term.by, term.times, term.listed) for term in members}) == 1:
+            made.append(_together(name, members, members[0].count, len(members), taken))
+        else:
+            made += [_slot(name, n, term, taken) for n, term in enumerate(members)]
+    return made, f"it has {len(made)} terms" if len(made) > MOST else ""
+
+
+def _is_of_each(members: Sequence[Term], taken: float) -> bool:
+    """Whether these are terms of the samples of a batch, one after another."""
+    return len(members) > 1 and len(members) == taken and not any(term.elements for term in members)
+
+
+def _slot(name: str, number: int, term: Term, taken: float) -> Slot:
+    by, divisor = term.by, term.listed  # a constant, as it is of no list
+    rate = by.base / divisor / taken if taken else 0.0
+    of = (term.times / divisor, term.counted, by.known, bool(term.elements), term.whole)
+    return Slot(name, number, (term.node,), by.base / divisor, by.local / divisor, by.steps, *of, rate)
+
+
+def _together(name: str, terms: Sequence[Term], count: float, times: float, taken: float) -> Slot:
+    """Terms of a list as one, which is over so many, and multiplied with so much more."""
+    first = terms[0]
+    nodes = tuple(term.node for term in terms)
+    of = (first.times * times, first.counted and count == first.count, first.by.known, False, False)
+    return Slot(name, 0, nodes, count, count, (), *of, count / taken if taken else 0.0)
+
+
+@dataclass(frozen=True)
+class Summed:
+    """What one term comes to over all workers that count.
+
+    Args:
+        workers: Those that have it.
+        count: The sum of their counts.
+        same: Whether all have the same count.
+        same_rate: Whether all have the same for a sample.
+        same_times: Whether it is multiplied with the same in all.
+        same_exceeds: Whether what it is divided by exceeds the same number in all.
+        unclear: Whether it is unclear in any.
+        whole: Whether it leaves nothing out in any.
+    """
+
+    workers: float
+    count: float
+    same: bool
+    same_rate: bool
+    same_times: bool
+    same_exceeds: bool
+    unclear: bool
+    whole: bool
+
+    @classmethod
+    def read(cls, numbers: Sequence[float], workers: float) -> Summed:
+        pairs = [(numbers[2 * n], numbers[2 * n + 1]) for n in range(4)]
+        count, rate, times, exceeds = (_same(workers, total, squares) for total, squares in pairs)
+        return cls(workers, pairs[0][0], count, rate, times, exceeds, numbers[8] > 0, numbers[9] == workers)
+
+    def divisor(self, slot: Slot) -> float:
+        """What one process divides the term by."""
+        if not self.count:
+            return slot.local
+        return applied(self.count, slot.steps) + (slot.exceeds if self.same_exceeds else 0.0)
+
+    def factor(self, slot: Slot, share: float) -> float:
+        """What the gradient of the term is multiplied with where this worker's gradients count by its share of the
+        samples."""
+        if not slot.local:
+            return 0.0
+        divisor = self.divisor(slot)
+        factor = slot.local / divisor / share if divisor and share else 1.0
+        return 1.0 if math.isclose(factor, 1.0, rel_tol=1e-14) else factor
+
+
+def _same(workers: float, total: float, squares: float) -> bool:
+    # What is infinite in one of them, as where a scaler's factor is too large, makes no step in any.
+    return not math.isfinite(squares) or workers * squares - total * total <= _ALIKE * workers * squares
+
+
+def doubt(slot: Slot, summed: Summed, taken: float, selected: Callable[[Any], bool], known: bool) -> str:
+    """Why the gradient of a term is not that of one process; empty: nothing speaks for that.
+
+    Args:
+        slot: What this worker has of it.
+        summed: What it comes to over all.
+        taken: Samples of this worker's part.
+        selected: Whether what a node is made of is a selection of numbers.
+        known: Whether the loss had the same form in steps that were looked at closely.
+    """
+    name = slot.name
+    if not summed.same_times:
+        return f"its term {name} is multiplied by a number that is not the same in all workers ({slot.times:g} here)"
+    if summed.unclear:
+        return (
+            f"its term {name} is divided by {slot.local:g}, which is made of the count {slot.count:g} in a way that is "
+            "not seen"
+        )
+    several = summed.workers > 1
+    unknown = slot.divided and not slot.known and not known
+    if unknown and slot.count == 1.0 and taken > 1:
+        return f"its term {name} is divided by 1, which may stand for a count of nothing"
+    if several and unknown and summed.same and slot.count % taken:
+        return f"its term {name} is a sum divided by {slot.count:g}, which is the same in all workers"
+    whole = (summed.whole and taken > 1) or not slot.counted
+    unlike = several and not slot.divided and not summed.same_rate and not slot.count % taken
+    if unlike and whole and not any(map(selected, slot.nodes)):
+        return (
+            f"its term {name} is a mean over {slot.rate:g} numbers for each sample here, and over others elsewhere, as "
+            "where each worker pads its samples to its own longest"
+        )
+    return ""
+
+
+def united(given: Mapping[int, Mapping[str, Any]]) -> tuple[dict[tuple[str, int], Summed], str]:
+    """What the terms come to where not all workers have the same.
+
+    Args:
+        given: By worker, its `slots` as `told` gives them.
+
+    Returns:
+        By key, what each comes to; and why that is not known.
+    """
+    numbers: dict[tuple[str, int], list[float]] = {}
+    workers: dict[tuple[str, int], int] = {}
+    members: dict[str, set[int]] = {}
+    forms: dict[tuple[str, int], Any] = {}
+    for each in given.values():
+        counts: dict[str, int] = {}
+        for name, number, steps, values in each["slots"]:
+            key = name, number
+            counts[name] = counts.get(name, 0) + 1
+            if forms.setdefault(key, steps) != steps:
+                return {}, f"its term {name} is divided in other ways in other workers"
+            sums = numbers.setdefault(key, [0.0] * _FIELDS)
+            numbers[key] = [a + b for a, b in zip(sums, values)]
+            workers[key] = workers.get(key, 0) + 1
+        for name, count in counts.items():
+            members.setdefault(name, set()).add(count)
+    for name, sizes in members.items():
+        if len(sizes) > 1:
+            return {}, f"it has other numbers of terms {name} in other workers"
+    return {key: Summed.read(sums, workers[key]) for key, sums in numbers.items()}, ""
+
+
+def told(own: Sequence[Slot]) -> list[Any]:
+    """Slots as `united` takes them."""
+    return [[*slot.form, slot.numbers()] for slot in own]
