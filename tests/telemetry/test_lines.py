@@ -48,6 +48,11 @@ def test_a_metric_is_read_in_every_line_whatever_word_stands_before_its_name(pri
         ("val_accuracy", "train accuracy 0.1, validation accuracy {}"),
         ("test_accuracy", "Test set: accuracy of the model on all images is {}"),
         ("nll", "nll: {}"),
+        ("recall@20", "recall@20: {}"),
+        ("ndcg@10", "NDCG@10 = {} NDCG@20 = 0.1"),
+        ("acc@1", "Acc@1: {} Acc@5: 0.9"),
+        ("accuracy", "Validation accuracy of {}"),
+        ("return", "Mean return over 10 episodes: {}"),
     ],
 )
 def test_a_metric_is_read_among_others_like_it(metric: str, printed: str) -> None:

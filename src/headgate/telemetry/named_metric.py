@@ -31,6 +31,7 @@ _WHOLE = (
         *("of", "on", "for", "in", "over", "at", "after", "the", "our", "all", "whole", "full", "entire", "and", "end"),
         *("model", "network", "net", "classifier", "cnn", "mlp", "images", "image", "samples", "data", "dataset"),
         *("examples", "points", "inputs", "sentences", "documents", "batches", "split", "instances", "epochs", "this"),
+        *("episodes", "runs", "trials", "games", "queries", "users", "folds"),
     }
 )
 """What a value is of that is none of a class or of another part."""
@@ -65,8 +66,8 @@ class NamedMetric:
         self._trained = False  # whether it was read in the training: else that of an evaluation is meant
         name = r"[\s_./@-]{0,2}".join(re.escape(word) for word in self._words)
         self._far = re.compile(
-            rf"(?<![\w./@-]){name}(?![\w./@-])\s(?P<about>(?:of|on|for|in|over|at|after)\s[^:=|,;]{{1,80}}?)"
-            rf"(?:\s?[:=]|\s(?:is|was))\s{{0,4}}{far}"
+            rf"(?<![\w./@-]){name}(?![\w./@-])\s"
+            rf"(?:of|(?P<about>(?:of|on|for|in|over|at|after)\s[^:=|,;]{{1,80}}?)(?:\s?[:=]|\s(?:is|was)))\s{{0,4}}{far}"
         )
 
     def grade(self, name: str, part: str | None, before: Sequence[str]) -> tuple[int, bool]:
@@ -105,7 +106,7 @@ class NamedMetric:
             line: In lower case.
             parts: Where it mentions parts of the data, and which.
         """
-        if (far := self._far.search(line)) is None or not _WHOLE.issuperset(_WORD.findall(far["about"])):
+        if (far := self._far.search(line)) is None or not _WHOLE.issuperset(_WORD.findall(far["about"] or "")):
             return None
         added = self._added(next((part for start, _, part in parts if start < far.end()), None))
         if added is None or not _NEVER.isdisjoint(words_before(line, far.start())):

@@ -33,7 +33,8 @@ _PREFIX = re.compile(
     # A logger, a function.
     |(?:root|tensorflow|absl|mmengine|mmdet|__main__|[a-z_]+(?:\.[a-z_]+)+):?(?=[\s\w\[])
     |(?!(?:epoch|step|iter|iteration|loss|batch|train|val|test)\s)[a-z_][\w.]{{0,40}}\s-\s{{1,4}}(?![\s\d.])
-    |[a-z_][\w.]{{0,60}}(?:\(\)(?:::?\d{{1,6}})?|@\d{{1,6}})\s?:?
+    |[a-z_][\w.]{{0,60}}\(\)(?:::?\d{{1,6}})?\s?:?
+    |[a-z]{{1,20}}_(?:loop|step|epoch|batch|fn)@\d{{1,6}}\s?:?
     |\{{[^{{}}]{{0,400}}"(?:message|msg|event)":\s?"
     |>>|[-|:│┃║]
     )""",
