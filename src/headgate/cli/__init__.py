@@ -45,6 +45,8 @@ VERBS = {
 }
 
 
+_COMPLETES = "_HEADGATE_COMPLETE"
+"""Variable that is set by a shell that asks what may come next."""
 _CALLED_ELSEWHERE = {
     **dict.fromkeys(("list", "ls", "history"), "ps"),
     **dict.fromkeys(("queue", "jobs", "squeue", "show", "info"), "status"),
@@ -89,6 +91,10 @@ class _Verbs(click.Group):
         if name not in VERBS:
             return None
         command = importlib.import_module(f"headgate.cli.{name}").command
+        if isinstance(command, click.Command) and _COMPLETES in os.environ:
+            from headgate.cli.completing import completed
+
+            return completed(command)
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(
@@ -126,6 +132,10 @@ def headgate() -> None:
 def main() -> None:
     """Run the command; an error that Headgate raises on purpose is one message and an exit code."""
     streams.prepare()
+    if _COMPLETES in os.environ:
+        from headgate.cli.completing import quietly
+
+        quietly(lambda: headgate(prog_name="headgate", complete_var=_COMPLETES))
     try:
         code = headgate(standalone_mode=False, prog_name="headgate")
         # Closing standard output here shows a reader that has gone (`headgate ps | head`) before Python does.

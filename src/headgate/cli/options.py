@@ -82,7 +82,7 @@ class OfJobs(click.Command):
             left = super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
             raise click.UsageError(_not_ours(ctx, args, error), ctx) from None
-        ctx.meta["asked"] = CommandLine(command, ctx.params.pop("module"), ctx.params.pop("python"), rest)
+        ctx.meta["asked"] = CommandLine(command, ctx.params.pop("module", None), ctx.params.pop("python", None), rest)
         return left
 
     def _command(self, ctx: click.Context, args: list[str]) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ class OfJobs(click.Command):
             options, _, _ = parser.parse_args(list(args))
         except click.UsageError:
             return ()
-        [words] = (options[str(each.name)] for each in self.params if isinstance(each, click.Argument))
+        [words] = (options.get(str(each.name)) for each in self.params if isinstance(each, click.Argument))
         if not isinstance(words, tuple) or not words or options.get("module"):
             return ()
         apart = args[: len(args) - len(words)][-1:] == ["--"]

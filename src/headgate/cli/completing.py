@@ -1,0 +1,118 @@
+"""What a shell completes (TAB): names of runs, jobs, policies, engines and isolations; files wherever one may stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+_MOST_RUNS = 50
+"""The latest runs, whose jobs are looked at."""
+
+
+class _Completed(click.types.StringParamType):
+    """Text, with what it may be."""
+
+    def __init__(self, names: Callable[[str], Iterable[str]] | None, files: bool) -> None:
+        self._names = names
+        self._files = files
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names: list[str] = []
+        with suppress(Exception):  # nothing is known then: a shell's line is no place for messages
+            names = list(self._names(incomplete)) if self._names is not None else []
+        found = [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
+        return [*found, *([CompletionItem(incomplete, type="file")] if self._files and not found else [])]
+
+
+def completed(command: click.Command) -> click.Command:
+    """A verb whose options and arguments are completed by what they are called and stand for."""
+    for param in command.params:
+        if isinstance(param.type, click.types.StringParamType | click.Path):
+            names, files = _BY_NAME.get(str(param.name)), _takes_a_file(param)
+            if command.name == "explain" and param.name == "run":  # which may be a job's name alone
+                names = _runs_and_jobs
+            if names is not None or files:
+                param.type = _Completed(names, files)
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            completed(each)
+    return command
+
+
+def _takes_a_file(param: click.Parameter) -> bool:
+    what = str(param.metavar or "")
+    return param.name in _FILES or isinstance(param.type, click.Path) or any(word in what for word in ("FILE", "PATH"))
+
+
+_FILES = {"targets", "scripts", "file", "trace", "output", "save"}
+
+
+def _runs(_: str = "") -> list[str]:
+    from headgate import runs
+
+    return [folder.name for folder in reversed(runs.listing()[-_MOST_RUNS:])]
+
+
+def _jobs(incomplete: str) -> list[str]:
+    from headgate import runs
+    from headgate.identifiers import run_and_job
+
+    run, _ = run_and_job(incomplete)
+    folders = [folder for folder in reversed(runs.listing()[-_MOST_RUNS:]) if run in ("", folder.name)]
+    names = [job.name for folder in folders for job in sorted((folder / "jobs").iterdir())]
+    return [f"{run}/{name}" for name in names] if run else names
+
+
+def _runs_and_jobs(incomplete: str) -> list[str]:
+    return [*_runs(), *_jobs(incomplete)]
+
+
+def _policies(_: str) -> list[str]:
+    from headgate.policies import BUILT_IN
+
+    return list(BUILT_IN)
+
+
+def _engines(_: str) -> list[str]:
+    from headgate.engines.base import LOCAL
+    from headgate.engines.declared import declared
+
+    return [LOCAL.name, *declared()]
+
+
+def _isolations(_: str) -> list[str]:
+    from headgate import isolation
+
+    return list(isolation.names())
+
+
+def _labs(_: str) -> list[str]:
+    from headgate import lab
+
+    return list(lab.names())
+
+
+_BY_NAME: dict[str, Callable[[str], Iterable[str]]] = {
+    "run": _runs,
+    **dict.fromkeys(("names", "first", "second"), _runs),
+    **dict.fromkeys(("job", "jobs", "neighbour"), _jobs),
+    "policy": _policies,
+    "policies": _policies,
+    "engine": _engines,
+    "isolation": _isolations,
+    "cluster": _labs,
+}
+
+
+def quietly(act: Callable[[], Any]) -> Any:
+    """Answer a shell; whatever goes wrong, it completes nothing and prints nothing."""
+    try:
+        return act()
+    except SystemExit:
+        raise
+    except BaseException:  # noqa: BLE001
+        raise SystemExit(0) from None
