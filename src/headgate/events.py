@@ -23,7 +23,7 @@ from headgate.shares import Share
 JobState = Literal["waiting", "running", "stopping", "done", "failed", "stopped", "killed", "skipped", "interrupted"]
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped", "killed", "skipped", "interrupted"})
 
-GpuUse = Literal["no", "maybe", "yes"]
+GpuUse = Literal["no", "maybe", "yes", "seen-none"]
 
 GRACE_SECONDS = 10.0
 """How long a task that is asked to end may take before it is killed."""

@@ -98,6 +98,14 @@ def test_a_job_that_holds_no_gpu_memory_is_waited_for_for_a_while(use: GpuUse, p
     assert hub.reads(patience, {0: 1}) == [("b", None)]
 
 
+def test_a_job_that_is_seen_to_use_no_gpu_keeps_none_from_an_exclusive_one() -> None:
+    hub = Seen(node(24, 24))
+    hub.reads(0.0, {0: 1, 1: 1})
+    assert [hub.plain(name, use="maybe") for name in "ab"] == [[("a", None)], [("b", (1, 0))]]
+    assert hub.plain("alone", limits=Limits(exclusive=True)) == []
+    assert hub.reads(15.0, {0: 1, 1: 1}) == [("alone", (0,))]
+
+
 def test_jobs_that_use_no_gpu_and_machines_without_one_are_as_before() -> None:
     hub = Seen(node(24))
     hub.reads(0.0, {0: 23})

@@ -172,7 +172,12 @@ class Allocator:
     def without_slots(self, name: str) -> Counter[int]:
         """How many tasks for which no memory is kept use each GPU of a node."""
         there = self.jobs.on.get(name, {}).values()
-        return Counter(gpu for job, task in there if not job.slots for gpu in task.gpus or task.computes_on)
+        return Counter(
+            gpu
+            for job, task in there
+            if not job.slots
+            for gpu in task.computes_on or (() if job.uses_gpus == "seen-none" else task.gpus or ())
+        )
 
     # --- settling ---------------------------------------------------------------------------------------------------
 

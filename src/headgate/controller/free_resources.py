@@ -61,7 +61,7 @@ def _on_gpus(job: JobRecord, shared: bool) -> GpuRequest | None:
     """What each worker of a job needs of the memory of GPUs. One whose user says of no number is taken to use one; one
     of which nothing says that it uses any, none."""
     limits, needs = job.spec.limits, job.gpu_memory_bytes
-    uses = bool(needs or (shared and (limits.gpus or limits.exclusive or job.uses_gpus != "no")))
+    uses = bool(needs or (shared and (limits.gpus or limits.exclusive or job.uses_gpus in ("maybe", "yes"))))
     if not uses or limits.gpus == 0:
         return None
     known, alone = bool(needs), limits.exclusive and shared

@@ -11,7 +11,7 @@ SETTLED_SECONDS = 10.0
 """What a job holds has settled once it has not grown for so long,"""
 _GROWS, _GROWS_BYTES = 1.02, 32 << 20
 """by more than this factor and so many bytes."""
-PATIENCE_SECONDS: Mapping[GpuUse, float] = {"no": 0.0, "maybe": 15.0, "yes": 300.0}
+PATIENCE_SECONDS: Mapping[GpuUse, float] = {"no": 0.0, "seen-none": 0.0, "maybe": 15.0, "yes": 300.0}
 """How long a job that holds nothing yet is waited for, by whether it is taken to use a GPU: it may load its model into
 main memory first."""
 _MOST_SECONDS = 600.0

@@ -239,6 +239,7 @@ class Queue:
             claim.request = claim.request._replace(on_gpus=on_gpus._replace(memory_bytes=seen.bytes, known=True))
         else:  # it computes on none
             claim.request, claim.job.slots = claim.request._replace(on_gpus=None), ()
+            claim.job.uses_gpus = "seen-none"
             claim.slots = tuple(WorkerSlot(slot.node) for slot in claim.slots)
         self._resources.take(claim.request, claim.slots)
         self.gpu_memory.settle(event.node, seen.held)
