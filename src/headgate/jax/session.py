@@ -62,6 +62,8 @@ class Session(TaskSession):
         self._placing = Placing()
         self._samples = self._progress.samples
         self._trained: Trained | None = None
+        self._before: list[Trained] = []  # what was trained before it
+        self._ends: list[dict[str, Any]] = list((self._resume or {}).get("ends", ()))
         self._reports: deque[_Report] = deque()
         self._passes = Passes()
         self._reading = False
@@ -95,18 +97,25 @@ class Session(TaskSession):
     def prepare(self, parts: Sequence[Any]) -> tuple[Any, ...]:
         """The parts of the state, from the checkpoint or worker 0, on all devices.
 
+        What is prepared in an epoch takes the place of what was before. Between loops over epochs it is another
+        training's, as of the next fold.
+
         Raises:
             ResumeError: The checkpoint does not fit.
-            RuntimeError: It was called before.
         """
-        if self._trained is not None:
-            raise RuntimeError("prepare() was called twice; give it all parts of the state at once: prepare(a, b)")
-        self._trained = trained = Trained(parts)
-        if self._resume is not None:
-            trained.loaded(self._saved, self._resume.get("kinds", {}), self._resume.get("prepared", {}))
-            self._saved = {}
-        elif self.plan:
-            trained.take_first(self._placing)
+        former, again = self._trained, self._trained is not None and self._epoch is not None
+        if former is not None and not again:
+            self._before.append(former)
+        self._trained = trained = Trained(parts, 0 if former is None else former.first if again else former.end)
+        resume = self._resume
+        if resume is not None and not again and trained.is_in(self._saved):
+            trained.loaded(self._saved, resume.get("kinds", {}), resume.get("prepared", {}))
+            self._saved = trained.without(self._saved)
+        elif not again:
+            if resume is not None:
+                self.note("what the script prepares now came after the checkpoint was taken: it starts afresh")
+            if self.plan:
+                trained.take_first(self._placing)
         return trained.with_values(lambda name, leaf: self._placing.replicate(leaf))
 
     def shard(self, batch: Any, loose: bool = True) -> Any:
@@ -139,9 +148,15 @@ class Session(TaskSession):
 
     def begin(self) -> StartPoint | None:
         start = super().begin()
+        if start is None and self._phase < len(self._ends):
+            _restore_rng(self._ends[self._phase])
         if self.plan and start is not None and not start.place:
             _restore_rng(_unpacked(*self._placing.from_first([_packed(_captured_rng())])))
         return start
+
+    def left(self) -> None:
+        super().left()
+        self._ends[self._phase :] = [_captured_rng()]
 
     def rejoin(self) -> None:
         if self._resume is not None:
@@ -174,6 +189,8 @@ class Session(TaskSession):
             if self._trained is None:
                 raise RuntimeError("report(state=...) before prepare(): prepare the state first")
             self._trained.came_to(state)
+        if self._trained is not None and (loss is not None or state is not None):
+            self._trained.stepped()
         self._done = self._passes.done()
         if self._dealt:
             self._samples, self._dealt = (self._samples or 0) + self._dealt, 0
@@ -224,6 +241,16 @@ class Session(TaskSession):
             self._requests.passed()
         return super().boundary()
 
+    def defers(self, epoch: int) -> bool:
+        epochs = self._progress.epochs
+        goes_on = not self.plan and epochs is not None and epoch + 1 < epochs
+        return goes_on and self._trained is not None and self._trained.changed
+
+    def obey(self, at: Any = None) -> None:
+        if self._trained is not None and not self.plan and self._trained.changed:
+            return  # a report between two steps, where other values are in the model than are trained
+        super().obey(at)
+
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
     def saves_inside(self, at: Any) -> bool:
@@ -231,6 +258,10 @@ class Session(TaskSession):
             return True
         self.note("batches do not come from headgate.jax.batches: a checkpoint is saved at the end of the epoch")
         return False
+
+    @property
+    def _all(self) -> list[Trained]:
+        return [*self._before, *([] if self._trained is None else [self._trained])]
 
     def state_bytes(self) -> int | None:
         return self._trained.bytes if self._trained is not None and self._trained.known else None
@@ -241,7 +272,13 @@ class Session(TaskSession):
     def write(self, folder: Path, place: Mapping[str, Any]) -> tuple[Path, int]:
         if self._trained is None:
             raise CheckpointError("the script does not call prepare()")
-        return checkpoints.write(folder, self.steps, self._trained.arrays(), place)
+        arrays: dict[str, Any] = {}
+        for trained in self._all:
+            if trained.known or trained is self._trained:
+                arrays |= trained.arrays()
+            else:
+                self.note("the state of a training that is over is gone: a resume has not what it came to")
+        return checkpoints.write(folder, self.steps, arrays, place)
 
     def position(self, why: str, at: Any, after: int | None) -> dict[str, Any] | None:
         if self.rank or (self._trained is None and why != "request"):
@@ -259,8 +296,9 @@ class Session(TaskSession):
             "position": None if done is None or epoch is None else sum(done),
             "passes": done or [],
             "rng": self._rng or _captured_rng(),
-            "kinds": {} if self._trained is None else self._trained.kinds(),
-            "prepared": {} if self._trained is None else self._trained.prepared,
+            "kinds": {name: kind for each in self._all for name, kind in each.kinds().items()},
+            "prepared": {name: form for each in self._all for name, form in each.prepared.items()},
+            "ends": self._ends,
         }
 
     # --- what is told ------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from headgate.task.saving import ResumeError
 
 _COMPARED = 32
 """Arrays of a state that workers compare."""
+_LOOKED_AT = 64
+"""Variables, about, of an NNX object that are looked at for changes."""
 
 
 class Trained:
@@ -23,16 +25,21 @@ class Trained:
 
     Args:
         parts: What was given to `prepare`: the parameters first.
+        first: The number of the first part, in the order of all that was prepared.
 
     Attributes:
         prepared: By name, in which form the leaves were given.
+        end: The number of the part that comes next.
     """
 
-    def __init__(self, parts: Sequence[Any]) -> None:
+    def __init__(self, parts: Sequence[Any], first: int = 0) -> None:
+        self.first = first
+        self.end = first + len(parts)
         self._first = tuple(parts)
         self._in_place = all(_changes_in_place(part) for part in parts)
         self._now: tuple[Any, ...] | None = self._first if self._in_place else None
-        self.prepared = {name: form(leaf) for name, leaf in named(parts).items()}
+        self._stepped: list[tuple[Any, Any]] = []  # variables of NNX, and what they held after the last step
+        self.prepared = {name: form(leaf) for name, leaf in self._named(parts).items()}
         self.bytes = sum(nbytes(values(part)) for part in parts)
 
     def came_to(self, state: Any) -> None:
@@ -48,6 +55,18 @@ class Trained:
                 f"{'one object' if len(self._first) == 1 else f'a tuple of {len(self._first)}'}"
             )
         self._now = parts
+
+    def stepped(self) -> None:
+        """A step was taken: what changes in place holds what is trained."""
+        if self._in_place:
+            if not self._stepped:
+                self._stepped = [(variable, None) for part in self._first for variable in _variables(part)]
+            self._stepped = [(variable, variable.get_raw_value()) for variable, _ in self._stepped]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the script has changed in place what the last step left."""
+        return any(variable.get_raw_value() is not value for variable, value in self._stepped)
 
     @property
     def known(self) -> bool:
@@ -71,7 +90,7 @@ class Trained:
                 "the state that was reported last is gone: a later step was given the memory of the state (donation); "
                 "call report(state=...) after each step"
             )
-        return {name: on_host(name, leaf) for name, leaf in named(self._now).items()}
+        return {name: on_host(name, leaf) for name, leaf in self._named(self._now).items()}
 
     def sizes(self) -> dict[str, float]:
         """The mean absolute values of the smallest arrays of the present state, as this worker has them, by name; none
@@ -80,7 +99,7 @@ class Trained:
             return {}
         leaves = {
             name: leaf
-            for name, leaf in named(self._now or ()).items()
+            for name, leaf in self._named(self._now or ()).items()
             if isinstance(leaf, jax.Array) and leaf.is_fully_replicated and not is_key(leaf)
         }
         smallest = sorted(leaves, key=lambda name: (leaves[name].size, name))[:_COMPARED]
@@ -92,7 +111,15 @@ class Trained:
 
     def kinds(self) -> dict[str, str]:
         """By name, what holds the values of the present state."""
-        return {name: kind(leaf) for name, leaf in named(self._now or ()).items()}
+        return {name: kind(leaf) for name, leaf in self._named(self._now or ()).items()}
+
+    def is_in(self, saved: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint has anything of these parts."""
+        return any(self.first <= _number(name) < self.end for name in saved)
+
+    def without(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """What a checkpoint has besides these parts."""
+        return {name: array for name, array in saved.items() if not self.first <= _number(name) < self.end}
 
     def loaded(self, saved: Mapping[str, Any], kinds: Mapping[str, str], prepared: Mapping[str, Any]) -> None:
         """Exchange the values of the parts for those of a checkpoint.
@@ -105,7 +132,8 @@ class Trained:
         Raises:
             ResumeError: They do not fit.
         """
-        expected = named(self._first)
+        expected = self._named(self._first)
+        saved = {name: array for name, array in saved.items() if self.first <= _number(name) < self.end}
         missing, left = sorted(expected.keys() - saved.keys()), sorted(saved.keys() - expected.keys())
         if missing or left:
             lacks = f"the checkpoint lacks {', '.join(missing[:3])}" if missing else ""
@@ -119,13 +147,13 @@ class Trained:
 
     def take_first(self, placing: Placing) -> None:
         """Exchange the values of the parts for those of worker 0."""
-        mine = {name: on_host(name, leaf) for name, leaf in named(self._first).items()}
+        mine = {name: on_host(name, leaf) for name, leaf in self._named(self._first).items()}
         self.loaded(dict(zip(mine, placing.from_first(list(mine.values())))), {}, {})
 
     def with_values(self, value: Callable[[str, Any], Any]) -> tuple[Any, ...]:
         """The parts as they were prepared, each leaf exchanged for `value(name, leaf)`."""
         parts = []
-        for number, part in enumerate(self._first):
+        for number, part in enumerate(self._first, self.first):
             tree = jax.tree_util.tree_map_with_path(
                 lambda path, leaf, number=number: value(_name(number, path), leaf), values(part)
             )
@@ -133,6 +161,9 @@ class Trained:
         self._first = tuple(parts)
         self._now = self._first if self._in_place else None
         return self._first
+
+    def _named(self, parts: Sequence[Any]) -> dict[str, Any]:
+        return named(parts, self.first)
 
     # --- what a profile tells of them --------------------------------------------------------------------------------
 
@@ -176,11 +207,11 @@ def values(part: Any) -> Any:
     return sys.modules["flax.nnx"].state(part) if _changes_in_place(part) else part
 
 
-def named(parts: Sequence[Any]) -> dict[str, Any]:
-    """All leaves that have values, by name: number of the part and path in it."""
+def named(parts: Sequence[Any], first: int = 0) -> dict[str, Any]:
+    """All leaves that have values, by name: number of the part, from `first` on, and path in it."""
     return {
         _name(number, path): leaf
-        for number, part in enumerate(parts)
+        for number, part in enumerate(parts, first)
         for path, leaf in jax.tree_util.tree_flatten_with_path(values(part))[0]
         if isinstance(leaf, KINDS)
     }
@@ -188,6 +219,19 @@ def named(parts: Sequence[Any]) -> dict[str, Any]:
 
 def _name(number: int, path: Any) -> str:
     return f"{number}{jax.tree_util.keystr(path)}"
+
+
+def _number(name: str) -> int:
+    """The number of the part that a leaf of this name is in."""
+    return int(name[: len(name) - len(name.lstrip("0123456789"))] or -1)
+
+
+def _variables(part: Any) -> list[Any]:
+    """The variables of a Flax NNX object, some of them where they are many."""
+    nnx = sys.modules["flax.nnx"]
+    found = [each for _, each in nnx.iter_graph(part) if isinstance(each, nnx.Variable)]
+    found = [each for each in found if hasattr(each, "get_raw_value")]
+    return found[:: max(1, len(found) // _LOOKED_AT)]
 
 
 def _changes_in_place(part: Any) -> bool:

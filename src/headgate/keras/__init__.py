@@ -82,8 +82,8 @@ def prepare(model: Any, optimizer: Any = None) -> Any:
         raise TypeError(f"prepare(model, optimizer): found a {type(optimizer).__name__}; expected a Keras optimizer")
     session = _join()
     if session is not None:
-        index = session.prepare(model, optimizer)
-        if callable(getattr(model, "fit", None)):
+        index, is_new = session.prepare(model, optimizer)
+        if is_new and callable(getattr(model, "fit", None)):
             from headgate.keras.fitting import watch
 
             watch(model, session, index, optimizer)

@@ -1,9 +1,10 @@
 """Checkpoint files: written whole or not at all, and readable with `numpy.load(path)`, which runs no code.
 
 `step-<n>.npz` holds arrays named `models/<i>/<j>`, `optimizers/<i>/<j>`, `metrics/<i>/<j>` (variable j of object i, in
-the order that the framework lists them), `rates/<i>/0` (a learning rate that is none of these) and `random/...`, and
-`headgate`: a JSON text as bytes, with the layout's version, the position in the training, and the types of arrays whose
-type NumPy lacks.
+the order that the framework lists them), `held/<i>/<k>/<j>` (of optimizer k that model i holds besides),
+`rates/<i>/0` and `held_rates/<i>/<k>/0` (a learning rate that is none of these), `random/...`, `ended/<phase>/...`
+(random states at the end of a training), and `headgate`: a JSON text as bytes, with the layout's version, the position
+in the training, and the types of arrays whose type NumPy lacks.
 """
 
 from __future__ import annotations

@@ -39,12 +39,18 @@ def watch(model: Any, session: Session, index: int, optimizer: Any = None) -> No
     model.fit = fitting.fit
 
 
-def callback_of(keras: Any, target: Any = None) -> Any:
-    """A callback of that Keras. It calls the methods of the same names of `target`, if there is one."""
-    hooks = ("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_epoch_end", "on_test_begin", "on_test_end")
+_LAST = ("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_epoch_end", "on_test_begin", "on_test_end")
+"""What is done after the script's own callbacks."""
+_FIRST = {"on_epoch_end": "epoch_ends", "on_test_begin": "epoch_ends"}
+"""What is done before them: hook, and method."""
+
+
+def callback_of(keras: Any, target: Any = None, hooks: Mapping[str, str] | None = None) -> Any:
+    """A callback of that Keras. Its hooks call methods of `target`, if there is one: by default those of `_LAST`."""
     told: dict[str, Any] = {"headgate": True}
     if target is not None:
-        told.update((name, _telling(getattr(target, name))) for name in hooks)
+        names = {name: name for name in _LAST} if hooks is None else hooks
+        told.update((hook, _telling(getattr(target, name))) for hook, name in names.items())
     return type("Headgate", (keras.callbacks.Callback,), told)()
 
 
@@ -84,6 +90,7 @@ class Fitting:
         self._skipped = False
         self._metrics_wait = False
         self._test_began = 0.0
+        self._as_trained: list[np.ndarray[Any, Any]] | None = None
 
     def mend(self) -> None:
         """Make steps of legacy Keras over several workers compute what those of one process would."""
@@ -104,7 +111,7 @@ class Fitting:
         call = inspect.signature(self._fit).bind(*args, **kwargs)
         start = self._session.begin()
         if start is None:
-            return self._ended_before()
+            return self._ended_before(call.arguments.get("x"), call.arguments.get("y"))
         given = call.arguments
         self._start = start
         first = int(given.get("initial_epoch") or 0)
@@ -132,6 +139,7 @@ class Fitting:
                 self._model.train_function, self._inner = self._inner, None
         if start.place and start.epoch >= self._epochs:
             self._session.rejoin()
+        self._session.ended()
         return self._with_history(history) if start.place and hasattr(history, "history") else history
 
     def _check_optimizer(self) -> None:
@@ -175,10 +183,19 @@ class Fitting:
             self._session.obey(int(batch))
         self._session.begins()
 
+    def epoch_ends(self, *args: Any, **kwargs: Any) -> None:
+        """The steps of an epoch are done, and no callback of the script knows it yet."""
+        if self._as_trained is None:
+            self._as_trained = self._session.trained.sample(self._index)
+
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        goes_on = self._epochs is not None and epoch + 1 < self._epochs and not self._model.stop_training
+        before, self._as_trained = self._as_trained or [], None
+        now = self._session.trained.sample(self._index) if goes_on and before else before
+        self._session.changed = not all(np.array_equal(one, other, equal_nan=True) for one, other in zip(before, now))
         self._session.batches = self._reading.batches if self._reading is not None else None
         self._session.end_epoch(epoch, logs or {})
-        if self._epochs is not None and epoch + 1 < self._epochs and not self._model.stop_training:
+        if goes_on:
             self._session.begins()
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -370,21 +387,19 @@ class Fitting:
                 "the model is not built, so it has no variables to load the checkpoint into; call model.build() before "
                 "fit"
             )
-        if not getattr(optimizer, "built", True) or backends.is_legacy(self._keras):
-            build = getattr(optimizer, "build", None) or optimizer._create_all_weights  # of tf_keras.optimizers.legacy
-            build(model.trainable_variables)
         trained.load(self._index)
 
     def _callbacks(self, given: Any) -> Any:
         """The callbacks of the script, and ours after them: what they change is part of a checkpoint."""
-        ours = callback_of(self._keras, self)
+        first, ours = callback_of(self._keras, self, _FIRST), callback_of(self._keras, self)
         if hasattr(given, "append") and not isinstance(given, list):
             self._tell_stopping(given.callbacks)
             given.append(ours)
+            given.callbacks.insert(0, first)
             return given
         found = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
         self._tell_stopping(found)
-        return [*(each for each in found if not getattr(each, "headgate", False)), ours]
+        return [first, *(each for each in found if not getattr(each, "headgate", False)), ours]
 
     def _tell_stopping(self, callbacks: Iterable[Any]) -> None:
         """Whether training ends before its last epoch where a callback sees no gain any more."""
@@ -395,7 +410,10 @@ class Fitting:
         first = min(stopping, key=lambda each: each.patience)
         self._session.stops_after(first.patience, abs(first.min_delta), first.monitor)
 
-    def _ended_before(self) -> Any:
+    def _ended_before(self, x: Any, y: Any) -> Any:
+        if not self._model.built and _samples_of(x) is not None:
+            self._build(backends.part((x,) if y is None else (x, y), 1))
+        self._load()
         history = self._keras.callbacks.History()
         history.set_model(self._model)
         history.on_train_begin()

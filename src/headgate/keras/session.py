@@ -42,6 +42,7 @@ class Session(TaskSession):
             checkpoint was taken, the logs of all its epochs.
         epochs_done: The numbers of these epochs.
         fitting: Whether a `fit` runs. Its steps are counted without a report.
+        changed: Whether callbacks changed weights as an epoch of a `fit` ended, after which another one comes.
     """
 
     meter: StepMeter
@@ -52,13 +53,15 @@ class Session(TaskSession):
         self.strategy: Any = None
         super().__init__(environment, channel)
         self._leads = self._agreement is None or self._agreement.leads
-        self.trained = Trained(self._saved)
+        self.trained = Trained(self._saved, self.note)
         self.costs = Costs(self.trained, environment.mode, together)
         self.meter = StepMeter(self._measured, read, every_step=self.profiling)
         self._latest: Any = None
         self._gate = Gate(channel, lambda: read(self._latest), lambda: self.trained.gpus(self._latest))
         self.fitting = False
         self._epoch_random = random_states()
+        self._ends: list[Mapping[str, Any]] = []  # random states at the end of each training
+        self.changed = False
         self.logs: Mapping[str, Any] = {}
         self.batches: int | None = None
         self.history: dict[str, list[Any]] = {}
@@ -83,15 +86,12 @@ class Session(TaskSession):
 
     # --- trainings ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, model: Any, optimizer: Any) -> int:
-        """Take what the script trains, and return its number. Load the checkpoint into what is built already."""
-        self.trained.add(model, optimizer)
-        index = len(self.trained.models) - 1
-        if optimizer is not None and self.trained.pending(index):
-            if not getattr(optimizer, "built", True):
-                optimizer.build(model.trainable_variables)
+    def prepare(self, model: Any, optimizer: Any) -> tuple[int, bool]:
+        """Take what the script trains; its number, and whether it is new. Load the checkpoint into what is built."""
+        index, is_new = self.trained.add(model, optimizer)
+        if optimizer is not None:
             self.trained.load(index)
-        return index
+        return index, is_new
 
     def begin(self) -> StartPoint | None:
         if self._phase >= 0:
@@ -99,6 +99,10 @@ class Session(TaskSession):
         start = super().begin()
         self.history, self.epochs_done, self.batches = {}, [], None
         if start is None:
+            ended = self._saved.section(f"ended/{self._phase}")
+            if ended:
+                restore_random(ended)
+            self.ended()
             if self._phase < len(self._trainings):
                 self.history, self.epochs_done = (self._trainings[self._phase][name] for name in ("history", "epochs"))
         elif start.place:
@@ -138,7 +142,9 @@ class Session(TaskSession):
     def boundary(self) -> bool:
         if self.profiling and self.profiled:
             self.end()
-        return super().boundary() if self._agreement is None else self._agreement.boundary()
+        if self._agreement is None:
+            return super().boundary()
+        return self._agreement.boundary() or bool(self._deferred)
 
     def end_epoch(self, epoch: int, logs: Mapping[str, Any] = MappingProxyType({})) -> str:
         """End an epoch: report its logs, if there are any, save and obey."""
@@ -157,7 +163,12 @@ class Session(TaskSession):
         self.stops_after(None)  # whatever a `fit` before it would have ended by
         return super().epochs(count)
 
+    def ended(self) -> None:
+        """A training is over: another one goes on from here with these random states."""
+        self._ends[self._phase :] = [random_states()]
+
     def left(self) -> None:
+        self.ended()
         if self._meetings is not None:
             self._meetings.left()  # in which epoch, where the script broke off one
 
@@ -176,6 +187,9 @@ class Session(TaskSession):
             self.end()
         if self.boundary():
             self.obey()
+
+    def defers(self, epoch: int) -> bool:
+        return self.changed
 
     def saves_inside(self, at: int | None) -> bool:
         return self.fitting or self._epoch is None
@@ -263,15 +277,19 @@ class Session(TaskSession):
             "history": self.history,
             "epochs": self.epochs_done,
             "ended": self._trainings[: max(self._phase, 0)],
+            "trains": self.trained.trains(),
         }
 
     def write(self, folder: Path, place: Mapping[str, Any]) -> tuple[Path, int]:
         done, inside = place["position"], place["epoch"] == self._epoch
         arrays = self.trained.arrays(metrics=bool(done))
         # Before its first batch an epoch may have drawn already how it is shuffled.
+        states: Mapping[str, Any]
         present = self._epoch_random if inside and not done else random_states()
         for name, states in (("random", present), ("epoch_random", self._epoch_random)):
             arrays.update((f"{name}/{key}", state) for key, state in states.items())
+        for phase, states in enumerate(self._ends[: max(self._phase, 0)]):
+            arrays.update((f"ended/{phase}/{key}", state) for key, state in states.items())
         return checkpoints.write(folder, self.steps, checkpoints.CheckpointContents(arrays, place))
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from headgate.keras import backends
+from headgate.keras import backends, optimizers
 from headgate.keras.checkpoints import CheckpointContents
 from headgate.task.saving import ResumeError
 
 _COMPARED = 16
 """Variables of a model that workers compare."""
+_SMALL = 1 << 16
+"""Elements of the largest variable that is looked at for changes, where there are so small ones."""
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any]:
@@ -53,18 +55,36 @@ class Trained:
 
     Args:
         resume: The checkpoint to load from; None: start afresh.
+        note: Tells the user something.
     """
 
-    def __init__(self, resume: CheckpointContents | None) -> None:
+    def __init__(self, resume: CheckpointContents | None, note: Callable[[str], None] = lambda text: None) -> None:
         self._resume = resume
+        self._note = note
+        self._told = False
         self._loaded: set[str] = set()
         self.models: list[Any] = []
         self._optimizers: list[Any] = []
 
-    def add(self, model: Any, optimizer: Any) -> None:
-        """Take a model, and the optimizer that its script steps itself; None: the one it was compiled with."""
+    def add(self, model: Any, optimizer: Any) -> tuple[int, bool]:
+        """Take a model, and the optimizer that its script steps itself; None: the one it was compiled with.
+
+        Returns:
+            The model's number, and whether it was not there before.
+        """
+        number = next((n for n, each in enumerate(self.models) if each is model), len(self.models))
+        if number < len(self.models):
+            self._optimizers[number] = self._optimizers[number] if optimizer is None else optimizer
+            return number, False
         self.models.append(model)
         self._optimizers.append(optimizer)
+        if self._resume is not None and not self._resume.of(f"models/{number}"):
+            self._loaded |= {f"models/{number}", f"optimizers/{number}"}
+            self._tell(
+                f"the model that the script prepares now (number {number + 1}) came after the checkpoint was taken: it "
+                "starts afresh, and so does what comes later"
+            )
+        return number, True
 
     def gpus(self, computed: Any) -> set[int]:
         """Numbers of the GPUs that its models are on, as this process sees them.
@@ -108,20 +128,50 @@ class Trained:
         """Whether there is something to load into model `index` or its optimizer."""
         return self._resume is not None and not {f"models/{index}", f"optimizers/{index}"} <= self._loaded
 
-    def load(self, index: int, model: bool = True, optimizer: bool = True) -> None:
-        """Load the checkpoint, if there is one, into model `index` and its optimizer, which are built.
+    def load(self, index: int) -> None:
+        """Load the checkpoint, if there is one, into model `index` and its optimizers; the model is built.
 
         Raises:
             ResumeError: It does not fit.
         """
-        parts = [(f"models/{index}", self.models[index])] if model else []
-        parts += [(f"optimizers/{index}", self.optimizers[index])] if optimizer else []
-        for section, owner in parts:
-            if self._resume is not None and section not in self._loaded:
-                self._loaded.add(section)
-                assign(variables(owner), self._resume.of(section), section)
-                if owner is self.optimizers[index] and (saved := self._resume.of(f"rates/{index}")):
-                    assign(rate(owner), saved, f"rates/{index}")
+        if self._resume is None or not self.pending(index):
+            return
+        model, section = self.models[index], f"models/{index}"
+        if section not in self._loaded:
+            self._loaded.add(section)
+            assign(variables(model), self._resume.of(section), section)
+        section = f"optimizers/{index}"
+        if section not in self._loaded:
+            self._loaded.add(section)
+            self._load_optimizers(index, self._resume)
+
+    def _load_optimizers(self, index: int, resume: CheckpointContents) -> None:
+        model, main = self.models[index], self.optimizers[index]
+        trained = resume.place.get("trains", {}).get(str(index), {})
+        saved = {optimizers.MAIN: f"optimizers/{index}"}
+        saved.update((name, f"held/{index}/{k}") for k, name in enumerate(n for n in trained if n != optimizers.MAIN))
+        here = optimizers.held_by(model, main)
+        for name, optimizer in here.items():
+            arrays = resume.of(saved[name]) if name in saved else []
+            if not arrays and name != optimizers.MAIN:
+                self._tell(f"the checkpoint has nothing of the model's optimizer {name}: it starts afresh")
+                continue
+            if len(arrays) != len(variables(optimizer)):
+                every, numbers = variables(model), trained.get(name)
+                optimizers.build(
+                    optimizer, model.trainable_variables if numbers is None else [every[n] for n in numbers]
+                )
+            assign(variables(optimizer), arrays, saved[name])
+            rates = f"rates/{index}" if name == optimizers.MAIN else saved[name].replace("held", "held_rates", 1)
+            if owned := resume.of(rates):
+                assign(rate(optimizer), owned, rates)
+        missing = [name for name in saved if name not in here and resume.of(saved[name])]
+        if missing:
+            raise ResumeError(
+                f"the checkpoint has an optimizer {missing[0] or 'that the model was compiled with'}, which the "
+                "script's model does not; undo the change to the script, or start over with: "
+                "headgate resume --from-scratch"
+            )
 
     def load_metrics(self, index: int) -> None:
         """Load the state of the metrics of model `index`; those that are not made yet start anew."""
@@ -133,13 +183,35 @@ class Trained:
     def arrays(self, metrics: bool) -> dict[str, np.ndarray[Any, Any]]:
         """Everything that a checkpoint holds of them; with the metrics in the middle of an epoch."""
         found: dict[str, np.ndarray[Any, Any]] = {}
-        for index, (model, optimizer) in enumerate(zip(self.models, self.optimizers)):
-            sections = [("models", variables(model)), ("optimizers", variables(optimizer)), ("rates", rate(optimizer))]
+        for index, (model, main) in enumerate(zip(self.models, self.optimizers)):
+            sections = [(f"models/{index}", variables(model))]
+            sections += [(f"optimizers/{index}", variables(main)), (f"rates/{index}", rate(main))]
+            for k, held in enumerate(each for n, each in optimizers.held_by(model, main).items() if n):
+                sections += [(f"held/{index}/{k}", variables(held)), (f"held_rates/{index}/{k}", rate(held))]
             if metrics:
-                sections.append(("metrics", self._metrics(model)))
+                sections.append((f"metrics/{index}", self._metrics(model)))
             for section, owned in sections:
-                found.update((f"{section}/{index}/{j}", array_of(v)) for j, v in enumerate(owned))
+                found.update((f"{section}/{j}", array_of(v)) for j, v in enumerate(owned))
         return found
+
+    def trains(self) -> dict[str, dict[str, list[int] | None]]:
+        """By model the optimizers by name, in the order of `arrays`: which of its variables each was made for."""
+        return {
+            str(index): {
+                name: optimizers.trains(optimizer, variables(model))
+                for name, optimizer in optimizers.held_by(model, main).items()
+            }
+            for index, (model, main) in enumerate(zip(self.models, self.optimizers))
+        }
+
+    def sample(self, index: int) -> list[np.ndarray[Any, Any]]:
+        """Some of what model `index` trains, by which it is told whether that was changed."""
+        trained = [v for v in getattr(self.models[index], "trainable_variables", ()) if _elements(v.shape)]
+        smallest = sorted(trained, key=lambda variable: _elements(variable.shape))
+        small = [v for v in trained if _elements(v.shape) <= _SMALL] or smallest[:1]
+        last = len(small) - 1
+        places = {0, last // 3, 2 * last // 3, last} if small else set()
+        return [np.array(array_of(small[place])) for place in sorted(places)]
 
     def metrics(self) -> list[np.ndarray[Any, Any]]:
         """The state of the metrics of all models, in the order in which `arrays` reads it."""
@@ -148,6 +220,12 @@ class Trained:
     def bytes(self) -> int:
         """Bytes of the variables of all models."""
         return sum(bytes_of(variables(model)) for model in self.models)
+
+    def _tell(self, text: str) -> None:
+        """Tell, once, that something starts afresh."""
+        if not self._told:
+            self._told = True
+            self._note(text)
 
     @staticmethod
     def _metrics(model: Any) -> list[Any]:

@@ -144,13 +144,10 @@ class Loaders:
             state.ended = 0
 
     def snapshot(self, anchor: Iteration | None) -> list[dict[str, Any]] | None:
-        """Positions of all loaders, for `arm`.
+        """A position for each loader, for `arm`; None where one of them cannot rejoin.
 
         Args:
             anchor: The iteration whose step was the last; None between two epochs.
-
-        Returns:
-            One position for each loader; None where one of them cannot rejoin.
         """
         before = (0,) * len(self.states)
         if anchor is not None and anchor.epoch == self.epoch:
@@ -199,15 +196,11 @@ class Loaders:
 
         Args:
             positions: What `snapshot` gave.
-            resume_rng: Random states at the snapshot; in force again once the first iteration has rejoined. None: those
-                of that moment stay.
-            inside: Whether this is for iterations begun in the resumed epoch, or for those from before it. Those of
-                loaders that are prepared in that epoch are begun in it.
+            resume_rng: Random states at the snapshot; in force once the first iteration has rejoined. None: none.
+            inside: Whether for iterations begun in the resumed epoch, as those of loaders prepared in it are.
             start: The first loader that it is for.
         """
-        if self._past_resumed:
-            return
-        for state, position in matched(self.states, positions, start):
+        for state, position in () if self._past_resumed else matched(self.states, positions, start):
             running, begun_inside = position["running"], inside or state.born
             if begun_inside:
                 state.to_end = position["ended"]
@@ -269,8 +262,7 @@ class LoaderState:
 
     def keeps_iterator(self) -> bool:
         """Whether the loader has an iterator whose workers live on from pass to pass."""
-        loader = self._loader() if self._loader is not None else None
-        return getattr(loader, "_iterator", None) is not None
+        return self._loader is not None and getattr(self._loader(), "_iterator", None) is not None
 
     def drop_iterator(self) -> None:
         """End the workers that the loader keeps from pass to pass: the next iterator is a new one."""
@@ -299,10 +291,8 @@ class LoaderState:
 
     def batches(self) -> int | None:
         """Batches of a whole pass; None where they are not counted beforehand."""
-        loader = self._loader() if self._loader is not None else None
-        if loader is None:
-            return None if self._sequence is None else len(self._sequence)
-        return len(loader) if self.by_index else None
+        loader = self._sequence if self._loader is None else self._loader()
+        return len(loader) if loader is not None and (self.by_index or self._loader is None) else None
 
     def iterate(self, open_inner: OpenIterator) -> Iteration:
         if self.to_end:

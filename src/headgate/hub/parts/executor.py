@@ -159,7 +159,9 @@ class Executor(Component):
             _remove_copies(run.checkpoints(action.spec.name))  # of the former attempt
             send, ports = self._engines.of(run.id).send, self._ports(run, action)
             roles = task_names(action.spec.roles)
-            attempt = Attempt(action.job, action.attempt, action.plan, action.spec.encrypt, send, ports, roles)
+            attempt = Attempt(
+                action.job, action.attempt, action.plan, action.spec.encrypt, send, ports, roles, live.spec.grace
+            )
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
             self._compare_script(run, live)
             if action.plan.workers > 1 and not ports and scripts.shares_nothing(live.spec):

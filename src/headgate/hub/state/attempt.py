@@ -128,6 +128,7 @@ class Attempt:
         ports: Where workers meet that find each other by another launcher's contract, or those of tasks of roles;
             empty: neither.
         roles: The names of the tasks of roles, whose ports these are.
+        grace: Seconds that tasks have to save once they are asked to end; None: they are not told.
     """
 
     def __init__(
@@ -139,7 +140,9 @@ class Attempt:
         send: Send,
         ports: tuple[int, ...] = (),
         roles: Sequence[TaskName] = (),
+        grace: float | None = None,
     ) -> None:
+        self._grace = grace
         self.number = number
         self.ports = ports
         self._own_ports = dict(zip(roles, ports))
@@ -207,7 +210,8 @@ class Attempt:
         task = self.tasks[name]
         task.follows_threads = framework not in _FIXED_THREADS
         task.grant_threads(task.granted_threads)
-        self._send(self._job.task(name), {**self._peers.welcome(name, task.threads), "spin": task.spin})
+        grace = {} if self._grace is None else {"grace": self._grace}
+        self._send(self._job.task(name), {**self._peers.welcome(name, task.threads), "spin": task.spin, **grace})
         if self._together:
             self._send(self._job.task(name), self._peers.view())
         task.held_by = OPEN
