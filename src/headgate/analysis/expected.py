@@ -10,7 +10,7 @@ from typing import NamedTuple
 from headgate.analysis import curves
 from headgate.analysis.forecast import Outlook, first_end
 from headgate.analysis.losses import Estimate
-from headgate.analysis.step_time import StepTime
+from headgate.analysis.step_time import ReportTime
 from headgate.events import Progress
 
 _FARTHEST = 4.0
@@ -51,7 +51,7 @@ class Expected:
     step: float
     reported: float
     seconds_per_step: float | None
-    step_time: StepTime | None
+    step_time: ReportTime | None
     cost: float
     family: str | None
     progress: float | None

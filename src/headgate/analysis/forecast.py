@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.analysis.losses import EpochSteps, Estimate, Losses
-from headgate.analysis.step_time import StepTime, rising, step_time
+from headgate.analysis.step_time import ReportTime, rising, step_time
 from headgate.events import Progress
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Outlook:
         """How long a step takes, by at least so many: `step_seconds`."""
         return step_seconds(self._reports, fewest)
 
-    def step_time(self) -> StepTime | None:
+    def step_time(self) -> ReportTime | None:
         """How long a step takes, and how that varies; None: not known."""
         return step_time(self._reports)
 

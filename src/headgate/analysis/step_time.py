@@ -52,7 +52,7 @@ class _Model(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StepTime:
+class ReportTime:
     """How long a step takes, and how that varies.
 
     Args:
@@ -92,7 +92,7 @@ def rising(reports: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     return kept[min(WARM, len(kept) // 3) :]
 
 
-def step_time(reports: Iterable[tuple[float, float]]) -> StepTime | None:
+def step_time(reports: Iterable[tuple[float, float]]) -> ReportTime | None:
     """How long a step takes, and how that varies, by when (s) which step was reported; None: too few were."""
     kept = _apart(rising(reports))
     if len(kept) < 2:
@@ -115,7 +115,7 @@ def step_time(reports: Iterable[tuple[float, float]]) -> StepTime | None:
     best = max(likelihood for likelihood, _ in fits)
     weights = [math.exp(likelihood - best) for likelihood, _ in fits]
     models = (model._replace(weight=weight / sum(weights)) for weight, (_, model) in zip(weights, fits, strict=True))
-    return StepTime(usual, gap, tuple(model for model in models if model.weight > 1e-6))
+    return ReportTime(usual, gap, tuple(model for model in models if model.weight > 1e-6))
 
 
 def _apart(reports: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
