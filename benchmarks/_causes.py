@@ -13,6 +13,7 @@ PLAIN = Path(__file__).parent / "plain"
 SECONDS = 7.0
 ALONE_SECONDS, BESIDE_SECONDS = 6.5, 5.0
 """Of a job that a program comes beside later on."""
+BURSTS = ("--on", "3", "--off", "2.5")
 LAB, NODES = "causes", {"a": "10.93.0.1", "b": "10.93.0.2", "c": "10.93.0.3"}
 NODE_CORES = 0.5
 
@@ -114,9 +115,11 @@ def cores_beside(draw: random.Random) -> Trial:
 
 
 def memory_beside(draw: random.Random) -> Trial:
-    """One thread, so that the hog has a core for itself."""
-    victim = unlike(draw.choice(["stream", "embedding"]), ALONE_SECONDS + BESIDE_SECONDS, env={"OMP_NUM_THREADS": "1"})
-    return Trial([victim], "others", hogs=[hog("memory", "--after", f"{ALONE_SECONDS}")])
+    """One thread, so that the hog has a core for itself. It comes and goes: one that comes once may come just as the
+    job changes by itself."""
+    seconds = ALONE_SECONDS + 3 * BESIDE_SECONDS
+    victim = unlike(draw.choice(["stream", "embedding"]), seconds, env={"OMP_NUM_THREADS": "1"})
+    return Trial([victim], "others", hogs=[hog("memory", "--after", f"{ALONE_SECONDS}", *BURSTS)])
 
 
 def disk_beside(draw: random.Random) -> Trial:

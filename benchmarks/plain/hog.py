@@ -1,10 +1,10 @@
 """Programs that take something from a machine: all of its cores, memory bandwidth, disk or network.
 
-    python hog.py cores|memory|disk|network|sink [--after 0] [--seconds 0] [--count 1] [--to ADDRESS]
+    python hog.py cores|processes|memory|disk|network|sink [--after 0] [--on 0 --off 0] [--count 1] [--to ADDRESS]
 
 `network` sends to ADDRESS, where `sink` receives. With `--seconds 0` it goes on until it, or who started it, has ended.
 With `--after` it waits for so many seconds after the file `begun` is in CAUSES_FOLDER, then prints the seconds since
-1970.
+1970. With `--on` and `--off` it comes and goes: so many seconds each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import mmap
 import multiprocessing
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -30,6 +31,13 @@ def cores(_: argparse.Namespace) -> Iterator[None]:
     """Arithmetic in registers."""
     while True:
         sum(number * number for number in range(20_000))
+        yield
+
+
+def processes(_: argparse.Namespace) -> Iterator[None]:
+    """Short processes, one after the other, as a build starts them."""
+    while True:
+        subprocess.run([sys.executable, "-c", "sum(i * i for i in range(300_000))"], check=False)
         yield
 
 
@@ -86,7 +94,7 @@ def sink(options: argparse.Namespace) -> Iterator[None]:
 
 
 KINDS: dict[str, Callable[[argparse.Namespace], Iterator[None]]] = {
-    each.__name__: each for each in (cores, memory, disk, network, sink)
+    each.__name__: each for each in (cores, processes, memory, disk, network, sink)
 }
 
 
@@ -99,10 +107,14 @@ def take(options: argparse.Namespace) -> None:
         time.sleep(options.after)
         sys.stdout.write(f"{time.time()}\n")  # in one piece: others of its kind write there too
         sys.stdout.flush()
-    until = time.monotonic() + options.seconds if options.seconds else float("inf")
+    began = time.monotonic()
+    until = began + options.seconds if options.seconds else float("inf")
     for _ in KINDS[options.kind](options):
         if time.monotonic() > until or os.getppid() != starter:
             return
+        if options.off and time.monotonic() - began > options.on:
+            time.sleep(options.off)
+            began = time.monotonic()
 
 
 def main() -> None:
@@ -110,6 +122,8 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--after", type=float, default=0.0, help="seconds to wait before")
     parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--on", type=float, default=0.0, help="seconds that it is there at a time, with --off")
+    parser.add_argument("--off", type=float, default=0.0, help="seconds that it is away in between (default: never)")
     parser.add_argument("--count", type=int, default=1, help="processes")
     parser.add_argument("--to", default="127.0.0.1", help="address of the sink")
     options = parser.parse_args()
