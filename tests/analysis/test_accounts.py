@@ -78,6 +78,14 @@ def test_its_own_cap_is_not_put_down_to_a_neighbour(tmp_path: Path, neighbours: 
     assert found.parts["cap"].seconds == pytest.approx(20.0)
 
 
+def test_what_a_cap_held_back_counts_though_the_kernel_does_not_call_it_waiting(tmp_path: Path) -> None:
+    """Two threads that would run on 1.9 cores have 0.7: for the rest they stand."""
+    capped = MadeUp(ran=0.7, waited=0.3, throttled=1.2, ready=0.55, cap=0.7, limits={"cores": 0.7})
+    found = account(recording(tmp_path / "run.sqlite", {"a": capped}), "a")
+    assert found.parts["cap"].seconds == pytest.approx(40 * 1.2 / 1.9, rel=0.1)
+    assert found.parts["unexplained"].seconds == pytest.approx(0.0, abs=2.0)
+
+
 def test_a_cap_below_what_its_user_allows_is_on_behalf_of_the_neighbours(tmp_path: Path) -> None:
     capped = MadeUp(ran=0.5, waited=0.5, throttled=0.5, cap=0.5, limits={"cores": 2})
     found = account(recording(tmp_path / "run.sqlite", {"a": capped, "b": MadeUp(ran=1.5)}), "a")

@@ -34,7 +34,7 @@ _NOISE_CORES = 0.03
 """The readings of two targets are not of one moment. A neighbour that used less may not have run at all."""
 _LEAST_READY = 0.02
 """A task that was ready for less of a second lost nothing in it that could be told from rounding."""
-_THROTTLED = 0.01
+THROTTLED = 0.01
 """Core-seconds a second that a cap held back, below which it held back nothing."""
 
 
@@ -101,7 +101,7 @@ def contended(task: OnNode, neighbours: Mapping[str, Array], stolen: Array, core
     most = np.minimum(np.maximum(alone, 1.0) * waits, 1.0)
     some = 1.0 - np.power(1.0 - waits, np.maximum(alone, 1.0))
     lost = ready * np.where(task.spins, (some + most) / 2.0, waits)
-    throttled = told & (np.nan_to_num(task.throttled) > _THROTTLED)
+    throttled = told & (np.nan_to_num(task.throttled) > THROTTLED)
     return Contended(
         ready=ready,
         by={name: lost * ratio(each, taken) for name, each in used.items()},

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headgate.analysis.contention import Contended, OnNode, contended
+from headgate.analysis.contention import THROTTLED, Contended, OnNode, contended
 from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.analysis.losing import COUNTED_ERROR, ITSELF, OTHERS, Loss, within
 from headgate.analysis.outside import Devices
-from headgate.analysis.usage import Array, Signal
+from headgate.analysis.usage import Array, Signal, ratio
 from headgate.identifiers import TaskOfRun
 
 SPREAD = 1.645
@@ -71,7 +71,7 @@ class Grid:
         return contended(
             OnNode(
                 ran=_carried(self._ran[task.id]),
-                waited=_carried(self.mean(task.signal("cpu_waiting"))),
+                waited=self._waited(task),
                 ready=ready,
                 throttled=_carried(self.mean(task.signal("cpu_throttled"))),
                 # A cap below what its user allows is the policy's, on behalf of the neighbours.
@@ -82,6 +82,12 @@ class Grid:
             self.mean(node.signal("cpu_stolen")) if node is not None else np.zeros_like(ready),
             self.cores(task),
         )
+
+    def _waited(self, task: RecordedTask) -> Array:
+        """Threads that waited for a core. What a cap throttles waits too, though since Linux 6.18 the kernel does not
+        count it as that."""
+        waited, throttled = (_carried(self.mean(task.signal(name))) for name in ("cpu_waiting", "cpu_throttled"))
+        return np.where(np.nan_to_num(throttled) > THROTTLED, np.fmax(waited, throttled), waited)
 
     def _spins(self, task: RecordedTask) -> npt.NDArray[np.bool_]:
         """In which buckets several threads of it were always ready: no step leaves them all something to do all the
@@ -102,9 +108,11 @@ class Grid:
         of a pool do, and those that compute together do not: at the moments of the readings, some thread was ready or
         none, and that tells how far it is from the one to the other.
         """
-        wanted = _carried(self._ran[task.id]) + np.nan_to_num(_carried(self.mean(task.signal("cpu_waiting"))))
+        ran, waited = _carried(self._ran[task.id]), np.nan_to_num(_carried(self.mean(task.signal("cpu_waiting"))))
+        wanted = ran + np.nan_to_num(self._waited(task))
         most = np.minimum(np.nan_to_num(wanted), 1.0)
-        busiest = _carried(self.mean(task.signal("cpu_ready")))
+        # Of what its cap held back and the kernel did not count as waiting, each thread has its part.
+        busiest = _carried(self.mean(task.signal("cpu_ready"))) * np.maximum(ratio(wanted, ran + waited), 1.0)
         least = np.where(np.isfinite(busiest), np.minimum(busiest, most), most)
         seen, between = self.mean(task.signal("any_ready")), most - least
         told = np.isfinite(seen) & (between > _BETWEEN)
