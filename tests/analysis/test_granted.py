@@ -131,6 +131,23 @@ def test_its_profile_tells_it_where_that_has_several_numbers_of_threads(tmp_path
     assert verdict(told(run, {"a": {"profile": {"step_times": times[:1]}}})).name == "not-known"
 
 
+@pytest.mark.parametrize("seconds", [{}, {1: 0.16, 2: 0.1}], ids=["not known", "by its profile"])
+def test_a_limit_of_its_own_that_took_threads_too_may_have_cost_more_than_it_throttled(
+    tmp_path: Path, seconds: Mapping[int, float]
+) -> None:
+    """At 0.7 cores it has one thread. On two it would be up to 2.86 times as fast."""
+    capped = MadeUp(ran=0.7, waited=0.3, throttled=0.3, cap=0.7, limits={"cores": 0.7}, threads={0: 1})
+    run = recording(tmp_path / "run.sqlite", {"a": capped})
+    times = [{"threads": count, "batch": 8, "seconds": each} for count, each in seconds.items()]
+    account = told(run, {"a": {"profile": {"step_times": times}}})
+    cap = account.parts["cap"]
+    assert verdict(account).name == "own-cap"
+    assert cap.seconds == pytest.approx(40 * (1 - 0.7 / 1.6) if seconds else 12.0, abs=1.0)
+    assert cap.low <= 12.5 or seconds
+    assert cap.high >= 40 * (1 - 0.7 / 1.6)
+    assert ("fewer threads" in verdict(account).why) is (not seconds)
+
+
 @pytest.mark.parametrize("script", ["train.py", "other.py"])
 def test_another_job_of_the_same_script_tells_it(tmp_path: Path, script: str) -> None:
     run = recording(

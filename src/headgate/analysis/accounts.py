@@ -18,6 +18,7 @@ import numpy as np
 from headgate.analysis.comparing import slower_steps
 from headgate.analysis.fairness import AloneRate
 from headgate.analysis.granted import Power, ThreadGrant, fewer_threads
+from headgate.analysis.granted import by_limit as fewer_by_limit
 from headgate.analysis.grid import Grid, lost_cores
 from headgate.analysis.in_turn import Turn, in_order
 from headgate.analysis.jobs import FAULTS, RecordedJob, RecordedNode, running
@@ -262,7 +263,8 @@ def _account(
     fewer = fewer_threads(
         job, beside, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]), earlier=earlier, like=like
     )
-    own_left = of_steps * (1.0 - fewer.part)
+    by_limit = fewer_by_limit(job, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]))
+    own_left = of_steps * (1.0 - fewer.part) * (1.0 - by_limit.usual)
     # Waiting for kernels may be spinning: the CPU time of a step tells nothing of who used the same GPU.
     compared = {name: cores for name, cores in beside.items() if name not in outside.on_gpu}
     longer = slower_steps(job, compared, own_left, grid.edges, lost.by, lost.most, stepping)
@@ -280,7 +282,8 @@ def _account(
         ran_beside = {name: np.where(np.nan_to_num(cores) > 0.0, stepping, 0.0) for name, cores in beside.items()}
         losses, step = _proved(job, losses, step, ran_beside, outside.on_gpu)
     stolen = Loss(NODE, "cores", within(float(np.sum(lost.stolen * (starting + stepping))), 0.1, elapsed), "counted")
-    by_cap = within(float(np.sum(lost.by_cap * (starting + stepping))), 0.1, elapsed)
+    limited = TimeEstimate(*(part * float(np.sum(of_steps * stepping * (1.0 - fewer.part))) for part in by_limit))
+    by_cap = sum_of([within(float(np.sum(lost.by_cap * (starting + stepping))), 0.1, elapsed), limited], elapsed)
     of_its_own = outside.of_its_own(starting + stepping, stepping, elapsed)
     again = step["faults"]
     parts: dict[Part, TimeEstimate] = {

@@ -147,6 +147,26 @@ def fewer_threads(
     )
 
 
+def by_limit(job: RecordedJob, own: Array, edges: Array, cores: float) -> Power:
+    """The part of a job's own time that it lost by having fewer threads for the sake of its own limit of cores, with a
+    band of 90 %. Its profile may tell what more would bring; else that may be nothing.
+
+    Args:
+        own: Seconds of each bucket that it lost to nobody.
+        edges: Of the buckets.
+        cores: Of its node.
+    """
+    threads, task = _threads(job, edges), job.tasks[0]
+    limited = np.isfinite(threads) & (own > 0.0)
+    if len(job.tasks) > 1 or not limited.any() or not np.isfinite(cores) or job.allowed_cores(task, cores) >= cores:
+        return Power(0.0, 0.0, 0.0)
+    had, alone = float(np.median(threads[limited])), float(np.ceil(cores - 1e-9))
+    stated = job.told_threads
+    if stated or had >= alone or not _is_full(job, threads, limited, own, edges):
+        return Power(0.0, 0.0, 0.0)
+    return Power(*(1.0 - (had / alone) ** size for size in _profiled(job) or UNKNOWN))
+
+
 def _own_power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> Power | None:
     """The power that its steps, or those of its profile, tell of; None where they were not seen with two numbers of
     threads."""

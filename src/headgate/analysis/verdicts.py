@@ -137,6 +137,16 @@ def _of_its_time(account: Account) -> Verdict:
     return Verdict("healthy", why, "", 0.0, lost)
 
 
+def _with_fewer(account: Account) -> str:
+    """What its own limit of cores may have cost a job beyond what throttled it."""
+    cap = account.parts["cap"]
+    if cap.high - cap.seconds < max(LEAST_PART * account.elapsed, cap.seconds / 4.0):
+        return ""
+    return (
+        f" It had fewer threads for that as well: if more bring it something, that cost up to {say_seconds(cap.high)}."
+    )
+
+
 def _given(cause: Cause, account: Account) -> Verdict:
     start, why = account.parts["starting"].seconds, cause.why
     if cause.name != "starting" and start > max(cause.cost.seconds, account.elapsed / 2.0):
@@ -158,7 +168,7 @@ def _causes(account: Account) -> Iterator[Cause]:
     yield Cause(
         "own-cap",
         parts["cap"],
-        f"Its own `{account.cores_setting or 'limits'}` held {job} back for {part('cap')}.",
+        f"Its own `{account.cores_setting or 'limits'}` held {job} back for {part('cap')}.{_with_fewer(account)}",
         f"{sentence(more_cores(account.cores_setting))}.",
     )
     yield Cause(
