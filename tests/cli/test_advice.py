@@ -105,14 +105,14 @@ def test_what_is_told_at_a_mistake_works_when_it_is_typed(user: User) -> None:
     ):
         said = user.types(*typed, code=2).stderr
         assert told in said, said
-        user.types(*shlex.split(told)[1:])
+        user.types("run", "--dry-run", *shlex.split(told)[2:])
     assert "write `limits: {cores: 1}`" in user.types("run", "jobs.yaml", code=2).stderr
     user.write("jobs.yaml", "jobs: [{script: train_a.py, limits: {cores: 1}}]")
     for option, field in (("--grace", "grace: ..."), ("--goal", "progress: {goal: ...}"), ("--after", "after: ...")):
         said = user.types("run", "train_a.py", option, "5", code=2).stderr
         assert f"A job has it in a job file: `{field}`" in said
     assert "in a job file" not in user.types("run", "train_a.py", "--fail", code=2).stderr
-    user.types("run", "jobs.yaml")
+    user.types("run", "--dry-run", "jobs.yaml")
     failed = user.types("run", "train_a.py", "--", "--fail", code=1).stdout
     for told in re.findall(r"`headgate ([^`]*)`", failed):
         user.types(*shlex.split(told))

@@ -93,7 +93,7 @@ def _reasons(submission: Submission, detach: bool, found: StandardInput) -> Iter
         yield f"{len(submission.jobs)} jobs cannot all read it; run one job, or give each a file by its arguments"
     if submission.engine != LOCAL:
         yield f"engine {submission.engine.name} starts jobs on other machines; give the job a file by its arguments"
-    if job.roles or job.contract == "mpi":
+    if job.roles or job.evaluator or job.contract == "mpi":
         yield "a job of several processes cannot read it; give it a file by its arguments"
     workers = job.plan.tasks if job.plan is not None else job.limits.workers[0]
     if workers > 1:

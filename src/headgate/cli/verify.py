@@ -78,7 +78,11 @@ def command(
                 2 bad input
                 9 not verified: nothing can be said, and why
     """
-    from headgate.cli import placement, running  # what jobs need takes a while to import; help needs none of it
+    from headgate.cli import (  # what jobs need takes a while to import; help needs none of it
+        placement,
+        running,
+        standard_input,
+    )
     from headgate.hub import verifying
     from headgate.verification.wording import words
 
@@ -105,6 +109,7 @@ def command(
         seconds or verifying.SECONDS,
         tuple(str(Path(folder).absolute()) for folder in writable),
     )
+    standard_input.refuse("headgate verify")
     found = verifying.verify(asked, _show)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
