@@ -127,6 +127,7 @@ def test_each_worker_goes_on_from_its_own_state(strategy: str, attempts: Attempt
     first = attempts.run(OWN, strategy, STOP_AT="14")
     contents = torch.load(saved(first)["path"], weights_only=True)
     assert set(contents["own"]) == {"carried"}
+    assert saved(first)["own_states"] is True
     attempts.run(OWN, strategy, HEADGATE_RESUME=saved(first)["path"])
     for mine, then in zip(attempts.results(), whole):
         assert torch.allclose(mine["carried"], then["carried"], rtol=0, atol=1e-12)

@@ -259,3 +259,17 @@ def test_an_optimizer_beside_another_is_kept_with_it(attempt: Attempting) -> Non
     first = attempt(training, order_at=111)
     resumed = attempt(training, resume=first.checkpoint["path"]).result
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed(attempt: Attempting) -> None:
+    """It has no word of groups, frozen parameters and gradients."""
+    whole = two_models(lambda number: None)
+    path = attempt(two_models, order_at=112).checkpoint["path"]
+    contents = torch.load(path, weights_only=True)
+    for name in ("gradients", "groups", "frozen", "prepared", "own", "own_states", "ends"):
+        del contents[name]
+    for position in contents["loaders"]:
+        del position["born"]
+    torch.save(contents, path)
+    resumed = attempt(two_models, resume=path).result
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)

@@ -322,6 +322,11 @@ class LiveHub:
             )
         if isinstance(plan.batch_per_worker, tuple):
             raise UsageError(f"job {job!r} has a batch for each of its workers; stop it, and resume it by another plan")
+        if live.own_states:
+            raise UsageError(
+                f"job {job!r} cannot be resized: its checkpoint holds what is each worker's own (hg.keep), and only "
+                f"{plan.workers} workers can go on from it"
+            )
         if workers <= plan.backup_workers:
             raise UsageError(f"found {workers} workers; expected more than its {plan.backup_workers} backup workers")
         if workers < fewest or (most is not None and workers > most):

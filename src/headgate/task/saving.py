@@ -96,6 +96,7 @@ class Saver:
                 "bytes": size,
                 "seconds": self._seconds,
                 "why": why,
+                **({"own_states": True} if place.get("own_states") else {}),
             }
         )
         return True

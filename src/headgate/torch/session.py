@@ -491,7 +491,8 @@ class Session(TaskSession):
         with self._loaders.drawing():
             data_rng = self._loaders.capture_rng()
         random = {"rng": data_rng, "epoch_rng": self._epoch_rng, "ends": self._ends}
-        return {"epoch": epoch, "position": done, "loaders": loaders, **random, **more}
+        place = {"epoch": epoch, "position": done, "loaders": loaders, "own_states": self._trained.has_own}
+        return {**place, **random, **more}
 
     # --- what is told ------------------------------------------------------------------------------------------------
 

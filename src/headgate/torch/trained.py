@@ -240,6 +240,11 @@ class Trained:
             for text in self._compared.notes if tells else ():
                 self._note(text)
 
+    @property
+    def has_own(self) -> bool:
+        """Whether a checkpoint holds what is each worker's own."""
+        return bool(self._compared.own) or any(each.across == WORKER for each in self.kept.values())
+
     def state_dicts(self, gradients: bool) -> dict[str, Any]:
         """State dicts by section of a checkpoint.
 

@@ -354,6 +354,7 @@ class HubListener(Listener):
             text = f"checkpoints are saved again, after {live.unsaved} that could not be"
             self._live_runs.event(run, "note", text, live.spec.name, task)
             live.unsaved = 0
+        live.own_states = message.get("own_states") is True
         live.keep(checkpoint)
         self._step(events.CheckpointDone(task, checkpoint))
         if message.get("why") == "join":

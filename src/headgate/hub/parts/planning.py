@@ -453,7 +453,7 @@ class Replanning(Component):
             return
         move, watched.move = watched.move, None
         run, live = self._live_runs.find(job)
-        if live.state in ENDED:
+        if live.state in ENDED or live.own_states:
             return
         watched.moves += 1
         why = move.why + grown(live.spec, watched.profile, move.plan)

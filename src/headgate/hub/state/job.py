@@ -70,6 +70,7 @@ class LiveJob:
     not_a_number: bool = False
     broke: Broken | None = None  # as long as it is not where it was again
     saved: list[Checkpoint] = field(default_factory=list)  # the latest, and what it went on from
+    own_states: bool = False  # its latest checkpoint holds what is each worker's own: only as many can go on from it
     unsaved: int = 0  # checkpoints that could not be saved since
     script_digest: str = ""  # of its script's file as it was handed in, or last started
 
