@@ -48,7 +48,7 @@ class OutsideProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class _ProcessTimes:
     """A process at one look: its CPU time and that of its children that have ended, in ticks of the kernel's clock."""
 
     pid: int
@@ -69,7 +69,7 @@ class OutsideProgramsReader:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._proc = root / "proc"
-        self._seen: dict[tuple[int, int], _Process] | None = None
+        self._seen: dict[tuple[int, int], _ProcessTimes] | None = None
 
     def look(self, own: Collection[int]) -> list[OutsideProgram]:
         """The programs that used cores since the last look; none at the first.
@@ -102,7 +102,7 @@ class OutsideProgramsReader:
                 found[program] = OutsideProgram(*program, each.pid, each.nice, seconds, mine, helps)
         return list(found.values())
 
-    def _processes(self) -> Iterator[_Process]:
+    def _processes(self) -> Iterator[_ProcessTimes]:
         for entry in os.listdir(self._proc):
             if not entry.isdigit():
                 continue
@@ -111,7 +111,7 @@ class OutsideProgramsReader:
             if len(words) > 19 and words[1] != "2":  # no thread of the kernel
                 own, children = sum(map(int, words[11:13])), sum(map(int, words[13:15]))
                 name, parent = opening.partition("(")[2], int(words[1])
-                yield _Process(int(entry), parent, int(words[19]), name, own, children, int(words[16]))
+                yield _ProcessTimes(int(entry), parent, int(words[19]), name, own, children, int(words[16]))
 
     def _command(self, pid: int, name: str) -> str:
         words = content(self._proc / str(pid) / "cmdline").split("\0")
