@@ -312,6 +312,8 @@ MOST_PRIORITY = 100.0
 """Of a job in a file."""
 SIGNALS = "a signal that a script can catch, such as SIGINT, SIGUSR1 or 15"
 """What a job's `stop_signal` may be."""
+_VALID = frozenset(int(each) for each in signal.valid_signals())
+_NAMED = frozenset(int(each) for each in signal.Signals)
 _NO_STOP = frozenset({"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGCHLD"})
 
 
@@ -327,9 +329,9 @@ def signal_name(given: str | int) -> str:
     else:
         known = signal.Signals.__members__
         number = int(known.get(text, known.get(f"SIG{text}", 0)))
-    if isinstance(given, bool) or number not in {int(each) for each in signal.valid_signals()}:
+    if isinstance(given, bool) or number not in _VALID:
         raise ValueError(f"found {given!r}; expected {SIGNALS}")
-    name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
+    name = signal.Signals(number).name if number in _NAMED else str(number)
     if name in _NO_STOP:
         raise ValueError(f"found {given!r}, which asks no script to end; expected {SIGNALS}")
     return name

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from headgate.analysis.at_once import Crowd, during, span
 from headgate.analysis.comparing import slower_steps
 from headgate.analysis.fairness import AloneRate
 from headgate.analysis.granted import Power, ThreadGrant, fewer_threads
@@ -30,6 +31,7 @@ from headgate.analysis.losing import (
     NODE,
     NONE,
     OTHERS,
+    REST,
     Loss,
     TimeEstimate,
     exact,
@@ -50,6 +52,10 @@ from headgate.telemetry.outside_programs import OutsideProgram
 
 _MOST_BUCKETS, _LEAST_BUCKETS = 500_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are taken together."""
+_UNREAD_SECONDS = 2.0
+"""Of a job that ran for less there are not two readings."""
+_MOST_OF_ONE_GRID = 32
+"""Tasks of a run: of more, each job has a grid of its own."""
 MOST_UNEXPLAINED = 0.3
 """Where more than this part of the time is unexplained, nothing else can be called the cause."""
 
@@ -155,7 +161,7 @@ class Account:
     def culprits(self) -> tuple[str, ...]:
         """Jobs that surely slowed it, by more than is worth a word; of several the one that cost it most at the
         least."""
-        losses = [loss for loss in self.losses if loss.to not in (ITSELF, NODE, OTHERS) and loss.sure]
+        losses = [loss for loss in self.losses if loss.to not in (ITSELF, NODE, OTHERS, REST) and loss.sure]
         worst = max((loss.lost.seconds for loss in losses), default=0.0)
         least = min(LEAST_PART * self.elapsed, worst)
         return tuple(dict.fromkeys(loss.to for loss in losses if loss.lost.seconds >= least))
@@ -170,39 +176,85 @@ def accounts(
 ) -> tuple[Account, ...]:
     """The account of each job of a run, which took `seconds` or has taken them so far. The accounts begin at the second
     `since` of the run; jobs and nodes are given from there on. `alone` is how fast jobs were in earlier runs alone."""
-    tasks = sum(len(job.tasks) for job in jobs)
-    most = max(_MOST_BUCKETS // max(tasks, 10) ** 2, _LEAST_BUCKETS)
-    edges = np.linspace(since, max(seconds, since + 1e-3), min(max(math.ceil(seconds - since), 1), most) + 1)
-    grid = Grid(jobs, {node.name: node for node in nodes}, edges)
+    by_name = {node.name: node for node in nodes}
+    if sum(len(job.tasks) for job in jobs) <= _MOST_OF_ONE_GRID:
+        grid = _grid(jobs, by_name, since, seconds)
+
+        def found_of(job: RecordedJob, like: Power | None = None) -> Account:
+            others = [other for other in jobs if other is not job]
+            return _account(job, others, grid, seconds, None if like is not None else alone.get(job.name), like)
+
+    else:
+        crowd = Crowd.of(jobs)
+        beside = dict(zip((job.name for job in jobs), crowd.beside()))
+
+        def found_of(job: RecordedJob, like: Power | None = None) -> Account:
+            earlier = None if like is not None else alone.get(job.name)
+            return _of_many(job, beside[job.name], crowd, by_name, seconds, earlier, like)
+
+    found = [found_of(job) for job in jobs]
+    powers = _powers(jobs, found)
     found = [
-        _account(job, [other for other in jobs if other is not job], grid, seconds, alone.get(job.name)) for job in jobs
+        found_of(job, like) if (like := _power_of_like_jobs(each, job, powers)) is not None else each
+        for each, job in zip(found, jobs, strict=True)
     ]
-    found = [_by_like_jobs(each, job, jobs, found, grid, seconds) for each, job in zip(found, jobs, strict=True)]
     turns = {each.job: _turn(each, job) for each, job in zip(found, jobs, strict=True)}
     groups = _slowed_each_other(found)
-    return tuple(replace(each, turns=turns, together=in_order(groups.get(each.job, ()), turns)) for each in found)
+    orders = {id(group): in_order(group, turns) for group in groups.values()}
+    return tuple(replace(each, turns=turns, together=orders.get(id(groups.get(each.job)), ())) for each in found)
 
 
-def _by_like_jobs(
-    account: Account,
+def _grid(jobs: Sequence[RecordedJob], nodes: Mapping[str, RecordedNode], since: float, until: float) -> Grid:
+    tasks = sum(len(job.tasks) for job in jobs)
+    most = max(_MOST_BUCKETS // max(tasks, 10) ** 2, _LEAST_BUCKETS)
+    edges = np.linspace(since, max(until, since + 1e-3), min(max(math.ceil(until - since), 1), most) + 1)
+    return Grid(jobs, nodes, edges)
+
+
+def _of_many(
     job: RecordedJob,
-    jobs: Sequence[RecordedJob],
-    known: Sequence[Account],
-    grid: Grid,
+    beside: Sequence[RecordedJob],
+    crowd: Crowd,
+    nodes: Mapping[str, RecordedNode],
     seconds: float,
+    earlier: AloneRate | None,
+    like: Power | None,
 ) -> Account:
-    """The account with what more threads bring to another job with the same script, where nothing of its own tells."""
-    script = job.spec.get("script")
-    if account.grant is None or account.grant.power is not None or script is None:
-        return account
-    like = (
-        each.grant.power
-        for each, other in zip(known, jobs, strict=True)
-        if other.spec.get("script") == script and each.grant is not None and each.grant.power is not None
-    )
-    power = next(like, None)
-    others = [other for other in jobs if other is not job]
-    return account if power is None else _account(job, others, grid, seconds, like=power)
+    """The account of one of very many jobs, by the busiest of those that ran beside it, and while it ran: all accounts
+    together cost as the jobs, and not as the pairs of them. What ran for less than two readings has none."""
+    start, end = span(job)
+    if end - start < _UNREAD_SECONDS:
+        waited = start - job.submitted if end > start else None
+        return _unread(job, max(seconds, job.submitted) if job.ended is None else job.ended, waited)
+    rest = crowd.rest([job, *beside], start, end)
+    grid = _grid([job, *beside, rest], during(nodes, start, end), start, end)
+    return _account(job, beside, grid, seconds, earlier, like)
+
+
+def _unread(job: RecordedJob, until: float, waited: float | None) -> Account:
+    """The account of a job that ran too shortly for any reading to tell something of it; None waited: it never ran."""
+    elapsed = max(until - job.submitted, 0.0)
+    waiting = min(max(waited, 0.0), elapsed) if waited is not None else elapsed
+    parts = {**dict.fromkeys(PARTS, NONE), "waiting": exact(waiting), "unexplained": exact(elapsed - waiting)}
+    asked = _asked_to_wait(job, waiting)
+    return Account(job=job.name, elapsed=elapsed, parts=parts, asked_to_wait=asked, read=False, failure=_failure(job))
+
+
+def _powers(jobs: Sequence[RecordedJob], known: Sequence[Account]) -> Mapping[str, Power]:
+    """What more threads bring to jobs with the same script, by that, where one tells."""
+    found: dict[str, Power] = {}
+    for each, job in zip(known, jobs, strict=True):
+        script = job.spec.get("script")
+        if script is not None and each.grant is not None and each.grant.power is not None:
+            found.setdefault(script, each.grant.power)
+    return found
+
+
+def _power_of_like_jobs(account: Account, job: RecordedJob, powers: Mapping[str, Power]) -> Power | None:
+    """What more threads bring to another job with the same script, where nothing of its own tells."""
+    if account.grant is None or account.grant.power is not None:
+        return None
+    return powers.get(job.spec.get("script") or "")
 
 
 def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:

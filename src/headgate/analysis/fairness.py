@@ -146,13 +146,16 @@ def shared_nodes(jobs: Sequence[RecordedJob], nodes: Sequence[RecordedNode]) -> 
     return [node for node in nodes if node.name in used] or nodes
 
 
-def share_of(job: RecordedJob, jobs: Sequence[RecordedJob], machines: int, seconds: float) -> float:
-    """A job's share of the machines, m/n, on average while it ran."""
+def shares_of(jobs: Sequence[RecordedJob], machines: int, seconds: float) -> dict[str, float]:
+    """Each job's share of the machines, m/n, on average while it ran, by its name."""
     edges = np.linspace(0.0, max(seconds, 1e-3), _MOST_BLOCKS + 1)
-    inside = _there(job, edges)
-    count = sum((_there(each, edges) for each in jobs), np.zeros(_MOST_BLOCKS))
+    there = {job.name: _there(job, edges) for job in jobs}
+    count = sum(there.values(), np.zeros(_MOST_BLOCKS))
     part = np.minimum(machines / np.maximum(count, 1.0), float(machines))
-    return float(np.average(part, weights=inside)) if inside.any() else float(machines)
+    return {
+        name: float(np.average(part, weights=inside)) if inside.any() else float(machines)
+        for name, inside in there.items()
+    }
 
 
 def _there(job: RecordedJob, edges: Array) -> Array:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from headgate.units import say_seconds
 
+_NAMED = 8
+"""As many jobs as an advice names."""
 _LEAST_GAIN = 0.05
 """Of the mean time until a job is done: what gains less is not worth another order."""
 
@@ -61,7 +63,7 @@ def one_after_the_other(order: Sequence[str], turns: Mapping[str, Turn], after: 
             for job, end, turn in zip(order, ends, known, strict=True)
         ]
         changes[0] = changes[0].replace(" after ", " would be done after ", 1)
-        brings = f"{', '.join(changes[:-1])} and {changes[-1]}."
+        brings = f"{', '.join(changes[:-1])} and {changes[-1]}." if len(changes) <= _NAMED else ""
     first, second, *others = order
     instead = f", in place of `after: {after[second]}`" if second in after else ""
     if gain < _LEAST_GAIN:
@@ -70,7 +72,8 @@ def one_after_the_other(order: Sequence[str], turns: Mapping[str, Turn], after: 
         return stay if others else stay + chosen
     then = f" Then {brings}" if brings else ""
     if others:
-        names = ", ".join(order)
+        names = ", ".join(order[:_NAMED])
+        names += f" and {len(order) - _NAMED} more" if len(order) > _NAMED else ""
         chain = "In a job file, give each `after:` with the name of the one before it."
         shortest = ", the shortest first" if brings else ""
         return f"Run them one after the other{shortest}: {names}. {chain}{then}"

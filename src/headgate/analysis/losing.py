@@ -12,6 +12,8 @@ Evidence = Literal["counted", "compared", "proved"]
 
 OTHERS = "others"
 """Programs outside Headgate."""
+REST = "other jobs"
+"""In a run of very many jobs, those of it together that are not looked at one by one; no job's name has a space."""
 ITSELF = "itself"
 """Other tasks of the same job."""
 NODE = "node"
@@ -40,7 +42,7 @@ class Loss:
     """What a job lost to one culprit through one resource.
 
     Args:
-        to: A job's name, `others`, `itself` or `node`.
+        to: A job's name, `other jobs`, `others`, `itself` or `node`.
         perhaps: Whether it may as well be the job's own course: its steps changed just as the culprit came or went, and
             that was too seldom to tell.
     """

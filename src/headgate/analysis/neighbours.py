@@ -8,7 +8,7 @@ from headgate.analysis.accounts import Account
 from headgate.analysis.causes import LEAST_SECONDS_TOLD, Cause, Name, part_of
 from headgate.analysis.granted import ThreadGrant
 from headgate.analysis.in_turn import in_order, one_after_the_other
-from headgate.analysis.losing import ITSELF, LEAST_PART, NODE, OTHERS, Loss, Resource, sum_of
+from headgate.analysis.losing import ITSELF, LEAST_PART, NODE, OTHERS, REST, Loss, Resource, sum_of
 from headgate.units import say_seconds
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
@@ -48,13 +48,15 @@ def neighbours(account: Account) -> Iterator[Cause]:
         others = "programs outside it" if also == [OTHERS] else also[0]
         others = f"{len(also)} others" if len(also) > 1 else others
         why += f", and together with {others} {part_of(cost.seconds, account.elapsed)}"
-    order = () if culprit == OTHERS else account.together or in_order((account.job, culprit), account.turns)
+    order = () if culprit in (OTHERS, REST) else account.together or in_order((account.job, culprit), account.turns)
     name = _THROUGH[worst.resource][1]
     yield Cause(name, cost, f"{why}.", _instead(worst, order, account), culprit=culprit, order=order)
 
 
 def _instead(worst: Loss, order: Sequence[str], account: Account) -> str:
     """What to do about neighbours. On a GPU a victim with a share of its own can have more of that first."""
+    if worst.to == REST:
+        return "Run fewer of these jobs at a time: in a job file, `after:` has one wait for another."
     if worst.to == OTHERS:
         runs = f"Run {account.meanwhile[0]} went on beside it: start one after the other. " if account.meanwhile else ""
         return f"{runs}{_against_programs(account, worst)}"

@@ -75,6 +75,12 @@ class Signal:
         sums[0::2] -= self.value * length
         return np.interp(at, edges, sums)
 
+    def around(self, start: float, end: float) -> Signal:
+        """The stretches that reach into some time, whole: found without a look at the others."""
+        first = int(np.searchsorted(self.end, start, side="right"))
+        last = int(np.searchsorted(self.start, end, side="left"))
+        return Signal(self.start[first:last], self.end[first:last], self.value[first:last])
+
     def within(self, start: float, end: float) -> Signal:
         """The part of it between two times."""
         kept = (self.end > start) & (self.start < end)
@@ -167,6 +173,19 @@ def settings(times: Array, values: Array, until: float) -> Signal:
 def total(signals: Sequence[Signal]) -> Signal:
     """The sum of several quantities at every time at which at least one of them is known."""
     return _merged(signals, highest=False)
+
+
+def sum_of_many(signals: Sequence[Signal]) -> Signal:
+    """The sum of very many quantities that are never below 0, where one that is not known counts as 0."""
+    given = [signal for signal in signals if len(signal)]
+    if not given:
+        return EMPTY
+    times = np.concatenate([*(signal.start for signal in given), *(signal.end for signal in given)])
+    changes = np.concatenate([*(signal.value for signal in given), *(-signal.value for signal in given)])
+    order = np.argsort(times, kind="stable")
+    edges, first = np.unique(times[order], return_index=True)
+    sums = np.cumsum(np.add.reduceat(changes[order], first))
+    return Signal(edges[:-1], edges[1:], np.maximum(sums[:-1], 0.0))
 
 
 def highest(signals: Sequence[Signal]) -> Signal:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -70,36 +71,38 @@ def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping
     # Without timeouts the controller asks to be woken for starts alone.
     jobs = [replace(job, timeout=None) for job in submission.jobs]
     names = tuple(node.name for node in cluster.nodes)
-    pending: list[events.Event] = [events.NodeJoined(node) for node in cluster.nodes]
+    pending: deque[events.Event] = deque(events.NodeJoined(node) for node in cluster.nodes)
+    started: set[JobId] = set()
     for job in jobs:
         there = [gpu for node in cluster.nodes for gpu in node.gpus]
         seen = visible.indices({**submission.environment, **job.env}, there)
         pending.append(events.JobSubmitted(JobId.of("run", job.name), job, nodes=names, gpus=seen))
     found: list[events.StartTask] = []
     specs = {JobId.of("run", job.name): job for job in jobs}
-    running: list[TaskId] = []
+    running: deque[TaskId] = deque()
+    serving: deque[TaskId] = deque()  # these end last, as they do
     now = 0.0
     latest = most = max((job.at for job in jobs), default=0.0)  # later only the policy wants to be woken
     while pending:
-        actions, wake_at = controller.step(now, pending.pop(0))
+        actions, wake_at = controller.step(now, pending.popleft())
         for action in actions:
             if isinstance(action, events.PlanJob):
                 pending.append(events.JobPlanned(action.job, action.revision, plans[action.spec.name]))
             elif isinstance(action, events.StartTask):
                 found.append(action)
-                running.append(action.task)
+                started.add(action.job)
+                ends = specs[action.task.job].ends_with(action.task.name)
+                (running if ends else serving).append(action.task)
                 if action.spec.roles:  # those that come after it have their turn
                     pending += [events.TaskStarted(action.task, 0), events.TaskReady(action.task)]
-        if pending or len({start.job for start in found}) == len(jobs):
+        if pending or len(started) == len(jobs):
             continue
-        if wake_at is not None and (wake_at <= latest or not running):
+        if wake_at is not None and (wake_at <= latest or not (running or serving)):
             now = max(now, wake_at)
             pending.append(events.Wake())
-        elif running:
+        elif running or serving:
             latest = now + most
-            # Servers end last, as they do.
-            ending = min(running, key=lambda task: not specs[task.job].ends_with(task.name))
-            running.remove(ending)
+            ending = (running or serving).popleft()
             pending.append(events.TaskExited(ending, events.Exit(code=0)))
     return found
 
@@ -187,10 +190,11 @@ def _entries(submission: Submission, policy: str, *, once: bool) -> list[dict[st
     allowed = visible.within(node, submission.environment)
     chosen = plans(submission, Cluster(submission.nodes or (allowed,)), allowed, home)
     groups: dict[JobId, LaunchedGroup | Addresses | None] = {}
+    injected = inject(home / "inject")
     for start in starts(submission, policy, cluster, chosen):
         if start.job not in groups:
             groups[start.job] = _group(start, cluster, here=not submission.nodes)
-        prepared = _launch(start, submission.environment, cluster, home, groups[start.job])
+        prepared = _launch(start, submission.environment, cluster, home, groups[start.job], injected)
         if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
             boxes[kind] = isolation.make(kind, "dry-run")
         box = [line for line in boxes[kind].describe(prepared, start.share) if not once or line not in made]
@@ -246,6 +250,7 @@ def _launch(
     cluster: Cluster,
     home: Path,
     group: LaunchedGroup | Addresses | None,
+    injected: Path,
 ) -> isolation.Launch:
     node = cluster.node(start.node)
     return launch(
@@ -253,7 +258,7 @@ def _launch(
         start.spec,
         environment=environment,
         threads=start.threads,
-        injected=inject(home / "inject"),
+        injected=injected,
         checkpoints=Path("RUN") / "jobs" / start.spec.name / "checkpoints",
         resume=start.resume,
         gpus=start.gpus,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +21,8 @@ from headgate.units import say_bytes, say_seconds
 
 _RECENT_SECONDS = 3600.0
 """What held jobs back is told of so much of the run, so that a long one is told of as fast as a short one."""
+_MOST_ROWS = 100
+"""Of jobs."""
 _WARNINGS = 10
 """Most that are shown."""
 _USED = ("cpu_cores", "memory_bytes", "gpu_busy", "gpu_memory_bytes", "net_in", "net_out")
@@ -50,7 +53,8 @@ def command(run: str | None, as_json: bool) -> None:
     summary = runs.summary(folder)
     with RunReader(folder / runs.STORE) as reader:
         verified = {row["name"]: row.get("verified") for row in reader.rows("jobs")}
-        jobs = [{**asdict(job), **latest(reader, job.name)} for job in summary.jobs]
+        shown = summary.jobs if as_json else _shown(summary.jobs)
+        jobs = [{**asdict(job), **latest(reader, job.name)} for job in shown]
         warnings = reader.query("SELECT t, job, task, text FROM events WHERE kind = 'warning' ORDER BY rowid")
     recording = read(folder / runs.STORE, _RECENT_SECONDS)
     accounts = explained(recording)
@@ -87,6 +91,11 @@ def command(run: str | None, as_json: bool) -> None:
         for task in job["tasks"] if len(job["tasks"]) > 1 and running else ():
             table.add_row(*map(Text, task_cells(task, on_gpus)))
     print_table(table)
+    if len(jobs) < len(summary.jobs):
+        states = Counter(job.state for job in summary.jobs)
+        left = len(summary.jobs) - len(jobs)
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        click.echo(f"... and {left} more of {len(summary.jobs)} jobs ({counts}); --json has all")
     decided = [job for job in jobs if job["state"] in ("running", "stopping") and job["decision"] is not None]
     if decided:
         click.echo()
@@ -97,6 +106,15 @@ def command(run: str | None, as_json: bool) -> None:
     if warnings:
         click.echo()
         print_table(_warned(warnings))
+
+
+def _shown(jobs: Sequence[runs.JobSummary]) -> list[runs.JobSummary]:
+    """The jobs that have a row, as they were handed in: of very many those that run and those that failed first."""
+    if len(jobs) <= _MOST_ROWS:
+        return list(jobs)
+    first = sorted(jobs, key=lambda job: (job.state not in ("running", "stopping"), job.state not in FAULTS))
+    names = {job.name for job in first[:_MOST_ROWS]}
+    return [job for job in jobs if job.name in names]
 
 
 def _decisions(jobs: Iterable[dict[str, Any]]) -> Table:

@@ -153,6 +153,7 @@ class Controller:
         if job is None or job.revision != event.revision or job.state in ENDED:
             return []
         job.plan = event.plan
+        self._jobs.file(job)
         return starting.wait(now, job)
 
     def _requested(self, pending: Pending, event: StopRequested | ResizeRequested | MoveRequested) -> list[Action]:
@@ -468,5 +469,5 @@ class Controller:
     def _wake_at(self) -> float | None:
         times = [self._allocator.wake_at, self._queue.wake_at if self._queue is not None else None]
         times += [job.deadline for job in self._jobs.limited.values()]
-        times += [starting.time_of(job) for job in self._jobs.waiting.values() if job.plan is not None]
+        times += [starting.time_of(job) for job in self._jobs.planned]
         return min((t for t in times if t is not None), default=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,19 +9,16 @@ from operator import attrgetter
 
 from headgate.cluster import Node
 from headgate.controller.gpu_memory import WorkerSlot
+from headgate.controller.task_record import TaskRecord as TaskRecord
 from headgate.endings import Ending
 from headgate.events import (
-    CONNECTED_GRACE_SECONDS,
     ENDED,
-    GRACE_SECONDS,
     Checkpoint,
     Exit,
     GpuUse,
     JobState,
     MarkJob,
     StartTask,
-    StopTask,
-    Usage,
 )
 from headgate.goals import GoalWatch
 from headgate.identifiers import JobId, TaskId, TaskName
@@ -31,88 +27,6 @@ from headgate.planning.placement import for_server
 from headgate.plans import Plan
 from headgate.policies.base import Used
 from headgate.shares import NOTHING, Share
-
-_IDLE_PART = 1 / 16
-_IDLE_CORES = 0.05
-"""Who uses no more than this part of what it is entitled to, or this of a core,"""
-_IDLE_SECONDS = 20.0
-"""for so long, is idle."""
-
-
-@dataclass(slots=True, eq=False)
-class TaskRecord:
-    """A task that was started and has not ended.
-
-    Args:
-        gpus: Numbers of the GPUs that it may see; None: all of its node.
-        computes_on: Those that it said it uses.
-        is_worker: The job ends with it and its like: a worker, or of the role that the job ends with. The others serve
-            these.
-        joins: It waits for the state of others that are at work.
-        leaving: It ends before the others, who go on.
-        stopping: It was asked to end.
-        again: It was started again in this attempt.
-        saves: Its script may save a checkpoint of its own when it is asked to end.
-        grace: Seconds that it has to save when it is asked to end, where it can.
-        most_bytes: The most memory that it used.
-        most_gpu_bytes: The same of GPUs.
-        idle: It has used hardly any of what it is entitled to for a while.
-    """
-
-    id: TaskId
-    node: str
-    gpus: tuple[int, ...] | None
-    joins: bool = False
-    is_worker: bool = True
-    again: bool = False
-    saves: bool = False
-    grace: float = CONNECTED_GRACE_SECONDS
-    leaving: bool = False
-    stopping: bool = False
-    connected: bool = False
-    share: Share = NOTHING
-    threads: int = 0
-    entitled: float = 0.0
-    used: Usage | None = None
-    most_bytes: float = 0.0
-    most_gpu_bytes: float = 0.0
-    idle: bool = False
-    computes_on: tuple[int, ...] = ()
-    _busy_at: float = 0.0
-    _used_at: float = -math.inf
-
-    @property
-    def name(self) -> TaskName:
-        return self.id.name
-
-    @property
-    def index(self) -> int:
-        return self.id.index
-
-    @property
-    def idle_cores(self) -> float:
-        """The most that it uses while it is idle."""
-        return max(_IDLE_PART * self.entitled, _IDLE_CORES)
-
-    def use(self, now: float, usage: Usage) -> bool:
-        """Take note of what it uses now; whether it has turned idle, or busy again."""
-        self.used, self.most_bytes = usage, max(self.most_bytes, usage.memory_bytes)
-        self.most_gpu_bytes = max(self.most_gpu_bytes, usage.gpu_memory_bytes)
-        if now - self._used_at > _IDLE_SECONDS or usage.cpu_cores > self.idle_cores:
-            self._busy_at = now  # or nothing was heard of it meanwhile
-        self._used_at = now
-        # Without weights nobody is entitled to less than all.
-        idle = self.share.cpu_weight is not None and now - self._busy_at >= _IDLE_SECONDS
-        before, self.idle = self.idle, idle
-        return before != self.idle
-
-    def stop(self, reason: str, *, kill: bool = False, broken: bool = False) -> StopTask:
-        """Have it ended; at once, or in the time that it needs, which is short where others that it trains with are
-        gone (`broken`) and its script can save nothing."""
-        self.stopping = True
-        saves = self.connected or (self.saves and not broken)
-        grace = 0.0 if kill else self.grace if saves else min(self.grace, GRACE_SECONDS)
-        return StopTask(self.id, grace, reason, self.leaving)
 
 
 @dataclass(slots=True, eq=False)
@@ -413,6 +327,8 @@ class Jobs:
     Attributes:
         all: Jobs of the runs that have not been forgotten.
         waiting: Those that wait for their plan, their time or another job.
+        planned: Those of them that have a plan, and follow none or one that has ended, of runs in which all that wait
+            have a plan: jobs that were handed in together start with shares that know of each other.
         limited: Those of them whose attempt has a deadline.
         pinned: Those that have a slice of their own.
         on: Tasks, and the jobs that they are of, by node.
@@ -425,6 +341,9 @@ class Jobs:
         self.pinned: dict[JobId, JobRecord] = {}
         self.on: dict[str, dict[TaskId, tuple[JobRecord, TaskRecord]]] = {}
         self._of_run: dict[str, list[JobRecord]] = {}
+        self._unplanned: dict[str, set[JobId]] = {}
+        self._planned: dict[str, dict[JobId, JobRecord]] = {}
+        self._followers: dict[JobId, list[JobRecord]] = {}
         self._count = 0
 
     def add(
@@ -442,8 +361,14 @@ class Jobs:
         self._of_run.setdefault(job.run, []).append(job)
         if spec.share is not None:
             self.pinned[id] = job
+        for name in spec.forerunners:
+            self._followers.setdefault(JobId.of(job.run, name), []).append(job)
         self.file(job)
         return job
+
+    @property
+    def planned(self) -> list[JobRecord]:
+        return [job for run, jobs in self._planned.items() if not self._unplanned.get(run) for job in jobs.values()]
 
     def of(self, run: str) -> list[JobRecord]:
         """Those of a run, as they were handed in."""
@@ -455,6 +380,8 @@ class Jobs:
         for job in gone:
             for kept in (self.all, self.waiting, self.limited, self.pinned):
                 kept.pop(job.id, None)
+            self._divide(job)
+            self._followers.pop(job.id, None)
             for task in list(job.tasks):
                 job.drop(task)
         return [job.id for job in gone]
@@ -467,6 +394,33 @@ class Jobs:
             self.waiting.pop(job.id, None)
             if job.state in ENDED:
                 self.limited.pop(job.id, None)
+        self._divide(job)
+        if job.state in ENDED:
+            for follower in self._followers.get(job.id, ()):
+                self._divide(follower)
+
+    def _divide(self, job: JobRecord) -> None:
+        """Take note of whether a job waits, and has a plan."""
+        unplanned = self._unplanned.setdefault(job.run, set())
+        planned = self._planned.setdefault(job.run, {})
+        waits = job.id in self.waiting
+        if waits and job.plan is None:
+            unplanned.add(job.id)
+        else:
+            unplanned.discard(job.id)
+        if waits and job.plan is not None and self._has_turn(job):
+            planned[job.id] = job
+        else:
+            planned.pop(job.id, None)
+        if not unplanned and not planned:
+            del self._unplanned[job.run], self._planned[job.run]
+
+    def _has_turn(self, job: JobRecord) -> bool:
+        """Whether a job follows none, or one of those that it follows has ended."""
+        if job.not_before is not None or not job.spec.forerunners:
+            return True
+        first = [self.all.get(JobId.of(job.run, name)) for name in job.spec.forerunners]
+        return any(other is None or other.state in ENDED for other in first)
 
 
 def in_order(jobs: Iterable[JobRecord]) -> list[JobRecord]:

@@ -38,17 +38,13 @@ def wait(now: float, job: JobRecord) -> list[Action]:
 def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobRecord], list[Action]]:
     """The jobs whose time has come, with plans for nodes that are there; those that come after one which did not end
     well are skipped."""
-    if not jobs.waiting:
-        return [], []
-    # Jobs that were handed in together start with shares that know of each other.
-    unplanned = {job.run for job in jobs.waiting.values() if job.plan is None}
     found: dict[int, JobRecord] = {}
     actions: list[Action] = []
     ended = True
     while ended:  # it may be what another one waits for
         ended = False
-        for job in in_order(jobs.waiting.values()):
-            if job.plan is None or job.run in unplanned or job.number in found:
+        for job in in_order(jobs.planned):
+            if job.number in found:
                 continue
             if job.not_before is None and job.spec.forerunners:
                 first = [jobs.all.get(JobId.of(job.run, name)) for name in job.spec.forerunners]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,11 +74,16 @@ class Interference:
     def predicted(self, device: str, model: str, other: str) -> Kept | None:
         """The same by the model of the pairs of a device, with a band; None where there are too few pairs for one, or
         nothing is known of one of the two."""
-        known = self.pairs.get(device, {}).keys() | self.solo.get(device, {}).keys()
-        if not {model, other} <= known:
+        if not {model, other} <= self._known(device):
             return None
         fitted = self._model(device)
         return fitted.predict(model, other) if fitted is not None else None
+
+    def _known(self, device: str) -> Set[str]:
+        """The models of which anything is known on a device."""
+        device = device.lower()
+        device = device if device in self.pairs or device in self.solo else ""
+        return self.pairs.get(device, {}).keys() | self.solo.get(device, {}).keys()
 
     def _model(self, device: str) -> PairModel | None:
         if device not in self._models:
@@ -134,8 +139,15 @@ class Interference:
     def crowd(self, device: str, model: str, others: Sequence[str]) -> float:
         """How many tasks those on a node count for to one more: as many as there are, and more where they and the new
         one cost each other something. A part 1 / (1 + crowd) of the node's cores is worth as much as what it gets."""
-        kept = [(self.kept(device, model, other) or 1.0) * (self.kept(device, other, model) or 1.0) for other in others]
-        return (1 + len(kept)) * len(kept) / max(sum(kept), 1e-3) - 1.0 if kept else 0.0
+        known = self._known(device)
+        if model not in known or not others:
+            return float(len(others))
+        kept = [
+            (self.kept(device, model, other) or 1.0) * (self.kept(device, other, model) or 1.0)
+            for other in others
+            if other in known
+        ]
+        return (1 + len(others)) * len(others) / max(sum(kept) + len(others) - len(kept), 1e-3) - 1.0
 
 
 def read_pairs(path: Path) -> Interference:

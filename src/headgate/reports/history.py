@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,13 +36,15 @@ _SPREAD = 1.645
 
 
 class _EarlierRun(NamedTuple):
-    """A run that is over: when it was, in seconds since the epoch, cores and NIC of its nodes, and rows of its jobs."""
+    """A run that is over: when it was, in seconds since the epoch, cores and NIC of its nodes, rows of its jobs, and
+    those of each kind of job, with what they were, by `_kind`."""
 
     folder: Path
     began: float
     ended: float
     nodes: Mapping[str, Any]
     jobs: Sequence[Mapping[str, Any]]
+    kinds: Mapping[str, Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]]
 
 
 class EarlierRuns:
@@ -91,7 +94,11 @@ def _earlier(run: Recording) -> Iterator[_EarlierRun]:
                 rows = [row for row in reader.rows("jobs") if row["started"] is not None and row["ended"] is not None]
         except (HeadgateError, KeyError, ValueError):
             continue  # one without an end was interrupted
-        yield _EarlierRun(folder, began, began + ended, nodes, rows)
+        kinds: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+        for row in rows:
+            spec = as_object(row["spec"])
+            kinds.setdefault(_kind(spec), []).append((row, spec))
+        yield _EarlierRun(folder, began, began + ended, nodes, rows, kinds)
 
 
 def beside(run: Recording) -> tuple[str, ...]:
@@ -119,13 +126,18 @@ def _overlap(one: _EarlierRun, other: _EarlierRun) -> bool:
 
 def _rates(each: _EarlierRun, job: RecordedJob, cores: float | None) -> list[tuple[float, float, int]]:
     """Rate, its standard error and number of nodes, for each job of a run that is the same and ran alone."""
-    same = [row for row in each.jobs if _is_same(as_object(row["spec"]), job.spec, cores)]
+    same = [row for row, spec in each.kinds.get(_kind(job.spec), ()) if _is_same(spec, job.spec, cores)]
     alone = [row for row in same if not any(_beside(row, other) for other in each.jobs if other is not row)]
     if not alone:
         return []
     with RunReader(each.folder / runs.STORE) as reader:
         found = [_rate(reader, row, each.nodes) for row in alone]
     return [rate for rate in found if rate is not None]
+
+
+def _kind(spec: Mapping[str, Any]) -> str:
+    """What two jobs have alike that are the same."""
+    return json.dumps([spec.get(key) for key in _SAME], sort_keys=True, default=str)
 
 
 def _is_same(spec: Mapping[str, Any], wanted: Mapping[str, Any], cores: float | None) -> bool:

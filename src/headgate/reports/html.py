@@ -7,11 +7,12 @@ import hashlib
 import re
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from headgate.analysis.jobs import figures
+from headgate.analysis.jobs import FAULTS, RecordedJob, figures
 from headgate.reports import sections, sharing
 from headgate.reports.explained import explained
 from headgate.reports.figures import (
@@ -31,6 +32,12 @@ from headgate.reports.saving import save
 from headgate.reports.templates import Markup, render, script_json
 from headgate.telemetry.store import told_as_damage
 
+MOST_JOBS = 50
+"""As many jobs as a page shows one by one: a plot of more lines tells nothing, and a page of thousands opens slowly."""
+_LEFT_OUT = (
+    "{} jobs are shown: those that failed, and those that took the most CPU time. {} more are in the run's store; "
+    "`headgate explain` and `headgate status --json` tell of all."
+)
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -60,6 +67,15 @@ def write(store: Path, to: Path) -> Path:
 def page(run: Recording) -> str:
     """The whole page."""
     parts = _Parts()
+    heading = parts.of("heading", sections.heading, run, [figures(job) for job in run.jobs])
+    story = parts.section("What happened", sections.story, run, [figures(job) for job in run.jobs])
+    accounts = parts.of("accounts", explained, run) or []
+    few = shown_jobs(run)
+    left_out = len(run.jobs) - len(few)
+    if left_out:
+        names = {job.name for job in few}
+        accounts = [each for each in accounts if each.job in names]
+        run = replace(run, jobs=few, events=[each for each in run.events if each["job"] in (None, *names)])
     jobs = [found for job in run.jobs if (found := parts.of(f"figures of {job.name}", figures, job)) is not None]
     losses = parts.of("losses", loss_plots, run) or []
     shares = parts.of("shares", share_plots, run) or []
@@ -86,11 +102,10 @@ def page(run: Recording) -> str:
         *network_plots,
         *(plot for _, plots in by_node for plot in plots),
     ]
-    accounts = parts.of("accounts", explained, run) or []
-    heading = parts.of("heading", sections.heading, run, jobs)
     titled = [
+        ("Jobs that are left out", [_none(_LEFT_OUT.format(len(few), left_out))]) if left_out else None,
         parts.section("What held each job back", sections.verdicts, run, accounts),
-        parts.section("What happened", sections.story, run, jobs),
+        story,
         parts.section("Summary", sections.summary, run, jobs, accounts) if jobs else None,
         parts.section("Where the time went", sections.accounts, run.jobs, accounts),
         parts.section("How jobs shared the machines", sharing.section, run),
@@ -113,6 +128,16 @@ def page(run: Recording) -> str:
     body = render("report.html", heading=heading, broken=parts.broken, sections=shown, anchor=_anchor)
     data = {"id": run.id, "seconds": run.seconds, "plots": plots}
     return document(f"{', '.join(job.name for job in jobs) or run.id} – Headgate", body, data)
+
+
+def shown_jobs(run: Recording) -> tuple[RecordedJob, ...]:
+    """The jobs that a page shows, as they were handed in: of very many those that failed, then those that took the most
+    CPU time."""
+    if len(run.jobs) <= MOST_JOBS:
+        return run.jobs
+    ranked = sorted(run.jobs, key=lambda job: (job.state not in FAULTS, -(job.cpu_seconds or 0.0)))
+    names = {job.name for job in ranked[:MOST_JOBS]}
+    return tuple(job for job in run.jobs if job.name in names)
 
 
 class _Parts:

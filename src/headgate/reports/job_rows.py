@@ -51,9 +51,10 @@ def as_object(text: str | None) -> dict[str, Any]:
 
 def job(
     reader: RunReader,
+    meta: Mapping[str, str],
     row: Mapping[str, Any],
-    every_task: Sequence[Mapping[str, Any]],
-    every_event: Sequence[Mapping[str, Any]],
+    task_rows: Sequence[Mapping[str, Any]],
+    events: Sequence[Mapping[str, Any]],
     usage: Mapping[str, Usage],
     steps: Stepping,
     run_state: str,
@@ -64,17 +65,17 @@ def job(
     """A job from its row.
 
     Args:
-        every_task: Rows of all tasks of the run.
-        every_event: The run's events, in the order of time.
+        meta: What the store has of the run.
+        task_rows: Rows of its tasks.
+        events: Its events, in the order of time.
         usage: By task.
         until: Seconds of the run.
         after: Second of the run from which on it is told.
         most: As of `recording.read`.
     """
     name = row["name"]
-    mine = {TaskOfRun(task["id"]): task for task in every_task if task["job"] == name}
+    mine = {TaskOfRun(task["id"]): task for task in task_rows}
     tasks = {id: mine[id] for id in sorted(mine, key=lambda id: id.name.order)}
-    events = [event for event in every_event if event["job"] == name]
     state, reason = row["state"] or "waiting", row["reason"] or ""
     if run_state == "interrupted" and state not in ENDED:
         state, reason = "interrupted", "no end was recorded"
@@ -125,7 +126,7 @@ def job(
         faults=survived([event for event in events if (event["t"] or 0.0) >= after]),
         proofs=_proofs(reader, name),
         asides=_asides(_of(reader, "asides", list(tasks))),
-        where=_where(reader.meta()),
+        where=_where(meta),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,7 @@ def read(store: Path, since: float | None = None, most: int | None = None) -> Re
         after = max(seconds - since, 0.0) if since is not None else 0.0
         usage = _usage(reader, after, most)
         _complete(usage, [task for task in tasks if (task["started"] or 0.0) >= after])
+        tasks_of, events_of = _by_job(tasks), _by_job(events)
         steps = stepping.read(reader, after, _MOST_STEPS if most is None else most // _READINGS_A_STEP)
         return Recording(
             id=meta.get("id", store.parent.name),
@@ -92,12 +94,35 @@ def read(store: Path, since: float | None = None, most: int | None = None) -> Re
             meta=meta,
             began=began,
             seconds=seconds,
-            jobs=tuple(job(reader, row, tasks, events, usage, steps, state, seconds, after, most) for row in rows),
+            jobs=tuple(
+                job(
+                    reader,
+                    meta,
+                    row,
+                    tasks_of[row["name"]],
+                    events_of[row["name"]],
+                    usage,
+                    steps,
+                    state,
+                    seconds,
+                    after,
+                    most,
+                )
+                for row in rows
+            ),
             nodes=_nodes(meta, usage),
             tasks={TaskOfRun(target): signals for target, signals in usage.items() if not target.startswith(NODE)},
             events=events,
             since=after,
         )
+
+
+def _by_job(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Rows by the name of their job, in their order; none for others."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[row["job"]].append(row)
+    return found
 
 
 def _number(text: str | None) -> float | None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.fairness import Dominance, JobSharing, RunSharing, share_of, shared_nodes
+from headgate.analysis.fairness import Dominance, JobSharing, RunSharing, shared_nodes, shares_of
 from headgate.analysis.fairness import sharing as found_of
 from headgate.reports.history import EarlierRuns
 from headgate.reports.recording import Recording
@@ -30,8 +30,9 @@ def shared(run: Recording) -> RunSharing | None:
     slices = {}
     nodes = shared_nodes(run.jobs, run.nodes)
     cores = sum(node.cores or 0.0 for node in nodes) / max(len(nodes), 1)
+    shares = shares_of(run.jobs, first.machines, run.seconds)
     for job in run.jobs:
-        machines = share_of(job, run.jobs, first.machines, run.seconds)
+        machines = shares[job.name]
         if cores and machines <= _SLICE_MOST and (rate := earlier.alone(job, machines * cores)) is not None:
             slices[job.name] = rate
     return found_of(run.jobs, run.nodes, run.seconds, alone, slices)

@@ -156,6 +156,11 @@ _KEYS = {"usage": "target", "progress": "task"}
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS usage_target ON usage (target, t)",
     "CREATE INDEX IF NOT EXISTS progress_task ON progress (task, t)",
+    # Of very many jobs each is looked at by itself: no look reads the rows of all.
+    "CREATE INDEX IF NOT EXISTS shares_task ON shares (task)",
+    "CREATE INDEX IF NOT EXISTS tasks_job ON tasks (job)",
+    "CREATE INDEX IF NOT EXISTS checkpoints_task ON checkpoints (task)",
+    "CREATE INDEX IF NOT EXISTS asides_task ON asides (task)",
 )
 
 

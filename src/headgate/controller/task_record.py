@@ -1,0 +1,92 @@
+"""What the controller knows of a task."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headgate.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, StopTask, Usage
+from headgate.identifiers import TaskId, TaskName
+from headgate.shares import NOTHING, Share
+
+_IDLE_PART = 1 / 16
+_IDLE_CORES = 0.05
+"""Who uses no more than this part of what it is entitled to, or this of a core,"""
+_IDLE_SECONDS = 20.0
+"""for so long, is idle."""
+
+
+@dataclass(slots=True, eq=False)
+class TaskRecord:
+    """A task that was started and has not ended.
+
+    Args:
+        gpus: Numbers of the GPUs that it may see; None: all of its node.
+        computes_on: Those that it said it uses.
+        is_worker: The job ends with it and its like: a worker, or of the role that the job ends with. The others serve
+            these.
+        joins: It waits for the state of others that are at work.
+        leaving: It ends before the others, who go on.
+        stopping: It was asked to end.
+        again: It was started again in this attempt.
+        saves: Its script may save a checkpoint of its own when it is asked to end.
+        grace: Seconds that it has to save when it is asked to end, where it can.
+        most_bytes: The most memory that it used.
+        most_gpu_bytes: The same of GPUs.
+        idle: It has used hardly any of what it is entitled to for a while.
+    """
+
+    id: TaskId
+    node: str
+    gpus: tuple[int, ...] | None
+    joins: bool = False
+    is_worker: bool = True
+    again: bool = False
+    saves: bool = False
+    grace: float = CONNECTED_GRACE_SECONDS
+    leaving: bool = False
+    stopping: bool = False
+    connected: bool = False
+    share: Share = NOTHING
+    threads: int = 0
+    entitled: float = 0.0
+    used: Usage | None = None
+    most_bytes: float = 0.0
+    most_gpu_bytes: float = 0.0
+    idle: bool = False
+    computes_on: tuple[int, ...] = ()
+    _busy_at: float = 0.0
+    _used_at: float = -math.inf
+
+    @property
+    def name(self) -> TaskName:
+        return self.id.name
+
+    @property
+    def index(self) -> int:
+        return self.id.index
+
+    @property
+    def idle_cores(self) -> float:
+        """The most that it uses while it is idle."""
+        return max(_IDLE_PART * self.entitled, _IDLE_CORES)
+
+    def use(self, now: float, usage: Usage) -> bool:
+        """Take note of what it uses now; whether it has turned idle, or busy again."""
+        self.used, self.most_bytes = usage, max(self.most_bytes, usage.memory_bytes)
+        self.most_gpu_bytes = max(self.most_gpu_bytes, usage.gpu_memory_bytes)
+        if now - self._used_at > _IDLE_SECONDS or usage.cpu_cores > self.idle_cores:
+            self._busy_at = now  # or nothing was heard of it meanwhile
+        self._used_at = now
+        # Without weights nobody is entitled to less than all.
+        idle = self.share.cpu_weight is not None and now - self._busy_at >= _IDLE_SECONDS
+        before, self.idle = self.idle, idle
+        return before != self.idle
+
+    def stop(self, reason: str, *, kill: bool = False, broken: bool = False) -> StopTask:
+        """Have it ended; at once, or in the time that it needs, which is short where others that it trains with are
+        gone (`broken`) and its script can save nothing."""
+        self.stopping = True
+        saves = self.connected or (self.saves and not broken)
+        grace = 0.0 if kill else self.grace if saves else min(self.grace, GRACE_SECONDS)
+        return StopTask(self.id, grace, reason, self.leaving)
