@@ -129,3 +129,61 @@ def test_a_script_that_differs_from_itself_is_told_so(user: User) -> None:
     user.write("train.py", SCRIPT.replace("scale =", "x *= 1 + __import__('time').time() % 1; scale ="))
     found = verified(user, "--workers", "2", "--", "right", code=9)
     assert (found["answer"], found["cause"]) == ("unknown", "varies")
+
+
+JAX = """
+import sys
+import headgate.jax as hg
+hg.init()
+import jax, jax.numpy as jnp, numpy as np
+draw = np.random.default_rng(0)
+x, y = draw.normal(size=(64, 6)).astype("float32"), draw.integers(0, 3, 64)
+params = {"w": jnp.asarray(draw.normal(size=(6, 3))), "b": jnp.zeros(3)}
+
+
+def loss_of(params, features, classes):
+    scores = jax.nn.log_softmax(features @ params["w"] + params["b"])
+    return -jnp.take_along_axis(scores, classes[:, None], 1).mean()
+
+
+params = hg.prepare(params)
+for epoch in hg.epochs(3):
+    for features, classes in hg.batches([(x[i : i + 8], y[i : i + 8]) for i in range(0, 64, 8)]):
+        loss, gradients = jax.value_and_grad(loss_of)(params, features, classes)
+        params = jax.tree.map(lambda value, gradient: value - 0.1 * gradient, params, gradients)
+        if sys.argv[1] == "apart":
+            params["b"] = params["b"] + 0.01 * hg.rank()
+        hg.report(loss=loss, state=params)
+"""
+
+
+@pytest.mark.long
+def test_a_jax_script_is_verified_by_the_state_that_it_reports(user: User) -> None:
+    user.write("train.py", JAX)
+    assert verified(user, "--workers", "2", "--", "right")["answer"] == "same"
+    found = verified(user, "--workers", "2", "--", "apart", code=8)
+    assert (found["answer"], found["cause"]) == ("differs", "apart")
+    assert found["difference"]["tensors"] == ["0['b']"]
+
+
+KERAS = """
+import numpy as np
+import headgate.keras as hg
+strategy = hg.strategy()
+import keras
+keras.utils.set_random_seed(1)
+x, y = np.random.normal(size=(64, 6)).astype("float32"), np.random.randint(0, 3, 64)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model = hg.prepare(model)
+model.fit(x, y, batch_size=8, epochs=3, verbose=0)
+"""
+
+
+@pytest.mark.long
+def test_a_keras_script_is_verified_by_its_variables(user: User) -> None:
+    user.write("train.py", KERAS)
+    user.variables["KERAS_BACKEND"] = "jax"
+    found = verified(user, "--workers", "2")
+    assert (found["answer"], found["double"]) == ("same", True)

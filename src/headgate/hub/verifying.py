@@ -215,9 +215,11 @@ class _Trial:
         answer = Verification(Sameness.UNKNOWN, count, double=double)
         if workers.records[0].outside and not workers.is_whole and workers.state != "done":
             return self._failed(workers, answer, Why.FAILED)
-        if any(not record.steps for record in workers.records) or workers.state not in ("done",):
+        if not workers.records[0].steps or not (workers.is_whole or workers.state == "done"):
             return self._failed(workers, answer, Why.WORKERS_FAILED)
-        told = comparing.Records(alone.records[0], rounded.records[0], workers.records, double)
+        # Where one worker coordinates others, it alone has steps.
+        trained = tuple(record for record in workers.records if record.steps)
+        told = comparing.Records(alone.records[0], rounded.records[0], trained, double)
         if self._job.contract is not None and self._job.batch != "global":
             return comparing.compared_among(told)
         found = comparing.compared(told)

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from headgate.jax import checkpoints, joining
+from headgate.jax import checkpoints, joining, recording
 from headgate.jax.costs import Costs
 from headgate.jax.placing import Placing, length
 from headgate.jax.stopping import StopTogether
@@ -116,6 +116,8 @@ class Session(TaskSession):
                 self.note("what the script prepares now came after the checkpoint was taken: it starts afresh")
             if self.plan:
                 trained.take_first(self._placing)
+        if self.recorder is not None:
+            recording.prepared(self.recorder, trained)
         return trained.with_values(lambda name, leaf: self._placing.replicate(leaf))
 
     def shard(self, batch: Any, loose: bool = True) -> Any:
@@ -191,6 +193,8 @@ class Session(TaskSession):
             self._trained.came_to(state)
         if self._trained is not None and (loss is not None or state is not None):
             self._trained.stepped()
+            if self.recorder is not None:
+                recording.stepped(self.recorder, self.steps, self._epoch, self._trained)
         self._done = self._passes.done()
         if self._dealt:
             self._samples, self._dealt = (self._samples or 0) + self._dealt, 0

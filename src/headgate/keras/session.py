@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from headgate.keras import backends, checkpoints, cluster, strategies
+from headgate.keras import backends, checkpoints, cluster, recording, strategies
 from headgate.keras.agreement import Agreement
 from headgate.keras.costs import Costs
 from headgate.keras.exchanges import exchanging
@@ -69,6 +69,7 @@ class Session(TaskSession):
         self._trainings: list[dict[str, Any]] = list((self._resume or {}).get("ended", ()))  # that have ended
         self._stopping: Mapping[str, Any] | None = None  # as it was told
         self._begun = False  # a step that `fit` has begun
+        self._recorded = self.steps
         if self._agreement is not None:
             self._requests, self._meetings = self._agreement, Meetings(channel, self.standing)
             self._meetings.watch(self._waiting)
@@ -138,6 +139,15 @@ class Session(TaskSession):
     def begins(self) -> None:
         """A `fit` begins a step, or is about to."""
         self._begun = True
+        self._record()
+        if self.recorder is not None and not self.meter.steps:
+            recording.begins(self.recorder, self.trained)
+
+    def _record(self) -> None:
+        """What was trained by the steps since the last time is recorded, where anything is."""
+        if self.recorder is not None and self.steps > self._recorded:
+            self._recorded = self.steps
+            recording.stepped(self.recorder, self.steps, self._epoch, self.trained)
 
     def boundary(self) -> bool:
         if self.profiling and self.profiled:
@@ -149,6 +159,7 @@ class Session(TaskSession):
     def end_epoch(self, epoch: int, logs: Mapping[str, Any] = MappingProxyType({})) -> str:
         """End an epoch: report its logs, if there are any, save and obey."""
         self._begun = False
+        self._record()
         self.meter.drop()
         if logs:
             self.epochs_done.append(epoch)
@@ -181,6 +192,7 @@ class Session(TaskSession):
         self.meter.end(loss, told=step)
         self._progress.step, self._progress.said = self.steps, step
         self._progress.report(loss, metrics)
+        self._record()
         self._turn(loss)
         if self.profiling and self.meter.steps == FIRST_STEPS:
             self.costs.notes.append("no `fit` of a prepared model: the time of a step was not measured by batch size")

@@ -62,6 +62,14 @@ def shut(folders: Sequence[str], outside: Callable[[str], None]) -> bool:
     return by_kernel
 
 
+def is_there() -> bool:
+    """Whether the kernel can refuse."""
+    try:
+        return int(ctypes.CDLL(None).syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)) > 0
+    except (OSError, AttributeError):
+        return False
+
+
 def _written(event: str, given: tuple[object, ...]) -> tuple[object, ...]:
     """The paths that an audited event is about to change."""
     if event == "open":

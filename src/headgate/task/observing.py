@@ -84,7 +84,7 @@ def _record(environment: TaskEnvironment) -> None:
     def seed(numpy: Any) -> None:
         numpy.random.seed(recorder.recipe.seed + recorder.worker)
 
-    sys.meta_path.insert(0, AfterImport({"torch": begin, "numpy": seed}))
+    sys.meta_path.insert(0, AfterImport({"torch": begin, "keras": begin, "jax": begin, "numpy": seed}))
 
 
 class AfterImport:

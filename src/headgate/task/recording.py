@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from headgate.task import fence
 
@@ -98,6 +98,10 @@ class TaskRecorder:
     Args:
         recipe: How it is run.
         task: Name of the task.
+
+    Attributes:
+        done_before: Steps before a resume.
+        stop: Has the script stop with a checkpoint.
     """
 
     def __init__(self, recipe: Recipe, task: str) -> None:
@@ -108,15 +112,17 @@ class TaskRecorder:
         self._since = _SinceStep()
         self._outside: set[str] = set()
         self.done_before = 0
+        self.stop: Callable[[], None] = lambda: None
+        self._states = 0
 
     @property
     def worker(self) -> int:
         """Number of this worker."""
         return int(Path(self._index.name).stem.rpartition("-")[2])
 
-    def begins_at(self, steps: int) -> None:
-        """A session begins, with so many steps done before."""
-        self.done_before = steps
+    def begins_at(self, steps: int, stop: Callable[[], None]) -> None:
+        """A session begins, with so many steps done before; `stop` has the script stop with a checkpoint."""
+        self.done_before, self.stop = steps, stop
 
     def batch(self, samples: int, total: float, squares: float) -> None:
         """A batch of this worker's samples; the sums of its numbers and of their squares."""
@@ -164,6 +170,22 @@ class TaskRecorder:
         step = {"step": [optimizer, number], "tensors": entries, "batch": totals, "drew": since.drew, **facts}
         self._say(step)
 
+    def state(self, steps: int, epoch: int | None, arrays: Iterable[tuple[str, str, Any]]) -> None:
+        """The state after so many steps of a script whose passes are not seen.
+
+        Args:
+            steps: Those before a resume included.
+            epoch: The epoch that it is in.
+            arrays: Kind, name and value, as a NumPy array, of all that is trained.
+        """
+        self.step(0, steps, (recorded for array in arrays if (recorded := _of_array(*array)) is not None))
+        self._states += 1
+        if steps >= self.recipe.steps:
+            self.finish()
+        self.passed(number=self._states, trains=True, epoch=-1 if epoch is None else epoch)
+        if self._states == self.recipe.stop_at:
+            self.stop()
+
     def finish(self) -> None:
         """End this process: enough was recorded. Exit handlers, and what a script does at its end, are left out."""
         self._say({"end": True})
@@ -174,6 +196,18 @@ class TaskRecorder:
     def _say(self, entry: Mapping[str, Any]) -> None:
         self._index.write(json.dumps(entry) + "\n")
         self._index.flush()
+
+
+def _of_array(kind: str, name: str, array: Any) -> RecordedTensor | None:
+    """A NumPy array as it is kept; None where it holds no numbers."""
+    try:
+        flat = array.reshape(-1).astype("float64")
+    except (TypeError, ValueError):
+        return None
+    every = -(-flat.size // MOST_NUMBERS) or 1
+    return RecordedTensor(
+        kind, name, array.shape, flat[::every].tobytes(), float(flat.sum()), float((flat * flat).sum())
+    )
 
 
 _recorder: TaskRecorder | None = None

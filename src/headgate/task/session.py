@@ -120,7 +120,7 @@ class TaskSession(ABC):
         self._noted: set[str] = set()
         self.recorder = recorder()
         if self.recorder is not None:
-            self.recorder.begins_at(self.steps)
+            self.recorder.begins_at(self.steps, channel.stop)
             self.profiled = True  # what is recorded is slower
         asides.watch_garbage()
 

@@ -25,7 +25,7 @@ class RecordedSession(Session):
     def __init__(self, environment: TaskEnvironment, channel: Channel, steps: StepRecorder) -> None:
         super().__init__(environment, channel)
         self._recording = steps
-        steps.place, steps.stop = self.place, channel.stop
+        steps.place = self.place
         report = self._progress.report
 
         def reported(loss: Any, metrics: Mapping[str, Any], weight: Any = 1.0) -> None:

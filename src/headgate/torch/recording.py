@@ -64,7 +64,6 @@ class StepRecorder:
         self._random: Any = None
         self._moved: set[int] = set()
         self.place: Callable[[], tuple[int, int]] = lambda: (-1, -1)
-        self.stop: Callable[[], None] = lambda: None
         nn.modules.module.register_module_forward_pre_hook(self._enter)
         nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
         register_optimizer_step_post_hook(self._stepped)
@@ -122,7 +121,7 @@ class StepRecorder:
         trains = module.training and torch.is_grad_enabled()
         self._recorder.passed(number=self._passes, trains=trains, epoch=self.place()[1])
         if self._passes == self._recorder.recipe.stop_at:
-            self.stop()
+            self._recorder.stop()
 
     def _leave(self, module: nn.Module, given: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():

@@ -52,6 +52,7 @@ class Why(StrEnum):
     ASYNCHRONOUS = "asynchronous"
     NOT_STOPPED = "not-stopped"
     ROOM = "room"
+    UNFENCED = "unfenced"
     NOT_YET = "not-yet"
     ELSEWHERE = "elsewhere"
 

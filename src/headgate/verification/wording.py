@@ -34,6 +34,7 @@ _CAUSES = {
     "as each other",
     Why.ASYNCHRONOUS: "workers that do not wait for each other are not meant to train the same",
     Why.NOT_STOPPED: "it saved no checkpoint where it was asked to stop",
+    Why.UNFENCED: "this kernel has no Landlock, which would keep a trial in; ask for one: `headgate verify`",
     Why.NOT_YET: "that takes a run of some seconds, from the 20th second of the job on",
     Why.ROOM: "there is no room to run it a second time",
     Why.ELSEWHERE: "it runs on other machines, or in a container",

@@ -22,6 +22,7 @@ from headgate.hub.state.run import JOB, LiveRun, LiveRuns
 from headgate.identifiers import JobId
 from headgate.isolation import DEFAULT
 from headgate.plans import Plan
+from headgate.task import fence
 from headgate.verification import store
 from headgate.verification.verdict import Sameness, Verification, Why
 from headgate.verification.wording import sentence
@@ -118,6 +119,8 @@ class Verifying(Component):
             return Why.ASYNCHRONOUS
         if spec.contract is not None and spec.batch != "global":
             return Why.OWN_BATCH
+        if not fence.is_there():
+            return Why.UNFENCED
         return None if spec.contract is not None or scripts.libraries(file) else Why.NO_STEP
 
     def _key(self, run: LiveRun, live: LiveJob, plan: Plan) -> str:
