@@ -4,7 +4,8 @@ place, with the same settings.
 A standing is a JSON object. `rounds`: exchanges between the workers that this one has taken part in. `phase`, `epoch`,
 `batch`, `step`: the loop over `epochs`, its epoch, the batch, the optimizer steps; left out where unknown. `settings`:
 for each optimizer what its parameter groups hold, by name, one value or a list with one for each group. `data`: tells
-the samples of its batch from others. `weights`: a number of one of the parameters. `what`: what the worker does instead
+the samples of its batch from others. `weights`: a number of one of the parameters. `buffers`: by name, shape,
+whether it is saved, and a few numbers. `what`: what the worker does instead
 of a step. `exchanges`: whether it waits in an exchange, where exchanges are not counted.
 """
 
@@ -49,6 +50,13 @@ def difference(standings: Mapping[int, Standing]) -> str:
         return (
             "the workers' weights are not the same any more: the script changed them after prepare, each worker by its "
             f"own random or other numbers ({place(first)}); change them before prepare, or by what is the same in all"
+        )
+    buffers = _apart(standings)
+    if buffers:
+        return (
+            f"the workers' buffers are not the same any more: {buffers}. The model changes them while it computes, "
+            f"each worker by its own samples ({place(first)}). Say how they go together, by hg.keep(module, "
+            "across='mean') or across='sum', or run with --strategy single"
         )
     if any(each.get("data") != first.get("data") for each in standings.values()):
         return (
@@ -115,6 +123,22 @@ def _differ(one: Any, other: Any) -> bool:
 def _drawn_apart(one: Any, other: Any) -> bool:
     both = isinstance(one, float) and isinstance(other, float)
     return both and abs(one - other) > _ROUNDED * max(1.0, abs(one)) and not (math.isnan(one) and math.isnan(other))
+
+
+def _apart(standings: Mapping[int, Standing]) -> str:
+    """Buffers that differ between workers, by name."""
+    held = [each.get("buffers") or {} for each in standings.values()]
+    names = []
+    for name in dict.fromkeys(name for buffers in held for name in buffers):
+        values = [buffers[name] for buffers in held if name in buffers]
+        shape, is_saved, *numbers = values[0]
+        if any(each[0] != shape for each in values) or len(values) < len(held):
+            differs = is_saved  # else what a layer makes anew for the samples that it sees
+        else:
+            differs = any(_differ(numbers, each[2:]) for each in values)
+        if differs:
+            names.append(name)
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _short(value: Any) -> str:

@@ -24,6 +24,7 @@ from headgate.task import Channel, Epochs, Stop, TaskEnvironment
 from headgate.task.recording import recorder
 from headgate.task.writing import writing
 from headgate.torch import checkpoints, sparse_layers
+from headgate.torch.buffers import MEAN, SUM
 from headgate.torch.kept import ACROSS
 
 if TYPE_CHECKING:
@@ -92,10 +93,13 @@ def prepare(
     return model if optimizer is None and not loaders else (model, optimizer, *prepared)
 
 
-def keep(*, across: str | None = None, **objects: Any) -> None:
+def keep(*modules: torch.nn.Module, across: str | None = None, **objects: Any) -> None:
     """Save more with the checkpoints, and load it on a resume: an AMP `GradScaler`, a moving average of the weights.
 
     Args:
+        *modules: Parts of a prepared model that change their buffers while they compute, as a quantizer changes its
+            codebook. With several workers that step together their buffers are combined after each backward, as
+            `across` says: `mean`, weighed by samples; or `sum`, where what each worker adds is added up.
         across: What the states of these objects are to each other in the workers of a job.
             `equal`: the same in all workers. A checkpoint holds the first worker's, and a warning names what differs.
             `mean`: parts of a mean. A checkpoint holds the mean over the workers of each floating-point number, and
@@ -106,17 +110,23 @@ def keep(*, across: str | None = None, **objects: Any) -> None:
         **objects: Anything with `state_dict` and `load_state_dict`, by the name it is saved under.
 
     Raises:
-        TypeError: An object has no such methods.
+        TypeError: An object has no such methods, or is no module.
         ValueError: `across` is none of these.
         headgate.torch.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
-    if across not in (None, *ACROSS):
+    if modules and across not in (MEAN, SUM):
+        raise ValueError(f"keep(module, across={across!r}): expected {MEAN} or {SUM}")
+    if across not in (None, *ACROSS) and (objects or not modules):
         raise ValueError(f"keep(across={across!r}): expected one of {', '.join(ACROSS)}")
+    for module in modules:
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"keep(module): found a {type(module).__name__}; expected a torch.nn.Module, or a name")
     for name, kept in objects.items():
         if not (hasattr(kept, "state_dict") and hasattr(kept, "load_state_dict")):
             raise TypeError(f"keep({name}=...): a {type(kept).__name__} has no state_dict and load_state_dict")
     session = _join()
     if session is not None:
+        session.combine(modules, across or MEAN)
         session.keep(objects, across)
 
 

@@ -15,6 +15,7 @@ from headgate.task.standing import CURE, difference, place
 from headgate.torch import gradient_hooks, loss_mean, rng
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Observer, TimedRound, WorkerGroup
+from headgate.torch.buffers import Buffers
 from headgate.torch.control import ReduceError
 from headgate.torch.dealing import Dealer, Dealt, Slices
 from headgate.torch.kept import MEAN, WORKER, AcrossWorkers, KeptObject, compared
@@ -79,6 +80,7 @@ class Worker:
         workers: Workers of the plan.
         in_step: Whether the workers step together.
         meetings: With the other workers.
+        buffers: Those of the models.
     """
 
     def __init__(
@@ -105,7 +107,8 @@ class Worker:
         self.index = int(channel.welcome["index"])
         self.workers = int(plan["workers"])
         self.in_step = bool(plan["synchronous"])
-        self._stands = Stands(owner.place, lambda: owner.step)
+        self.buffers = Buffers(self._models)
+        self._stands = Stands(owner.place, lambda: owner.step, self.buffers)
         self._sizes: dict[str, float] = {}
         self.meetings = Meetings(channel, self._standing)
         self.sharing: Sharing | None = None
@@ -502,6 +505,8 @@ class Worker:
     def _exchanged(self, exchange: TimedRound) -> None:
         if self._channel.elsewhere:  # the round may have been ended without one that has left
             self.meetings.look(self._standing())
+        if isinstance(self._link, Backend):
+            self.buffers.combine(self._link.add_up, 0.0 if self._weight is None else self._weight.samples)
         if self._slices is not None:
             self._slices.members = exchange.result.members
             if self._agreed.leaving and self._link is not None and self._link.index not in self._slices.members:

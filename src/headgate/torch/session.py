@@ -119,6 +119,12 @@ class Session(TaskSession):
         """Whether sparse layers have their weights on parameter servers."""
         return self._worker is not None and self._worker.on_servers
 
+    def combine(self, modules: Sequence[nn.Module], how: str) -> None:
+        """Combine the buffers of these modules over the workers after each backward."""
+        if self._worker is not None and self._worker.in_step:
+            for module in modules:
+                self._worker.buffers.combine_in(module, how)
+
     def keep(self, objects: Mapping[str, Any], across: str | None) -> None:
         """Save and load these with the checkpoints as well."""
         self._trained.keep(objects, across)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from headgate.torch.backend import REMOTE
+from headgate.torch.buffers import Buffers
 from headgate.torch.control import MARKS
 from headgate.torch.dealing import Dealt
 
@@ -33,14 +34,16 @@ class Stands:
     Args:
         place: Present phase and epoch; -1 where there is none.
         step: Number of the running step.
+        buffers: Those that the models change.
 
     Attributes:
         used: What the groups of each optimizer that took a step since the latest exchange held.
     """
 
-    def __init__(self, place: Callable[[], tuple[int, int]], step: Callable[[], int]) -> None:
+    def __init__(self, place: Callable[[], tuple[int, int]], step: Callable[[], int], buffers: Buffers) -> None:
         self._place = place
         self._step = step
+        self._buffers = buffers
         self.used: list[_Groups] = []
         self._latest: dict[int, _Groups] = {}
         self._marks: dict[int, int] = {}
@@ -70,6 +73,9 @@ class Stands:
         standing = self.now(rounds)
         if parameter is not None and (not parameter.is_cuda or self._step() % _LOOK_AT_GPU == 1):
             standing["weights"] = _direction(parameter)
+        changed = self._buffers.mark()
+        if changed:
+            standing["changed"] = changed
         if batch is not None:
             loader, dealt = batch
             standing |= {"batch": dealt.number, "loader": loader, "data": dealt.mark}
@@ -92,6 +98,8 @@ class Stands:
         """The standing that belongs to the mark of the latest exchange, or of the one before it."""
         standing = dict(self._told[-1 - before])
         standing["settings"] = [_columns(groups) for groups in standing.pop("used")]
+        standing["buffers"] = self._buffers.told()
+        standing.pop("changed", None)
         return standing
 
 

@@ -1,0 +1,167 @@
+"""Buffers that a model changes while it computes, as the codebook of a quantizer: each worker by its own samples.
+
+After each backward those that have changed are compared between the workers, by a few numbers that travel with the
+gradients. What the script says is a mean, or a sum, is combined instead. Batch normalisation keeps its own statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+MEAN, SUM = "mean", "sum"
+_MOST_VALUES = 1 << 16
+_LOOK_AT_GPU = 50
+"""Rounds from one look at buffers on a GPU to the next: each waits for it."""
+_FIRST = 3
+
+
+@dataclass
+class _Watched:
+    """A buffer, and what it was at the latest look.
+
+    Args:
+        name: Where it is.
+        module: Its module.
+        key: Its name in that.
+        of_state: Whether a checkpoint has it.
+    """
+
+    name: str
+    module: nn.Module
+    key: str
+    of_state: bool
+    latest: tuple[int, int] = (0, 0)
+
+    @property
+    def tensor(self) -> torch.Tensor | None:
+        return self.module._buffers.get(self.key)
+
+    def has_changed(self) -> bool:
+        tensor = self.tensor
+        now = (0, 0) if tensor is None else (id(tensor), tensor._version)
+        before, self.latest = self.latest, now
+        return now != before
+
+
+@dataclass
+class _Combined:
+    """Modules whose buffers are combined.
+
+    Args:
+        how: `MEAN` or `SUM`.
+        before: By the number of a buffer, what it was after the latest round.
+    """
+
+    module: nn.Module
+    how: str
+    before: list[torch.Tensor] = field(default_factory=list)
+
+    def buffers(self) -> list[torch.Tensor]:
+        return [
+            buffer
+            for module in self.module.modules()
+            for key, buffer in module._buffers.items()
+            if buffer is not None and buffer.dtype != torch.bool and key not in module._non_persistent_buffers_set
+        ]
+
+    def keep(self) -> None:
+        self.before = [buffer.detach().clone() for buffer in self.buffers()] if self.how == SUM else []
+
+
+class Buffers:
+    """Those of all prepared models.
+
+    Args:
+        models: The models; may grow.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self._models = models
+        self._combined: list[_Combined] = []
+        self._watched: list[_Watched] = []
+        self._rounds = 0
+
+    def combine_in(self, module: nn.Module, how: str) -> None:
+        """From now on combine the buffers of a module over the workers after each backward."""
+        combined = _Combined(module, how)
+        combined.keep()
+        self._combined.append(combined)
+        self._rounds = 0
+
+    def mark(self) -> tuple[Any, ...]:
+        """Numbers of the buffers that have changed since the latest call."""
+        if self._rounds <= _FIRST or not self._rounds & (self._rounds - 1):
+            self._look_for_new()
+        self._rounds += 1
+        looks = self._rounds <= _FIRST or not self._rounds % _LOOK_AT_GPU
+        changed = [(each.name, each.tensor) for each in self._watched if each.has_changed()]
+        return tuple(
+            (name, *(float(f"{number:.6g}") for number in _numbers(tensor)))
+            for name, tensor in changed
+            if tensor is not None and (looks or not tensor.is_cuda)
+        )
+
+    def told(self) -> dict[str, Any]:
+        """Numbers of all buffers by name: shape, whether a checkpoint has it, and what is in it."""
+        return {
+            each.name: [list(tensor.shape), each.of_state, *_numbers(tensor)]
+            for each in self._watched
+            if (tensor := each.tensor) is not None
+        }
+
+    @torch.no_grad()
+    def combine(self, add_up: Callable[[torch.Tensor], torch.Tensor], samples: float) -> None:
+        """A round is over: let what is combined be the same in all workers.
+
+        Args:
+            add_up: Adds up a tensor of the CPU over all workers, which call it alike.
+            samples: Those of this worker's part.
+        """
+        for combined in self._combined:
+            buffers = combined.buffers()
+            changed = combined.how == SUM and len(buffers) == len(combined.before)
+            before = combined.before if changed else [torch.zeros_like(buffer) for buffer in buffers]
+            parts = [now.double() - then.double() for now, then in zip(buffers, before)]
+            factor = float(samples > 0) if combined.how == SUM else samples
+            flat = torch.cat([torch.ones(1, dtype=torch.float64), *(part.cpu().reshape(-1) for part in parts)])
+            sums = add_up(flat * factor if factor else torch.zeros_like(flat))
+            values = sums[1:] if combined.how == SUM else sums[1:] / sums[0].clamp_min(1e-300)
+            offset = 0
+            for number, buffer in enumerate(buffers if sums[0] else ()):
+                value = values[offset : offset + buffer.numel()].view(buffer.shape)
+                offset += buffer.numel()
+                if changed:
+                    value = value + combined.before[number].cpu().double()
+                buffer.copy_(value if buffer.is_floating_point() else value.round())
+            combined.keep()
+
+    def _look_for_new(self) -> None:
+        known = {(id(each.module), each.key): each for each in self._watched}
+        ours = {id(module) for combined in self._combined for module in combined.module.modules()}
+        self._watched = []
+        for name, module, key in _buffers(self._models):
+            if id(module) not in ours and module._buffers[key] is not None:
+                of_state = key not in module._non_persistent_buffers_set
+                self._watched.append(known.get((id(module), key)) or _Watched(name, module, key, of_state))
+
+
+def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, str]]:
+    for number, model in enumerate(models):
+        for path, module in model.named_modules():
+            if not isinstance(module, nn.modules.batchnorm._NormBase):
+                for key in module._buffers:
+                    name = f"{path}.{key}" if path else key
+                    yield name + (f" of model {number}" if number else ""), module, key
+
+
+def _numbers(tensor: torch.Tensor) -> list[float]:
+    """A few numbers by which a tensor is told from others, a little apart where they are."""
+    flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().reshape(-1)[:_MOST_VALUES].double()
+    ramp = torch.linspace(1.0, 2.0, flat.numel(), dtype=flat.dtype, device=flat.device)
+    found: list[float] = torch.stack([flat.abs().sum(), (flat * ramp).sum(), flat.norm()]).tolist()
+    return found
