@@ -45,6 +45,11 @@ def home() -> Path:
     if path.stat().st_uid != os.geteuid():
         raise StorageError(f"{path} belongs to another user; set HEADGATE_HOME to a folder of your own")
     _refuse_exposed(path)
+    if os.pathsep in str(path):
+        raise StorageError(
+            f"the path {path} has a '{os.pathsep}' in it, which would divide it in two on the PYTHONPATH of tasks; set "
+            "HEADGATE_HOME to a folder without one"
+        )
     if not os.access(path / "runs", os.W_OK | os.X_OK):
         raise StorageError(f"no permission to write in {path}; set HEADGATE_HOME to a folder you can write")
     return path

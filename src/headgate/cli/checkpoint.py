@@ -23,10 +23,18 @@ def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
     Example: headgate checkpoint cnn
              headgate checkpoint --run 20261121-0930
     """
-    asked = {}
+    asked: dict[str, list[str]] = {}
+    silent: list[str] = []
     for chosen in running_jobs(jobs, run):
         with chosen.connect() as hub:
-            asked[chosen.run] = hub.ask("checkpoint", run=chosen.run, jobs=chosen.jobs)["jobs"]
+            answer = hub.ask("checkpoint", run=chosen.run, jobs=chosen.jobs)
+            asked[chosen.run] = answer["jobs"]
+            silent += answer["unconnected"]
+    if not any(asked.values()) and silent:
+        raise HeadgateError(
+            f"{', '.join(silent)} imports one of Headgate's libraries and has not connected: try again once it trains; "
+            "`headgate status` warns where it never does"
+        )
     if not any(asked.values()):
         raise HeadgateError("none of these jobs uses headgate.torch, .keras or .jax, so none can save a checkpoint")
     if as_json:

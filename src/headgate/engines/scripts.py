@@ -19,6 +19,7 @@ from headgate.plans import Plan
 from headgate.task import cluster_variables, named_cluster
 
 _MEETS_ELSEWHERE = re.compile(rb"tcp://|[\"']MASTER_PORT[\"']\s*\]\s*=[^=]")
+_FILE = re.compile(r"[\w./+~-]+\.py\b")
 LIBRARIES = frozenset({"torch", "keras", "jax"})
 _FIT = (
     "its script trains by `fit` of Keras 3 over TensorFlow, which fails over several workers (it takes their tensors "
@@ -39,6 +40,15 @@ def called(script: Path) -> frozenset[str]:
         return _called(script.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return frozenset()
+
+
+def named_libraries(job: Job) -> frozenset[str]:
+    """The libraries of Headgate's that a job's program imports, or a file that its command names, as a shell's does."""
+    words = (job.run,) if isinstance(job.run, str) else job.run or ()
+    named = {Path(job.workdir, name) for word in words for name in _FILE.findall(word)}
+    if (file := source(job)) is not None:
+        named.add(file)
+    return frozenset().union(*(libraries(file) for file in named if file.is_file()))
 
 
 def library(script: Path) -> str | None:

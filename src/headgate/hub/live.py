@@ -299,6 +299,14 @@ class LiveHub:
                 asked.append(name)
         return asked
 
+    def unconnected(self, run: str, jobs: Sequence[str] | None) -> list[str]:
+        """The names of those of some jobs that run, import one of Headgate's libraries and have not connected."""
+        return [
+            name
+            for name, live in sorted(self.runs[run].jobs.items())
+            if (jobs is None or name in jobs) and live.state == "running" and live.is_unconnected
+        ]
+
     def resize(self, run: str, job: str, workers: int) -> None:
         """Have a running job of several tasks go on with so many workers.
 

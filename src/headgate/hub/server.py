@@ -154,7 +154,9 @@ class HubServer:
             case "stop" if run in self._hub.runs:
                 return {"type": "stopping", "jobs": self._hub.stop(run, _names(request), bool(request.get("kill")))}
             case "checkpoint" if run in self._hub.runs:
-                return {"type": "checkpointing", "jobs": self._hub.checkpoint(run, _names(request))}
+                names = _names(request)
+                asked, silent = self._hub.checkpoint(run, names), self._hub.unconnected(run, names)
+                return {"type": "checkpointing", "jobs": asked, "unconnected": silent}
             case "resize" if run in self._hub.runs:
                 self._hub.resize(run, str(request.get("job")), _count(request))
                 return {"type": "resizing", "run": run, "job": request.get("job")}

@@ -43,6 +43,13 @@ _NO_INPUT = re.compile(r"EOFError: EOF when reading a line")
 """What a script ends with that asks for input, and has none."""
 _INPUT_CURE = "it has no standard input, as a terminal's is no job's; give it a file with `< FILE`, or its arguments"
 _MOST_ENDPOINTS = 16
+_CONNECTS_SECONDS = 30.0
+"""A script that tells of progress for so long, and has not connected, will not."""
+_UNCONNECTED = (
+    "its script imports one of Headgate's libraries and has not connected, so it cannot be asked for checkpoints: it "
+    "calls nothing of the library, or what starts it takes Headgate's variables away (`python -E`, `PYTHONPATH=…`, "
+    "`env -i`)"
+)
 _MOST_NAMED = 5
 """Files that are named."""
 _TEXT_SHOWN = 80
@@ -157,6 +164,8 @@ class HubListener(Listener):
                 self._throttles[task].add(reading)
         if name == live.spec.first_task and not told.reports_itself and (warning := told.reader.missed()) is not None:
             self._live_runs.event(run, "warning", warning, live.spec.name, task)
+        if readings and run.clock() - (live.started or 0.0) > _CONNECTS_SECONDS:
+            self._tell_unconnected(run, live, name)
         if readings and attempt.are_apart(run.clock()):
             self._apart(run, live)
         told.failure.feed(lines)
@@ -262,12 +271,21 @@ class HubListener(Listener):
             and (advice := told.reader.hint()) is not None
         ):
             self._live_runs.event(run, "note", advice, live.spec.name, task)
+        if exit.ok:
+            self._tell_unconnected(run, live, name)
         attempt.leave(name, exit.ok)
         if not exit.ok:
             self._suspect(task)
         elif name.is_worker and attempt.are_apart(run.clock(), ended=True):
             self._apart(run, live)
         return exit
+
+    def _tell_unconnected(self, run: LiveRun, live: LiveJob, name: TaskName) -> None:
+        """Warn once of a script that imports one of Headgate's libraries and has not connected."""
+        if not live.unconnected_told and name == live.spec.first_task:
+            live.unconnected_told = True
+            if live.is_unconnected:
+                self._live_runs.event(run, "warning", _UNCONNECTED, live.spec.name)
 
     def _warned(self, task: TaskId | None, text: str) -> None:
         if task is None:

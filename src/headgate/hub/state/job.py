@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.endings import Ending
+from headgate.engines.scripts import named_libraries
 from headgate.events import ENDED, Checkpoint, JobState, Progress
 from headgate.hub.state.attempt import Attempt
 from headgate.jobs import Job
@@ -68,6 +69,7 @@ class LiveJob:
     names: set[str] = field(default_factory=set)  # of its metrics
     names_left_out: bool = False
     not_a_number: bool = False
+    unconnected_told: bool = False
     broke: Broken | None = None  # as long as it is not where it was again
     saved: list[Checkpoint] = field(default_factory=list)  # the latest, and what it went on from
     own_states: bool = False  # its latest checkpoint holds what is each worker's own: only as many can go on from it
@@ -100,6 +102,14 @@ class LiveJob:
         """The checkpoint of that file's name is not whole: what there is before it."""
         self.saved = [each for each in self.saved if Path(each.path).name != name and Path(each.path).exists()]
         return self.checkpoint
+
+    @property
+    def is_unconnected(self) -> bool:
+        """Whether its script imports one of Headgate's libraries, and its first task has not connected."""
+        current = self.current
+        if current is None or self.namesake or current.is_connected(self.spec.first_task):
+            return False
+        return bool(named_libraries(self.spec))
 
     @property
     def attempt(self) -> int:
