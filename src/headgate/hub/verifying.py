@@ -79,13 +79,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """How one of its runs ended: the record of each of its workers, the state and reason of its job, its run."""
+    """How one of its runs ended: the record of each of its workers, the state and reason of its job, its run, a
+    checkpoint that it saved as it stopped, and whether it took too long."""
 
     records: tuple[records.TrainingRecord, ...]
     state: str
     reason: str
     run: Path
     checkpoint: Checkpoint | None = None
+    slow: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -156,7 +158,7 @@ class _Trial:
             alone = self._run({ALONE: replace(self._job, plan=self._alone())}, double)[ALONE]
             if not alone.is_whole and alone.state != "done":
                 found = self._failed(alone, Verification(Sameness.UNKNOWN, workers, double=double), Why.FAILED)
-                if alone.state == "killed":
+                if alone.slow:
                     break
                 continue
             if not alone.records[0].steps:
@@ -234,8 +236,10 @@ class _Trial:
         outside = tuple(path for record in ended.records for path in record.outside)
         if outside and cause is not Why.NOT_STOPPED:
             cause = Why.OUTSIDE
-        elif ended.state == "killed":
+        elif ended.slow:
             cause = Why.SLOW
+        if self._asked.aside:
+            return replace(answer, cause=cause, detail=outside[-1:] or (ended.reason,), outside=outside)
         self._kept.append(ended.run)
         detail = outside[-1:] or (ended.reason,)
         return replace(answer, cause=cause, detail=detail, outside=outside, output=ended.run.name)
@@ -278,7 +282,7 @@ class _Trial:
                 pass
         folder = Path(answer["path"])
         self._made.append(folder)
-        return {name: _ended(folder, name, job, places[name]) for name, job in jobs.items()}
+        return {job.name: _ended(folder, job.name, job, places[job.name]) for job in prepared}
 
     def _prepared(self, name: str, job: Job, copy: folders.Copied, recipe: Recipe, names: Sequence[str]) -> Job:
         env = {**_QUIET, **job.env, "TMPDIR": str(copy.scratch / "tmp"), VARIABLE: recipe.text()}
@@ -324,7 +328,9 @@ def _ended(folder: Path, name: str, job: Job, place: Path) -> _Ended:
     if saved:
         last = saved[-1]
         checkpoint = Checkpoint(last["path"], last["step"], last["epoch"], last["position"])
-    return _Ended(told, row["state"], row["reason"] or "", folder, checkpoint)
+    took = (row["ended"] or 0.0) - (row["started"] or 0.0)
+    slow = row["state"] != "done" and job.timeout is not None and took >= job.timeout
+    return _Ended(told, row["state"], row["reason"] or "", folder, checkpoint, slow)
 
 
 def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, int] | None:

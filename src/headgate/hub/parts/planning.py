@@ -42,7 +42,7 @@ from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import JobId
 from headgate.jobs import Job
 from headgate.planning.candidates import tells
-from headgate.planning.choosing import Choice, JobToPlan, choose, grown, has_choice, starts_at_once
+from headgate.planning.choosing import Choice, JobToPlan, choose, grown, has_choice, in_words, starts_at_once
 from headgate.planning.interference import StoredPairs
 from headgate.planning.joining import alone
 from headgate.planning.moving import Move, Standing, better
@@ -205,7 +205,10 @@ class Choosing(Component):
         if not several or not isinstance(found, Choice) or not self._holds(action.job, found.plan):
             return found
         [alone] = choose([replace(asked, profile=None)], cluster, used=used)
-        return alone
+        if isinstance(alone, UsageError):
+            return alone
+        why = f"{in_words(alone.plan)}, as it is not verified that several workers train the same: headgate verify"
+        return replace(alone, why=why)
 
     def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:
         for action, each in zip(actions, found):

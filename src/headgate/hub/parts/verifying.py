@@ -33,6 +33,8 @@ LATER_SECONDS = 20.0
 """How long a job runs before what it trains is verified beside it: one that is over by then is not worth it."""
 _MEMORY_TIMES, _MEMORY_BYTES = 3.0, 2 << 30
 """Room that a trial needs: so many times what the job holds, and as much besides."""
+_PASSING = (Why.SLOW, Why.ROOM, Why.FAILED, Why.WORKERS_FAILED)
+"""Causes that may be of a busy machine: such an answer is not kept."""
 _AT_MOST_SECONDS = 600.0
 
 
@@ -51,6 +53,7 @@ class Verifying(Component):
         self._step = step
         self._seen: dict[JobId, int] = {}
         self._asked: set[str] = set()
+        self._unknown: dict[str, Verification] = {}  # what may be known another time
         self._turn = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
 
@@ -65,7 +68,7 @@ class Verifying(Component):
         if plan.workers < 2 or not self._may(run, live) or self._left_out(live, plan) is not None:
             return False
         key = self._key(run, live, plan)
-        known = store.load(self._home / store.FOLDER, key)
+        known = self._known(key)
         if known is None:
             self._begin(run, live, plan, key, 0.0)
             return True
@@ -92,7 +95,7 @@ class Verifying(Component):
             return
         why = self._left_out(live, plan)
         key = self._key(run, live, plan) if why is None else ""
-        known = store.load(self._home / store.FOLDER, key) if key else None
+        known = self._known(key) if key else None
         if known is not None:
             self._tell(run, live, known)
             return
@@ -123,6 +126,9 @@ class Verifying(Component):
             return Why.UNFENCED
         return None if spec.contract is not None or scripts.libraries(file) else Why.NO_STEP
 
+    def _known(self, key: str) -> Verification | None:
+        return store.load(self._home / store.FOLDER, key) or self._unknown.get(key)
+
     def _key(self, run: LiveRun, live: LiveJob, plan: Plan) -> str:
         path = {**run.submission.environment, **live.spec.env}.get("PATH")
         return store.key(live.spec, live.profile_key, plan, path)
@@ -144,10 +150,14 @@ class Verifying(Component):
                 if live.state in ENDED or run.id not in self._live_runs.runs:
                     return
                 if not _has_room(live):
-                    self._tell(run, live, _unknown(plan, Why.ROOM))
+                    self._unknown[key] = _unknown(plan, Why.ROOM)
+                    self._tell(run, live, self._unknown[key])
                     return
                 found = await asyncio.wait_for(self._found(run, live, plan), _AT_MOST_SECONDS)
-            store.save(self._home / store.FOLDER, key, found)
+            if found.answer is Sameness.UNKNOWN and found.cause in _PASSING:
+                self._unknown[key] = found
+            else:
+                store.save(self._home / store.FOLDER, key, found)
             if run.id in self._live_runs.runs:
                 self._tell(run, live, found)
         except (OSError, ValueError, TimeoutError) as error:
