@@ -37,6 +37,8 @@ PATIENCE_SECONDS = 3.0
 """How long an order waits for a step boundary before any report or fetch has to do, at the cost of the position."""
 NEAR_SECONDS = 20.0
 """How long it waits for the end of an epoch that is about to come, where a resume goes on at an exact place."""
+_REPLAYED = 3
+"""Steps in a row after a loader's end: one that reads ahead takes one or two of them."""
 
 
 class Session(TaskSession):
@@ -66,6 +68,7 @@ class Session(TaskSession):
         self._to_arrive = self._resume is not None
         self._ends: list[rng.RngState] = list((self._resume or {}).get("ends", ()))
         self._stepped = False
+        self._replayed = 0
         self._held_in, self._trains_on = 0, -1  # numbers of a pass and of a loader
         self._counted = Counted(self._trained.optimizers)
         self._hooked, self._epoch_began = False, 0.0
@@ -230,6 +233,7 @@ class Session(TaskSession):
         self.steps += 1
         self._stepped = True
         self._evaluating.end()
+        self._note_replay()
         self._feeding, self._fed = self._fed, set()
         anchor = self._loaders.anchor(self._feeding)
         if anchor is not None:
@@ -241,6 +245,18 @@ class Session(TaskSession):
             self.meter.samples = here
             self._samples = {}
         self.meter.complete()
+
+    def _note_replay(self) -> None:
+        """Say where steps go on after a loader's end without another pass over it."""
+        states = self._loaders.states
+        over = not self._fed and any(s.running is not None for s in states) and not any(s.current() for s in states)
+        self._replayed = self._replayed + 1 if over else 0
+        if self._replayed == _REPLAYED:
+            self.note(
+                "steps are taken on batches that the loader gave before, as itertools.cycle(loader) and list(loader) "
+                "have it: they are not shuffled again, and a resume begins another pass with other batches. Go through "
+                "the loader anew in each epoch instead"
+            )
 
     def _begin_step(self) -> None:
         self.meter.end()
