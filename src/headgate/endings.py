@@ -44,9 +44,10 @@ class OutsideFiles:
     Args:
         paths: Some of them, as the task named them.
         count: How many there are.
-        size: Bytes of all of them.
+        size: Bytes of those that were looked at.
         kept: Folder that copies were put in; empty: none were.
         copied: How many were copied.
+        unsized: How many paths of these were not looked at, because they are too many.
     """
 
     paths: tuple[str, ...]
@@ -54,6 +55,7 @@ class OutsideFiles:
     size: int
     kept: str = ""
     copied: int = 0
+    unsized: int = 0
 
 
 @dataclass(frozen=True, slots=True)

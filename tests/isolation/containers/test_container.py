@@ -133,6 +133,25 @@ def test_what_a_task_writes_without_room_for_copies_is_told_all_the_same(
     assert found is not None and (found.count, found.copied, found.size) == (2, 1, 1800)
     found = run(isolation, replace(large, keeps="")).ended().outside
     assert found is not None and (found.count, found.copied, found.kept) == (2, 0, "")
+    large_first = "head -c 1900 /dev/zero > /tmp/a; printf 1 > /tmp/result"
+    found = run(isolation, launch(large_first, tmp_path, keeps=str(tmp_path / "l"))).ended().outside
+    assert found is not None and (found.count, found.copied, found.size) == (2, 1, 1901)
+    assert (tmp_path / "l/tmp/result").read_text() == "1"
+
+
+def test_of_more_files_than_are_looked_at_results_come_first_and_all_are_counted(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "MOST_PATHS", 3)
+    writes = (
+        "mkdir -p /var/installed /tmp/a/many /tmp/z; touch /tmp/a/many/0 /tmp/a/many/1 /tmp/a/many/2 /tmp/a/many/3;"
+        " echo x > /var/installed/one; echo best > /tmp/z/best.pt; echo last > /tmp/z/last.pt"
+    )
+    found = run(isolation, launch(writes, tmp_path, keeps=str(tmp_path / "kept"))).ended().outside
+    assert found is not None and found.copied == found.count - found.unsized == 3
+    assert found.unsized >= 4  # and what Docker makes to mount on
+    assert found.paths == ("/tmp/z/best.pt", "/tmp/z/last.pt", "/tmp/a/many/0")
+    assert (tmp_path / "kept/tmp/z/best.pt").read_text() == "best\n"
 
 
 @pytest.mark.parametrize(

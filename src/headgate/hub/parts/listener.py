@@ -433,13 +433,18 @@ def _left_behind(files: Sequence[LeftFile]) -> str:
 def _written_outside(files: OutsideFiles) -> str:
     """That a task wrote what nobody would find any more."""
     more = f" and {files.count - 1} more" if files.count > 1 else ""
-    where = f"{files.paths[0]}{more} ({say_bytes(files.size)})"
+    size = f"{say_bytes(files.size)} and more" if files.unsized else say_bytes(files.size)
+    where = f"{files.paths[0]}{more} ({size})"
     folder = os.path.dirname(files.paths[0])
     cure = f'to keep such files where they belong: `mounts: ["{folder}:rw"]`, or --mount {folder}:rw'
     if not files.kept:
         return f"it wrote {where} to its container alone: that is gone with it; {cure}"
-    part = "" if files.copied == files.count else f" of {files.copied}, for want of room"
+    part = "" if files.copied == files.count else f" of {files.copied}, {_why_not_all(files)},"
     return f"it wrote {where} to its container alone: copies{part} are in {files.kept}; {cure}"
+
+
+def _why_not_all(files: OutsideFiles) -> str:
+    return "since they are too many" if files.unsized else "for want of room"
 
 
 def _reason(exit: Exit, failure: FailureReader) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
@@ -25,6 +26,8 @@ _CACHES = re.compile(
     r"/(\.cache|\.config|\.nv|\.triton|__pycache__|torchinductor_[^/]*|pymp-[^/]*|\.python_history)(/|$)"
 )
 """What programs make again by themselves."""
+_SYSTEM = re.compile(r"/(usr|lib[^/]*|bin|sbin|opt|etc|var)/")
+"""Where programs are installed, which writes many files that nobody misses."""
 
 
 def copy_out(daemon: Daemon, id: str, mounted: Collection[str], to: str) -> OutsideFiles | None:
@@ -42,24 +45,36 @@ def copy_out(daemon: Daemon, id: str, mounted: Collection[str], to: str) -> Outs
         IsolationError: Docker does not tell.
     """
     paths: list[str] = []
-    size = copied = 0
-    for path in _files(daemon.changes(id), mounted)[:MOST_PATHS]:
+    size = copied = copied_bytes = 0
+    files = _files(daemon.changes(id), mounted)
+    for path in files[:MOST_PATHS]:
         with daemon.file(id, path) as file:
             if file is None:
                 continue
             paths.append(path)
             size += file.size
-            if to and size <= MOST_BYTES and _copy(file, Path(to, path.lstrip("/"))):
+            fits = copied_bytes + file.size <= MOST_BYTES
+            if to and fits and _copy(file, Path(to, path.lstrip("/"))):
                 copied += 1
-    return OutsideFiles(tuple(paths[:NAMED]), len(paths), size, to if copied else "", copied) if paths else None
+                copied_bytes += file.size
+    if not paths:
+        return None
+    unsized = len(files[MOST_PATHS:])
+    return OutsideFiles(tuple(paths[:NAMED]), len(paths) + unsized, size, to if copied else "", copied, unsized)
 
 
 def _files(changed: Iterable[str], mounted: Collection[str]) -> list[str]:
-    """Of changed paths those in which no other one lies. Left out: what is mounted, what Docker makes, and caches."""
+    """Of changed paths those in which no other one lies. Left out: what is mounted, what Docker makes, and caches.
+
+    What fills a folder with many files comes later than what lies by itself, as a result does, and what is installed
+    comes last: only the first of them are looked at.
+    """
     paths = sorted(changed)
     folders = {str(folder) for path in (*paths, *mounted) for folder in PurePosixPath(path).parents}
     own = (path for path in paths if path not in folders and path not in mounted)
-    return [path for path in own if not _OF_DOCKER.match(path) and not _CACHES.search(path)]
+    kept = [path for path in own if not _OF_DOCKER.match(path) and not _CACHES.search(path)]
+    in_folder = Counter(PurePosixPath(path).parent for path in kept)
+    return sorted(kept, key=lambda path: (bool(_SYSTEM.match(path)), in_folder[PurePosixPath(path).parent], path))
 
 
 def _copy(file: ContainerFile, to: Path) -> bool:
