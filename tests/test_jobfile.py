@@ -192,7 +192,11 @@ def test_an_interpreter_is_found_on_the_path_that_the_job_is_given(load: Loader,
 BAD: Mapping[str, tuple[str, str, str, str]] = {
     # the line, and its problem: where, what was found, the cure
     "key unknown, near another": ("prioritty: 1", "jobs[0]", "unknown key 'prioritty'", "did you mean 'priority'?"),
-    "key unknown in limits": ("limits: {ram: 1}", "jobs[0].limits", "unknown key 'ram'", "expected one of cores, "),
+    "key unknown in limits": ("limits: {disk: 1}", "jobs[0].limits", "unknown key 'disk'", "expected one of cores, "),
+    "another's name in limits": ("limits: {cpus: 1}", "jobs[0].limits", "unknown key 'cpus'", "did you mean 'cores'?"),
+    "another's name of a limit": ("ram: 1G", "jobs[0]", "unknown key 'ram'", "write `limits: {memory: 1G}`"),
+    "another's name of the GPUs": ("num_gpus: 2", "jobs[0]", "unknown key 'num_gpus'", "write `limits: {gpus: 2}`"),
+    "another's name of a key": ("command: ls", "jobs[0]", "unknown key 'command'", "did you mean 'run'?"),
     "cores of the job": ("cores: 1", "jobs[0]", "unknown key 'cores'", "write `limits: {cores: 1}`"),
     "workers of the job": ("workers: 1..4", "jobs[0]", "unknown key 'workers'", "write `limits: {workers: 1..4}`"),
     "goal of the job": ("goal: 0.9", "jobs[0]", "unknown key 'goal'", "write `progress: {goal: 0.9}`"),

@@ -151,7 +151,10 @@ class UserFile:
         if error["type"] == "extra_forbidden":
             names = ["", *(part for part in place[:-1] if isinstance(part, str))]
             known = sorted(models[names[-1]].model_fields)
-            cure = _elsewhere(str(place[-1]), error["input"], names, models) or suggestion(str(place[-1]), known)
+            key = str(place[-1])
+            called = OTHER_NAMES.get(key, key)
+            elsewhere = "" if called in known else _elsewhere(called, error["input"], names, models)
+            cure = elsewhere or suggestion(key, known)
             self.problems.append(Problem(where(place[:-1]), self.line(place), f"unknown key {place[-1]!r}", cure))
         elif error["type"] == "missing":
             self.problem(place, "it is missing", "add it")
@@ -253,9 +256,26 @@ def where(place: Sequence[str | int]) -> str:
     return text or "top level"
 
 
+OTHER_NAMES = {
+    **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task"), "cores"),
+    **dict.fromkeys(("mem", "ram", "max_memory", "memory_limit"), "memory"),
+    **dict.fromkeys(("gpu", "ngpus", "num_gpus", "n_gpus", "gres"), "gpus"),
+    **dict.fromkeys(("vram", "gpu_mem", "gpu_ram"), "gpu_memory"),
+    **dict.fromkeys(("cmd", "command", "entrypoint"), "run"),
+    **dict.fromkeys(("depends_on", "dependency", "needs"), "after"),
+    **dict.fromkeys(("environment", "envs", "env_vars"), "env"),
+    **dict.fromkeys(("cwd", "chdir", "working_dir"), "workdir"),
+    "arguments": "args",
+    "job_name": "name",
+    "time_limit": "timeout",
+}
+"""What other schedulers call what Headgate has, and what it is called here; spelling alone would lead to another."""
+
+
 def suggestion(found: str, known: Sequence[str]) -> str:
     """What to write instead of a name that is not known."""
-    near = difflib.get_close_matches(found, known, 1)
+    other = OTHER_NAMES.get(found)
+    near = [other] if other in known else difflib.get_close_matches(found, known, 1)
     return f"did you mean {near[0]!r}?" if near else "expected one of " + ", ".join(known)
 
 

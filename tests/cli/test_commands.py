@@ -87,6 +87,19 @@ def test_a_mistyped_option_is_known(place: User) -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
+        ("--cpus", "Did you mean --cores?"),
+        ("--ram", "Did you mean --memory?"),
+        ("--num-gpus", "Did you mean --gpus?"),
+        ("--needs", "A job has it in a job file: `after: ...`."),
+    ],
+)
+def test_what_other_schedulers_call_an_option_is_known(place: User, typed: str, meant: str) -> None:
+    assert f"No such option: {typed}. {meant}" in place.types("run", "train.py", typed, "2", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
         (("runn", "train.py"), "Did you mean run?"),
         (("stauts",), "Did you mean status?"),
         (("re",), "Did you mean resize or resume or report?"),

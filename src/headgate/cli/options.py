@@ -130,13 +130,18 @@ def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) ->
     if "-m" not in ours and not any(word.endswith(".py") for word in ours):
         ours.append("train.py")
     cure = shlex.join([*ctx.command_path.split(), *ours, "--", *theirs])
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    from headgate.userfile import OTHER_NAMES
+
+    field = name.lstrip("-").replace("-", "_")
+    other = OTHER_NAMES.get(field, field)
+    spelt = f"--{other.replace('_', '-')}"
+    close = [spelt] if spelt in known else difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     meant = f" Did you mean {close[0]}?" if close else ""
     if not close and not any(_mentions(word, name) for word in ours):
         from headgate import jobfile
 
-        field = jobfile.field_of_a_job(name.lstrip("-").replace("-", "_"))
-        meant = f" A job has it in a job file: `{field}`." if field else ""
+        place = jobfile.field_of_a_job(other)
+        meant = f" A job has it in a job file: `{place}`." if place else ""
     return f"No such option: {name}.{meant} Options of a script follow `--`: {cure}"
 
 
