@@ -72,7 +72,7 @@ class Origin:
 
 
 def check_ended(run: Path) -> None:
-    """Whether nobody trains a run, nor one that goes on from it.
+    """Whether nobody trains a run, nor one that goes on from it or from what it goes on from.
 
     Raises:
         UsageError: Somebody does, or it is gone.
@@ -85,6 +85,11 @@ def check_ended(run: Path) -> None:
         if runs.alive(heir):
             goes_on = f"run {run.name} goes on already, as run {heir.name}"
             raise UsageError(f"{goes_on}; watch it with: headgate attach {heir.name}")
+    [*_, first] = runs.chain(run)
+    for kin in runs.heirs(first):
+        if runs.alive(kin):
+            goes_on = f"run {first.name}, which run {run.name} went on from, goes on already, as run {kin.name}"
+            raise UsageError(f"{goes_on}; watch it with: headgate attach {kin.name}")
 
 
 def check_left(run: Path, jobs: Collection[str], again: Collection[str]) -> None:

@@ -75,6 +75,19 @@ def test_a_run_is_not_resumed_whose_heir_s_heir_runs_or_has_done_it(user: User, 
     assert user.json("resume", stopped, "--from-scratch")["state"] == "done"
 
 
+def test_an_heir_is_not_resumed_while_another_heir_of_the_same_run_trains(user: User, stopped: str) -> None:
+    first = user.json("resume", stopped, "--detach")["run"]
+    stops(user, first)
+    second = user.json("resume", stopped, "--detach")["run"]
+    assert user.types("resume", first, code=2).message == (
+        f"run {stopped}, which run {first} went on from, goes on already, as run {second}; watch it with: "
+        f"headgate attach {second}"
+    )
+    stops(user, second)
+    user.touch("go")
+    assert user.json("resume", first)["state"] == "done"
+
+
 def test_an_heir_that_is_not_done_is_told_of_and_a_done_job_in_it_is_not_done_twice(user: User, stopped: str) -> None:
     heir = user.json("resume", stopped, "--detach")["run"]
     stops(user, heir)
