@@ -106,3 +106,14 @@ def test_what_a_child_used_is_not_counted_again_for_the_shell_that_waited_for_it
     [program] = reader.look(())
     assert program.pid == 7
     assert program.seconds == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
+
+
+def test_what_orphans_used_is_not_that_of_the_first_process(tmp_path: Path) -> None:
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 1, ticks=10, parent=0)
+    reader.look(())
+    made(tmp_path, 1, ticks=10, parent=0, children=500)  # of a program whose parent had ended
+    assert reader.look(()) == []
+    made(tmp_path, 1, ticks=12, parent=0, children=900)
+    [program] = reader.look(())
+    assert program.seconds == pytest.approx(2 / os.sysconf("SC_CLK_TCK"))

@@ -9,6 +9,7 @@ from headgate.analysis.causes import LEAST_SECONDS_TOLD, Cause, Name, part_of
 from headgate.analysis.granted import ThreadGrant
 from headgate.analysis.in_turn import in_order, one_after_the_other
 from headgate.analysis.losing import ITSELF, LEAST_PART, NODE, OTHERS, REST, Loss, Resource, sum_of
+from headgate.telemetry.outside_programs import INIT
 from headgate.units import say_seconds
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
@@ -78,7 +79,7 @@ def _outside(account: Account) -> str:
 
 def _against_programs(account: Account, worst: Loss) -> str:
     """What to do about programs outside Headgate: nothing that their user alone may do, or that would not help."""
-    if not account.programs:
+    if not account.programs or account.programs[0].pid == INIT:  # whose end is that of the machine, or of the container
         return "`top` shows what else runs; end it."
     most = account.programs[0]
     if not most.is_mine:

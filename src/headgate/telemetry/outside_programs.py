@@ -21,6 +21,8 @@ _PYTHON = re.compile(r"python[\d.]*")
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 _LOWEST = 19
 _LETTERS = 40
+INIT = 1
+"""The process that takes in children whose parents have ended: what these used is not its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ class OutsideProgramsReader:
             opening, _, rest = content(self._proc / entry / "stat").rpartition(")")
             words = rest.split()
             if len(words) > 19 and words[1] != "2":  # no thread of the kernel
-                own, children = sum(map(int, words[11:13])), sum(map(int, words[13:15]))
+                own = sum(map(int, words[11:13]))
+                children = sum(map(int, words[13:15])) if int(entry) != INIT else 0
                 name, parent = opening.partition("(")[2], int(words[1])
                 yield _ProcessTimes(int(entry), parent, int(words[19]), name, own, children, int(words[16]))
 
