@@ -136,7 +136,7 @@ class Saved(StrEnum):
     """An earlier checkpoint: what it did after that is lost."""
     NOTHING = "nothing"
     BY_ITSELF = "by-itself"
-    """Its script goes on from what it saves itself (`resumes`), of which Headgate is not told."""
+    """Its script goes on from what it saves itself (`resumes`), and Headgate is not told of that."""
 
 
 class Doubt(StrEnum):

@@ -29,7 +29,7 @@ from headgate.telemetry.visible import VARIABLE
 from headgate.units import say_bytes
 
 _UNTOLD = 1 << 30
-"""Bytes of a GPU that a driver and a display may have, of which nothing is said."""
+"""Bytes of a GPU that a driver and a display may have: nothing is said of those."""
 
 
 @click.command()

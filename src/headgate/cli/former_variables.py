@@ -17,7 +17,7 @@ from headgate.hub.submission import Submission
 from headgate.jobs import Job
 
 _MOST = 12
-"""Variables that differ, of which so many are told."""
+"""Variables that differ: so many are told."""
 _CURE = "`--env NAME` takes the value of this terminal, `--env NAME=VALUE` another one"
 
 

@@ -58,8 +58,8 @@ def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest
 
 
 def _on_gpus(job: JobRecord, shared: bool) -> GpuRequest | None:
-    """What each worker of a job needs of the memory of GPUs. One whose user says of no number is taken to use one; one
-    of which nothing says that it uses any, none."""
+    """What each worker of a job needs of the memory of GPUs. If its user gives no number, one GPU is
+    assumed; none if nothing says that it uses any."""
     limits, needs = job.spec.limits, job.gpu_memory_bytes
     uses = bool(needs or (shared and (limits.gpus or limits.exclusive or job.uses_gpus in ("maybe", "yes"))))
     if not uses or limits.gpus == 0:

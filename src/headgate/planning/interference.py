@@ -80,7 +80,7 @@ class Interference:
         return fitted.predict(model, other) if fitted is not None else None
 
     def _known(self, device: str) -> Set[str]:
-        """The models of which anything is known on a device."""
+        """The models that something is known of on a device."""
         device = device.lower()
         device = device if device in self.pairs or device in self.solo else ""
         return self.pairs.get(device, {}).keys() | self.solo.get(device, {}).keys()

@@ -21,7 +21,7 @@ _FIRST = 3
 
 
 @dataclass
-class _Watched:
+class _WatchedBuffer:
     """A buffer, and what it was at the latest look.
 
     Args:
@@ -83,7 +83,7 @@ class Buffers:
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self._models = models
         self._combined: list[_Combined] = []
-        self._watched: list[_Watched] = []
+        self._watched: list[_WatchedBuffer] = []
         self._rounds = 0
 
     def combine_in(self, module: nn.Module, how: str) -> None:
@@ -147,7 +147,7 @@ class Buffers:
         for name, module, key in _buffers(self._models):
             if id(module) not in ours and module._buffers[key] is not None:
                 of_state = key not in module._non_persistent_buffers_set
-                self._watched.append(known.get((id(module), key)) or _Watched(name, module, key, of_state))
+                self._watched.append(known.get((id(module), key)) or _WatchedBuffer(name, module, key, of_state))
 
 
 def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, str]]:

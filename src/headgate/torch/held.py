@@ -22,7 +22,7 @@ from headgate.torch import batches, checkpoints
 from headgate.torch.step_weights import StepWeights
 
 MOST_BYTES = 256 << 20
-"""Largest state of which a copy is held."""
+"""Largest state that a copy is held of."""
 SHARE = 0.005
 """Most of the time that copying may take."""
 _GRACE_SECONDS = 60.0

@@ -47,7 +47,7 @@ _MOST_PARTS = 10_000
 
 
 @dataclass(frozen=True)
-class Term:
+class LossTerm:
     """A mean in a loss.
 
     Args:
@@ -85,7 +85,7 @@ class LossReading:
         doubt: Why several workers may not come to what one process comes to; empty: nothing speaks for that.
     """
 
-    terms: tuple[Term, ...] = ()
+    terms: tuple[LossTerm, ...] = ()
     nothing: bool = False
     doubt: str = ""
 
@@ -168,8 +168,8 @@ class _LossTerms:
     """Terms of a loss: those that may leave samples out, and others; sums; and what else. And whether one is multiplied
     by 0."""
 
-    counted: list[Term] = field(default_factory=list)
-    means: list[Term] = field(default_factory=list)
+    counted: list[LossTerm] = field(default_factory=list)
+    means: list[LossTerm] = field(default_factory=list)
     sums: int = 0
     nothing: bool = False
     others: list[str] = field(default_factory=list)
@@ -236,7 +236,7 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
             return
         by, doubt = divisor.sums()
         counted = not divisor.plain or divisor.read is not None
-        seen.counted.append(Term(node, kind, by, divisor.times, counted, _summed(node)))
+        seen.counted.append(LossTerm(node, kind, by, divisor.times, counted, _summed(node)))
     else:
         is_weighed = kind.startswith("NllLoss") and reduction == 1
         if not is_weighed and kind != "Mean" and reduction != 1:
@@ -245,7 +245,7 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
         by, doubt = divisor.counts(_meant(node, kind))
         times, listed = divisor.times * divisor.fractions, divisor.exact if divisor.plain else 1.0
         whole = is_weighed and float(node._saved_target.numel()) == float(node._saved_total_weight)
-        term = Term(node, kind, by, times, is_weighed or not divisor.plain, listed=listed, whole=whole)
+        term = LossTerm(node, kind, by, times, is_weighed or not divisor.plain, listed=listed, whole=whole)
         (seen.counted if is_weighed else seen.means).append(term)
     if doubt:
         seen.doubts.append(doubt)

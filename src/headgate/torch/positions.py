@@ -1,4 +1,4 @@
-"""Which loader of a script that goes on from a checkpoint has the place of which one of then."""
+"""Which loader of a resumed script takes the place of which loader of the checkpoint."""
 
 from __future__ import annotations
 

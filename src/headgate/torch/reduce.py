@@ -524,7 +524,7 @@ class Reducer:
         return _real(gradient.detach())
 
     def _sum_sparse(self, parameters: Sequence[nn.Parameter], agreed: Agreed) -> list[torch.Tensor]:
-        """Sum the sparse gradients; the parameters of which only what backward added was."""
+        """Sum the sparse gradients; returns the parameters that have only what backward added."""
         total = agreed.weight or 1.0
         used = [p for p, is_used in zip(parameters, agreed.sparse) if is_used]
         dense = {id(p) for p, is_dense in zip(parameters, agreed.densified) if is_dense}

@@ -24,7 +24,7 @@ _PLAIN = (torch.Tensor, nn.Parameter)
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _ReadElements:
     """Some elements of a parameter, and where its memory was when they were looked at."""
 
     parameter: torch.Tensor
@@ -37,7 +37,7 @@ class StepWeights:
 
     def __init__(self) -> None:
         self._parameters: dict[int, list[torch.Tensor]] = {}
-        self._samples: list[_Sample] = []
+        self._samples: list[_ReadElements] = []
         self._views: list[torch.Tensor] = []
         self._values: list[torch.Tensor] = []
         self._steps = 0
@@ -91,7 +91,7 @@ class StepWeights:
     def _look(self) -> None:
         if not self._samples or any(each.parameter.data_ptr() != each.address for each in self._samples):
             found = {id(p): p for parameters in self._parameters.values() for p in parameters}
-            self._samples = [_Sample(p, p.data_ptr(), _elements(p)) for p in found.values()]
+            self._samples = [_ReadElements(p, p.data_ptr(), _elements(p)) for p in found.values()]
             self._views = [each.view for each in self._samples]
             self._values = [torch.empty_like(view) for view in self._views]
         if self._values:

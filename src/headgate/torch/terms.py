@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.torch.loss_mean import Term
+from headgate.torch.loss_mean import LossTerm
 from headgate.torch.normalisers import Steps, applied
 
 MOST = 8
@@ -24,11 +24,11 @@ _LITTLE = 1e-2
 
 
 @dataclass(frozen=True)
-class Slot:
+class TermSlot:
     """What this worker has of a term.
 
     Args:
-        name: What makes it, of which parameters.
+        name: What makes it, and of what parameters.
         number: Which of this worker's terms of that name it is.
         nodes: The nodes of the graph that make it.
         count: What is added up over the workers.
@@ -79,7 +79,7 @@ class Slot:
         return [*squares, float(self.is_unclear), float(self.whole and self.rate > 1)]
 
 
-def slots(terms: Sequence[Term], taken: float, of: Callable[[Any], str]) -> tuple[list[Slot], str]:
+def slots(terms: Sequence[LossTerm], taken: float, of: Callable[[Any], str]) -> tuple[list[TermSlot], str]:
     """The terms of a loss, those of a list together.
 
     Args:
@@ -90,10 +90,10 @@ def slots(terms: Sequence[Term], taken: float, of: Callable[[Any], str]) -> tupl
     Returns:
         They, and why they may not be what they seem; empty: nothing speaks for that.
     """
-    alike: dict[str, list[Term]] = {}
+    alike: dict[str, list[LossTerm]] = {}
     for term in terms:
         alike.setdefault(f"{term.kind} of {of(term.node)}", []).append(term)
-    made: list[Slot] = []
+    made: list[TermSlot] = []
     for name, all_of_name in alike.items():
         members = all_of_name
         for divisor in {term.listed: None for term in all_of_name}:
@@ -110,24 +110,24 @@ def slots(terms: Sequence[Term], taken: float, of: Callable[[Any], str]) -> tupl
     return made, f"it has {len(made)} terms" if len(made) > MOST else ""
 
 
-def _is_of_each(members: Sequence[Term], taken: float) -> bool:
+def _is_of_each(members: Sequence[LossTerm], taken: float) -> bool:
     """Whether these are terms of the samples of a batch, one after another."""
     return len(members) > 1 and len(members) == taken and not any(term.elements for term in members)
 
 
-def _slot(name: str, number: int, term: Term, taken: float) -> Slot:
+def _slot(name: str, number: int, term: LossTerm, taken: float) -> TermSlot:
     by, divisor = term.by, term.listed  # a constant, as it is of no list
     rate = by.base / divisor / taken if taken else 0.0
     of = (term.times / divisor, term.counted, by.known, bool(term.elements), term.whole)
-    return Slot(name, number, (term.node,), by.base / divisor, by.local / divisor, by.steps, *of, rate)
+    return TermSlot(name, number, (term.node,), by.base / divisor, by.local / divisor, by.steps, *of, rate)
 
 
-def _together(name: str, terms: Sequence[Term], count: float, times: float, taken: float) -> Slot:
+def _together(name: str, terms: Sequence[LossTerm], count: float, times: float, taken: float) -> TermSlot:
     """Terms of a list as one, which is over so many, and multiplied with so much more."""
     first = terms[0]
     nodes = tuple(term.node for term in terms)
     of = (first.times * times, first.counted and count == first.count, first.by.known, False, False)
-    return Slot(name, 0, nodes, count, count, (), *of, count / taken if taken else 0.0)
+    return TermSlot(name, 0, nodes, count, count, (), *of, count / taken if taken else 0.0)
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,13 @@ class Summed:
         count, rate, times, exceeds = (_same(workers, total, squares) for total, squares in pairs)
         return cls(workers, pairs[0][0], count, rate, times, exceeds, numbers[8] > 0, numbers[9] == workers)
 
-    def divisor(self, slot: Slot) -> float:
+    def divisor(self, slot: TermSlot) -> float:
         """What one process divides the term by."""
         if not self.count:
             return slot.local
         return applied(self.count, slot.steps) + (slot.exceeds if self.same_exceeds else 0.0)
 
-    def factor(self, slot: Slot, share: float) -> float:
+    def factor(self, slot: TermSlot, share: float) -> float:
         """What the gradient of the term is multiplied with where this worker's gradients count by its share of the
         samples."""
         if not slot.local:
@@ -181,7 +181,7 @@ def _same(workers: float, total: float, squares: float) -> bool:
     return not math.isfinite(squares) or workers * squares - total * total <= _ALIKE * workers * squares
 
 
-def doubt(slot: Slot, summed: Summed, taken: float, selected: Callable[[Any], bool], known: bool) -> str:
+def doubt(slot: TermSlot, summed: Summed, taken: float, selected: Callable[[Any], bool], known: bool) -> str:
     """Why the gradient of a term is not that of one process; empty: nothing speaks for that.
 
     Args:
@@ -246,6 +246,6 @@ def united(given: Mapping[int, Mapping[str, Any]]) -> tuple[dict[tuple[str, int]
     return {key: Summed.read(sums, workers[key]) for key, sums in numbers.items()}, ""
 
 
-def told(own: Sequence[Slot]) -> list[Any]:
+def told(own: Sequence[TermSlot]) -> list[Any]:
     """Slots as `united` takes them."""
     return [[*slot.form, slot.numbers()] for slot in own]

@@ -19,7 +19,7 @@ from headgate.torch import normalisers, terms
 from headgate.torch.control import ReduceError
 from headgate.torch.dealing import Dealt
 from headgate.torch.loss_mean import LossReading, is_selected, parameter_of, read
-from headgate.torch.terms import Slot, Summed
+from headgate.torch.terms import Summed, TermSlot
 
 _QUIET = 12
 """Rounds in a row that need no waiting, after which no worker waits for a form of loss that it had in them."""
@@ -85,7 +85,7 @@ class Weighing:
         self._seen = LossReading()
         self._hooks: list[Any] = []
         self._factors: dict[Any, float] = {}
-        self._own: list[Slot] = []
+        self._own: list[TermSlot] = []
         self._taken = 0.0
         self._weight = Weight(0.0, 0.0)
         self._form = self._shape = 0
@@ -202,7 +202,7 @@ class Weighing:
             self._weight = weight if over is None else replace(weight, over=over)
         return self._weight
 
-    def _slots(self, seen: LossReading, dealt: Dealt | None) -> tuple[list[Slot], str]:
+    def _slots(self, seen: LossReading, dealt: Dealt | None) -> tuple[list[TermSlot], str]:
         found, doubt = terms.slots(seen.terms, self._taken, self._origin if self._asks else lambda node: "")
         if not doubt and dealt is not None and dealt.whole and dealt.whole != dealt.taken:
             whole, taken = dealt.whole, dealt.taken
