@@ -14,6 +14,7 @@ from headgate.telemetry.outside_programs import OutsideProgram
 TRAIN = OutsideProgram("anna", "python train.py", 77, 0, 50.0, is_mine=True, may_renice=True)
 MEEK = OutsideProgram("anna", "python train.py", 77, 19, 50.0, is_mine=True, may_renice=False)
 FIRST = OutsideProgram("root", "init", 1, 0, 50.0, is_mine=True, may_renice=True)
+HUB = OutsideProgram("anna", "python -m hub", 5, 0, 50.0, is_mine=True, may_renice=True, is_hub=True)
 BOBS = OutsideProgram("bob", "python other.py", 78, 0, 40.0, is_mine=False, may_renice=False)
 
 
@@ -27,6 +28,7 @@ BOBS = OutsideProgram("bob", "python other.py", 78, 0, 40.0, is_mine=False, may_
             "End python train.py (process 77), or lower its priority: `renice 19 -p 77`.",
         ),
         ((FIRST,), "(init of user root)", "`top` shows what else runs; end it."),
+        ((HUB,), "(python -m hub of user anna)", "That is another hub: submit its jobs to this one"),
         ((MEEK,), "(python train.py of user anna)", "End python train.py (process 77), or run the job when that"),
         (
             (BOBS, TRAIN),

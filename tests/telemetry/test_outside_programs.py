@@ -117,3 +117,14 @@ def test_what_orphans_used_is_not_that_of_the_first_process(tmp_path: Path) -> N
     made(tmp_path, 1, ticks=12, parent=0, children=900)
     [program] = reader.look(())
     assert program.seconds == pytest.approx(2 / os.sysconf("SC_CLK_TCK"))
+
+
+def test_a_hub_of_another_home_is_known(tmp_path: Path) -> None:
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 7, ticks=0)
+    made(tmp_path, 8, ticks=0)
+    reader.look(())
+    made(tmp_path, 7, ticks=100)
+    made(tmp_path, 8, ticks=100)
+    (tmp_path / "proc/8/cmdline").write_text("/usr/bin/python3\0-m\0headgate.hub.server\0")
+    assert {program.pid: program.is_hub for program in reader.look(())} == {7: False, 8: True}

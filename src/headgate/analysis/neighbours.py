@@ -84,6 +84,10 @@ def _against_programs(account: Account, worst: Loss) -> str:
     most = account.programs[0]
     if not most.is_mine:
         return f"Ask {most.user}, whose {most.command} it is (process {most.pid}), or run the job when that has ended."
+    if most.is_hub:
+        return (
+            "That is another hub: submit its jobs to this one (same HEADGATE_HOME), or run this when they have ended."
+        )
     ends = f"End {most.command} (process {most.pid})"
     if worst.resource == "cores" and most.may_renice:
         return f"{ends}, or lower its priority: `renice 19 -p {most.pid}`."

@@ -21,6 +21,7 @@ _PYTHON = re.compile(r"python[\d.]*")
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 _LOWEST = 19
 _LETTERS = 40
+_HUB = "headgate.hub.server"
 INIT = 1
 """The process that takes in children whose parents have ended: what these used is not its own."""
 
@@ -38,6 +39,7 @@ class OutsideProgram:
         is_mine: Whether it belongs to whoever read that, or they are root.
         may_renice: Whether they could lower its priority, and that would help: it has not the lowest one, and the
             kernel does not group processes by session (autogroup).
+        is_hub: Whether it is a hub of Headgate, of another home: what its jobs used that have ended counts as its.
     """
 
     user: str
@@ -47,6 +49,7 @@ class OutsideProgram:
     seconds: float
     is_mine: bool
     may_renice: bool
+    is_hub: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +101,11 @@ class OutsideProgramsReader:
             with suppress(OSError):  # it has just ended
                 owner = (self._proc / str(each.pid)).stat().st_uid
                 mine = os.geteuid() in (0, owner)
-                program = user_name(owner), self._command(each.pid, each.name)
+                words = content(self._proc / str(each.pid) / "cmdline").split("\0")
+                program = user_name(owner), _command(words, each.name)
                 seconds = spent + (found[program].seconds if program in found else 0.0)
                 helps = mine and each.nice < _LOWEST and not grouped
-                found[program] = OutsideProgram(*program, each.pid, each.nice, seconds, mine, helps)
+                found[program] = OutsideProgram(*program, each.pid, each.nice, seconds, mine, helps, _HUB in words)
         return list(found.values())
 
     def _processes(self) -> Iterator[_ProcessTimes]:
@@ -116,12 +120,12 @@ class OutsideProgramsReader:
                 name, parent = opening.partition("(")[2], int(words[1])
                 yield _ProcessTimes(int(entry), parent, int(words[19]), name, own, children, int(words[16]))
 
-    def _command(self, pid: int, name: str) -> str:
-        words = content(self._proc / str(pid) / "cmdline").split("\0")
-        program = os.path.basename(words[0]) or name
-        if _PYTHON.fullmatch(program):
-            program = f"{program} {_of_python(words[1:])}".rstrip()
-        return program[:_LETTERS]
+
+def _command(words: Sequence[str], name: str) -> str:
+    program = os.path.basename(words[0]) or name
+    if _PYTHON.fullmatch(program):
+        program = f"{program} {_of_python(words[1:])}".rstrip()
+    return program[:_LETTERS]
 
 
 def _of_python(words: Sequence[str]) -> str:
