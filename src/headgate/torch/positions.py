@@ -1,4 +1,4 @@
-"""Which loader of a resumed script takes the place of which loader of the checkpoint."""
+"""Match each loader of a resumed script with one of the checkpoint."""
 
 from __future__ import annotations
 
