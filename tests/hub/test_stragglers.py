@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.hub.state.attempt import StragglerChange, Stragglers
+from headgate.hub.state.stragglers import StragglerChange, Stragglers
 
 
 def steps(stragglers: Stragglers, **seconds: float) -> dict[str, StragglerChange]:

@@ -10,7 +10,7 @@ import pytest
 from tests.reports.browsing import opened, seen_as
 from tests.reports.conftest import HOSTILE
 
-from headgate.analysis.jobs import figures
+from headgate.analysis.job_figures import figures
 from headgate.reports import html
 from headgate.reports.recording import read
 from headgate.telemetry.store import RunReader

@@ -8,7 +8,7 @@ import pytest
 from tests.analysis.made_up import Course, MadeUp, recording
 
 from headgate import runs
-from headgate.analysis.jobs import figures
+from headgate.analysis.job_figures import figures
 from headgate.reports.explained import explained
 from headgate.reports.recording import read
 from headgate.telemetry.store import Recorder, RunReader

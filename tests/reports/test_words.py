@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.analysis.jobs import figures
+from headgate.analysis.job_figures import figures
 from headgate.reports.recording import read
 from headgate.reports.words import counted, listed, say, what_happened
 from headgate.telemetry.store import Recorder

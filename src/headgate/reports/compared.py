@@ -14,7 +14,8 @@ from rich.text import Text
 
 from headgate import variables
 from headgate.analysis.accounts import Account, accounts
-from headgate.analysis.jobs import RecordedJob, figures
+from headgate.analysis.job_figures import figures
+from headgate.analysis.jobs import RecordedJob
 from headgate.analysis.losing import TimeEstimate, exact
 from headgate.analysis.own_steps import PARTS
 from headgate.reports.job_rows import loads

@@ -12,7 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from headgate.analysis.jobs import FAULTS, RecordedJob, figures
+from headgate.analysis.job_figures import figures
+from headgate.analysis.jobs import FAULTS, RecordedJob
 from headgate.reports import sections, sharing
 from headgate.reports.explained import explained
 from headgate.reports.figures import (

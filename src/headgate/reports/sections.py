@@ -9,7 +9,8 @@ from typing import Any
 
 from headgate.analysis.accounts import Account
 from headgate.analysis.faults import KIND, survived
-from headgate.analysis.jobs import FAULTS, JobFigures, Phase, RecordedJob, RecordedTask
+from headgate.analysis.job_figures import JobFigures
+from headgate.analysis.jobs import FAULTS, Phase, RecordedJob, RecordedTask
 from headgate.analysis.losing import LEAST_SECONDS
 from headgate.analysis.nics import NicUse
 from headgate.analysis.own_steps import PARTS, Part

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.jobs import FAULTS, JobFigures, RecordedTask, figures
+from headgate.analysis.job_figures import JobFigures, figures
+from headgate.analysis.jobs import FAULTS, RecordedTask
 from headgate.analysis.steps import StepBreakdown
 from headgate.reports.explained import as_lines, explained
 from headgate.reports.figures import nic_uses

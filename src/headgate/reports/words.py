@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.analysis.jobs import FAULTS, JobFigures, RecordedNode
+from headgate.analysis.job_figures import JobFigures
+from headgate.analysis.jobs import FAULTS, RecordedNode
 from headgate.plans import APART
 from headgate.reports.recording import Recording
 from headgate.units import say_bytes, say_seconds

@@ -1,5 +1,4 @@
-"""The tasks of one attempt of a job: what each is told of the others (docs/channel.md), what they report together, and
-which of them are stragglers."""
+"""The tasks of one attempt of a job: what each is told of the others (docs/channel.md), what they report together."""
 
 from __future__ import annotations
 
@@ -7,16 +6,16 @@ import os
 import re
 import secrets
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any
 
 from headgate.engines.contracts import is_out_of_memory, out_of_gpu_memory, port_taken
 from headgate.events import Exit, Progress
 from headgate.hub.messages import OPEN, PAUSED, RunningMean, strictest
 from headgate.hub.state.peers import AttemptMeetings, Peers
+from headgate.hub.state.stragglers import Stragglers
 from headgate.identifiers import EVALUATOR, JobId, TaskId, TaskName
 from headgate.plans import Plan
 from headgate.task.part import LOOPBACK
@@ -47,15 +46,6 @@ _MAY_BE_OF_ONE_FILE = re.compile(
     r"|JSONDecodeError|DataLossError|not a zip file|file signature not found"
 )
 """The same of files that a script read or wrote well before."""
-
-_OWN = ("input", "compute", "forward", "backward", "optimizer")
-"""Spans of a step in which a worker waits for no other."""
-_SLOW_TIMES = 5.0
-"""Times as long as the others' median from which on a worker is slow."""
-_CALM_TIMES = 2.0
-"""Times as long below which it is no longer."""
-_SLOW_SECONDS = 0.05
-"""A worker that is behind by less in a step is not slow: a busy machine takes as much now and then."""
 
 Send = Callable[[TaskId, Mapping[str, object]], None]
 
@@ -457,53 +447,3 @@ class MergedProgress:
 def _mean(values: list[tuple[float, float]]) -> float:
     weighing = [(value, weight) for value, weight in values if weight > 0]  # a part in which nothing counts has no loss
     return weighted_mean(weighing or [(value, 1.0) for value, _ in values])
-
-
-@dataclass(frozen=True, slots=True)
-class StragglerChange:
-    """A worker is slow from now on, or no longer.
-
-    Args:
-        slow: Whether it is.
-        own: Seconds that its own part of a step takes.
-        others: The median of the others'.
-    """
-
-    slow: bool
-    own: float
-    others: float
-
-
-class Stragglers:
-    """Finds the workers that are much slower than the others, by their own parts of a step. Their node is slow, and all
-    wait for them."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, deque[float]] = {}
-        self._slow: set[str] = set()
-
-    def add(self, worker: str, spans: Mapping[str, float]) -> StragglerChange | None:
-        """Take in a step of a worker; what has changed of it with that. Told by the quicker of its last two steps, so
-        that one that was held up by something else does not count.
-
-        Args:
-            worker: Its name.
-            spans: Seconds by span.
-        """
-        self._last.setdefault(worker, deque(maxlen=2)).append(sum(spans.get(name, 0.0) for name in _OWN))
-        known = {name: min(last) for name, last in self._last.items() if len(last) == 2}
-        own = known.pop(worker, None)
-        if own is None or not known:
-            return None
-        others = median(known.values())
-        was = worker in self._slow
-        is_slow = own >= (_CALM_TIMES if was else _SLOW_TIMES) * others and own - others >= _SLOW_SECONDS
-        if is_slow == was:
-            return None
-        self._slow ^= {worker}
-        return StragglerChange(is_slow, own, others)
-
-    def drop(self, worker: str) -> None:
-        """A worker has ended."""
-        self._last.pop(worker, None)
-        self._slow.discard(worker)
