@@ -63,6 +63,10 @@ def test_what_is_not_verified_yet_is_said_before_it_starts(user: User) -> None:
     assert "train: not verified" in user.types(*words).stdout
     assert "train: not verified" not in user.types(*words, "--verify", "off").stdout
     assert user.json(*words)[0]["verified"]["cause"] == "not-yet"
+    servers = ("run", "train.py", "--strategy", "ps", "--async", *words[4:])
+    assert user.json(*servers)[0]["verified"]["cause"] == "asynchronous"
+    user.write("plain.py", "print('step 1 loss 0.5')")
+    assert "not verified" not in user.types("run", "plain.py", *words[2:]).stdout
 
 
 @pytest.mark.long  # it is tried from the 20th second on

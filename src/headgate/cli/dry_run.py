@@ -23,6 +23,7 @@ from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch, stated_threads
 from headgate.errors import UsageError
 from headgate.hub.messages import turns_in
+from headgate.hub.parts.verifying import left_out
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId, TaskId, TaskOfRun
 from headgate.jobs import Job
@@ -139,9 +140,14 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
 
 
 def _verified(job: Job, submission: Submission) -> Verification | None:
-    """Whether its workers are known to train what one does; None: it states no workers, or is not to be verified."""
+    """Whether its workers are known to train what one does; None: it states no workers, they share
+    nothing, or it is not to be verified."""
     if job.plan is None or job.plan.workers < 2 or job.verify == "off":
         return None
+    if job.contract is None and scripts.shares_nothing(job):  # which is told
+        return None
+    if (why := left_out(job, job.plan)) is not None:
+        return Verification(Sameness.UNKNOWN, job.plan.workers, cause=why)
     home = runs.home()
     here = visible.within(machine.detect(home / "node.json", {}), submission.environment)
     path = {**submission.environment, **job.env}.get("PATH")

@@ -21,6 +21,7 @@ from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import JOB, LiveRun, LiveRuns
 from headgate.identifiers import JobId
 from headgate.isolation import DEFAULT
+from headgate.jobs import Job
 from headgate.plans import Plan
 from headgate.task import fence
 from headgate.verification import store
@@ -65,7 +66,7 @@ class Verifying(Component):
         """Whether a job has to wait for its verification before Headgate chooses this plan for it, or must not have it
         at all. Begins the verification."""
         run, live = self._live_runs.find(job)
-        if plan.workers < 2 or not self._may(run, live) or self._left_out(live, plan) is not None:
+        if plan.workers < 2 or not self._may(run, live) or left_out(live.spec, plan) is not None:
             return False
         key = self._key(run, live, plan)
         known = self._known(key)
@@ -93,7 +94,7 @@ class Verifying(Component):
         plan = live.current.plan
         if plan.workers < 2 or not self._may(run, live):
             return
-        why = self._left_out(live, plan)
+        why = left_out(live.spec, plan)
         key = self._key(run, live, plan) if why is None else ""
         known = self._known(key) if key else None
         if known is not None:
@@ -110,21 +111,6 @@ class Verifying(Component):
         if says == "auto" and run.submission.environment.get(VARIABLE) == "off":
             says = "off"
         return run.submission.mode == "run" and says != "off"
-
-    def _left_out(self, live: LiveJob, plan: Plan) -> Why | None:
-        """Why nothing can be said of a job, whatever it trains; None: it can be tried."""
-        spec, file = live.spec, source(live.spec)
-        if spec.roles or spec.isolation not in (None, DEFAULT):
-            return Why.ELSEWHERE
-        if program(spec) is None or file is None:
-            return Why.NO_STEP
-        if not plan.synchronous or plan.backup_workers or "weak" in spec.allow:
-            return Why.ASYNCHRONOUS
-        if spec.contract is not None and spec.batch != "global":
-            return Why.OWN_BATCH
-        if not fence.is_there():
-            return Why.UNFENCED
-        return None if spec.contract is not None or scripts.libraries(file) else Why.NO_STEP
 
     def _known(self, key: str) -> Verification | None:
         return store.load(self._home / store.FOLDER, key) or self._unknown.get(key)
@@ -213,3 +199,19 @@ def _has_room(live: LiveJob) -> bool:
     tasks = live.current.tasks.values() if live.current is not None else ()
     held = sum((task.usage or {}).get("memory_bytes", 0.0) for task in tasks)
     return bool(psutil.virtual_memory().available > _MEMORY_TIMES * held + _MEMORY_BYTES)
+
+
+def left_out(spec: Job, plan: Plan) -> Why | None:
+    """Why nothing can be said of a job, whatever it trains; None: it can be tried."""
+    file = source(spec)
+    if spec.roles or spec.isolation not in (None, DEFAULT):
+        return Why.ELSEWHERE
+    if program(spec) is None or file is None:
+        return Why.NO_STEP
+    if not plan.synchronous or plan.backup_workers or "weak" in spec.allow:
+        return Why.ASYNCHRONOUS
+    if spec.contract is not None and spec.batch != "global":
+        return Why.OWN_BATCH
+    if not fence.is_there():
+        return Why.UNFENCED
+    return None if spec.contract is not None or scripts.libraries(file) else Why.NO_STEP
