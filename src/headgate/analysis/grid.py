@@ -84,8 +84,7 @@ class Grid:
         )
 
     def _waited(self, task: RecordedTask) -> Array:
-        """Threads that waited for a core. What a cap throttles waits too, though since Linux 6.18 the kernel does not
-        count it as that."""
+        """Threads that waited for a core. What a cap throttles waits too, and not every kernel counts it as that."""
         waited, throttled = (_carried(self.mean(task.signal(name))) for name in ("cpu_waiting", "cpu_throttled"))
         return np.where(np.nan_to_num(throttled) > THROTTLED, np.fmax(waited, throttled), waited)
 
