@@ -17,6 +17,7 @@ from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Observer, TimedRound, WorkerGroup
 from headgate.torch.buffers import Buffers
 from headgate.torch.control import ReduceError
+from headgate.torch.coupling import warner
 from headgate.torch.dealing import Dealer, Dealt, Slices
 from headgate.torch.kept import MEAN, WORKER, AcrossWorkers, KeptObject, compared
 from headgate.torch.reduce import Reducer
@@ -98,7 +99,7 @@ class Worker:
         self._iterated = False
         self._rounds: dict[int, int] = {}
         self._fed: dict[int, Dealt | None] = {}
-        self._weighing = Weighing(self._named, self._meet_to_weigh, self._take_part, owner.note)
+        self._weighing = Weighing(self._named, self._meet_to_weigh, self._take_part, owner.note, warner(self, channel))
         self._batch: tuple[int, Dealt] | None = None
         self._weight: Weight | None = None
         self._parts: deque[Any] = deque(maxlen=_MOST_PARTS)  # of the rounds since the latest report
@@ -230,7 +231,7 @@ class Worker:
         self._iterated = True
         if dealt is not None or self._divides():  # not a validation's
             self._fed[loader] = dealt
-            self._weighing.fetched(loader, batch)
+            self._weighing.fetched(loader, batch, 0 if dealt is None else dealt.taken)
         if dealt is not None and self.sharing is not None:
             self.sharing.dealer.given(loader, dealt.number)
 

@@ -203,7 +203,7 @@ def _walk(root: Any, seen: _LossTerms) -> None:
         if not nodes:
             return
         node, divisor = nodes.pop(0)
-        kind = _kind(node)
+        kind = kind_of(node)
         inner = [each for each, _ in node.next_functions]
         live = [each for each in inner if each is not None]
         if kind in _PASSED or kind in ("Add", "Sub", "Stack", "Cat"):
@@ -224,7 +224,8 @@ def _walk(root: Any, seen: _LossTerms) -> None:
     seen.others.append("more parts than are looked at")
 
 
-def _kind(node: Any) -> str:
+def kind_of(node: Any) -> str:
+    """The name of what made a node, as `Topk`."""
     return type(node).__name__.rstrip("0123456789").removesuffix("Backward")
 
 
@@ -307,7 +308,7 @@ def _is_plain(value: torch.Tensor) -> bool:
 
 
 def _is_of(node: Any, kinds: Sequence[str]) -> bool:
-    return _kind(node) in kinds
+    return kind_of(node) in kinds
 
 
 def _is_of_parameters(root: Any) -> bool:
@@ -337,7 +338,7 @@ _MOST_BELOW = 24
 
 def is_selected(node: Any) -> bool:
     """Whether the numbers that a term is made of are selected from others, by a mask or so."""
-    return any(_kind(each) in _SELECTS for each in _below(node))
+    return any(kind_of(each) in _SELECTS for each in _below(node))
 
 
 def parameter_of(node: Any) -> torch.Tensor | None:

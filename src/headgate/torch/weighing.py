@@ -17,6 +17,7 @@ import torch
 
 from headgate.torch import normalisers, terms
 from headgate.torch.control import ReduceError
+from headgate.torch.coupling import Coupling
 from headgate.torch.dealing import Dealt
 from headgate.torch.loss_mean import LossReading, is_selected, parameter_of, read
 from headgate.torch.terms import Summed, TermSlot
@@ -65,6 +66,7 @@ class Weighing:
         meet: Gives all workers a value and returns those of all; None: the job ends meanwhile.
         begins: Begins the round of the running backward, if it has not begun.
         note: Tells the user something, once.
+        coupled: Is told by what a loss compares samples with each other, once.
 
     Attributes:
         by_batch: The script's function of a batch; None: it gave none.
@@ -72,12 +74,18 @@ class Weighing:
     """
 
     def __init__(
-        self, name: Callable[[torch.Tensor], str], meet: Meet, begins: Callable[[], None], note: Callable[[str], None]
+        self,
+        name: Callable[[torch.Tensor], str],
+        meet: Meet,
+        begins: Callable[[], None],
+        note: Callable[[str], None],
+        coupled: Callable[[str], None] = lambda kind: None,
     ) -> None:
         self._name = name
         self._meet = meet
         self._begins = begins
         self._note = note
+        self._coupling = Coupling(coupled)
         self.by_batch: Callable[[Any], Any] | None = None
         self.lacks = False
         self._said: float | None = None
@@ -115,8 +123,9 @@ class Weighing:
         self._everybody, self._needed = state["everybody"], state["needed"]
         self._quiet, self._forms = state["quiet"], set(state["forms"])
 
-    def fetched(self, loader: int, batch: Any) -> None:
-        """The loader of this number has given a batch to train on."""
+    def fetched(self, loader: int, batch: Any, samples: int = 0) -> None:
+        """The loader of this number has given a batch to train on, of so many samples; 0: that is not known."""
+        self._coupling.fed(samples)
         if self.by_batch is not None:
             self._of_batches[loader] = _number(self.by_batch(batch), "the function loss_reduction=")
 
@@ -140,6 +149,8 @@ class Weighing:
             if self._everybody or _shape(self._seen) not in self._forms:
                 nodes = {node: None for term in self._seen.terms for node in (term.node,)}
                 self._hooks = [node.register_prehook(self._scaled(node)) for node in nodes]
+        with normalisers.aside():
+            self._coupling.sees(roots, _shape(self._seen))
         normalisers.forget()
 
     def settle(self) -> None:
