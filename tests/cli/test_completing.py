@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 import pytest
 from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+from tests.analysis.made_up import MadeUp, recording
 from tests.hub.user import User
 
 from headgate import policies
@@ -78,3 +80,13 @@ def test_a_shell_is_answered_and_never_with_a_traceback(user: User) -> None:
         assert "headgate" in script
         if shell == "bash":
             subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_what_completes_a_file_is_still_given_as_what_its_verb_expects(home: Path) -> None:
+    """As by the whole command, whose verbs are completed."""
+    folder = home / "runs" / "20260314-0900-ab12"
+    (folder / "jobs" / "a").mkdir(parents=True)
+    recording(folder / "run.sqlite", {"a": MadeUp(ran=0.5)})
+    page = home / "page.html"
+    assert CliRunner().invoke(headgate, ["report", "--output", str(page)], catch_exceptions=False).exit_code == 0
+    assert page.exists()

@@ -31,9 +31,10 @@ if MODE == "outside":
 average, steps = torch.zeros(()), 0
 for epoch in hg.epochs(8):
     for features, classes in loader:
-        loss = torch.nn.functional.cross_entropy(model(features), classes, ignore_index=-1)
+        scores = model(features)
         if MODE == "unlike":
-            loss = (loss ** 2 + 1).sqrt()
+            scores = scores / scores.std(0).detach()  # of a worker's own part
+        loss = torch.nn.functional.cross_entropy(scores, classes, ignore_index=-1)
         if MODE == "hidden":
             average = 0.9 * average + loss.detach()
             loss = loss * (1 + average)

@@ -31,7 +31,7 @@ class _Completed(click.types.StringParamType):
 def completed(command: click.Command) -> click.Command:
     """A verb whose options and arguments are completed by what they are called and stand for."""
     for param in command.params:
-        if isinstance(param.type, click.types.StringParamType | click.Path):
+        if isinstance(param.type, click.types.StringParamType):  # a path of click's completes files by itself
             names, files = _BY_NAME.get(str(param.name)), _takes_a_file(param)
             if command.name == "explain" and param.name == "run":  # which may be a job's name alone
                 names = _runs_and_jobs
@@ -45,7 +45,7 @@ def completed(command: click.Command) -> click.Command:
 
 def _takes_a_file(param: click.Parameter) -> bool:
     what = str(param.metavar or "")
-    return param.name in _FILES or isinstance(param.type, click.Path) or any(word in what for word in ("FILE", "PATH"))
+    return param.name in _FILES or any(word in what for word in ("FILE", "PATH"))
 
 
 _FILES = {"targets", "scripts", "file", "trace", "output", "save"}
