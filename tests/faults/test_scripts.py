@@ -158,7 +158,8 @@ def test_that_floods_is_held_back_alone(user: User) -> None:
     peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     assert peak < 256 * 1024
     user.sees_job("counts", lambda job: job["step"] > begun + 10)
-    assert user.types("stop", "floods", "--kill").stdout.endswith("/floods: killed\n")
+    stopped = user.types("stop", "floods", "--kill").stdout
+    assert stopped.endswith("/floods: killed, killed by its user; last checkpoint: none\n")
     user.touch("go")
     assert user.sees_state("counts", "done", "failed")["state"] == "done"
     assert len(user.types("logs", "floods", "-n", "1").stdout) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,7 +43,8 @@ def test_two_jobs_on_one_gpu_alternate_by_their_priorities_and_one_alone_has_all
     def steps(job: str) -> int:
         return int((user.stands(job) or {}).get("step") or 0)
 
-    wait.until(lambda: (user.home / "turns" / "gpu-0").exists() and steps("a") and steps("b"), SECONDS, "both step")
+    turn = user.home / "turns" / socket.gethostname() / "gpu-0"
+    wait.until(lambda: turn.exists() and steps("a") and steps("b"), SECONDS, "both step")
     before = steps("a"), steps("b")
     wait.until(lambda: steps("a") + steps("b") > sum(before) + 400, SECONDS, "steps are done")
     a, b = steps("a") - before[0], steps("b") - before[1]
