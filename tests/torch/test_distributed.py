@@ -19,6 +19,7 @@ import pytest
 from tests.harness.gang import Gang
 
 from headgate.plans import Plan
+from headgate.torch import weighing
 
 SOURCE = Path(__file__).parents[2] / "src"
 PREAMBLE = """
@@ -148,7 +149,8 @@ def test_what_a_step_sent_is_told_with_its_spans(tmp_path: Path) -> None:
     by_name = {span["name"]: span for span in spans["spans"]}
     assert {"input", "forward", "backward", "push", "optimizer"} <= by_name.keys()
     assert sum(span["seconds"] for span in spans["spans"]) == pytest.approx(spans["seconds"])
-    size = 8 * (8 * 16 + 16 + 16 * 3 + 3 + 4 + 12 + 4)  # gradients, and the control vector
+    # What losses are means over, gradients, and the control vector.
+    size = 8 * (weighing.NUMBERS + 8 * 16 + 16 + 16 * 3 + 3 + 4 + 12 + 4)
     assert (by_name["push"]["bytes_out"], by_name["push"]["bytes_in"]) == (size, size)
     (transfer,) = spans["transfers"]
     assert transfer["peer"] == "worker-1"

@@ -515,6 +515,7 @@ class Worker:
         if self._reducer is not None:
             part = 0.0 if self._weighing.lacks else self._reducer.part
             self._parts.append(part * len(exchange.result.members))
+        self._weighing.release()
         if exchange.result.changed:
             self._waits.skip(exchange.end)
         else:

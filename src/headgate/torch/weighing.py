@@ -140,10 +140,7 @@ class Weighing:
 
     def sees(self, roots: Sequence[torch.Tensor]) -> None:
         """A backward begins with these losses."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        self._seen = LossReading()
+        self.release()
         if self.by_batch is None and self._said is None:
             self._seen = read(roots)
             if self._everybody or _shape(self._seen) not in self._forms:
@@ -152,6 +149,13 @@ class Weighing:
         with normalisers.aside():
             self._coupling.sees(roots, _shape(self._seen))
         normalisers.forget()
+
+    def release(self) -> None:
+        """Hold no graph of a loss any longer: as long as one is held, its parameters cannot be set to other sizes."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._own, self._factors = [], [], {}
+        self._seen = LossReading()
 
     def settle(self) -> None:
         """An optimizer is about to use the gradients.
