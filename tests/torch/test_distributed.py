@@ -149,14 +149,13 @@ def test_what_a_step_sent_is_told_with_its_spans(tmp_path: Path) -> None:
     by_name = {span["name"]: span for span in spans["spans"]}
     assert {"input", "forward", "backward", "push", "optimizer"} <= by_name.keys()
     assert sum(span["seconds"] for span in spans["spans"]) == pytest.approx(spans["seconds"])
-    # What losses are means over, gradients, and the control vector.
-    size = 8 * (weighing.NUMBERS + 8 * 16 + 16 + 16 * 3 + 3 + 4 + 12 + 4)
+    told = 8 * weighing.NUMBERS  # at the head of a round
+    size = told + 8 * (8 * 16 + 16 + 16 * 3 + 3 + 4 + 12 + 4)  # and gradients, and the control vector
     assert (by_name["push"]["bytes_out"], by_name["push"]["bytes_in"]) == (size, size)
-    (transfer,) = spans["transfers"]
-    assert transfer["peer"] == "worker-1"
-    begin, end, sent = transfer["push"]
-    assert 0 < begin < end < spans["seconds"]
-    assert sent == size
+    assert {transfer["peer"] for transfer in spans["transfers"]} == {"worker-1"}
+    pushes = [transfer["push"] for transfer in spans["transfers"]]
+    assert [sent for _, _, sent in pushes] == [told, size - told]
+    assert all(0 < begin < end < spans["seconds"] for begin, end, _ in pushes)
 
 
 DYING = """
