@@ -180,8 +180,7 @@ class JobEntry(Entry):
     pausable: bool = True
     """Whether the job may be held for such moments to prove whom it slows."""
     verify: VerifyRule = "auto"
-    """Whether what several workers train is compared with what one does: `auto`, and a difference is warned of;
-    `strict`, and the job is stopped then; `off`, never."""
+    """Whether several workers are compared with one: `auto` warns of a difference, `strict` stops it, `off`: no."""
 
 
 class JobFile(Entry):

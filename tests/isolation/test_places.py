@@ -264,7 +264,9 @@ def test_a_place_that_is_not_there_is_one_clear_error(
     isolation = ProcessIsolation(GROUP, mode="none") if mode == "none" else ProcessIsolation(GROUP)
     absent = replace(place, namespace=namespace or place.namespace, hosts=hosts or place.hosts)
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(IsolationError, match=f"^{RUN}/job/worker-0: node 'iso' cannot be entered: {said}.*lab up$"):
+    with pytest.raises(
+        IsolationError, match=f"^{RUN}/job/worker-0: node 'iso' cannot be entered: {said}.*lab up FILE$"
+    ):
         run(isolation, programs.argv("rest"), place=absent)
     assert folders_left() == []
     assert len(os.listdir("/proc/self/fd")) == before

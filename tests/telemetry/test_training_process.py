@@ -101,7 +101,7 @@ def test_a_process_that_trains_is_no_worker_of_a_loader(
     if trains:
         assert values["main_ready"] > 0.9 and values["helper_cores"] < 0.1
     elif Path(f"/proc/{parent}/stat").exists():
-        assert values["main_ready"] < 0.5 and values["helper_cores"] > 0.9
+        assert values["helper_cores"] > 0.9  # the main one may wait for a core of its own meanwhile
 
 
 def test_a_process_that_is_gone_is_none_that_trains(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class AvailableMemory:
         folders = place.cgroups if place is not None else limits.cgroups(root).folders
         own = folders.get("memory") or folders.get("unified")
         self._own = Path(own) if own is not None else None
+        self._is_nowhere = place is not None and self._own is None
 
     @property
     def domain(self) -> Path | None:
@@ -39,7 +40,9 @@ class AvailableMemory:
         return next((folder for folder, _ in self._limits()), None)
 
     def read(self) -> float | None:
-        """Bytes that can still be had; None where that cannot be told."""
+        """Bytes that can still be had; None where that cannot be told, as of a place without cgroups."""
+        if self._is_nowhere:
+            return None
         left = [limit - in_use for folder, limit in self._limits() if (in_use := _used(folder)) is not None]
         if (machine := self._of_machine()) is not None:
             left.append(machine)
