@@ -64,13 +64,13 @@ class Coupling:
         self._looks: dict[int, int] = {}
 
     def fed(self, samples: int) -> None:
-        """A batch has come, of which this worker's part has so many samples."""
+        """A batch has come; this worker's part of it has so many samples."""
         if self._used:
             self._samples, self._used = set(), False
         self._samples.add(samples)
 
     def sees(self, roots: Sequence[torch.Tensor], form: int) -> None:
-        """A backward begins with these losses, of which others of the same form are alike."""
+        """A backward begins with these losses; others of the same form are alike."""
         self._used = True
         looks = self._looks.get(form, 0)
         if self._told or looks == _MOST_LOOKS or len(self._samples) != 1 or min(self._samples) < 2:
@@ -130,7 +130,7 @@ class _Axes:
         self._of: dict[tuple[Any, int], int] = {}
 
     def coupled(self, nodes: Sequence[Any]) -> str:
-        """What couples samples, of nodes of which each comes after those it is made of; empty: nothing."""
+        """What couples samples; each node comes after those that it is made of. Empty: nothing does."""
         for node in nodes:
             shapes = _shapes(node)
             if not shapes or isinstance(node, torch.autograd.function.BackwardCFunction):
