@@ -10,10 +10,10 @@ from headgate.telemetry.tracebacks import TracebackLines
 
 TRACEBACK = """\
 Traceback (most recent call last):
-  File "/work/train.py", line 12, in <module>
+  File "/home/me/train.py", line 12, in <module>
     loss = 0.5 * criterion(model(x), y)  # epoch 3
            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  File "/work/model.py", line 40, in forward
+  File "/home/me/model.py", line 40, in forward
     error = 1.25
 
 RuntimeError: loss 0.75 is too high at step 3"""
