@@ -172,7 +172,7 @@ def test_the_schema_has_every_key_of_a_node() -> None:
         ("gpus: [0, 1], gpu_link: infiniband", "nodes[0].gpu_link.how: found 'infiniband'; expected 'nvlink', 'pcie'"),
         ("gpus: [0, 1], gpu_link: measured", "nodes[0].gpu_link: it says no rate; write {rate: 300GB/s, how: nvlink}"),
         ("gpus: [0, 1], gpu_link: {rate: 0GB/s}", "nodes[0].gpu_link.rate: found '0GB/s'; expected at least"),
-        ("cpus: 3", "nodes[0]: unknown key 'cpus'; did you mean 'gpus'?"),
+        ("cpus: 3", "nodes[0]: unknown key 'cpus'; did you mean 'cores'?"),
     ],
 )
 def test_a_wrong_value_is_said_with_its_line_and_the_cure(line: str, problem: str, problems: Problems) -> None:
