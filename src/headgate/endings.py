@@ -48,6 +48,8 @@ class OutsideFiles:
         kept: Folder that copies were put in; empty: none were.
         copied: How many were copied.
         unsized: How many paths of these were not looked at, because they are too many.
+        astray: Some of the symbolic links among them that lead to none of the copies.
+        links: How many such links there are.
     """
 
     paths: tuple[str, ...]
@@ -56,6 +58,8 @@ class OutsideFiles:
     kept: str = ""
     copied: int = 0
     unsized: int = 0
+    astray: tuple[str, ...] = ()
+    links: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from headgate.shares import Share
 
 JobState = Literal["waiting", "running", "stopping", "done", "failed", "stopped", "killed", "skipped", "interrupted"]
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped", "killed", "skipped", "interrupted"})
+NAMED_BY_REASON: frozenset[JobState] = frozenset({"stopped", "killed"})
+"""States that the reason of a job names: "stopped by its user"."""
 
 GpuUse = Literal["no", "maybe", "yes", "seen-none"]
 
@@ -34,6 +36,13 @@ checkpoint."""
 
 NEXT = ". Next: "
 """In a reason, what comes before what to do about it."""
+
+
+def state_in_words(state: str, reason: str) -> str:
+    """A job's state, or another kind of event, and why: one phrase."""
+    if not reason or reason == state:
+        return state
+    return reason if state in NAMED_BY_REASON else f"{state}, {reason}"
 
 
 # --- events ---------------------------------------------------------------------------------------------------------

@@ -63,8 +63,8 @@ def test_a_job_that_failed_is_told_its_failure_whatever_held_it_back(tmp_path: P
     assert found.name == "failed"
     assert found.why == "a failed: exit code 1, after the line: OutOfMemoryError: CUDA out of memory."
     assert "headgate logs a" in found.next
-    killed = told(tmp_path / "killed", MadeUp(ran=1.0, failed="over its memory limit", state="killed"))
-    assert killed.why == "a was killed: over its memory limit."
+    killed = told(tmp_path / "killed", MadeUp(ran=1.0, failed="killed by its user", state="killed"))
+    assert killed.why == "a was killed by its user."
     slowed = told(tmp_path / "slowed", MadeUp(ran=0.5, waited=0.5, failed=failure), {"b": MadeUp(ran=1.5)})
     assert (slowed.name, slowed.why) == (found.name, found.why)
 

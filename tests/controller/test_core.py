@@ -205,13 +205,13 @@ def test_stopping_gives_a_task_on_the_channel_time_to_save() -> None:
     running(driver, 0.0, job("a"), job("b"))
     driver.step(1.0, TaskConnected(A_0, "torch"))
     assert driver.step(2.0, StopRequested(A)) == [
-        MarkJob(A, "stopping", "stopped by its user"),
+        MarkJob(A, "stopping", "as its user asked"),
         StopTask(A_0, CONNECTED_GRACE_SECONDS, "stopped by its user"),
     ]
     assert driver.step(2.0, StopRequested(B))[1] == StopTask(B_0, GRACE_SECONDS, "stopped by its user")
     assert driver.step(2.5, StopRequested(A)) == []
     assert driver.step(3.0, StopRequested(A, kill=True)) == [
-        MarkJob(A, "stopping", "killed by its user"),
+        MarkJob(A, "stopping", "as its user asked"),
         StopTask(A_0, 0.0, "killed by its user"),
     ]
     assert driver.step(3.1, TaskExited(A_0, Exit(code=None, signal=9))) == [
@@ -308,7 +308,7 @@ def test_a_job_that_does_not_answer_is_killed_and_says_what_is_saved() -> None:
         MarkJob(
             A,
             "killed",
-            "it did not answer within 1 min 0 s; last checkpoint: none",
+            "killed: it did not answer within 1 min 0 s; last checkpoint: none",
             137,
             Ending(StopAnswer.NONE, 60.0, Saved.NOTHING),
         )
@@ -318,7 +318,7 @@ def test_a_job_that_does_not_answer_is_killed_and_says_what_is_saved() -> None:
     assert mark == MarkJob(
         B,
         "killed",
-        "it did not answer within 1 min 0 s; last checkpoint: step 40, saved before it was asked to end",
+        "killed: it did not answer within 1 min 0 s; last checkpoint: step 40, saved before it was asked to end",
         137,
         Ending(StopAnswer.NONE, 60.0, Saved.BEFORE, SAVED),
     )

@@ -113,7 +113,7 @@ def test_when_all_workers_have_ended_the_servers_are_stopped_and_the_job_is_done
 def test_the_servers_of_a_stopped_job_are_asked_after_its_workers() -> None:
     team = Team(ps(workers=2, servers=1))
     assert team.step(1.0, StopRequested(A)) == [
-        MarkJob(A, "stopping", "stopped by its user"),
+        MarkJob(A, "stopping", "as its user asked"),
         StopTask(A_0, CONNECTED_GRACE_SECONDS, "stopped by its user"),
         StopTask(A_1, CONNECTED_GRACE_SECONDS, "stopped by its user"),
     ]

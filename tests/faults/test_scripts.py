@@ -159,7 +159,7 @@ def test_that_floods_is_held_back_alone(user: User) -> None:
     assert peak < 256 * 1024
     user.sees_job("counts", lambda job: job["step"] > begun + 10)
     stopped = user.types("stop", "floods", "--kill").stdout
-    assert stopped.endswith("/floods: killed, killed by its user; last checkpoint: none\n")
+    assert stopped.endswith("/floods: killed by its user; last checkpoint: none\n")
     user.touch("go")
     assert user.sees_state("counts", "done", "failed")["state"] == "done"
     assert len(user.types("logs", "floods", "-n", "1").stdout) > 0

@@ -199,7 +199,7 @@ def test_a_job_that_its_engine_has_no_room_for_is_shown_to_wait_until_it_starts(
         assert (waits["state"], waits["started"], waits["attempt"]) == ("waiting", None, 1)
     [row] = [line for line in user.types("status", second).stdout.splitlines() if line.startswith("waits ")]
     assert "waiting" in row and row.rstrip().endswith("for a place there")
-    stopped = f"{third}/waits: stopped, stopped by its user; last checkpoint: none\n"
+    stopped = f"{third}/waits: stopped by its user; last checkpoint: none\n"
     assert user.types("stop", "waits", "--run", third).stdout == stopped
     user.touch("first")
     assert user.sees_state("waits", "running", run=second)["started"] > 0

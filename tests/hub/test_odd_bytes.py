@@ -113,5 +113,5 @@ def test_a_run_whose_folder_was_damaged_can_be_stopped(user: User, damage: str) 
         shutil.rmtree(folder)
         if damage == "a file":
             folder.write_text("")
-    stopped = f"{run}/waits: stopped, stopped by its user; last checkpoint: none\n"
+    stopped = f"{run}/waits: stopped by its user; last checkpoint: none\n"
     assert user.types("stop", "--run", run).stdout == stopped

@@ -43,7 +43,7 @@ def test_two_terminals_share_one_hub_and_what_there_is(user: User) -> None:
     refused = user.types("run", "a.py", "--policy", "none", code=2).message
     assert refused.startswith("jobs run under policy 'equal'; wait for them")
 
-    assert user.types("stop", "b").stdout.endswith("/b: stopped, stopped by its user; last checkpoint: none\n")
+    assert user.types("stop", "b").stdout.endswith("/b: stopped by its user; last checkpoint: none\n")
     user.sees_job("a", lambda job: job["entitled_cores"] == alone["entitled_cores"], run, "has all again")
     user.touch("go")
     out, _ = first.communicate(timeout=60)
@@ -51,7 +51,7 @@ def test_two_terminals_share_one_hub_and_what_there_is(user: User) -> None:
     assert "a: done, finished" in out
     out, _ = second.communicate(timeout=60)
     assert second.returncode == 1
-    assert "b: stopped, stopped by its user" in out
+    assert "b: stopped by its user" in out
 
 
 def test_whoever_starts_first_at_the_same_moment_one_hub_serves_all(user: User) -> None:

@@ -18,6 +18,9 @@ FAILS_ONCE = """
         pathlib.Path(__file__).write_text("print('edited')")
         sys.exit(1)
 """
+IMPORTS = """
+    import model
+"""
 
 
 def warnings(user: User) -> list[str]:
@@ -40,6 +43,16 @@ def test_a_script_that_is_edited_while_its_job_waits_is_warned_of(user: User) ->
     assert user.log("b") == "new\n"
     [warning] = warnings(user)
     assert warning.startswith("b.py was edited since the job was handed in: ")
+
+
+def test_modules_and_settings_that_are_edited_between_two_attempts_are_named(user: User) -> None:
+    edits = "pathlib.Path('model.py').write_text('size = 2'); pathlib.Path('conf.yaml').write_text('lr: 2')"
+    user.write("a.py", FAILS_ONCE.replace("pathlib.Path(__file__).write_text(\"print('edited')\")", edits) + IMPORTS)
+    user.write("model.py", "size = 1")
+    user.write("conf.yaml", "lr: 1")
+    user.types("run", str(user.write("a.yaml", "jobs: [{script: a.py, args: [--config, conf.yaml], retries: 1}]")))
+    [warning] = warnings(user)
+    assert warning.startswith("conf.yaml, model.py were edited since its last start: it runs as it is now")
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="this machine has no /dev/shm")

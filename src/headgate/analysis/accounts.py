@@ -47,6 +47,7 @@ from headgate.analysis.own_steps import PARTS, Part, goes_on, own_steps, started
 from headgate.analysis.own_time import OwnCause, OwnTime
 from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array
+from headgate.events import NAMED_BY_REASON
 from headgate.shares import slice_of
 from headgate.telemetry.outside_programs import OutsideProgram
 
@@ -489,6 +490,8 @@ def _lacks(job: RecordedJob, devices: Devices, outside: Outside, may_have_lost: 
 def _failure(job: RecordedJob) -> str:
     if job.state not in FAULTS or not job.reason:
         return ""
+    if job.state in NAMED_BY_REASON:
+        return f"was {job.reason}"
     return f"{'failed' if job.state == 'failed' else f'was {job.state}'}: {job.reason}"
 
 

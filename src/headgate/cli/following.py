@@ -21,7 +21,7 @@ from rich.text import Text
 from headgate import runs
 from headgate.cli import streams
 from headgate.errors import HeadgateError
-from headgate.events import ENDED, GRACE_SECONDS
+from headgate.events import ENDED, GRACE_SECONDS, state_in_words
 from headgate.hub.client import Hub
 from headgate.reports.sparkline import sparkline
 from headgate.telemetry.store import RunReader
@@ -213,8 +213,7 @@ class _Lines:
 
     def _print_event(self, event: dict[str, Any]) -> None:
         who = f"{event['job']}: " if event["job"] else ""
-        what = f"{event['kind']}, {event['text']}" if event["kind"] != event["text"] else event["text"]
-        self._print(event["t"], f"{who}{what}")
+        self._print(event["t"], f"{who}{state_in_words(event['kind'], event['text'])}")
 
     def _print_progress(self, t: float, job: dict[str, Any]) -> None:
         now = (job["epoch"], job["step"], job["loss"])
@@ -248,7 +247,8 @@ class _JobTable:
     def event(self, event: dict[str, Any]) -> None:
         style = "red" if event["kind"] in ("failed", "warning") else None
         who = f"{event['job']}: " if event["job"] else ""
-        self._console.print(f"[{event['t']:7.1f} s] {who}{event['kind']}, {event['text']}", style=style, markup=False)
+        what = state_in_words(event["kind"], event["text"])
+        self._console.print(f"[{event['t']:7.1f} s] {who}{what}", style=style, markup=False)
 
     def snapshot(self, snapshot: dict[str, Any]) -> None:
         # The cursor rests on an empty line: a terminal that echoes ^C at the end of a full one moves to the next, and

@@ -14,6 +14,7 @@ from headgate import runs
 from headgate.cli import standard_input
 from headgate.cluster import Cluster
 from headgate.errors import HeadgateError
+from headgate.events import state_in_words
 from headgate.hub import api
 from headgate.jobs import Job
 from headgate.planning.choosing import in_words, samples
@@ -91,4 +92,8 @@ def _reason(store: Path) -> str:
         return str(error)
     if row["state"] == "killed":
         return "it told of no steps in time; it has to print them, or to use headgate.torch, .keras or .jax"
-    return f"{row['state']}: {row['reason']}" if row["state"] != "done" else "it ended after too few steps to tell"
+    return (
+        state_in_words(row["state"], row["reason"] or "")
+        if row["state"] != "done"
+        else "it ended after too few steps to tell"
+    )

@@ -14,7 +14,7 @@ import click
 from headgate import runs
 from headgate.cli.choosing import RunningJobs, running_jobs
 from headgate.errors import HeadgateError
-from headgate.events import ENDED
+from headgate.events import ENDED, state_in_words
 from headgate.hub.client import Hub
 
 _WRITTEN_SECONDS = 2.0
@@ -51,7 +51,7 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
         return
     for id, states in ended.items():
         for job, end in states.items():
-            click.echo(f"{id}/{job}: {end['state']}, {end['reason']}")
+            click.echo(f"{id}/{job}: {state_in_words(end['state'], end['reason'])}")
 
 
 def _ask(hub: Hub, watched: Hub, chosen: RunningJobs, kill: bool) -> list[str] | None:

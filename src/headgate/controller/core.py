@@ -52,6 +52,7 @@ from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported
 from headgate.telemetry.vocabulary import is_adversarial
 from headgate.units import say_seconds
 
+_ASKED = "as its user asked"
 _ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
 
 _Told = TaskConnected | GpusUsed | TaskJoined | TaskLeaves | CheckpointDone | CheckpointLost | Usage | Progress
@@ -361,8 +362,10 @@ class Controller:
             when = "it was tried again" if job.attempt else "it started"
             return [job.mark("stopped", f"stopped before {when}")]
         if kill:
-            return self._end(job, "killed", "killed by its user", kill=True)
-        return self._end(job, "stopped", reason or "stopped by its user")
+            return self._end(job, "killed", "killed by its user", kill=True, while_stopping=_ASKED)
+        if not reason:
+            return self._end(job, "stopped", "stopped by its user", while_stopping=_ASKED)
+        return self._end(job, "stopped", reason)
 
     def _end(
         self,
@@ -373,16 +376,19 @@ class Controller:
         *,
         kill: bool = False,
         lost: bool = False,
+        while_stopping: str = "",
     ) -> list[Action]:
         """End the tasks of a job, as `state`; `lost`, after a fault that it cannot survive. A second call can only go
-        from stopping to killing. Servers are asked after the workers, which may need them for their last step."""
+        from stopping to killing. Servers are asked after the workers, which may need them for their last step. Until
+        all have ended, the reason is `while_stopping`, or that of its end."""
         if job.ends_as is not None and not kill:
             return []
         job.ends_as, job.failure, job.lost = (state, reason), failure, lost
         if not job.tasks:
             return []
         first = list(job.tasks.values()) if kill else job.workers() or list(job.tasks.values())
-        return [job.mark("stopping", reason), *(task.stop(reason, kill=kill) for task in first)]
+        mark = job.mark("stopping", while_stopping or reason)
+        return [mark, *(task.stop(reason, kill=kill) for task in first)]
 
     def _timeouts(self, now: float) -> list[Action]:
         actions: list[Action] = []

@@ -15,7 +15,7 @@ def as_asked(job: JobRecord, state: JobState, reason: str, code: int) -> MarkJob
     ending = Ending.asked(given, job.resume, killed=killed, saved_then=job.saved_then, resumes=job.spec.resumes)
     said = [reason] if job.lost else [reason, ending.in_words()]
     if state == "stopped" and ending.answer is StopAnswer.NONE:
-        state, said = "killed", [ending.in_words()]
+        state, said = "killed", [f"killed: {ending.in_words()}"]
     elif state == "done" and ending.answer is StopAnswer.NONE:
         ending = replace(ending, doubt=Doubt.NO_ANSWER)
     job.ending = ending

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -101,15 +100,6 @@ def source(job: Job) -> Path | None:
     """The file of the Python program that a job runs; None where it is not known, or not there."""
     found = program(job)
     return found.file if found is not None and found.file is not None and found.file.is_file() else None
-
-
-def digest(job: Job) -> str:
-    """What tells the file of the Python program that a job runs from an edited one; empty where there is none."""
-    file = source(job)
-    try:
-        return hashlib.sha256(file.read_bytes()).hexdigest() if file is not None else ""
-    except OSError:
-        return ""
 
 
 def words_of(job: Job) -> tuple[str, ...]:

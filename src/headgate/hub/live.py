@@ -22,6 +22,7 @@ from headgate.controller.queue_orders import FifoOrder
 from headgate.engines import launchers
 from headgate.engines.base import LOCAL, Engine
 from headgate.engines.gpu_use import gpu_use
+from headgate.engines.job_files import FileLook, FileState
 from headgate.engines.launch import inject
 from headgate.engines.namesakes import kept_out_by
 from headgate.engines.remote.environment import more, sent
@@ -198,6 +199,7 @@ class LiveHub:
         recorded = (here, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
         found = await asyncio.to_thread(checked, submission, cluster, here)
         namesakes = await asyncio.to_thread(_namesakes, submission)
+        files = await asyncio.to_thread(_files, submission)
         inject(self._home / "inject")
         run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._live_runs.trouble, given)
         await asyncio.to_thread(run.confirm)
@@ -206,6 +208,7 @@ class LiveHub:
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
             live.profile_key, live.length = found[name]
+            live.files = files[name]
             if other := namesakes.get(name):
                 live.namesake = other
                 text = f"its own environment has another package `headgate` ({other}): it is run and measured "
@@ -463,6 +466,12 @@ async def _write_report(store: Path, page: Path) -> None:
     finally:
         if writer.returncode is None:
             writer.kill()
+
+
+def _files(submission: Submission) -> dict[str, Mapping[Path, FileState]]:
+    """The files that decide what each job does, as they are now."""
+    look = FileLook()
+    return {job.name: look.files(job, submission.environment) for job in submission.jobs}
 
 
 def _namesakes(submission: Submission) -> dict[str, str]:

@@ -15,6 +15,7 @@ from headgate.analysis.losing import LEAST_SECONDS
 from headgate.analysis.nics import NicUse
 from headgate.analysis.own_steps import PARTS, Part
 from headgate.analysis.verdicts import verdict
+from headgate.events import state_in_words
 from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
 from headgate.reports.figures import Plot, job_colour
 from headgate.reports.frames import frames
@@ -373,7 +374,7 @@ def _fault_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
     faults = [time for time in faults if not any(abs(time - fault.t) < _SAME_SECONDS for fault in job.faults)]
     if not faults and job.state in FAULTS:
         faults = [job.ended if job.ended is not None else max((phase.end for phase in job.phases), default=0.0)]
-    failed = f"{job.state}: {job.reason}" if job.state in FAULTS else "an attempt failed"
+    failed = state_in_words(job.state, job.reason) if job.state in FAULTS else "an attempt failed"
     told = [(time, failed) for time in faults] + [(fault.t, fault.text) for fault in job.faults]
     return [(_percent(time, end), f"{what}, {say_seconds(time)}") for time, what in told]
 

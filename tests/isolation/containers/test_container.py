@@ -14,7 +14,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,13 +100,13 @@ def test_of_the_machine_it_sees_what_is_installed_and_its_own_folders(
 def test_what_a_task_writes_to_its_container_alone_is_told_and_copied(
     isolation: ContainerIsolation, run: Run, tmp_path: Path
 ) -> None:
-    """Whether it ends well or not; caches, links, what was deleted and what is mounted are left out."""
+    """Whether it ends well or not; caches, what was deleted and what is mounted are left out."""
     for name in ("work", "data"):
         (tmp_path / name).mkdir()
     writes = (
         f"mkdir -p {tmp_path}/models/deep ~/.cache/hub; echo weights > {tmp_path}/models/deep/last;"
         " printf 12345 > ~/result;"
-        f" echo x > ~/.cache/hub/x; ln -s last {tmp_path}/models/deep/best; echo y > /tmp/gone; rm /tmp/gone;"
+        " echo x > ~/.cache/hub/x; echo y > /tmp/gone; rm /tmp/gone;"
         f" echo mine > here; echo theirs > {tmp_path}/data/there; exit 3"
     )
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home")}
@@ -120,6 +120,62 @@ def test_what_a_task_writes_to_its_container_alone_is_told_and_copied(
     assert (tmp_path / f"kept{result}").read_text() == "12345"
     again = run(isolation, launch("echo mine > here", tmp_path / "work", keeps=str(tmp_path / "kept")))
     assert again.ended().outside is None
+
+
+def test_links_that_lead_to_copies_are_copied_as_links_and_others_are_told(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path
+) -> None:
+    for name in ("work", "data"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data" / "set").write_text("mounted")
+    links = {
+        "best": "last",
+        "deep/absolute": f"{tmp_path}/models/last",
+        "deep/chain": "../best",
+        "folder": "deep",
+        "astray": "../data/set",
+        "after": "astray",
+        "out": "/etc/hostname",
+        "gone": "nothing",
+        "circle": "circle",
+    }
+    made = "; ".join(f"ln -s {target} {tmp_path}/models/{name}" for name, target in links.items())
+    writes = f"mkdir -p {tmp_path}/models/deep; echo weights > {tmp_path}/models/last; ln {tmp_path}/models/last"
+    writes += f" {tmp_path}/models/deep/same; {made}"
+    kept = tmp_path / "kept"
+    where = launch(writes, tmp_path / "work", reads=(str(tmp_path / "data"),), keeps=str(kept))
+    found = run(isolation, where).ended().outside
+    assert found is not None and found.count == 2 + len(links)
+    astray = {f"{tmp_path}/models/{name}" for name in ("astray", "after", "out", "gone", "circle")}
+    assert (set(found.astray), found.links, found.copied, found.unsized) == (astray, 5, 6, 0)
+    models = Path(f"{kept}{tmp_path}/models")
+    assert {path.name for path in models.rglob("*")} == {"last", "deep", "same", "best", "absolute", "chain", "folder"}
+    for name in ("best", "deep/absolute", "deep/chain", "folder/same"):
+        assert (models / name).read_text() == "weights\n"
+    assert {name for name in links if (models / name).is_symlink()} == {"best", "deep/absolute", "deep/chain", "folder"}
+
+
+def test_many_files_come_in_one_archive_a_folder(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, archive = list[str](), Daemon.archive
+
+    def counted(self: Daemon, id: str, path: str) -> AbstractContextManager[tarfile.TarFile | None]:
+        asked.append(path)
+        return archive(self, id, path)
+
+    monkeypatch.setattr(Daemon, "archive", counted)
+    for name in ("work", "cache"):
+        (tmp_path / name).mkdir()
+    writes = (
+        f"mkdir -p {tmp_path}/out/a/b /root/.cache; for i in $(seq 300); do echo $i > /tmp/$i; echo $i > "
+        f"{tmp_path}/out/a/b/$i; done; head -c 80000000 /dev/zero > {tmp_path}/out/__pycache__; echo 1 > /root/result"
+    )
+    kept = tmp_path / "kept"
+    found = run(isolation, launch(writes, tmp_path / "work", keeps=str(kept))).ended().outside
+    assert found is not None and (found.count, found.copied, found.unsized) == (601, 601, 0)
+    assert (kept / "tmp/300").read_text() == Path(f"{kept}{tmp_path}/out/a/b/300").read_text() == "300\n"
+    assert len(asked) <= 5
 
 
 def test_what_a_task_writes_without_room_for_copies_is_told_all_the_same(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -14,8 +15,9 @@ from headgate.cluster import Node
 from headgate.engines import contracts, scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.contracts import LaunchedGroup
+from headgate.engines.job_files import FileLook, edited
 from headgate.engines.launch import inject, launch, stated_threads
-from headgate.engines.program import digest, source
+from headgate.engines.program import source
 from headgate.errors import HeadgateError
 from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited, TaskStarted
 from headgate.hub.messages import gate, turns_in
@@ -37,6 +39,8 @@ from headgate.telemetry.patterns import ProgressReader
 
 _AGAIN_SECONDS = 1.0
 _EXACT = 1e-6
+_MOST_NAMED = 4
+"""Edited files that a warning names."""
 
 
 class Executor(Component):
@@ -163,7 +167,7 @@ class Executor(Component):
                 action.job, action.attempt, action.plan, action.spec.encrypt, send, ports, roles, live.spec.grace
             )
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
-            self._compare_script(run, live)
+            self._compare_files(run, live)
             if action.plan.workers > 1 and not ports and scripts.shares_nothing(live.spec):
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
@@ -219,17 +223,19 @@ class Executor(Component):
             return
         self._engines.of(run.id).start(prepared, action.share, run.log(action.task))
 
-    def _compare_script(self, run: LiveRun, live: LiveJob) -> None:
-        """Warn of a script that was edited while its job waited, or between two attempts."""
-        now = digest(live.spec)
-        if now and live.script_digest and now != live.script_digest:
-            name = file.name if (file := source(live.spec)) is not None else "its script"
-            since = (
-                "its last start" if live.current is not None and live.current.number > 1 else "the job was handed in"
-            )
-            text = f"{name} was edited since {since}: it runs as it is now, and the run records the commit of before"
-            self._live_runs.event(run, "warning", text, live.spec.name)
-        live.script_digest = now or live.script_digest
+    def _compare_files(self, run: LiveRun, live: LiveJob) -> None:
+        """Warn of a program, a module of its own or settings that were edited while its job waited, or between two
+        attempts."""
+        if not (paths := edited(live.files)):
+            return
+        again = live.current is not None and live.current.number > 1
+        since = "its last start" if again else "the job was handed in"
+        names = [os.path.relpath(path, live.spec.workdir) for path in paths]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        were = f"{', '.join(names[:_MOST_NAMED])}{more} {'were' if names[1:] else 'was'}"
+        text = f"{were} edited since {since}: it runs as it is now, and the run records the commit of before"
+        self._live_runs.event(run, "warning", text, live.spec.name)
+        live.files = FileLook().files(live.spec, run.submission.environment)
 
     def _address(self, run: LiveRun, plan: Plan, node: Node) -> str:
         """Where a task listens for the others of its job: the loopback where none of them will be on another node."""

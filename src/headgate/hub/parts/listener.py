@@ -444,7 +444,15 @@ def _written_outside(files: OutsideFiles) -> str:
 
 
 def _why_not_all(files: OutsideFiles) -> str:
-    return "since they are too many" if files.unsized else "for want of room"
+    why = []
+    if files.links:
+        links = f"{files.astray[0]} is a link that leads" if files.links == 1 else f"{files.links} are links that lead"
+        why.append(f"since {links} elsewhere")
+    if files.unsized:
+        why.append(f"since {files.unsized} are too many to look at")
+    elif files.copied + files.links < files.count:
+        why.append("for want of room")
+    return " and ".join(why)
 
 
 def _reason(exit: Exit, failure: FailureReader) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.endings import Ending
+from headgate.engines.job_files import FileState
 from headgate.engines.scripts import named_libraries
 from headgate.events import ENDED, Checkpoint, JobState, Progress
 from headgate.hub.state.attempt import Attempt
@@ -74,7 +75,7 @@ class LiveJob:
     saved: list[Checkpoint] = field(default_factory=list)  # the latest, and what it went on from
     own_states: bool = False  # its latest checkpoint holds what is each worker's own: only as many can go on from it
     unsaved: int = 0  # checkpoints that could not be saved since
-    script_digest: str = ""  # of its script's file as it was handed in, or last started
+    files: Mapping[Path, FileState] = field(default_factory=dict)  # as it was handed in, or last started
 
     def mark(
         self, state: JobState, reason: str, exit_code: int | None, now: float, ending: Ending | None = None

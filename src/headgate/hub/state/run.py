@@ -23,7 +23,7 @@ from headgate import runs, variables
 from headgate.cluster import Node
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import interpreter
-from headgate.engines.program import digest, program
+from headgate.engines.program import program
 from headgate.errors import StorageError
 from headgate.events import ENDED, Checkpoint, Progress
 from headgate.hub import messages
@@ -131,7 +131,7 @@ class LiveRun:
             self.recorder.add("meta", key=key, value=value)
         for i, job in enumerate(submission.jobs):
             (self.folder / "jobs" / job.name / "checkpoints").mkdir(mode=0o700, parents=True)
-            live = self.jobs[job.name] = LiveJob(job, i, 0.0, script_digest=digest(job))
+            live = self.jobs[job.name] = LiveJob(job, i, 0.0)
             self.record_job(job.name)
             if (point := submission.resume.get(job.name)) is not None:
                 live.keep(point)

@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from enum import IntEnum
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 from headgate.errors import IsolationError, MissingExtraError
 
@@ -29,15 +30,19 @@ RETRY_SECONDS = 0.5
 TOKEN = "headgate.token"
 """Label that the containers of one task share, and no others."""
 
-_DELETED = 2
-"""Kind of a change (Docker Engine API, `GET /containers/{id}/changes`)."""
-_NOT_REGULAR = 1 << 31 | 1 << 27 | 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19
-"""Bits of a mode as Go has them: folder, link, device, pipe, socket, character device, irregular (io/fs)."""
 _LINE_BYTES = 1 << 16
 """A longer line is brought on in parts."""
 
 Config = dict[str, Any]
 """A request as the Docker Engine API has it (`POST /containers/create`)."""
+
+
+class Change(IntEnum):
+    """Kind of a change (Docker Engine API, `GET /containers/{id}/changes`)."""
+
+    MODIFIED = 0
+    ADDED = 1
+    DELETED = 2
 
 
 class NoAnswerError(IsolationError):
@@ -238,28 +243,31 @@ class Daemon:
             found = self._api.containers(all=True, filters={"label": list(labels)})
         return [{**each["Labels"], "id": each["Id"]} for each in found]
 
-    def changes(self, id: str) -> list[str]:
+    def changes(self, id: str) -> dict[str, Change]:
         """Paths that a container has and its image has not, or has otherwise; nothing of what is mounted."""
         with self._asking("say what a container wrote"):
-            return [str(each["Path"]) for each in self._api.diff(id) or () if each["Kind"] != _DELETED]
+            changes = {str(each["Path"]): Change(each["Kind"]) for each in self._api.diff(id) or ()}
+        return {path: change for path, change in changes.items() if change is not Change.DELETED}
 
     @contextmanager
-    def file(self, id: str, path: str) -> Iterator[ContainerFile | None]:
-        """A regular file of a container, to be read once; None where there is something else, or nothing."""
+    def archive(self, id: str, path: str) -> Iterator[tarfile.TarFile | None]:
+        """What lies at a path of a container, with all that is below it, to be read once, in order; None where nothing
+        does. Names in it begin with the last one of the path."""
         try:
-            with self._asking("read a file of a container"):
-                parts, about = self._api.get_archive(id, path)
+            with self._asking("read files of a container"):
+                parts, _ = self._api.get_archive(id, path)
         except GoneError:
             yield None
             return
-        if int(about["mode"]) & _NOT_REGULAR:
-            parts.close()
-            yield None
-            return
-        with closing(parts), tarfile.open(fileobj=io.BufferedReader(_StreamedFile(parts)), mode="r|") as archive:
-            member = archive.next()
-            content = archive.extractfile(member) if member is not None else None
-            yield ContainerFile(int(about["size"]), content) if content is not None else None
+        try:
+            with (
+                self._asking("read files of a container"),
+                closing(parts),
+                tarfile.open(fileobj=io.BufferedReader(_StreamedFile(parts)), mode="r|") as archive,
+            ):
+                yield archive
+        except tarfile.TarError as error:  # it ends too early
+            raise IsolationError(f"Docker does not read files of a container: {error}") from error
 
     def has_image(self, name: str) -> bool:
         try:
@@ -316,13 +324,6 @@ class Daemon:
                 f"the Docker daemon at {self.url} does not answer ({_line(_cause(error))}); start it "
                 "(systemctl start docker), or name another with DOCKER_HOST"
             ) from error
-
-
-class ContainerFile(NamedTuple):
-    """A regular file of a container; `size` in bytes."""
-
-    size: int
-    content: IO[bytes]
 
 
 class _StreamedFile(io.RawIOBase):

@@ -116,7 +116,7 @@ def outputs(launch: Launch) -> list[str]:
         words[at : at + 1] = _words(words[at])
     pairs = [(option, value) for option, equals, value in (word.partition("=") for word in words) if equals]
     pairs += [(option, value) for option, value in itertools.pairwise(words) if option.startswith("-")]
-    folders = (_folder(value, launch.cwd) for option, value in pairs if _is_output(option))
+    folders = (_folder(value, launch.cwd) for option, value in pairs if is_output(option))
     return [folder for folder in dict.fromkeys(folders) if folder is not None]
 
 
@@ -142,7 +142,8 @@ def _words(line: str) -> list[str]:
         return []
 
 
-def _is_output(option: str) -> bool:
+def is_output(option: str) -> bool:
+    """Whether an option, or a variable, names where a command writes."""
     names = set(re.split(r"[-_.]+", option.lower()))
     return not names.isdisjoint(_OUTPUTS) and names.isdisjoint(_INPUTS)
 
