@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from headgate.torch import rng
 from headgate.torch.dealing import Dealer, Hand, Pass, Slices, divided
-from headgate.torch.loaders import Iteration, Loaders
+from headgate.torch.iteration import Iteration
+from headgate.torch.loaders import Loaders
 from headgate.torch.shards import ShardingSampler, Sharing
 
 
@@ -61,6 +62,9 @@ class Watching:
         pass
 
     def arrived(self) -> None:
+        pass
+
+    def replays(self, iteration: Iteration, drawn: bool) -> None:
         pass
 
     def lost_some(self, iteration: Iteration) -> None:

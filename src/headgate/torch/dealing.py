@@ -99,7 +99,13 @@ class Hand(ABC):
 
 
 class Dealer(ABC):
-    """Deals every pass over a training loader."""
+    """Deals every pass over a training loader.
+
+    Attributes:
+        gives_again: Whether a worker may train again on the parts of a pass that it had before, as a cycle gives them.
+    """
+
+    gives_again: bool = False
 
     @abstractmethod
     def deal(self, coming: Pass) -> Hand:
@@ -119,6 +125,8 @@ class Slices(Dealer):
         smallest: Fewest samples of a part that has any, where the batch has so many: 2 for a model with batch
             normalisation, which cannot be trained on one.
     """
+
+    gives_again = True
 
     def __init__(
         self, index: int, members: Sequence[int], proportions: Sequence[int] | None, smallest: Callable[[], int]

@@ -8,17 +8,19 @@ is read twice.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from headgate.torch import batches, rng
-from headgate.torch.dealing import Dealt, Hand, Pass
+from headgate.torch import rng
+from headgate.torch.dealing import Hand, Pass
+from headgate.torch.iteration import Iteration, Watcher
 from headgate.torch.positions import EARLIER, NOW, matched
 from headgate.torch.shards import ShardingSampler, Sharing
 from headgate.torch.watching import (
@@ -35,24 +37,10 @@ Position = tuple[Optional[int], Optional[int], list[dict[str, Any]]]
 """Epoch; batches of it that are done, None where a resume has to start it again; positions of the loaders."""
 
 
-class Watcher(Protocol):
-    """Whom loaders tell. What it raises ends the iteration."""
-
-    def fetching(self, iteration: Iteration) -> None: ...
-
-    def fetched(self, iteration: Iteration, batch: Any) -> Any:
-        """Returns the batch to hand on."""
-
-    def divided(self, iteration: Iteration, batch: Any, whole: int) -> None:
-        """A batch of so many samples is read whole by every worker, which takes its part."""
-
-    def exhausted(self, iteration: Iteration) -> None: ...
-
-    def arrived(self) -> None:
-        """A pass has come to where it was when the checkpoint was taken that the script goes on from."""
-
-    def lost_some(self, iteration: Iteration) -> None:
-        """Batches that were drawn ahead for workers that are gone cannot be drawn anew."""
+_LOOKS = 3
+"""The first passes over each loader, at each of which it is looked for a cycle."""
+_LOOK_SECONDS = 1.5
+"""And the time from one look to the next after those."""
 
 
 class Loaders:
@@ -63,6 +51,8 @@ class Loaders:
         generators: Random generators that loaders were given.
         source: Where set, what the first loader's batches are drawn through.
         sharing: How training data is divided between several workers; None: there is one.
+        rejoined: Whether a pass has rejoined in this epoch.
+        rejoined_to_end: Whether one of those that have came to its end.
     """
 
     def __init__(self, watcher: Watcher) -> None:
@@ -77,6 +67,7 @@ class Loaders:
         self._resume_rng: rng.RngState | None = None
         self._in_epoch = False
         self._past_resumed = False
+        self.rejoined = self.rejoined_to_end = False
 
     def prepare(self, loader: Any, batch_dim: int = 0) -> Any:
         """The loader, watched: the same object wherever Python allows, a thin wrapper otherwise.
@@ -129,13 +120,22 @@ class Loaders:
         return self._iterations
 
     def anchor(self, feeding: Set[int]) -> Iteration | None:
-        """The outermost of the iterations numbered in `feeding`: the first that was created and is still going."""
+        """The outermost of the iterations numbered in `feeding`: the first that was created and is still going, and
+        that ends."""
         first: Iteration | None = None
         for state in self.states:  # in every step
             each = state.current()
-            if each is not None and each.number in feeding and (first is None or each.number < first.number):
+            if each is None or each.number not in feeding:
+                continue
+            if first is None or (each.endless, each.number) < (first.endless, first.number):
                 first = each
         return first
+
+    def ends_by_count(self, feeding: Set[int]) -> bool:
+        """Whether the script counts the batches of an epoch, and no end of those that are numbered in `feeding` ends
+        it: that it has done some of them is not known to it after a resume."""
+        running = [state.current() for state in self.states]
+        return all(each.ends_by_count for each in running if each is not None and each.number in feeding)
 
     def enter_epoch(self) -> None:
         self.epoch += 1
@@ -212,6 +212,7 @@ class Loaders:
         """An epoch is over, that which was resumed as well."""
         self._in_epoch, self._past_resumed = False, True
         self._resume_rng = None
+        self.rejoined = self.rejoined_to_end = False
         for state in self.states:
             state.to_end = 0
             state.to_rejoin = None
@@ -232,6 +233,8 @@ class LoaderState:
         cannot_rejoin: Why its position cannot be saved; empty when it can.
         to_end: How many iterations are to yield nothing, because the checkpoint was taken after them.
         to_rejoin: The position at which the iteration after those goes on.
+        left_early: Whether the script gave up the latest pass before its end, or did not ask for its end.
+        lacks_begin: Whether this process gave only the rest of the latest pass that came to its end.
     """
 
     def __init__(self, loaders: Loaders, index: int, loader: Any, batch_dim: int, born: int = 0) -> None:
@@ -248,6 +251,8 @@ class LoaderState:
         self.by_index = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
         self.to_end = 0
         self.to_rejoin: dict[str, Any] | None = None
+        self.left_early = self.lacks_begin = False
+        self._looks, self._looked = 0, 0.0
         self.skip: SkippingSampler | None = None
         self.shards: ShardingSampler | None = None
         if loaders.sharing is not None and gives_batches_of_indices(loader):
@@ -289,6 +294,19 @@ class LoaderState:
         by_index = self.shards is not None
         return sharing.dealer.deal(Pass(phase, epoch, self.index, self.ended, done, self.batches(), by_index))
 
+    def looks_for_cycle(self) -> bool:
+        """Whether it is looked for what holds the pass that begins now.
+
+        That takes some 15 ms. So it is not done at each of many short passes, but where workers have to do alike.
+        """
+        sharing, now = self.loaders.sharing, time.monotonic()
+        if self.loaders.source is not None or (sharing is not None and not sharing.dealer.gives_again):
+            return False
+        looks = sharing is not None or self._looks < _LOOKS or now - self._looked > _LOOK_SECONDS
+        if looks:
+            self._looks, self._looked = self._looks + 1, now
+        return looks
+
     def batches(self) -> int | None:
         """Batches of a whole pass; None where they are not counted beforehand."""
         loader = self._sequence if self._loader is None else self._loader()
@@ -305,194 +323,3 @@ class LoaderState:
             iteration = Iteration(self, open_inner, position)
         self.running = weakref.ref(iteration)
         return iteration
-
-
-class Iteration:
-    """One pass over a prepared loader.
-
-    Attributes:
-        done: Batches that it gave, those before a resume included.
-        batches: How many it is to give to the one worker that there is; None where that is not known.
-        reopened: Whether the loader's iterator, with its workers, is one from an earlier pass: that draws fewer random
-            numbers than a new one.
-        created: Random states when it was created.
-        first: Random states before its first batch; None until then.
-        before: How often each loader had been gone through in this epoch when it was created.
-        epoch: The epoch it was created in, as `Loaders` counts.
-        number: Counts the iterations of the script.
-        dealt: The part of a global batch that its last batch was; None where it was the whole.
-    """
-
-    def __init__(self, state: LoaderState, open_inner: OpenIterator, position: dict[str, Any] | None) -> None:
-        loaders = state.loaders
-        self.state = state
-        self.exhausted = False
-        self.number = loaders.number_iteration()
-        self.epoch = loaders.epoch
-        self._whole = state.batches()
-        self.batches = self._whole if loaders.sharing is None else None
-        self.before = loaders.counts()
-        self.dealt: Dealt | None = None
-        self._watcher = loaders.watcher
-        self._open = open_inner
-        self._inner: Iterator[Any] | None = None
-        self._hand: Hand | None = None
-        self._read = 0
-        self._began = 0 if position is None else position["done"]
-        if position is None:
-            self.done = 0
-            self.reopened = state.keeps_iterator()
-            self.first: rng.RngState | None = None
-            with loaders.drawing():
-                self.created = loaders.capture_rng(devices=False)
-                self._inner = self._opened(state.deal(0))
-        else:
-            self.done = position["done"]
-            self.reopened = position["reopened"]
-            self.first = position["first"]
-            self.created = position["created"]
-
-    def __iter__(self) -> Iteration:
-        return self
-
-    def __next__(self) -> Any:
-        if self._inner is None:
-            self._inner = self._rejoined(self.state.deal(self.done), self.done)
-        if self.first is None:
-            with self.state.loaders.drawing():
-                self.first = self.state.loaders.capture_rng(devices=False)
-        self._watcher.fetching(self)
-        if self._hand is not None and self._hand.stale and self.state.draws_ahead():
-            if self.state.cannot_rejoin:
-                self._watcher.lost_some(self)
-            else:
-                self._inner = self._draw_anew(self.state.deal(self.done))
-        try:  # alone, without a call more in every step
-            batch = next(self._inner) if self.state.loaders.plain else self._next(self._inner)
-        except StopIteration:
-            if not self._has_more():
-                self._watcher.exhausted(self)
-                self._finish()
-                raise
-            batch = self._next(self._inner)
-        self.done += 1
-        return self._watcher.fetched(self, batch)
-
-    @property
-    def is_at_last(self) -> bool:
-        """Whether only one batch is left of it."""
-        return self.done + 1 == self._whole
-
-    def position(self, within_epoch: bool) -> dict[str, Any]:
-        """What it takes to rejoin; `inside` says whether it was created in the epoch that is to be resumed."""
-        done = None if self._hand is None else self._hand.done
-        return {
-            "done": self.done if done is None else done,
-            "reopened": self.reopened,
-            "created": self.created,
-            "first": self.first,
-            "inside": within_epoch and self.epoch == self.state.loaders.epoch,
-        }
-
-    def __len__(self) -> int:
-        return len(self._inner)  # type: ignore[arg-type]
-
-    def __del__(self) -> None:
-        self._finish()
-
-    def _finish(self) -> None:
-        if not self.exhausted:
-            self.exhausted = True
-            if self.epoch == self.state.loaders.epoch:
-                self.state.ended += 1
-
-    # --- where data is shared with other workers ---------------------------------------------------------------------
-
-    def _next(self, inner: Iterator[Any]) -> Any:
-        """The next batch, or this worker's part of it."""
-        state, hand = self.state, self._hand
-        if state.shards is not None:
-            batch = next(inner)
-            self.dealt = None if hand is None else state.shards.dealt()
-            return batch
-        if hand is None:
-            return self._read_next(inner)
-        number = hand.next()
-        if number is None:
-            raise StopIteration
-        while self._read <= number:
-            try:
-                batch = self._read_next(inner)
-            except StopIteration:
-                hand.ended(number)
-                raise
-        return self._part_of(batch, number, hand)
-
-    def _read_next(self, inner: Iterator[Any]) -> Any:
-        with self.state.loaders.drawing():  # what is read may be drawn at random, and has to be the same for all
-            batch = next(inner)
-        self._read += 1
-        return batch
-
-    def _part_of(self, batch: Any, number: int, hand: Hand) -> Any:
-        dim = self.state.batch_dim
-        whole = batches.size(batch, dim)
-        if not whole:
-            self.dealt = None
-            return batch
-        begin, end = hand.part(number, whole)
-        self.dealt = Dealt(number, whole, end - begin)
-        if begin == end:
-            sharing = self.state.loaders.sharing
-            begin, end = 0, min(whole, 1 if sharing is None else sharing.smallest())
-        self._watcher.divided(self, batch, whole)
-        return batches.part(batch, end - begin, whole, begin, dim)
-
-    def _draw_anew(self, hand: Hand | None) -> Iterator[Any]:
-        """The data is divided between other workers now: draw again what was drawn ahead and not used."""
-        self._inner = None
-        self.state.drop_iterator()
-        return self._rejoined(hand, self.done)
-
-    def _has_more(self) -> bool:
-        """Whether others left batches undone that this worker read past: draws the pass again, up to those."""
-        hand = self._hand
-        if hand is None or not hand.more(not self.state.cannot_rejoin):
-            return False
-        self._inner = None
-        self.state.drop_iterator()
-        self._inner = self._rejoined(hand, self._began)
-        return True
-
-    def _opened(self, hand: Hand | None, skipped: int = 0) -> Iterator[Any]:
-        self._hand = hand
-        if self.state.shards is not None:
-            self.state.shards.take(hand, skipped)
-        return self._open()
-
-    def _rejoined(self, hand: Hand | None, done: int) -> Iterator[Any]:
-        """The inner iterator as it was after so many batches, with the random states of that moment."""
-        state, loaders = self.state, self.state.loaders
-        with loaders.drawing():
-            now = loaders.capture_rng()
-            permanent = state.skip
-            skip = state.skip = SkippingSampler() if permanent is None else permanent
-            if self.reopened:
-                self._opened(None)
-            loaders.restore_rng(self.created)
-            skip.count = done if state.by_index else 0
-            inner = self._opened(hand, done)
-            if self.first is not None:
-                loaders.restore_rng(self.first)
-            if state.by_index:
-                skip.advance()
-            else:
-                for _ in range(done):
-                    next(inner, None)
-            self._read = done
-            state.skip = permanent
-            resumed = loaders.take_resume_rng()
-            loaders.restore_rng(resumed or now)
-        if resumed is not None:
-            self._watcher.arrived()
-        return inner

@@ -8,7 +8,7 @@ from typing import Any, Callable
 from torch import nn
 
 from headgate.task import Channel, TaskEnvironment
-from headgate.torch.loaders import Iteration
+from headgate.torch.iteration import Iteration
 from headgate.torch.recording import StepRecorder
 from headgate.torch.session import Session
 

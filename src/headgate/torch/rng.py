@@ -55,6 +55,17 @@ def restore(state: RngState, generators: Sequence[torch.Generator]) -> None:
             torch.cuda.set_rng_state(saved, index)
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two states, or parts of them, are equal."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(part, other[name]) for name, part in one.items())
+    if isinstance(one, (list, tuple)) and any(isinstance(part, torch.Tensor) for part in one):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
 class Stream:
     """A stream of random numbers beside the one that the script draws from: what data is drawn with.
 

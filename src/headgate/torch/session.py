@@ -25,9 +25,11 @@ from headgate.torch.counted import Counted
 from headgate.torch.distributed import JOIN_SECONDS, Worker, state_to_join
 from headgate.torch.evaluating import Evaluating
 from headgate.torch.held import Boundaries, HeldState
-from headgate.torch.loaders import Iteration, Loaders
+from headgate.torch.iteration import Iteration
+from headgate.torch.loaders import Loaders
 from headgate.torch.measuring import Measuring, fetched, kept
 from headgate.torch.meter import Meter
+from headgate.torch.own_counts import NEAR_SECONDS, OwnCounts
 from headgate.torch.schedulers import steps_on_mean
 from headgate.torch.spinning import Spinning
 from headgate.torch.strays import Strays, watch
@@ -35,10 +37,6 @@ from headgate.torch.trained import Trained
 
 PATIENCE_SECONDS = 3.0
 """How long an order waits for a step boundary before any report or fetch has to do, at the cost of the position."""
-NEAR_SECONDS = 20.0
-"""How long it waits for the end of an epoch that is about to come, where a resume goes on at an exact place."""
-_REPLAYED = 3
-"""Steps in a row after a loader's end: one that reads ahead takes one or two of them."""
 
 
 class Session(TaskSession):
@@ -68,10 +66,10 @@ class Session(TaskSession):
         self._to_arrive = self._resume is not None
         self._ends: list[rng.RngState] = list((self._resume or {}).get("ends", ()))
         self._stepped = False
-        self._replayed = 0
         self._held_in, self._trains_on = 0, -1  # numbers of a pass and of a loader
         self._counted = Counted(self._trained.optimizers)
-        self._hooked, self._epoch_began = False, 0.0
+        self._hooked = False
+        self._own_counts = OwnCounts(self._loaders, self.note, self._as_lowest)
         self._fed: set[int] = set()
         self._feeding: set[int] = set()
         self._samples: dict[int, tuple[int, int]] = {}
@@ -143,7 +141,7 @@ class Session(TaskSession):
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: StartPoint) -> None:
         super().begin_epoch(epoch, epochs, start)
-        self._epoch_began = time.monotonic()
+        self._own_counts.begin_epoch()
         self._loaders.enter_epoch()
         if start.place:
             self.rejoin()
@@ -233,7 +231,7 @@ class Session(TaskSession):
         self.steps += 1
         self._stepped = True
         self._evaluating.end()
-        self._note_replay()
+        self._own_counts.stepped(bool(self._fed))
         self._feeding, self._fed = self._fed, set()
         anchor = self._loaders.anchor(self._feeding)
         if anchor is not None:
@@ -245,18 +243,6 @@ class Session(TaskSession):
             self.meter.samples = here
             self._samples = {}
         self.meter.complete()
-
-    def _note_replay(self) -> None:
-        """Say where steps go on after a loader's end without another pass over it."""
-        states = self._loaders.states
-        over = not self._fed and any(s.running is not None for s in states) and not any(s.current() for s in states)
-        self._replayed = self._replayed + 1 if over else 0
-        if self._replayed == _REPLAYED:
-            self.note(
-                "steps are taken on batches that the loader gave before, as itertools.cycle(loader) and list(loader) "
-                "have it: they are not shuffled again, and a resume begins another pass with other batches. Go through "
-                "the loader anew in each epoch instead"
-            )
 
     def _begin_step(self) -> None:
         self.meter.end()
@@ -277,7 +263,7 @@ class Session(TaskSession):
             self._begin_step()
         if boundary:
             self._trained.weights.boundary()
-            if self._requests.pending or self._deferred:
+            if self._deferred or (self._requests.pending and not self._waits()):
                 self.obey(self._loaders.anchor(self._feeding))
             self._stepped = False
         elif self._requests.pending and self._patience_ends(iteration):
@@ -324,6 +310,9 @@ class Session(TaskSession):
         self._evaluating.watch()
         self._samples.pop(iteration.state.index, None)
 
+    def replays(self, iteration: Iteration, drawn: bool) -> None:
+        self._own_counts.replays(drawn)
+
     def lost_some(self, iteration: Iteration) -> None:
         self.note(
             f"{iteration.state.cannot_rejoin}: of the batches that were read ahead when a worker left or joined, "
@@ -368,12 +357,21 @@ class Session(TaskSession):
         now = time.monotonic()
         waited = now - self._requests.pending_since
         ends = waited > PATIENCE_SECONDS
-        if ends and self._epoch is not None and iteration is not None and iteration.batches and iteration.done:
-            left = (now - self._epoch_began) * (iteration.batches / iteration.done - 1.0)
+        if ends and self._epoch is not None and (left := self._own_counts.left_of(iteration)) is not None:
             ends = waited + left > NEAR_SECONDS
         if ends and self._worker is not None:
             self._worker.insist()
         return ends
+
+    def _waits(self) -> bool:
+        """Whether what is asked for waits for the end of the epoch, which no end of a loader ends."""
+        stopping = bool(self._requests.stopping)
+        if self._epoch is None or (self._channel.stopping and not stopping):
+            return self._epoch is not None  # the other workers do not know it yet
+        return self._own_counts.waits(self._feeding, stopping)
+
+    def _as_lowest(self, value: bool) -> bool:
+        return value if self._worker is None else self._worker.as_lowest(value)
 
     def obey(self, at: Iteration | None = None) -> None:
         """Do what the engine asked for, in the middle of an epoch.
@@ -391,9 +389,11 @@ class Session(TaskSession):
             self._channel.hold(JOIN_SECONDS)
 
     def saves_inside(self, at: Iteration | None) -> bool:
-        known = at is not None or self._epoch is None or bool(self._loaders.states)
+        unfed = self._own_counts.unfed
+        known = at is not None or self._epoch is None or (bool(self._loaders.states) and not unfed)
         if not known:
-            self.note("no loader was prepared: a checkpoint that is asked for is saved at the end of the epoch")
+            what = "batches come from no prepared loader" if unfed else "no loader was prepared"
+            self.note(f"{what}: a checkpoint that is asked for is saved at the end of the epoch")
         return known
 
     def set_threads(self, threads: int) -> None:
@@ -421,6 +421,7 @@ class Session(TaskSession):
 
     def end_epoch(self, epoch: int) -> str:
         self.meter.end()
+        self._own_counts.end_epoch(bool(self._resume and self._resume["position"]))
         self._loaders.disarm()
         self._stepped = False
         why = super().end_epoch(epoch)
@@ -449,7 +450,7 @@ class Session(TaskSession):
 
     def due(self) -> bool:
         due = super().due()
-        return due if self._worker is None or not self._trained.kept else self._worker.as_lowest(due)
+        return self._as_lowest(due) if self._trained.kept else due
 
     def defers(self, epoch: int) -> bool:
         epochs, states = self._progress.epochs, self._loaders.states

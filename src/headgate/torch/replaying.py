@@ -1,0 +1,70 @@
+"""Batches that are gone through again without the loader: those of a pass that `itertools.cycle` holds.
+
+A cycle goes through its loader once, and then gives the batches of that pass again without telling anybody. So a pass
+that a cycle holds never ends here: it keeps its batches and gives them again itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from headgate.torch.dealing import Dealt
+
+KeptBatch = tuple[Any, Optional[Dealt]]
+"""A batch, and the part of a global batch that it is."""
+_WRAPPERS = (enumerate, zip, map, filter, itertools.chain, itertools.islice)
+_RANGE = type(iter(range(0)))
+_DEEP = 3
+
+
+def is_in_cycle(iterator: Any) -> bool:
+    """Whether `itertools.cycle` holds an iterator, and so keeps what it gives."""
+    return any(isinstance(holder, itertools.cycle) for holder in gc.get_referrers(iterator))
+
+
+def is_cut_off(iterator: Any, deep: int = _DEEP) -> bool:
+    """Whether `itertools.islice` or a `zip` with a range holds an iterator: these end by counts of their own."""
+    for holder in _wrappers(iterator):
+        if isinstance(holder, itertools.islice) or (isinstance(holder, zip) and _has_range(holder)):
+            return True
+        if deep and is_cut_off(holder, deep - 1):
+            return True
+    return False
+
+
+def _wrappers(iterator: Any) -> Iterator[Any]:
+    for holder in gc.get_referrers(iterator):
+        if isinstance(holder, _WRAPPERS):
+            yield holder
+        elif type(holder) is tuple:  # that of a zip or map
+            yield from (each for each in gc.get_referrers(holder) if isinstance(each, (zip, map)))
+
+
+def _has_range(holder: Any) -> bool:
+    tuples = [each for each in gc.get_referents(holder) if type(each) is tuple]
+    return any(isinstance(iterator, _RANGE) for each in tuples for iterator in each)
+
+
+class Replay(Iterator[Any]):
+    """Gives the batches of a pass again, and again.
+
+    Args:
+        batches: They.
+        done: How many were given, the first time and again.
+
+    Attributes:
+        dealt: The part of a global batch that the last one is.
+    """
+
+    def __init__(self, batches: list[KeptBatch], done: int) -> None:
+        self._batches = batches
+        self._next = done % len(batches)
+        self.dealt: Dealt | None = None
+
+    def __next__(self) -> Any:
+        batch, self.dealt = self._batches[self._next]
+        self._next = (self._next + 1) % len(self._batches)
+        return batch
