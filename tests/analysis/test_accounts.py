@@ -369,8 +369,10 @@ def test_a_clock_that_jumps_back_and_forth_leaves_an_account_that_adds_up(tmp_pa
         db.commit()
     for since in (None, 60.0):
         run = read(tmp_path / "run.sqlite", since)
-        for found in accounts(run.jobs, run.nodes, run.seconds, run.since):
-            assert sum(part.seconds for part in found.parts.values()) == pytest.approx(found.elapsed)
+        made = accounts(run.jobs, run.nodes, run.seconds, run.since)
+        assert [account.job for account in made] == ["a", "b"]
+        for account in made:
+            assert sum(part.seconds for part in account.parts.values()) == pytest.approx(account.elapsed)
 
 
 @pytest.mark.parametrize("every", [1, 10])

@@ -161,6 +161,7 @@ def test_a_controller_that_the_place_does_not_name_is_used_as_on_the_machine(
 ) -> None:
     named = {name: folder for name, folder in place.cgroups.items() if name in ("cpu", "unified")}
     folders = run(isolation, programs.argv("rest"), place=replace(place, cgroups=named)).box.cgroups
+    assert folders.keys() >= named.keys() > set()
     for controller, folder in folders.items():
         together = isolation.mode == "v2" or controller in named
         assert folder.is_relative_to(place.cgroups[controller]) == together

@@ -120,6 +120,8 @@ def test_the_niceness_of_a_session_that_the_kernel_puts_off_follows(
 
 
 def test_every_loss_names_its_cause_and_its_cure(isolation: ProcessIsolation) -> None:
-    for line in isolation.uncontrolled():
+    lines = isolation.uncontrolled()
+    assert lines
+    for line in lines:
         assert "no cgroup (" in line
         assert line.endswith("systemd-run --user --scope -p Delegate=yes headgate ...")

@@ -45,7 +45,9 @@ def test_limits_leave_out_nodes() -> None:
 
 
 def test_every_plan_is_one_task_with_the_job_s_cores() -> None:
-    for plan in candidates(CLUSTER, Job(name="job", run="true", limits=Limits(cores=1.5))):
+    plans = candidates(CLUSTER, Job(name="job", run="true", limits=Limits(cores=1.5)))
+    assert plans
+    for plan in plans:
         assert (plan.strategy, plan.workers, plan.servers) == ("single", 1, 0)
         assert plan.cores_per_worker == 1.5
         assert plan.batch_per_worker is None

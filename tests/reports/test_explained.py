@@ -82,7 +82,9 @@ def test_accounts_of_a_job_that_was_tried_again_and_of_one_of_several_tasks_add_
     store: Path, distributed: Path
 ) -> None:
     for path in (store, distributed):
-        for account in explained.explained(read(path)):
+        accounts = explained.explained(read(path))
+        assert accounts
+        for account in accounts:
             assert sum(part.seconds for part in account.parts.values()) == pytest.approx(account.elapsed)
 
 

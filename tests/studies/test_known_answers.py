@@ -100,6 +100,7 @@ def test_a_limit_of_its_own_is_told_and_nobody_is_blamed(user: User) -> None:
         """,
         "--quick",
     )
+    assert told["cells"] and all(cell["figures"] for cell in told["cells"])
     for cell in told["cells"]:
         for figures in cell["figures"].values():
             job = figures["jobs"]["capped"]
