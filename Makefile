@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo      three real models train side by side, about two minutes after installation"
-	@echo "make test      the tests for every change"
+	@echo "make test      the tests for every change; those of one room: make test ROOM=policies"
 	@echo "make test-all  these, and clusters, containers, labs, faults and long trainings: what has to hold"
 	@echo "make test-long what goes over that ground again with more workers, and takes an hour"
 	@echo "make test-v2   isolation on a real cgroup v2 kernel (a small guest in QEMU)"
@@ -35,15 +35,18 @@ demo: $(VENV)/demo.stamp
 	@echo "Open the report in a browser; \`$(BIN)/headgate metrics\` shows the figures here."
 
 # Tests run in three processes, see tests/conftest.py: they wait half of their time, for hubs, clusters and containers to
-# start and to end. Those that are named run one after another.
+# start and to end. Those that are named run one after another. The slowest are printed.
+PYTEST := $(BIN)/python -m pytest --durations 20 --durations-min 5
+PARTS := $(if $(ROOM),tests/$(ROOM) -m "not long",--numprocesses 3 -m "not long and not slow")
+
 test: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(or $(TESTS),--numprocesses 3 -m "not long and not slow")
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PYTEST) $(or $(TESTS),$(PARTS))
 
 test-all:
 	@$(MAKE) --no-print-directory test TESTS='--numprocesses 3 -m "not long"'
 
 test-long: $(VENV)/dev.stamp
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 3 -m long
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PYTEST) --numprocesses 3 -m long
 	@tests/v2/run $(CURDIR)/$(BIN)/python containers
 
 test-v2: $(VENV)/pytest.stamp
