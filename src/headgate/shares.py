@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TypeVar
 
 Name = TypeVar("Name", bound=str)
@@ -64,6 +64,42 @@ class Share:
             return self
         given = {name: value for name in FIELDS if (value := getattr(change, name)) is not None}
         return replace(self, **given) if given else self
+
+
+class Lever(StrEnum):
+    """What of a task can be controlled; the value is what people call it."""
+
+    CPU_WEIGHT = "CPU weight"
+    CPU_CAP = "CPU cap"
+    CPU_PRIORITY = "CPU priority"
+    CPU_SET = "CPU set"
+    MEMORY = "memory limit"
+    DISK_RATE = "disk rate"
+    BUFFERED_WRITES = "disk rate of writes through the page cache"
+    GPU_FRACTION = "GPU fraction"
+    ENDING = "ending a task"
+    CONTAINERS = "containers"
+    GUESTS = "guests"
+
+
+@dataclass(frozen=True, slots=True)
+class Uncontrolled:
+    """What cannot be controlled, or only approximately.
+
+    Args:
+        lever: What it is.
+        reason: What stands in for it, why, and what to do; for people.
+        value: The value that was asked for, in words; empty: it holds for any.
+        scope: Of what alone it cannot be controlled, in words; empty: of every task.
+    """
+
+    lever: Lever
+    reason: str
+    value: str = ""
+    scope: str = ""
+
+    def __str__(self) -> str:
+        return f"{' '.join(filter(None, (self.lever, self.value, self.scope)))}: {self.reason}"
 
 
 FIELDS = ("cpu_weight", "cpu_cap_cores", "memory_bytes", "disk_bytes_per_second", "gpu_fraction")

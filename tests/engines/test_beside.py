@@ -18,7 +18,7 @@ from headgate.errors import IsolationError
 from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
-from headgate.shares import Share
+from headgate.shares import Share, Uncontrolled
 from headgate.testing import engine_programs
 from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
@@ -53,7 +53,7 @@ class Waiting(ProcessIsolation):
             self.answered.wait(SECONDS)
         apply = box.apply
 
-        def noted(share: Share) -> tuple[str, ...]:
+        def noted(share: Share) -> tuple[Uncontrolled, ...]:
             self.applied.append((launch.task, share))
             return apply(share)
 
@@ -156,7 +156,7 @@ def test_a_kill_that_takes_its_time_holds_up_no_other_task_and_waits_for_no_chan
     box, changing, killing = setting.isolation.boxes[task], threading.Event(), threading.Event()
     kill = box.kill
 
-    def changes(share: Share) -> tuple[str, ...]:
+    def changes(share: Share) -> tuple[Uncontrolled, ...]:
         changing.set()
         setting.isolation.answered.wait(SECONDS)
         return ()
@@ -188,7 +188,7 @@ def test_closing_tells_how_a_task_ended_whose_box_is_not_removed_in_time(
     box, held, closed = setting.isolation.boxes[task], threading.Event(), threading.Event()
     apply, close = box.apply, box.close
 
-    def hangs(share: Share) -> tuple[str, ...]:
+    def hangs(share: Share) -> tuple[Uncontrolled, ...]:
         held.set()
         setting.isolation.answered.wait(SECONDS)
         return apply(share)

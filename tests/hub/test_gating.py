@@ -14,7 +14,7 @@ from headgate.hub.state.attempt import Attempt
 from headgate.identifiers import JobId, TaskName
 from headgate.jobs import ProgressRule
 from headgate.plans import Plan
-from headgate.shares import UNLIMITED, Share
+from headgate.shares import UNLIMITED, Lever, Share
 from headgate.telemetry.patterns import ProgressReader
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
@@ -59,7 +59,7 @@ def test_two_jobs_on_one_gpu_alternate_by_their_priorities_and_one_alone_has_all
         assert [row["gpus"] for row in reader.rows("tasks")] == ["[0]", "[0]"]
 
 
-NO_CGROUP = ("CPU weight: nice stands in, which without root can only go up: no cgroup",)
+NO_CGROUP = (Lever.CPU_WEIGHT, Lever.CPU_CAP)
 
 
 @pytest.mark.parametrize(

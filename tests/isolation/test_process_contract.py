@@ -27,7 +27,7 @@ class TestWithCgroups(IsolationContract):
         isolation = ProcessIsolation(GROUP)
         expected = os.environ.get("HEADGATE_TEST_MODE", isolation.mode)
         assert isolation.mode == expected, isolation.uncontrolled()
-        if isolation.mode == "none" or any("controller" in line for line in isolation.uncontrolled()):
+        if isolation.mode == "none" or any("controller" in limit.reason for limit in isolation.uncontrolled()):
             pytest.skip(f"cgroups cannot be written here: {isolation.uncontrolled()[0]}")
         return isolation
 

@@ -19,7 +19,7 @@ from headgate.isolation.base import Launch
 from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.process import ProcessIsolation
 from headgate.isolation.process_table import TAG, ProcessTable
-from headgate.shares import UNLIMITED, Share
+from headgate.shares import UNLIMITED, Lever, Share
 from headgate.testing import programs
 from headgate.testing.wait import until
 
@@ -73,12 +73,12 @@ def test_what_stands_in(isolation: ProcessIsolation) -> None:
     with open(os.devnull, "w") as nowhere:
         box = isolation.start(launch, Share(), nowhere.fileno())
     try:
-        lines = box.apply(Share(cpu_weight=30, cpu_cap_cores=0.5, memory_bytes=256 * MIB, disk_bytes_per_second=1e6))
-        assert [line.split(":")[0] for line in lines] == [
-            "CPU weight 30",
-            "CPU cap 0.5",
-            "memory limit 256 MiB",
-            "disk rate 976.56 KiB/s",
+        limits = box.apply(Share(cpu_weight=30, cpu_cap_cores=0.5, memory_bytes=256 * MIB, disk_bytes_per_second=1e6))
+        assert [(limit.lever, limit.value) for limit in limits] == [
+            (Lever.CPU_WEIGHT, "30"),
+            (Lever.CPU_CAP, "0.5"),
+            (Lever.MEMORY, "256 MiB"),
+            (Lever.DISK_RATE, "976.56 KiB/s"),
         ]
         assert os.getpriority(os.PRIO_PROCESS, box.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 5
         assert len(os.sched_getaffinity(box.pid)) == 1
@@ -112,16 +112,16 @@ def test_the_niceness_of_a_session_that_the_kernel_puts_off_follows(
 
     monkeypatch.setattr(Path, "write_text", puts_off)
     fallbacks = Fallbacks(Cores())
-    assert fallbacks.apply("cpu_weight", 80, [leader.pid]) == "CPU weight 80: by nice 1"
-    assert fallbacks.apply("cpu_weight", 30, [leader.pid]) == "CPU weight 30: by nice 5"
+    assert str(fallbacks.apply("cpu_weight", 80, [leader.pid])) == "CPU weight 80: by nice 1"
+    assert str(fallbacks.apply("cpu_weight", 30, [leader.pid])) == "CPU weight 30: by nice 5"
     taken.set()
     until(lambda: bool(written), what="the second attempt")
     assert written == [str(os.getpriority(os.PRIO_PROCESS, 0) + 5)]
 
 
 def test_every_loss_names_its_cause_and_its_cure(isolation: ProcessIsolation) -> None:
-    lines = isolation.uncontrolled()
-    assert lines
-    for line in lines:
-        assert "no cgroup (" in line
-        assert line.endswith("systemd-run --user --scope -p Delegate=yes headgate ...")
+    uncontrolled = isolation.uncontrolled()
+    assert {limit.lever for limit in uncontrolled} > {Lever.CPU_WEIGHT, Lever.CPU_CAP, Lever.MEMORY, Lever.DISK_RATE}
+    for limit in uncontrolled:
+        assert "no cgroup (" in limit.reason
+        assert limit.reason.endswith("systemd-run --user --scope -p Delegate=yes headgate ...")

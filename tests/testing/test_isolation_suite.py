@@ -13,7 +13,7 @@ import pytest
 from headgate.errors import IsolationError
 from headgate.events import Exit
 from headgate.isolation.base import Box, Isolation, Launch
-from headgate.shares import UNLIMITED, Share
+from headgate.shares import UNLIMITED, Share, Uncontrolled
 from headgate.testing.isolation import IsolationContract
 from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation
 
@@ -80,18 +80,18 @@ class IgnoresCaps(MemoryBox):
 
 
 class KeepsTheFirstShare(MemoryBox):
-    def apply(self, share: Share) -> tuple[str, ...]:
+    def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         return ()
 
 
 class ForgetsWhatIsNotNamed(MemoryBox):
-    def apply(self, share: Share) -> tuple[str, ...]:
+    def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         self.share = Share(cpu_cap_cores=UNLIMITED, memory_bytes=UNLIMITED).merged(share)
         return ()
 
 
 class IgnoresPins(MemoryBox):
-    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         return ()
 
 

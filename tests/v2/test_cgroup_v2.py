@@ -37,7 +37,7 @@ def isolation() -> ProcessIsolation:
     except IsolationError as error:
         pytest.skip(str(error))
     if isolation.uncontrolled():
-        pytest.skip(isolation.uncontrolled()[0])
+        pytest.skip(str(isolation.uncontrolled()[0]))
     return isolation
 
 

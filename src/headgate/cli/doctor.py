@@ -44,7 +44,7 @@ def command(as_json: bool) -> None:
     """
     clean()
     survey = machine.survey(runs.home() / "node.json")
-    uncontrolled = isolation.make(isolation.DEFAULT, "doctor").uncontrolled()
+    uncontrolled = [str(limit) for limit in isolation.make(isolation.DEFAULT, "doctor").uncontrolled()]
     plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
     readable = readings.survey(find_layout(CGROUPS).bases.keys())
     hub, containers, guests, mpirun = _hub(), _containers(), _guests(), _mpi()

@@ -12,7 +12,7 @@ from headgate.errors import HeadgateError
 from headgate.events import Exit
 from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box, Launch
-from headgate.shares import Share
+from headgate.shares import Share, Uncontrolled
 from headgate.telemetry.columns import Column
 
 T = TypeVar("T")
@@ -125,8 +125,8 @@ class Engine(ABC):
     @abstractmethod
     def cluster(self) -> Cluster: ...
 
-    def uncontrolled(self) -> tuple[str, ...]:
-        """What cannot be controlled where the tasks run, a line each: what it is, a colon, cause and cure."""
+    def uncontrolled(self) -> tuple[Uncontrolled, ...]:
+        """What cannot be controlled where the tasks run."""
         return ()
 
     def called(self) -> str:

@@ -33,7 +33,7 @@ from headgate.events import Exit
 from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.processes import at_work
-from headgate.shares import Share
+from headgate.shares import Share, Uncontrolled
 
 _READ_BYTES = 1 << 16
 _DRAIN_READS = 64
@@ -108,7 +108,7 @@ class LocalEngine(Engine):
     def cluster(self) -> Cluster:
         return self._cluster
 
-    def uncontrolled(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[Uncontrolled, ...]:
         return self._isolation.uncontrolled()
 
     def start(self, launch: Launch, share: Share, log: str) -> None:
@@ -331,14 +331,14 @@ class LocalEngine(Engine):
         task.wanted.append(share)
         self._in_turn(id, task.isolation, task.change, lambda done: self._changed(task, done))
 
-    def _changed(self, task: Task, done: Future[tuple[str, ...]]) -> None:
+    def _changed(self, task: Task, done: Future[tuple[Uncontrolled, ...]]) -> None:
         try:
-            lines = done.result()
+            uncontrolled = done.result()
         except IsolationError as error:
             self._listener.warned(task.id, str(error))
             return
-        for line in task.news(lines):
-            self._listener.warned(task.id, line)
+        for limit in task.news(uncontrolled):
+            self._listener.warned(task.id, str(limit))
 
     def _send(self, id: TaskId, message: Mapping[str, object]) -> None:
         task, connection = self._tasks.get(id), self._connections.of(id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +14,7 @@ from headgate.engines.log import TaskLog
 from headgate.events import Exit
 from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Isolation
-from headgate.shares import NOTHING, Share
-
-_KIND_ENDS = re.compile(r"[\d:]")
-"""Where a line of `Box.apply` has said what kind of limit it is about: at a figure or a colon."""
+from headgate.shares import NOTHING, Lever, Share, Uncontrolled
 
 
 class Keeper(Protocol):
@@ -62,7 +58,7 @@ class Task:
     killed: bool = False  # by its engine
     reads_again: float | None = None
     complained: str | None = None
-    told_of: set[str] = field(default_factory=set)  # kinds of limits that cannot be had
+    told_of: set[Lever] = field(default_factory=set)  # what cannot be controlled
     exit: Exit | None = None  # None: it has not ended, as far as is known
 
     def told(self) -> Exit:
@@ -73,20 +69,16 @@ class Task:
             return Exit(code=None, reason="it could not be killed: it is stuck in the kernel")
         return Exit(code=None, reason="it was killed, and how it ended was not told in time")
 
-    def change(self) -> tuple[str, ...]:
+    def change(self) -> tuple[Uncontrolled, ...]:
         """Bring all into force that is wanted by now: of several changes that waited, the first does the work of all;
-        what `Box.apply` says of it."""
+        what `Box.apply` returns."""
         shares = []
         while self.wanted:
             shares.append(self.wanted.popleft())
         return self.box.apply(reduce(Share.merged, shares, NOTHING)) if shares else ()
 
-    def news(self, lines: Sequence[str]) -> list[str]:
-        """Of what `Box.apply` says what was not said before: with each change of a share come other figures."""
-        news = []
-        for line in lines:
-            kind = _KIND_ENDS.split(line, maxsplit=1)[0].rstrip()
-            if kind not in self.told_of:
-                self.told_of.add(kind)
-                news.append(line)
+    def news(self, uncontrolled: Sequence[Uncontrolled]) -> list[Uncontrolled]:
+        """Of what `Box.apply` returns what was not told before: with each change of a share come other figures."""
+        news = [limit for limit in uncontrolled if limit.lever not in self.told_of]
+        self.told_of.update(limit.lever for limit in news)
         return news

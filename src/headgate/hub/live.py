@@ -53,10 +53,11 @@ from headgate.planning.memory import gpu_need
 from headgate.policies import NoPolicy, Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
+from headgate.shares import Lever
 from headgate.telemetry import visible
 from headgate.telemetry.allocation import slurm_share
 
-_DISK_RATE = "disk rate"  # where the policy sets none its lack changes nothing
+_DISK_LEVERS = frozenset({Lever.DISK_RATE, Lever.BUFFERED_WRITES})
 ORIGIN_SECONDS = 5.0
 """Longest that the end of a short run waits for what its scripts run with to be listed."""
 REPORT_SECONDS = 600.0
@@ -236,8 +237,9 @@ class LiveHub:
             if each is None and known is None and use != "no":
                 text = f"its GPU memory is {on_gpu.in_words()}"
                 self._loop.call_soon(self._live_runs.event, run, "note", text, name)
-        unused = () if self._controller.policy.limits_disk else (_DISK_RATE,)
-        if missing := [line.split(":")[0] for line in engine.uncontrolled() if not line.startswith(unused)]:
+        unused = frozenset[Lever]() if self._controller.policy.limits_disk else _DISK_LEVERS
+        missing = dict.fromkeys(limit.lever for limit in engine.uncontrolled() if limit.lever not in unused)
+        if missing:
             text = f"only approximate or missing here: {', '.join(missing)}; `headgate doctor` says why and what to do"
             # Not at once: whoever submitted it watches it from here on.
             self._loop.call_soon(self._live_runs.event, run, "warning", text)

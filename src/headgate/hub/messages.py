@@ -4,7 +4,7 @@ that tell tasks what their steps are held to (docs/shares.md)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ from typing import Any, cast
 from headgate.events import Checkpoint, Progress
 from headgate.folders import host
 from headgate.identifiers import TaskId
-from headgate.shares import Share
+from headgate.shares import Lever, Share
 from headgate.telemetry.patterns import LineReading
 from headgate.units import say_text
 
@@ -297,7 +297,7 @@ def _whole(value: object) -> int | None:
 
 
 def gate(
-    share: Share, entitled_cores: float, node_cores: float | None, uncontrolled: Sequence[str], turns: Sequence[str]
+    share: Share, entitled_cores: float, node_cores: float | None, uncontrolled: Collection[Lever], turns: Sequence[str]
 ) -> Mapping[str, object]:
     """The `gate` message for a task.
 
@@ -310,8 +310,7 @@ def gate(
     """
     if isinstance(share.gpu_fraction, int | float) and share.gpu_fraction < 1:
         return {"type": "gate", "fraction": share.gpu_fraction, **({"turns": list(turns)} if turns else {})}
-    divided = not any(line.startswith("CPU weight") for line in uncontrolled)
-    if divided or node_cores is None or entitled_cores > node_cores - 1e-9:
+    if Lever.CPU_WEIGHT not in uncontrolled or node_cores is None or entitled_cores > node_cores - 1e-9:
         return OPEN
     return {"type": "gate", "cores": entitled_cores}
 

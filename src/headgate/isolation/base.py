@@ -16,10 +16,12 @@ from headgate.identifiers import TaskId
 from headgate.isolation import processes
 from headgate.isolation.attributes import Attributes
 from headgate.mounts import Mount
-from headgate.shares import Share
+from headgate.shares import Share, Uncontrolled
 
 HOST_IMAGE = "host"
 """Image that no registry has: what this machine itself has installed."""
+WHILE_RUNNING = "of a task that runs"
+"""Scope of what can only be set as a task starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +95,13 @@ class Box(ABC):
         """Every living process of the task, descendants included, daemons too."""
 
     @abstractmethod
-    def apply(self, share: Share) -> tuple[str, ...]:
+    def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         """Change the limits while the task runs; fields that are None stay as they are. Takes effect within half a
         second.
 
         Returns:
-            One line for each field that cannot be applied here, and what stands in for it. Empty when all was applied.
-            For each task, an engine tells lines that are alike up to a figure or a colon only once.
+            Each field that cannot be applied here, and what stands in for it. Empty when all was applied. For each
+            task, an engine tells of each lever only once.
 
         Raises:
             IsolationError: The kernel refused a field that can be applied here. The other fields are applied all the
@@ -107,7 +109,7 @@ class Box(ABC):
         """
 
     @abstractmethod
-    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         """Let the task run on these cores only, at once and while it runs.
 
         Args:
@@ -224,8 +226,8 @@ class Isolation(ABC):
         """
 
     @abstractmethod
-    def uncontrolled(self) -> tuple[str, ...]:
-        """What cannot be had on this machine, a line each with its cause and its cure; empty when all can."""
+    def uncontrolled(self) -> tuple[Uncontrolled, ...]:
+        """What cannot be had on this machine, with its cause and its cure; empty when all can."""
 
     @abstractmethod
     def sweep(self, record: Mapping[str, object]) -> None:

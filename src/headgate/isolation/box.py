@@ -18,7 +18,7 @@ from headgate.isolation.base import Box
 from headgate.isolation.enclosure import Enclosure, MemoryRecord
 from headgate.isolation.layout import Mode
 from headgate.isolation.spawning import Spawned
-from headgate.shares import Share
+from headgate.shares import Share, Uncontrolled
 from headgate.units import say_bytes
 
 STUCK_SECONDS = 5.0
@@ -73,13 +73,13 @@ class ProcessBox(Box):
     def pids(self) -> list[int]:
         return [] if self._closed else self._enclosure.pids()
 
-    def apply(self, share: Share) -> tuple[str, ...]:
+    def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         with self._lock:
             if self._closed:
                 return ()
             return self._while_it_lives(lambda: self._enclosure.apply(share))
 
-    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         if cpus is not None and not cpus:
             raise IsolationError(f"{self.task}: it cannot be pinned to no core at all; None lets it run on every core")
         with self._lock:
@@ -169,7 +169,7 @@ class ProcessBox(Box):
     def _has_ended(self) -> bool:
         return self._reaped or bool(select.select([self._exit_fd], [], [], 0)[0])
 
-    def _while_it_lives(self, change: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+    def _while_it_lives(self, change: Callable[[], tuple[Uncontrolled, ...]]) -> tuple[Uncontrolled, ...]:
         try:
             return change()
         except (IsolationError, OSError) as error:

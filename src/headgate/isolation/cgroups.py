@@ -17,7 +17,7 @@ from headgate.isolation import processes
 from headgate.isolation.enclosure import FIELDS, Enclosure, Field
 from headgate.isolation.fallbacks import Fallbacks
 from headgate.isolation.layout import CURE
-from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
+from headgate.shares import WEIGHT_DEFAULT, Share, Uncontrolled, Unlimited
 from headgate.units import say_bytes
 
 KILL_SECONDS = 10.0
@@ -145,7 +145,7 @@ class Cgroups(Enclosure):
         for field, value in _given(share):
             writes = self.writes(field, value)
             if writes is None:
-                lines += filter(None, [self.fallbacks.describe(field, value)])
+                lines += map(str, filter(None, [self.fallbacks.describe(field, value)]))
             else:
                 lines += map(str, writes)
         if (cpu := self.folders.get("cpu")) is not None:
@@ -209,14 +209,14 @@ class Cgroups(Enclosure):
             except OSError as error:
                 raise IsolationError(f"process {pid} cannot be put into its box: {_text(error)}") from error
 
-    def apply(self, share: Share) -> tuple[str, ...]:
-        lines: list[str] = []
+    def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
+        uncontrolled: list[Uncontrolled | None] = []
         refused: list[str] = []
         for field, value in _given(share):
             try:
                 writes = self.writes(field, value)
                 if writes is None:
-                    lines.append(self.fallbacks.apply(field, value, self.pids()))
+                    uncontrolled.append(self.fallbacks.apply(field, value, self.pids()))
                     continue
                 for write in writes:
                     write.path.write_text(write.text)
@@ -226,7 +226,7 @@ class Cgroups(Enclosure):
                 refused.append(str(error))
         if refused:
             raise IsolationError("; ".join(refused))
-        return tuple(filter(None, lines))
+        return tuple(filter(None, uncontrolled))
 
     def _refusal(self, field: Field, value: Value, error: OSError) -> str:
         if field == "memory_bytes" and error.errno == errno.EBUSY and not isinstance(value, Unlimited):
@@ -237,7 +237,7 @@ class Cgroups(Enclosure):
     def memory_now(self) -> int | None:
         """Bytes that the task holds and that cannot be taken from it."""
 
-    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         writes = self.pin_writes(cpus)
         if writes is None:
             return self.fallbacks.pin(cpus, self.pids())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from headgate.shares import Share
+from headgate.shares import Share, Uncontrolled
 
 Field = Literal["cpu_weight", "cpu_cap_cores", "memory_bytes", "disk_bytes_per_second", "gpu_fraction"]
 FIELDS: tuple[Field, ...] = get_args(Field)
@@ -59,11 +59,11 @@ class Enclosure(ABC):
         """
 
     @abstractmethod
-    def apply(self, share: Share) -> tuple[str, ...]:
+    def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         """As `Box.apply`."""
 
     @abstractmethod
-    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         """As `Box.pin`."""
 
     @abstractmethod

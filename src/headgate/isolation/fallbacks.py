@@ -14,7 +14,7 @@ from typing import Literal
 from headgate.errors import IsolationError
 from headgate.isolation.enclosure import Field, cpu_list
 from headgate.isolation.processes import Process, look, still
-from headgate.shares import WEIGHT_DEFAULT, Unlimited
+from headgate.shares import WEIGHT_DEFAULT, Lever, Uncontrolled, Unlimited
 from headgate.units import say_bytes
 
 NICE_STEP = 1.25
@@ -96,27 +96,31 @@ class Fallbacks:
         self._among: frozenset[int] | None = None
         self._cap: float | None = None
 
-    def describe(self, field: Field, value: Value) -> str:
-        """The fallback of a field; empty when none is needed."""
+    def describe(self, field: Field, value: Value) -> Uncontrolled | None:
+        """The fallback of a field; None when none is needed."""
         if isinstance(value, Unlimited):
-            return ""
+            return None
         match field:
             case "cpu_weight":
-                return "" if value == WEIGHT_DEFAULT else f"CPU weight {value:g}: by nice {_nice(value)}"
+                if value == WEIGHT_DEFAULT:
+                    return None
+                return Uncontrolled(Lever.CPU_WEIGHT, f"by nice {_nice(value)}", f"{value:g}")
             case "cpu_cap_cores":
                 count = math.ceil(value)
                 noun = "core" if count == 1 else "cores"
-                return f"CPU cap {value:g}: by pinning to {count} whole {noun}, which is coarser"
+                how = f"by pinning to {count} whole {noun}, which is coarser"
+                return Uncontrolled(Lever.CPU_CAP, how, f"{value:g}")
             case "memory_bytes":
-                what = f"memory limit {say_bytes(value)}: of each process, not of the task (RLIMIT_DATA)"
-                return f"{what}; past it an allocation fails (MemoryError) and nothing is killed"
+                how = "of each process, not of the task (RLIMIT_DATA); past it an allocation fails (MemoryError) and "
+                return Uncontrolled(Lever.MEMORY, f"{how}nothing is killed", say_bytes(value))
             case "disk_bytes_per_second":
-                return f"disk rate {say_bytes(value)}/s: not limited"
+                return Uncontrolled(Lever.DISK_RATE, "not limited", f"{say_bytes(value)}/s")
             case "gpu_fraction":
-                return f"GPU fraction {value:g}: at step boundaries, in scripts that use Headgate's library"
+                how = "at step boundaries, in scripts that use Headgate's library"
+                return Uncontrolled(Lever.GPU_FRACTION, how, f"{value:g}")
 
-    def apply(self, field: Field, value: Value, pids: Sequence[int]) -> str:
-        """Put the fallback of a field into force; returns what is to be said about it, if anything."""
+    def apply(self, field: Field, value: Value, pids: Sequence[int]) -> Uncontrolled | None:
+        """Put the fallback of a field into force; returns it, where one is needed."""
         match field:
             case "cpu_weight":
                 return self._set_nice(WEIGHT_DEFAULT if isinstance(value, Unlimited) else value, pids)
@@ -127,7 +131,7 @@ class Fallbacks:
                 _set_data_limit(resource.RLIM_INFINITY if isinstance(value, Unlimited) else int(value), pids)
         return self.describe(field, value)
 
-    def pin(self, cpus: frozenset[int] | None, pids: Sequence[int]) -> tuple[str, ...]:
+    def pin(self, cpus: frozenset[int] | None, pids: Sequence[int]) -> tuple[Uncontrolled, ...]:
         """Pin by affinity, which a process may widen again by itself."""
         usable = os.sched_getaffinity(0)
         if cpus is not None and not cpus & usable:
@@ -136,7 +140,9 @@ class Fallbacks:
             )
         self._among = cpus
         self._set_affinity(pids)
-        return () if cpus is None else (f"cores {cpu_list(cpus)}: by affinity, which the task can change by itself",)
+        if cpus is None:
+            return ()
+        return (Uncontrolled(Lever.CPU_SET, "by affinity, which the task can change by itself", cpu_list(cpus)),)
 
     def forget(self) -> None:
         """The task is gone: its cores are free."""
@@ -156,7 +162,7 @@ class Fallbacks:
             except OSError:  # ended meanwhile
                 continue
 
-    def _set_nice(self, weight: float, pids: Sequence[int]) -> str:
+    def _set_nice(self, weight: float, pids: Sequence[int]) -> Uncontrolled | None:
         nice = max(NICE_LOWEST, min(os.getpriority(os.PRIO_PROCESS, 0) + _nice(weight), NICE_HIGHEST))
         refused = False
         for thread in _threads(pids):
@@ -171,7 +177,8 @@ class Fallbacks:
         for process in sessions.values():
             refused |= not AUTOGROUPS.set(process, nice)
         if refused:
-            return f"CPU weight {weight:g}: nice cannot go down to {nice} without root; it stays where it was"
+            refusal = f"nice cannot go down to {nice} without root; it stays where it was"
+            return Uncontrolled(Lever.CPU_WEIGHT, refusal, f"{weight:g}")
         return self.describe("cpu_weight", weight)
 
 

@@ -24,27 +24,31 @@ from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.process_table import TAG, ProcessTable
 from headgate.isolation.spawning import Spawned, find_program
 from headgate.isolation.unboxed import Unboxed
-from headgate.shares import Share, Unlimited
+from headgate.shares import Lever, Share, Uncontrolled, Unlimited
 
 PREFIX = "headgate-"
 """Every folder that holds the boxes of a group begins so; nothing outside such a folder is ever removed."""
 GROUP_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 WITHOUT_CONTROLLER = {
-    "cpu": "CPU weight and cap: nice and whole cores stand in",
-    "memory": "memory limit: it holds for each process, whose allocations then fail",
-    "cpuset": "CPU set: affinity stands in, which a task can change by itself",
-    "io": "disk rate: it is not limited",
-    "blkio": "disk rate: it is not limited",
+    "cpu": {
+        Lever.CPU_WEIGHT: "nice stands in",
+        Lever.CPU_CAP: "tasks are pinned to whole cores",
+    },
+    "memory": {Lever.MEMORY: "it holds for each process, whose allocations then fail"},
+    "cpuset": {Lever.CPU_SET: "affinity stands in, which a task can change by itself"},
+    "io": {Lever.DISK_RATE: "it is not limited"},
+    "blkio": {Lever.DISK_RATE: "it is not limited"},
 }
-"""Without a controller: what cannot be controlled."""
-WITHOUT_CGROUPS = (
-    "CPU weight: nice stands in, which without root can only go up",
-    "CPU cap: tasks are pinned to whole cores, which is coarser",
-    "memory limit: it holds for each process, not for the task, whose allocations then fail (MemoryError)",
-    "disk rate: it is not limited",
-    "ending a task: a daemon that scrubs its environment, leaves its session and loses its parent is not found",
-)
+"""Without a controller: what cannot be controlled, and what stands in for it."""
+WITHOUT_CGROUPS = {
+    Lever.CPU_WEIGHT: "nice stands in, which without root can only go up",
+    Lever.CPU_CAP: "tasks are pinned to whole cores, which is coarser",
+    Lever.MEMORY: "it holds for each process, not for the task, whose allocations then fail (MemoryError)",
+    Lever.DISK_RATE: "it is not limited",
+    Lever.ENDING: "a daemon that scrubs its environment, leaves its session and loses its parent is not found",
+}
+BUFFERED_WRITES_V1 = Uncontrolled(Lever.BUFFERED_WRITES, "cgroup v1 cannot limit it; boot with cgroup v2")
 
 
 class ProcessIsolation(Isolation):
@@ -120,19 +124,20 @@ class ProcessIsolation(Isolation):
             f"exec {shlex.join(launch.argv)}",
         ]
 
-    def uncontrolled(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[Uncontrolled, ...]:
         missing = self._layout.missing
         if self.mode == "none":
             cause = f"no cgroup ({missing.get('cgroup', 'not asked for')}); {layout.CURE}"
-            return tuple(f"{what}: {cause}" for what in WITHOUT_CGROUPS)
-        lines = [
-            f"{what}: no {controller} controller ({missing[controller]}); {layout.CURE}"
-            for controller, what in WITHOUT_CONTROLLER.items()
+            return tuple(Uncontrolled(lever, f"{fallback}: {cause}") for lever, fallback in WITHOUT_CGROUPS.items())
+        uncontrolled = [
+            Uncontrolled(lever, f"{fallback}: no {controller} controller ({missing[controller]}); {layout.CURE}")
+            for controller, fallbacks in WITHOUT_CONTROLLER.items()
             if controller in missing
+            for lever, fallback in fallbacks.items()
         ]
         if self.mode == "v1" and "blkio" not in missing:
-            lines.append("disk rate of writes through the page cache: cgroup v1 cannot limit it; boot with cgroup v2")
-        return tuple(lines)
+            uncontrolled.append(BUFFERED_WRITES_V1)
+        return tuple(uncontrolled)
 
     def sweep(self, record: Mapping[str, object]) -> None:
         if (found := self._recorded(record)) is None:

@@ -13,7 +13,7 @@ from headgate.isolation.enclosure import FIELDS, Enclosure, MemoryRecord
 from headgate.isolation.fallbacks import Fallbacks
 from headgate.isolation.layout import CURE
 from headgate.isolation.process_table import ProcessTable
-from headgate.shares import Share
+from headgate.shares import Share, Uncontrolled
 
 KILL_SECONDS = 10.0
 
@@ -41,7 +41,9 @@ class Unboxed(Enclosure):
     def plan(self, share: Share) -> Sequence[str]:
         given = [(field, getattr(share, field)) for field in FIELDS]
         return [
-            line for field, value in given if value is not None and (line := self._fallbacks.describe(field, value))
+            str(fallback)
+            for field, value in given
+            if value is not None and (fallback := self._fallbacks.describe(field, value)) is not None
         ]
 
     def create(self) -> None:
@@ -52,13 +54,13 @@ class Unboxed(Enclosure):
         if self._leader is None:
             raise IsolationError(f"process {pid} ended before the program began")
 
-    def apply(self, share: Share) -> tuple[str, ...]:
+    def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         pids = [process.pid for process in self._members()]
         given = [(field, getattr(share, field)) for field in FIELDS]
-        lines = [self._fallbacks.apply(field, value, pids) for field, value in given if value is not None]
-        return tuple(filter(None, lines))
+        applied = [self._fallbacks.apply(field, value, pids) for field, value in given if value is not None]
+        return tuple(filter(None, applied))
 
-    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         return self._fallbacks.pin(cpus, [process.pid for process in self._members()])
 
     def pids(self) -> list[int]:

@@ -18,7 +18,7 @@ from headgate.isolation.enclosure import cpu_list
 from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.layout import CGROUPS, CURE, CgroupLayout, find_layout
 from headgate.lab.record import Record
-from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share
+from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share, Uncontrolled
 from headgate.telemetry.limits import parse_list
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "unified")
@@ -120,7 +120,7 @@ def put(record: Record, node: Node) -> tuple[str, ...]:
     return tuple(f"{node.name}: {note}" for note in notes)
 
 
-def confine(record: Record, node: str) -> tuple[str, ...]:
+def confine(record: Record, node: str) -> tuple[Uncontrolled, ...]:
     """Let a node keep to its CPUs, its tasks running. A task that was pinned to some of them stays so where it can.
 
     Returns:

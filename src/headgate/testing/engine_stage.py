@@ -16,7 +16,7 @@ from headgate.events import Exit
 from headgate.identifiers import JobId, TaskId, TaskName
 from headgate.isolation import processes
 from headgate.isolation.base import Launch
-from headgate.shares import Share
+from headgate.shares import Share, Uncontrolled
 from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
@@ -76,7 +76,7 @@ class EngineStage:
         assert box.pid == self.told.pid(task)
         apply = box.apply
 
-        def noting(share: Share) -> tuple[str, ...]:
+        def noting(share: Share) -> tuple[Uncontrolled, ...]:
             applied.append(share)
             return apply(share)
 

@@ -121,11 +121,12 @@ class MemoryEngine(Engine):
         if (found := self.tasks.get(task)) is None:
             return
         try:
-            lines = found.box.apply(share)
+            uncontrolled = found.box.apply(share)
         except IsolationError as error:
-            lines = (str(error),)
-        for line in lines:
-            self.listener.warned(task, line)
+            self.listener.warned(task, str(error))
+            return
+        for limit in uncontrolled:
+            self.listener.warned(task, str(limit))
 
     def send(self, task: TaskId, message: Mapping[str, object]) -> None:
         if (found := self.tasks.get(task)) is not None and found.connected:

@@ -17,7 +17,7 @@ from headgate.errors import IsolationError
 from headgate.events import Exit
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.spawning import find_program
-from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share
+from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share, Uncontrolled
 from headgate.testing import programs
 from headgate.units import say_bytes
 
@@ -70,7 +70,7 @@ class MemoryIsolation(Isolation):
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
         return (f"box {launch.task} with {share}", f"exec {shlex.join(launch.argv)}")
 
-    def uncontrolled(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[Uncontrolled, ...]:
         return ()
 
     def sweep(self, record: Mapping[str, object]) -> None:
@@ -181,7 +181,7 @@ class MemoryBox(Box):
     def pids(self) -> list[int]:
         return [row.pid for row in self.rows if row.alive]
 
-    def apply(self, share: Share) -> tuple[str, ...]:
+    def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         if self._exit is not None:
             return ()
         limit = share.memory_bytes
@@ -190,7 +190,7 @@ class MemoryBox(Box):
         self.share = self.share.merged(share)
         return ()
 
-    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         if self._exit is not None:
             return ()
         if cpus is not None and not cpus & frozenset(range(self.isolation.cores)):

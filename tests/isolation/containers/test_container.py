@@ -679,7 +679,7 @@ def test_without_a_daemon_it_is_said_what_to_do(
         isolation.check()  # before a run is taken in
     with pytest.raises(IsolationError, match=f"^{RUN}/job/worker-0: {said}"):
         isolation.start(launch("true", tmp_path), NOTHING, 1)
-    assert re.search(said, isolation.uncontrolled()[0])
+    assert re.search(said, isolation.uncontrolled()[0].reason)
 
 
 def test_of_an_address_that_nobody_named_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

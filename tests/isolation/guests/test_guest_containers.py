@@ -147,7 +147,7 @@ def test_what_is_missing_is_said(
     monkeypatch.setattr(shutil, "which", lambda name, path: which(name, path=path) if name != "runc" else None)
     with pytest.raises(IsolationError, match=rf"^isolation vm\+container: {lacks}"):
         isolation.check()
-    assert isolation.uncontrolled() == (f"containers in guests: {lacks}",)
+    assert [str(limit) for limit in isolation.uncontrolled()] == [f"containers in guests: {lacks}"]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class TestGuests(IsolationContract):
         assert running.box.apply(Share(memory_bytes=256 * MIB)) == ()
         for other in (32 * MIB, UNLIMITED):
             (line,) = running.box.apply(Share(memory_bytes=other))
-            assert line == "memory limit: a guest's is set when it starts, and stays as it is: 256 MiB"
+            assert str(line) == "memory limit: a guest's is set when it starts, and stays as it is: 256 MiB"
         assert self.alive(running.box.pid)
 
     def test_04_shares_change_while_a_task_runs(self) -> None:
@@ -74,7 +74,8 @@ class TestGuests(IsolationContract):
             assert bool(running.box.apply(Share(cpu_cap_cores=cap))) != self.caps_fractions
             self.elapse(0.5)
             self.capped(running.box, cap)
-        assert "CPU cap: its guest cannot use more cores than it has: 1" in running.box.apply(Share(cpu_cap_cores=2.0))
+        limits = map(str, running.box.apply(Share(cpu_cap_cores=2.0)))
+        assert "CPU cap: its guest cannot use more cores than it has: 1" in limits
 
     def test_12_daemons_are_seen_and_end_with_the_box(self) -> None:
         running = self.run(self.launch("daemon"))

@@ -14,8 +14,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 import headgate
 from headgate.engines.remote import files
 from headgate.engines.remote.link import AgentGone, AgentHandle, Lane, Unreachable
-
-_NICE = "CPU priority of tasks: Ray runs them at niceness {}; start Ray with RAY_worker_niceness=0"
+from headgate.shares import Lever, Uncontrolled
 
 
 def package() -> Any:
@@ -119,9 +118,9 @@ def _said(error: BaseException) -> str:
     return " ".join([*text.splitlines()[:1], *([why[1]] if why else [])]) or type(error).__name__
 
 
-def undo_priorities() -> tuple[str, ...]:
-    """Undo what Ray does to the priorities of its workers, so that tasks do not inherit it. Return a line for what
-    cannot be undone."""
+def undo_priorities() -> tuple[Uncontrolled, ...]:
+    """Undo what Ray does to the priorities of its workers, so that tasks do not inherit it. Return what cannot be
+    undone."""
     with contextlib.suppress(OSError):  # Ray has the kernel kill its workers first
         Path("/proc/self/oom_score_adj").write_text("0")
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
@@ -129,5 +128,6 @@ def undo_priorities() -> tuple[str, ...]:
         try:
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         except PermissionError:
-            return (_NICE.format(niceness),)
+            cause = f"Ray runs them at niceness {niceness}; start Ray with RAY_worker_niceness=0"
+            return (Uncontrolled(Lever.CPU_PRIORITY, cause, scope="of tasks"),)
     return ()

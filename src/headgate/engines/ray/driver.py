@@ -38,6 +38,7 @@ from headgate.engines.remote.wire import (
     Warned,
 )
 from headgate.errors import HeadgateError, UsageError
+from headgate.shares import Uncontrolled
 
 LOOK_SECONDS = 1.0
 """How often the driver looks for new and lost nodes, and whether the head answers."""
@@ -102,7 +103,7 @@ class Driver:
         for trouble in troubles:
             self._pipe.send(Warned(None, trouble))
         threading.Thread(target=self._look, name="nodes", daemon=True).start()
-        uncontrolled = [line for _, lines in opened for line in lines]
+        uncontrolled = [limit for _, limits in opened for limit in limits]
         nodes = tuple(node for node, _ in opened)
         return Opened(address, self._head(), nodes, tuple(dict.fromkeys(uncontrolled)))
 
@@ -174,7 +175,7 @@ class Driver:
                 self._lose(link.name, "Ray's health check does not reach it")
         return [node for id, node in alive.items() if id not in self._known and node["Resources"].get("CPU", 0) > 0]
 
-    def _welcome(self, nodes: list[Mapping[str, Any]]) -> tuple[list[tuple[Node, tuple[str, ...]]], list[str]]:
+    def _welcome(self, nodes: list[Mapping[str, Any]]) -> tuple[list[tuple[Node, tuple[Uncontrolled, ...]]], list[str]]:
         """Put agents on nodes. Return the nodes that answer with what cannot be controlled there, and the reasons of
         the others."""
         links = []

@@ -23,7 +23,7 @@ from headgate.errors import HeadgateError, UsageError
 from headgate.events import Exit
 from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box, Launch
-from headgate.shares import Share
+from headgate.shares import Share, Uncontrolled
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class RayEngine(Engine):
         self._nodes: dict[str, Node] = {}
         self._away: set[str] = set()
         self._files = Files()
-        self._uncontrolled: tuple[str, ...] = ()
+        self._uncontrolled: tuple[Uncontrolled, ...] = ()
         self._called = ""
         self._tasks: dict[TaskId, _RayTask] = {}
         self._slots: dict[TaskId, tuple[Slot, _PendingReservation]] = {}
@@ -122,7 +122,7 @@ class RayEngine(Engine):
         with self._lock:
             return Cluster(tuple(self._nodes.values()))
 
-    def uncontrolled(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[Uncontrolled, ...]:
         return self._uncontrolled
 
     def called(self) -> str:

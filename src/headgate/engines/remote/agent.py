@@ -40,6 +40,7 @@ from headgate.events import Exit
 from headgate.identifiers import TaskId
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.paths import below
+from headgate.shares import Uncontrolled
 from headgate.task.grants import TURNS
 from headgate.telemetry import machine
 from headgate.telemetry.base import Target
@@ -55,11 +56,10 @@ class Agent:
         folder: A folder of its own; removed at its end.
         settings: Pickled `Settings`.
         owner: Process id of the hub. What is found on a node can be traced to the hub by it.
-        uncontrolled: What cannot be controlled in a process that the cluster started, in the form of
-            `Engine.uncontrolled`.
+        uncontrolled: What cannot be controlled in a process that the cluster started.
     """
 
-    def __init__(self, folder: str, settings: bytes, owner: str, uncontrolled: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: str, settings: bytes, owner: str, uncontrolled: tuple[Uncontrolled, ...] = ()) -> None:
         self._settings: Settings = pickle.loads(settings)
         self._folder = Path(folder)
         self._uncontrolled = uncontrolled

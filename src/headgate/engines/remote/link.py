@@ -34,6 +34,7 @@ from headgate.events import Exit
 from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 from headgate.paths import below
+from headgate.shares import Uncontrolled
 
 _POLL_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
@@ -130,7 +131,7 @@ class AgentLink:
             threading.Thread(target=self._listen, name=f"from {name}", daemon=True),
         ]
 
-    def open(self) -> tuple[Node, tuple[str, ...]]:
+    def open(self) -> tuple[Node, tuple[Uncontrolled, ...]]:
         """Wait until the agent is there. Return its node, and what cannot be controlled on it.
 
         Raises:

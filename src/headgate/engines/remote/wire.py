@@ -11,7 +11,7 @@ from headgate.errors import HeadgateError
 from headgate.events import Exit
 from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
-from headgate.shares import Share
+from headgate.shares import Share, Uncontrolled
 from headgate.telemetry.columns import Column
 
 # --- commands: hub to bridge, these four on to the agent of a node
@@ -180,13 +180,13 @@ class Opened:
         address: The address at which the cluster's head was reached.
         head: The address of the head as the cluster knows it.
         nodes: The nodes whose agents answer.
-        uncontrolled: In the form of `Engine.uncontrolled`.
+        uncontrolled: As `Engine.uncontrolled`.
     """
 
     address: str
     head: str
     nodes: tuple[Node, ...]
-    uncontrolled: tuple[str, ...]
+    uncontrolled: tuple[Uncontrolled, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,7 +278,8 @@ class Executor(Component):
             spec = self._engines.spec_of(run.id)
             # What the engine cannot control concerns processes; containers have weights wherever they run.
             in_process = live.spec.isolation in (None, isolation.DEFAULT)
-            uncontrolled = self._engines.of(run.id).uncontrolled() if in_process else ()
+            limits = self._engines.of(run.id).uncontrolled() if in_process else ()
+            uncontrolled = {limit.lever for limit in limits}
             node = self._nodes.get(spec, told.node)
             # One worker may be held for all, so it has to reach the locks of all.
             here = spec == LOCAL or len({*live.current.plan.worker_nodes, *live.current.plan.server_nodes}) == 1

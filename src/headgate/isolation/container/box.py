@@ -28,7 +28,7 @@ from headgate.isolation.container.outside import copy_out
 from headgate.isolation.container.parents import Parent
 from headgate.isolation.container.watch import ContainerWatch
 from headgate.isolation.enclosure import MemoryRecord
-from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
+from headgate.shares import WEIGHT_DEFAULT, Lever, Share, Uncontrolled, Unlimited
 
 REMOVED = "its container was removed by somebody else"
 REMOVAL_SECONDS = 1.0
@@ -130,7 +130,7 @@ class ContainerBox(Box):
 
     # --- limits -----------------------------------------------------------------------------------------------------
 
-    def apply(self, share: Share) -> tuple[str, ...]:
+    def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         with self._lock:
             if self._over:
                 return ()
@@ -141,12 +141,12 @@ class ContainerBox(Box):
             docker = self._limit_unmanaged(share, refused)
             for part in self._allowed(docker, refused):
                 self._change_share(part, refused)
-            lines = [self._limit_disk(share, refused)] if share.disk_bytes_per_second is not None else []
+            uncontrolled = [self._limit_disk(share, refused)] if share.disk_bytes_per_second is not None else []
             if isinstance(share.gpu_fraction, float | int):
-                lines.append(f"GPU fraction {share.gpu_fraction:g}: not limited")
+                uncontrolled.append(Uncontrolled(Lever.GPU_FRACTION, "not limited", f"{share.gpu_fraction:g}"))
             if refused and not self._over:
                 raise IsolationError(f"{self.task}: {'; '.join(refused)}")
-            return tuple(filter(None, lines))
+            return tuple(filter(None, uncontrolled))
 
     def _allowed(self, share: Share, refused: list[str]) -> Sequence[Share]:
         """What Docker is to change, in one go if it may be; a memory limit below what is held would end the task."""
@@ -202,25 +202,25 @@ class ContainerBox(Box):
             if rate is not None:  # the runtime has just put back what the container was made with
                 self._limit_disk(Share(disk_bytes_per_second=rate), [])
 
-    def _limit_disk(self, share: Share, refused: list[str]) -> str:
+    def _limit_disk(self, share: Share, refused: list[str]) -> Uncontrolled | None:
         """Docker takes no disk rate for a container that runs; its cgroup does, of root."""
         rate, around = share.disk_bytes_per_second, self._container.outer or self._enclosure
         folder = next((self.cgroups[name] for name in ("blkio", "io") if name in self.cgroups), None)
         if folder is None:
-            return "disk rate: it is not limited, since there is no controller for it"
+            return Uncontrolled(Lever.DISK_RATE, "it is not limited, since there is no controller for it")
         writes = around.writes("disk_bytes_per_second", rate) if rate is not None else ()
         if writes is None:
-            return "disk rate: it is not limited, since its folder is on no disk of its own"
+            return Uncontrolled(Lever.DISK_RATE, "it is not limited, since its folder is on no disk of its own")
         try:
             for write in writes:
                 (folder / write.path.name).write_text(write.text)
         except PermissionError:
-            return "disk rate: Docker cannot change it while a task runs; only root can"
+            return Uncontrolled(Lever.DISK_RATE, "Docker cannot change it while a task runs; only root can")
         except OSError as error:
             refused.append(f"disk rate: {error}")
-        return ""
+        return None
 
-    def pin(self, cpus: frozenset[int] | None) -> tuple[str, ...]:
+    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         if cpus is not None and not cpus:
             raise IsolationError(f"{self.task}: it cannot be pinned to no core at all; None lets it run on every core")
         with self._lock:
@@ -229,7 +229,7 @@ class ContainerBox(Box):
             refused: list[str] = []
             writes = self._enclosure.pin_writes(cpus)
             if writes is None:
-                return ("CPU set: no cpuset controller on this machine",)
+                return (Uncontrolled(Lever.CPU_SET, "no cpuset controller on this machine"),)
             self._change({"cpuset_cpus": writes[0].text}, lambda: self._enclosure.pin(cpus), refused)
             if refused and not self._over:
                 raise IsolationError(f"{self.task}: {refused[0]}")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from headgate.errors import IsolationError
 from headgate.isolation import disks, processes
-from headgate.isolation.base import HOST_IMAGE, Box, Isolation, Launch
+from headgate.isolation.base import HOST_IMAGE, WHILE_RUNNING, Box, Isolation, Launch
 from headgate.isolation.cgroup_v1 import CgroupsV1, cores_above
 from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.cgroups import Cgroups
@@ -33,10 +33,10 @@ from headgate.isolation.container.parents import Parent, find_parent
 from headgate.isolation.container.request import ContainerRequest
 from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.layout import CGROUPS, Mode, folders_of
-from headgate.isolation.process import GROUP_PATTERN, PREFIX
+from headgate.isolation.process import BUFFERED_WRITES_V1, GROUP_PATTERN, PREFIX
 from headgate.isolation.process_table import TAG
 from headgate.isolation.spawning import find_program
-from headgate.shares import Share
+from headgate.shares import Lever, Share, Uncontrolled
 
 GROUP, TASK, OWNER, FOLDERS = "headgate.group", "headgate.task", "headgate.owner", "headgate.folders"
 """Labels of a container, besides `TOKEN`: the group of its hub, its task, the process that started it, and the cgroups
@@ -109,20 +109,22 @@ class ContainerIsolation(Isolation):
     def check(self) -> None:
         self._connected()
 
-    def uncontrolled(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[Uncontrolled, ...]:
         try:
             daemon = self._connected()
         except IsolationError as error:
-            return (f"containers: {error}",)
-        lines = []
+            return (Uncontrolled(Lever.CONTAINERS, str(error)),)
+        uncontrolled = []
         if os.geteuid() != 0:
-            lines.append("disk rate of a task that runs: Docker cannot change it; run as root")
+            fixed = "Docker cannot change it; run as root"
+            uncontrolled.append(Uncontrolled(Lever.DISK_RATE, fixed, scope=WHILE_RUNNING))
         if daemon.driver != "cgroupfs" or os.geteuid() != 0:
             why = f"Docker puts containers in a group of its own (driver {daemon.driver}, uid {os.geteuid()})"
-            lines.append(f"CPU weight against tasks outside of containers: {why}; run as root with driver cgroupfs")
+            cure, scope = "run as root with driver cgroupfs", "against tasks outside of containers"
+            uncontrolled.append(Uncontrolled(Lever.CPU_WEIGHT, f"{why}; {cure}", scope=scope))
         if self._version == "v1":
-            lines.append("disk rate of writes through the page cache: cgroup v1 cannot limit it; boot with cgroup v2")
-        return tuple(lines)
+            uncontrolled.append(BUFFERED_WRITES_V1)
+        return tuple(uncontrolled)
 
     def sweep(self, record: Mapping[str, object]) -> None:
         token, url, folders = record.get("token"), record.get("daemon"), record.get("folders")

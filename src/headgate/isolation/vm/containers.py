@@ -27,7 +27,7 @@ from headgate.isolation.container.request import binds
 from headgate.isolation.vm.isolation import FRESH, GUEST_CHANNEL, Content, File, VmIsolation, files_of
 from headgate.isolation.vm.machines import Machine, cache, find_runc
 from headgate.mounts import Mount
-from headgate.shares import Share
+from headgate.shares import Lever, Share, Uncontrolled
 
 _DOCKERS = Path(__file__).with_name("docker.json")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -66,11 +66,11 @@ class VmContainerIsolation(VmIsolation):
         except IsolationError as error:
             raise IsolationError(f"isolation {self.name}: {error}") from None
 
-    def uncontrolled(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[Uncontrolled, ...]:
         try:
             find_runc()
         except IsolationError as error:
-            return (f"containers in guests: {error}",)
+            return (Uncontrolled(Lever.CONTAINERS, str(error), scope="in guests"),)
         return super().uncontrolled()
 
     def program(self, launch: Launch) -> str | None:

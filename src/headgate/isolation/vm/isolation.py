@@ -27,7 +27,7 @@ from headgate.cluster import Place
 from headgate.errors import IsolationError
 from headgate.events import Exit
 from headgate.isolation import launcher, processes
-from headgate.isolation.base import Box, Launch
+from headgate.isolation.base import WHILE_RUNNING, Box, Launch
 from headgate.isolation.box import ProcessBox, said_shortage
 from headgate.isolation.container.files import make_outputs, outputs
 from headgate.isolation.enclosure import MemoryRecord
@@ -36,7 +36,7 @@ from headgate.isolation.spawning import find_program, order
 from headgate.isolation.vm import probe
 from headgate.isolation.vm.line import EVERYBODY
 from headgate.isolation.vm.machines import NAME_SERVER, Machine
-from headgate.shares import UNLIMITED, Share
+from headgate.shares import UNLIMITED, Lever, Share, Uncontrolled
 from headgate.units import say_bytes
 
 PREFIX = "headgate-vm-"
@@ -78,14 +78,16 @@ class VmBox(ProcessBox):
     memory_bytes: int | None = None
     """Most that the task may hold."""
 
-    def apply(self, share: Share) -> tuple[str, ...]:
-        lines = list(super().apply(replace(share, memory_bytes=None)))
+    def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
+        uncontrolled = list(super().apply(replace(share, memory_bytes=None)))
         if share.memory_bytes not in (None, self.memory_bytes or UNLIMITED):
             has = "none" if self.memory_bytes is None else say_bytes(self.memory_bytes)
-            lines.append(f"memory limit: a guest's is set when it starts, and stays as it is: {has}")
+            fixed = f"a guest's is set when it starts, and stays as it is: {has}"
+            uncontrolled.append(Uncontrolled(Lever.MEMORY, fixed))
         if isinstance(share.cpu_cap_cores, float | int) and share.cpu_cap_cores > self.machine.cores:
-            lines.append(f"CPU cap: its guest cannot use more cores than it has: {self.machine.cores}")
-        return tuple(lines)
+            most = f"its guest cannot use more cores than it has: {self.machine.cores}"
+            uncontrolled.append(Uncontrolled(Lever.CPU_CAP, most))
+        return tuple(uncontrolled)
 
     def ask(self, number: int) -> None:
         self._tell(number)
@@ -202,13 +204,14 @@ class VmIsolation(ProcessIsolation):
         except IsolationError as error:
             raise IsolationError(f"isolation {self.name}: {error}") from None
 
-    def uncontrolled(self) -> tuple[str, ...]:
+    def uncontrolled(self) -> tuple[Uncontrolled, ...]:
         try:
             probe.machine()
         except IsolationError as error:
-            return (f"guests: {error}",)
-        fixed = "memory limit of a task that runs: a guest's is set when it starts; start the job again"
-        return (*super().uncontrolled(), fixed, *filter(None, [probe.emulation()]))
+            return (Uncontrolled(Lever.GUESTS, str(error)),)
+        fixed = "a guest's is set when it starts; start the job again"
+        emulated = [Uncontrolled(Lever.GUESTS, emulation) for emulation in filter(None, [probe.emulation()])]
+        return (*super().uncontrolled(), Uncontrolled(Lever.MEMORY, fixed, scope=WHILE_RUNNING), *emulated)
 
     def sweep(self, record: Mapping[str, object]) -> None:
         super().sweep(record)
