@@ -34,6 +34,8 @@ CONNECTED_GRACE_SECONDS = 60.0
 checkpoint."""
 
 
+TRIAL = "trial"
+"""The kind of a recorded event: for some seconds a job is tried on more cores."""
 NEXT = ". Next: "
 """In a reason, what comes before what to do about it."""
 
@@ -265,6 +267,7 @@ class Fitted:
     ends: bool = True
     seconds: float | None = None
     cores: float | None = None
+    follows: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +388,17 @@ class SetShare:
 
 
 @dataclass(frozen=True, slots=True)
+class TryJob:
+    """A job has so many cores for some seconds, which others lend it, so that it is known what they bring it: shares
+    say so already, and this is to be recorded."""
+
+    job: JobId
+    cores: float
+    seconds: float
+    beside: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StopTask:
     """Ask a task to end: checkpoint at the next step boundary if it can, and `grace` seconds later it is killed.
     With a grace of 0 it is killed at once. One that `leaves` does so alone: the other workers go on."""
@@ -445,7 +459,7 @@ class Warn:
     job: JobId | None = None
 
 
-Action = PlanJob | StartTask | SetShare | StopTask | Resize | Fault | MarkJob | MarkIdle | Warn
+Action = PlanJob | StartTask | SetShare | TryJob | StopTask | Resize | Fault | MarkJob | MarkIdle | Warn
 
 
 def subject(what: Event | Action) -> TaskId | JobId | None:

@@ -96,6 +96,7 @@ class Profile:
         others: Part of the machine's cores that others used while it was taken, 0 to 1; None: not known.
         observed: Whether its script calls none of Headgate's libraries, so that its steps were seen from outside.
         sharded: Whether workers keep a part of the parameters each (FSDP, ZeRO-3), and gather them in every step.
+        thread_power: The power of the number of its threads that its speed follows, from a run in which these changed.
     """
 
     framework: str
@@ -128,6 +129,7 @@ class Profile:
     others: float | None = None
     observed: bool = False
     sharded: bool = False
+    thread_power: float | None = None
 
     def with_parameters(self, count: int | None) -> Profile:
         """The same of a script that trains so many parameters of four bytes each; None: as many as were seen."""

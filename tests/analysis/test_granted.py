@@ -14,6 +14,7 @@ from headgate.analysis.accounts import Account, accounts
 from headgate.analysis.fairness import AloneRate
 from headgate.analysis.jobs import RecordedJob
 from headgate.analysis.verdicts import verdict
+from headgate.events import TRIAL
 from headgate.reports.recording import Recording
 
 SPANS = {"input": 0.0, "forward": 0.1}
@@ -43,6 +44,11 @@ def granted(speeds: tuple[float, float], used: float = 2.0, turns: Callable[[int
 
 def beside(turns: Callable[[int], bool]) -> MadeUp:
     return MadeUp(ran=when(1.0, 0.0, turns))
+
+
+def tried(t: int) -> bool:
+    """All but five seconds of a trial."""
+    return not 20 < t <= 25
 
 
 def told(run: Recording, changed: Mapping[str, Mapping[str, Any]] = {}, **alone: AloneRate) -> Account:
@@ -162,3 +168,65 @@ def test_another_job_of_the_same_script_tells_it(tmp_path: Path, script: str) ->
     assert account.grant is not None
     assert (account.grant.power is not None) is (script == "train.py")
     assert (account.grant.may_have_lost > 0.0) is (script == "other.py")
+
+
+@pytest.mark.parametrize(("speeds", "saves"), [((10.0, 16.0), 35 * (1 - 10 / 16)), ((10.0, 10.0), 0.0)])
+def test_a_trial_of_five_seconds_tells_it_with_its_event(
+    tmp_path: Path, speeds: tuple[float, float], saves: float
+) -> None:
+    job = granted(speeds, used=speeds[1] / speeds[0], turns=tried)
+    run = recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=when(1.0, 0.1, tried))})
+    event = {"t": 20.0, "kind": TRIAL, "text": "", "job": "a"}
+    account = told(run, {"a": {"events": (*run.jobs[0].events, event)}})
+    assert account.grant is not None
+    assert account.grant.source == "trial"
+    assert account.grant.lost.low - 0.5 <= saves <= account.grant.lost.high + 0.5
+    assert account.grant.lost.seconds == pytest.approx(saves, abs=2.0)
+    assert "as a trial of some seconds told" in verdict(account).why
+    assert verdict(account).name == ("neighbour-cores" if saves else "healthy")
+
+
+def test_what_the_grant_cost_is_said_with_whom_the_cores_went_to(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
+    found = verdict(told(run, a=AloneRate(16.0, 15.2, 16.8, 3)))
+    assert "a was on one of two cores beside b; two would save about 15.6 s (14.3 s to 16.8 s)" in found.why
+    assert found.why.endswith(", as runs of it alone tell.")
+
+
+def test_a_run_of_the_same_job_whose_threads_changed_tells_it_by_its_profile(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
+    account = told(run, {"a": {"profile": {"thread_power": 0.678}}})
+    assert account.grant is not None
+    assert account.grant.source == "profile"
+    assert lost(account) == pytest.approx(40 * (1 - 10 / 16), abs=0.8)
+
+
+def test_threads_that_stay_as_it_began_beside_another_cost_it_time_after_that_has_ended(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0, end=15), "c": MadeUp(ran=0.0)})
+    account, alone = told(run), told(run, a=AloneRate(16.0, 15.2, 16.8, 3))
+    assert account.grant is not None
+    assert account.grant.is_fixed
+    assert account.grant.may_have_lost == pytest.approx(20.0, rel=0.05)
+    assert lost(alone) == pytest.approx(40 * (1 - 10 / 16), abs=1.2)
+    assert "beside b and afterwards" in verdict(alone).why
+
+
+def test_what_is_advised_where_nothing_tells_is_a_command_that_runs_it_as_it_was(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
+    spec = {**run.jobs[0].spec, "script": "train.py", "args": ["--epochs", "3"]}
+    assert "`headgate run train.py -- --epochs 3`" in verdict(told(run, {"a": {"spec": spec}})).next
+    assert "`" not in verdict(told(run, {"a": {"spec": {**spec, "env": {"SEED": "1"}}}})).next
+
+
+@pytest.mark.parametrize(("waited", "batch", "source"), [(0.0, 8, "profile"), (0.3, 8, None), (0.0, 4, None)])
+def test_steps_of_a_profile_that_was_taken_alone_tell_it(
+    tmp_path: Path, waited: float, batch: int, source: str | None
+) -> None:
+    """It takes 0.1 s a step beside `b` on one thread, and took 0.0625 s alone on two."""
+    job = replace(ONE, spans={"input": 0.0, "forward": 0.1})
+    run = recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=1.0)})
+    times = [{"threads": 2, "batch": batch, "seconds": 0.0625, "waited": waited}]
+    account = told(run, {"a": {"profile": {"batch": 8, "step_times": times}}})
+    assert account.grant is not None
+    assert account.grant.source == source
+    assert lost(account) == pytest.approx(40 * (1 - 10 / 16) if source else 0.0, abs=1.5)

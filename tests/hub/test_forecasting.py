@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,15 +12,16 @@ from typing import Any, cast
 import pytest
 from tests.hub.user import User
 
-from headgate.events import Checkpoint, Event, Fitted, Progress, TaskStarted, Usage
+from headgate.events import Checkpoint, Event, Exit, Fitted, Progress, TaskExited, TaskStarted, Usage
 from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRuns
-from headgate.identifiers import JobId, TaskId, TaskName
+from headgate.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
-from headgate.profiling import lengths
+from headgate.profiles import Profile
+from headgate.profiling import lengths, store
 from headgate.telemetry.patterns import ProgressReader
 from headgate.telemetry.store import RunReader
 from headgate.testing import wait
@@ -93,7 +95,9 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
     async def hear() -> Fitted:
         nonlocal now
         fitted: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
-        forecasting = Forecasting(live_runs, tmp_path, fitted.set_result, asks=lambda job: True, predicts=lambda: True)
+        forecasting = Forecasting(
+            live_runs, tmp_path, tmp_path, fitted.set_result, asks=lambda job: True, predicts=lambda: True
+        )
         for second in range(4):
             now = float(second)
             for i in range(workers):
@@ -105,13 +109,61 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
     assert asyncio.run(hear()).cores == cores
 
 
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_prediction(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On two threads it made as many steps as on one. Where threads are fixed, no trial would tell more."""
+    now, told = 0.0, list[Fitted]()
+    monkeypatch.setattr("headgate.hub.parts.forecasting.time", SimpleNamespace(monotonic=lambda: now))
+    store.save(tmp_path, "job", Profile(framework, "1", "run"))
+
+    async def trains(threads: Callable[[int], int]) -> None:
+        nonlocal now
+        live = LiveJob(Job(name="a", run="train.py"), 0, 0.0, script_key="script", profile_key="job")
+        live.profile = store.dump(known) if (known := store.load(tmp_path, "job")) is not None else None
+        plan = Plan(strategy="single", workers=1, batch_per_worker=None)
+        live.current = Attempt(JobId("r/a"), 1, plan, False, lambda task, message: None)
+        live.current.start(FIRST_WORKER, "here", "127.0.0.1", ProgressReader(ProgressRule()), False)
+        live.current.connect(FIRST_WORKER, framework)
+        live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (None, live)))
+        forecasting = Forecasting(
+            live_runs,
+            tmp_path,
+            tmp_path,
+            lambda event: told.append(cast("Fitted", event)),
+            lambda _: True,
+            lambda: True,
+        )
+        task = live.current.tasks[FIRST_WORKER]
+        for second in range(1, 21):
+            now += 1.0
+            task.threads, task.entitled_cores = threads(second), float(threads(second))
+            forecasting.hear(Usage(TaskId("r/a/worker-0"), float(threads(second)), 1e9), ())
+            step = 100 * second
+            forecasting.hear(Progress(TaskId("r/a/worker-0"), step, second, loss=1 / second, epochs=40), ())
+            await asyncio.gather(*forecasting._doing)
+        live.current.leave(FIRST_WORKER, True)
+        forecasting.hear(TaskExited(TaskId("r/a/worker-0"), Exit(code=0)), ())
+        await asyncio.gather(*forecasting._doing)
+
+    asyncio.run(trains(lambda second: 1))
+    assert {each.cores for each in told} == {None}
+    asyncio.run(trains(lambda second: 1 if second <= 10 else 2))
+    told.clear()
+    asyncio.run(trains(lambda second: 1))
+    assert {(each.cores, each.follows) for each in told} == {(1.0, framework == "torch")}
+
+
 def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_waits_again(tmp_path: Path) -> None:
     live = LiveJob(Job(name="a", run="train.py"), 0, 0.0, script_key="script", profile_key="job")
     plan = Plan(strategy="single", workers=1, batch_per_worker=None)
     live.current = Attempt(JobId("r/a"), 1, plan, False, lambda task, message: None)
     run = SimpleNamespace(submission=SimpleNamespace(mode="run"))
     live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (run, live)))
-    forecasting = Forecasting(live_runs, tmp_path, lambda event: None, asks=lambda job: True, predicts=lambda: True)
+    forecasting = Forecasting(
+        live_runs, tmp_path, tmp_path, lambda event: None, asks=lambda job: True, predicts=lambda: True
+    )
     lengths.remember(tmp_path, "script", lengths.Took("job", 50.0, 100.0))
     assert forecasting.lasts(JobId("r/a")) == 100.0
     forecasting.hear(TaskStarted(TaskId("r/a/worker-0"), 1), ())

@@ -57,7 +57,7 @@ class Course:
         live_runs = cast(
             "LiveRuns", SimpleNamespace(find=lambda _: (SimpleNamespace(submission=submission), self.live))
         )
-        self.forecasting = Forecasting(live_runs, folder, self._hear, asks=self._asks, predicts=lambda: False)
+        self.forecasting = Forecasting(live_runs, folder, folder, self._hear, asks=self._asks, predicts=lambda: False)
         nodes, used = SimpleNamespace(cluster=lambda _: cluster), SimpleNamespace(used=lambda *_: Counter())
         held = lambda job, plan: False  # noqa: E731
         parts = cast("Any", (live_runs, nodes, None, self.forecasting, used, cluster.nodes[0], self._hear, held))

@@ -184,3 +184,17 @@ def test_one_of_before_speeds_and_rows_were_kept_is_still_read(tmp_path: Path) -
         del older[name]
     (tmp_path / "key.json").write_text(json.dumps(older))
     assert store.load(tmp_path, "key") == PROFILE
+
+
+def test_what_more_threads_bring_a_job_is_kept_with_its_profile_and_by_a_later_one_of_it(tmp_path: Path) -> None:
+    store.keep_power(tmp_path, "key", 0.7)
+    assert store.load(tmp_path, "key") is None, "there is no profile to keep it with"
+    run = replace(PROFILE, source="run")
+    store.save(tmp_path, "key", run)
+    store.keep_power(tmp_path, "key", 0.7)
+    store.save(tmp_path, "key", run)
+    assert store.load(tmp_path, "key") == replace(run, thread_power=0.7)
+    store.save(tmp_path, "key", replace(run, framework_version="3.0"))
+    found = store.load(tmp_path, "key")
+    assert found is not None
+    assert found.thread_power is None

@@ -187,3 +187,15 @@ def test_another_run_at_the_same_time_is_not_taken_for_a_program_outside_headgat
     assert any(line.startswith("  other runs, programs outside ") for line in lines)
     shutil.rmtree(home / "runs" / "20260314-0900-cd34")
     assert told("20260314-0900-ab12").startswith("Programs outside Headgate slowed a by 50% ")
+
+
+def test_a_job_of_which_nothing_tells_what_its_neighbour_cost_says_so_in_the_summary_and_the_report(
+    tmp_path: Path,
+) -> None:
+    jobs = {"a": MadeUp(ran=1.0, threads={0: 1}), "b": MadeUp(ran=1.0, threads={0: 2})}
+    run = recording(tmp_path / "run.sqlite", jobs)
+    why = "a was on one of two cores beside b; what two would bring is not known."
+    texts = [text for text, _ in explained.as_lines(explained.explained(run))]
+    assert any(text.startswith(f"{why} Next: Run a alone once") for text in texts)
+    assert not any(text.startswith("not-known") for text in texts)
+    assert why in html.page(run)

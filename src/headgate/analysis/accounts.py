@@ -99,6 +99,7 @@ class Account:
         half_workers: Half of its workers, or the fewest that its plan can have.
         with_half: The command that runs it with these.
         alone: The command that runs it as a single process; empty if there is none.
+        again: The command that runs it once more as it was; empty if its job has more than a command says.
         one_worker: That, and how much faster it would be; empty if it would not.
         told_threads: What `OMP_NUM_THREADS` says in its own `env`; empty: nothing.
         priority: Of the job.
@@ -144,6 +145,7 @@ class Account:
     half_workers: int = 1
     with_half: str = ""
     alone: str = ""
+    again: str = ""
     one_worker: str = ""
     told_threads: str = ""
     priority: float = 1.0
@@ -406,6 +408,7 @@ def _account(
         half_workers=half,
         with_half=job.with_workers(half),
         alone=job.alone,
+        again=job.again,
         one_worker=job.one_worker,
         told_threads=job.told_threads,
         priority=float(job.spec.get("priority") or 1.0),

@@ -5,7 +5,7 @@ these that tells:
 
 1. its own steps, as its threads became more or fewer. Once or twice they may have done so just as the job changed by
    itself: then no more counts than the cores say that it used beyond those of fewer threads;
-2. its profile, where that has several numbers of threads;
+2. its profile, where that has several numbers of threads, or one run of it had;
 3. earlier runs of the same job alone;
 4. another job of this run with the same script.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,15 @@ import numpy.typing as npt
 from headgate.analysis.comparing import steps_between, windows_of
 from headgate.analysis.fairness import AloneRate
 from headgate.analysis.jobs import RecordedJob
-from headgate.analysis.losing import ITSELF, OTHERS, Loss, TimeEstimate
+from headgate.analysis.losing import ITSELF, NONE, OTHERS, Loss, TimeEstimate
 from headgate.analysis.switching import SwitchEffect, effects
 from headgate.analysis.usage import Array, Signal, ratio
+from headgate.events import TRIAL
 
 _AWAY = 0.05
 """Cores that other jobs use, below which they are away."""
+_BEGIN_BUCKETS = 3
+"""Of its time, from which on threads that never change are those of its start."""
 _SEEN_SECONDS, _SEEN_STEPS = 3.0, 5.0
 """Of one number of threads, for its speed to be known."""
 _FULL = 0.8
@@ -38,8 +41,14 @@ _BRINGS = 0.3
 """A power from which on more threads surely bring something, if its steps and the cores that it used both say so."""
 _SURELY = 0.5
 """Part of what these say that is sure."""
+_CALM = 0.05
+"""Part of the time in which threads waited for a core at the most, in a profile that steps are compared with."""
 _TIMED = 0.15
 """Error of a power that comes from the times of steps elsewhere."""
+
+
+Source = Literal["own-steps", "trial", "profile", "earlier-runs", "like-job"]
+"""What tells the power of the threads of a job."""
 
 
 class Power(NamedTuple):
@@ -64,6 +73,9 @@ class ThreadGrant:
         beside: The jobs for whose sake.
         may_have_lost: Seconds that this may have cost it, where nothing tells; 0 if it is known.
         power: Of the threads, that its speed follows; None where nothing tells.
+        source: What tells that; None where nothing does.
+        lost: Seconds that it cost; 0 where nothing tells.
+        is_fixed: Whether it had as many from its start to its end, whoever ran beside it.
     """
 
     threads: int
@@ -71,6 +83,9 @@ class ThreadGrant:
     beside: tuple[str, ...]
     may_have_lost: float
     power: Power | None = None
+    source: Source | None = None
+    lost: TimeEstimate = NONE
+    is_fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,9 +113,11 @@ class Fewer:
         """
         jobs = _jobs(beside)
         taken = sum(jobs.values(), np.zeros_like(self.part))
+        whole = max(float(np.sum(taken)), 1e-9)
         losses = []
         for name, cores in jobs.items():
-            share = ratio(cores, taken) * own
+            # Where nobody is left, it still has the threads that all of them left it as it started.
+            share = np.where(taken > 0.0, ratio(cores, taken), float(np.sum(cores)) / whole) * own
             seconds, low, high = (float(np.sum(part * share)) for part in (self.part, self.low, self.high))
             losses.append(Loss(name, "cores", TimeEstimate(seconds, low, min(high, elapsed)), "compared"))
         return losses
@@ -127,24 +144,65 @@ def fewer_threads(
         like: The power of another job with its script, if that is known.
     """
     threads, jobs = _threads(job, edges), _jobs(beside)
-    there = sum(jobs.values(), np.zeros_like(own))
+    others = sum(jobs.values(), np.zeros_like(own))
     alone = _threads_alone(job, cores)
-    short = np.isfinite(threads) & (threads < alone) & (there >= _AWAY)
+    is_fixed = _is_fixed(threads, own, others)
+    short = np.isfinite(threads) & (threads < alone) & ((others >= _AWAY) | is_fixed)
     nothing = np.zeros_like(own)
     if not short.any() or not _is_full(job, threads, short, own, edges):
         return Fewer(nothing, nothing, nothing)
     usual = float(np.median(threads[short]))
-    power = _own_power(job, threads, own, edges) or _against(earlier, job, own, edges, usual, alone) or like
+    power, source = _told_power(job, threads, own, edges, earlier, like, alone / usual)
     few = np.where(short, threads, alone)
-    part, low, high = (1.0 - np.power(few / alone, size) for size in power or UNKNOWN)
+    parts = [1.0 - np.power(few / alone, size) for size in power or UNKNOWN]
+    seconds = TimeEstimate(*(float(np.sum(part * own)) for part in parts))
     names = tuple(sorted((name for name in jobs if float(np.sum(jobs[name][short])) > 0.0), key=str))
-    may_have_lost = 0.0 if power is not None else float(np.sum(high * own))
-    return Fewer(
-        part,
-        low if power is not None else nothing,
-        high,
-        ThreadGrant(round(usual), round(alone), names, may_have_lost, power),
+    grant = ThreadGrant(
+        round(usual),
+        round(alone),
+        names,
+        0.0 if power is not None else seconds.high,
+        power,
+        source,
+        seconds if power is not None else NONE,
+        is_fixed,
     )
+    part, low, high = parts
+    return Fewer(part, low if power is not None else nothing, high, grant)
+
+
+def _told_power(
+    job: RecordedJob,
+    threads: Array,
+    own: Array,
+    edges: Array,
+    earlier: AloneRate | None,
+    like: Power | None,
+    times: float,
+) -> tuple[Power | None, Source | None]:
+    """The power of its threads by the first that tells it, and what that is; None, None: nothing does.
+
+    Args:
+        times: How many times as many threads it would have had alone.
+    """
+    was_tried = any(event["kind"] == TRIAL for event in job.events)
+    if (power := _own_power(job, threads, own, edges)) is not None:
+        return power, "trial" if was_tried else "own-steps"
+    if (power := _profiled(job) or _against_profile(job, own, edges, times)) is not None:
+        return power, "profile"
+    if (power := _against(earlier, job, own, edges, times)) is not None:
+        return power, "earlier-runs"
+    return like, "like-job" if like is not None else None
+
+
+def _is_fixed(threads: Array, own: Array, others: Array) -> bool:
+    """Whether it kept the threads that it began with beside others, though these were away later: what others left it
+    as it started holds to its end."""
+    ran = np.isfinite(threads) & (own > 0.0)
+    if not ran.any() or len(np.unique(threads[ran])) > 1:
+        return False
+    begun = others[ran][:_BEGIN_BUCKETS]
+    return bool((begun >= _AWAY).any() and (others[ran] < _AWAY).sum() > _BEGIN_BUCKETS)
 
 
 def by_limit(job: RecordedJob, own: Array, edges: Array, cores: float) -> Power:
@@ -168,11 +226,10 @@ def by_limit(job: RecordedJob, own: Array, edges: Array, cores: float) -> Power:
 
 
 def _own_power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> Power | None:
-    """The power that its steps, or those of its profile, tell of; None where they were not seen with two numbers of
-    threads."""
+    """The power that its steps tell of; None where they were not seen with two numbers of threads."""
     speeds = _speeds(job, threads, own, edges)
     if len(speeds) < 2:
-        return _profiled(job)
+        return None
     few, many = min(speeds), max(speeds)
     span = float(np.log(many / few))
     used = {count: float(np.mean(_used(job, edges)[threads == count])) for count in (few, many)}
@@ -186,15 +243,34 @@ def _own_power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> Po
     return Power(*np.clip([sure, low, max(of_steps, of_cores)], 0.0, 1.0))
 
 
-def _against(
-    earlier: AloneRate | None, job: RecordedJob, own: Array, edges: Array, threads: float, alone: float
-) -> Power | None:
-    """The power by how fast it was in earlier runs alone, on the threads that it would have had."""
+def _against(earlier: AloneRate | None, job: RecordedJob, own: Array, edges: Array, times: float) -> Power | None:
+    """The power by how fast it was in earlier runs alone, on so many times the threads."""
     speed = _speeds(job, np.ones_like(own), own, edges).get(1.0)
     if earlier is None or speed is None:
         return None
-    times = np.array([earlier.steps_per_second, earlier.low, earlier.high]) / speed
-    return Power(*np.clip(np.log(times) / np.log(alone / threads), 0.0, 1.0))
+    faster = np.array([earlier.steps_per_second, earlier.low, earlier.high]) / speed
+    return Power(*np.clip(np.log(faster) / np.log(times), 0.0, 1.0))
+
+
+def _against_profile(job: RecordedJob, own: Array, edges: Array, times: float) -> Power | None:
+    """The power by how long its steps took in a profile that was taken on so many times the threads: as of a run that
+    began alone."""
+    speed, told = _speeds(job, np.ones_like(own), own, edges).get(1.0), job.tasks[0].threads.value
+    profile: Mapping[str, Any] = job.profile or {}
+    if speed is None or job.division is None or not np.isfinite(told).any():
+        return None
+    many = round(float(np.nanmedian(told)) * times)
+    seconds = [
+        step["seconds"]
+        for step in profile.get("step_times") or ()
+        if step.get("threads") == many and step.get("batch") == profile.get("batch")
+        if (step.get("waited") or 0.0) <= _CALM and step.get("seconds", 0.0) > 0.0
+    ]
+    if not seconds:
+        return None
+    computing = (1.0 - (job.division.input_fraction or 0.0)) / speed
+    power = float(np.log(max(computing, 1e-9) / seconds[0]) / np.log(times))
+    return Power(*np.clip([power, power - 2.0 * _TIMED, power + 2.0 * _TIMED], 0.0, 1.0))
 
 
 def _threads_alone(job: RecordedJob, cores: float) -> float:
@@ -266,7 +342,8 @@ def _as_threads_change(job: RecordedJob, threads: Array, own: Array, edges: Arra
 
 
 def _profiled(job: RecordedJob) -> Power | None:
-    """The power by the times of steps in its profile, of one batch size on several numbers of threads."""
+    """The power by the times of steps in its profile, of one batch size on several numbers of threads, or by a run
+    before this one in which its threads changed."""
     times: Sequence[Mapping[str, object]] = (job.profile or {}).get("step_times") or ()
     by_batch: dict[object, dict[float, float]] = {}
     for each in times:
@@ -274,8 +351,10 @@ def _profiled(job: RecordedJob) -> Power | None:
         if isinstance(count, int) and isinstance(seconds, float) and count > 0 and seconds > 0.0:
             by_batch.setdefault(each.get("batch"), {})[float(count)] = seconds
     seen = max(by_batch.values(), key=len, default={})
-    if len(seen) < 2:
+    power = (job.profile or {}).get("thread_power")
+    if len(seen) >= 2:
+        few, many = min(seen), max(seen)
+        power = float(np.log(seen[few] / seen[many]) / np.log(many / few))
+    if not isinstance(power, float):
         return None
-    few, many = min(seen), max(seen)
-    power = float(np.log(seen[few] / seen[many]) / np.log(many / few))
     return Power(*np.clip([power, power - _TIMED, power + _TIMED], 0.0, 1.0))

@@ -218,6 +218,16 @@ class RecordedJob:
         return shlex.join(["headgate", "run", *self.where, "--strategy", "single", str(script), *self._rest])
 
     @property
+    def again(self) -> str:
+        """The command that runs it once more as it was; empty if it is no script of one task, or if its job says more
+        than a command does."""
+        says_more = any(self.spec.get(key) for key in ("env", "python", "launch", "roles", "isolation"))
+        script = self.spec.get("script")
+        if not script or self.distributed or says_more or self.limit("cores") is not None:
+            return ""
+        return shlex.join(["headgate", "run", *self.where, str(script), *self._rest])
+
+    @property
     def one_worker(self) -> str:
         """The advice to train with one worker, if it would be faster. It does in a step what all workers do, one after
         the other, and waits for nobody: that is the most that it takes."""

@@ -6,9 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from headgate.analysis.accounts import Account
 from headgate.analysis.causes import LEAST_SECONDS_TOLD, Cause, Name, part_of
-from headgate.analysis.granted import ThreadGrant
+from headgate.analysis.granted import Source, ThreadGrant
 from headgate.analysis.in_turn import in_order, one_after_the_other
-from headgate.analysis.losing import ITSELF, LEAST_PART, NODE, OTHERS, REST, Loss, Resource, sum_of
+from headgate.analysis.losing import (
+    ITSELF,
+    LEAST_PART,
+    LEAST_SECONDS,
+    NODE,
+    OTHERS,
+    REST,
+    Loss,
+    Resource,
+    sum_of,
+)
 from headgate.telemetry.outside_programs import INIT
 from headgate.units import say_seconds
 
@@ -24,6 +34,13 @@ _THROUGH: Mapping[Resource, tuple[str, Name]] = {
 }
 
 
+_TOLD_BY: Mapping[Source, str] = {
+    "own-steps": "its own steps tell",
+    "trial": "a trial of some seconds told",
+    "profile": "its profile tells",
+    "earlier-runs": "runs of it alone tell",
+    "like-job": "another job of its script tells",
+}
 _PROGRAMS, _OTHER_RUNS = "Programs outside Headgate", "Other runs, or programs outside Headgate,"
 
 
@@ -49,9 +66,12 @@ def neighbours(account: Account) -> Iterator[Cause]:
         others = "programs outside it" if also == [OTHERS] else also[0]
         others = f"{len(also)} others" if len(also) > 1 else others
         why += f", and together with {others} {part_of(cost.seconds, account.elapsed)}"
+    why += "."
+    if (grant := account.grant) is not None and grant.lost.seconds >= max(_WORTH_A_WORD * cost.seconds, LEAST_SECONDS):
+        why += f" {on_fewer(grant, account)}"
     order = () if culprit in (OTHERS, REST) else account.together or in_order((account.job, culprit), account.turns)
     name = _THROUGH[worst.resource][1]
-    yield Cause(name, cost, f"{why}.", _instead(worst, order, account), culprit=culprit, order=order)
+    yield Cause(name, cost, why, _instead(worst, order, account), culprit=culprit, order=order)
 
 
 def _instead(worst: Loss, order: Sequence[str], account: Account) -> str:
@@ -120,15 +140,32 @@ def costly(account: Account) -> ThreadGrant | None:
 
 
 def on_fewer(grant: ThreadGrant, account: Account) -> str:
+    """Beside whom it had fewer cores than alone, and what more would save it, with what tells that."""
     beside = f" and {len(grant.beside) - 2} others" if len(grant.beside) > 2 else ""
     names = f"{', '.join(grant.beside[:2])}{beside}" if beside else " and ".join(grant.beside)
     had, more = (_COUNTS.get(count, str(count)) for count in (grant.threads, grant.alone))
-    return f"{account.job} was on {had} of {more} cores beside {names}; what {more} would bring is not known."
+    later = " and afterwards, as its threads stay as it began with them" if grant.is_fixed else ""
+    return f"{account.job} was on {had} of {more} cores beside {names}{later}; {_saves(grant, more)}."
+
+
+def _saves(grant: ThreadGrant, more: str) -> str:
+    if grant.source is None:
+        return f"what {more} would bring is not known"
+    seconds, low, high = grant.lost
+    if high < LEAST_SECONDS_TOLD:
+        return f"{more} would bring it nothing, as {_TOLD_BY[grant.source]}"
+    band = f"({_rounded(low)} to {_rounded(high)})"
+    return f"{more} would save about {_rounded(seconds)} {band}, as {_TOLD_BY[grant.source]}"
+
+
+def _rounded(seconds: float) -> str:
+    return say_seconds(round(seconds, 1))
 
 
 def alone_once(account: Account) -> str:
     """What tells what more threads bring a job."""
-    return f"Run {account.job} alone once: Headgate then tells it of later runs."
+    command = f", `{account.again}`" if account.again else ""
+    return f"Run {account.job} alone once{command}: Headgate then tells it of later runs."
 
 
 def alone_first(account: Account) -> str:

@@ -90,30 +90,33 @@ class Scaling:
         still."""
         return self._used_at is not None and now - self._used_at > LONGEST_SECONDS
 
-    def useful(self) -> float | None:
-        """The cores that it puts to good use while others want them: each adds half of what the first brings, or more.
-
-        The model of its speed on k cores is a power of k, as in heSRPT (Berg et al. 2020). The curve goes through the
-        fewest and the most threads with which it was seen.
-
-        Returns:
-            None if it was not seen for long enough with two numbers of threads. Infinity if it loses nothing, or too
-            little for any machine.
-        """
+    def power(self) -> float | None:
+        """The power of the number of its threads that its speed follows, as in heSRPT (Berg et al. 2020), by the fewest
+        and the most with which it was seen; None if it was not seen for long enough with two numbers of them."""
         speeds = {threads: _speed(threads, seen) for threads, seen in self._seen.items() if _is_told(seen)}
         few, many = min(speeds, default=0), max(speeds, default=0)
         if few == many:
             return None
-        exponent = math.log(speeds[many] / speeds[few]) / math.log(many / few)
-        if exponent >= 1.0:
-            return math.inf
+        return math.log(speeds[many] / speeds[few]) / math.log(many / few)
 
-        def adds_little(cores: int) -> bool:
-            """Whether one more core adds little; if so, all after it do too."""
-            return math.pow(cores + 1, exponent) - math.pow(cores, exponent) < _WORTH
+    def useful(self) -> float | None:
+        """The cores that it puts to good use while others want them (`useful_cores`); None: not known."""
+        power = self.power()
+        return useful_cores(power) if power is not None else None
 
-        cores = bisect_left(range(_MOST_CORES), True, lo=1, key=adds_little)
-        return float(cores) if cores < _MOST_CORES else math.inf
+
+def useful_cores(power: float) -> float:
+    """The cores that a job of this power (`Scaling.power`) puts to good use while others want them: each adds half of
+    what the first brings, or more. Infinity if it loses nothing, or too little for any machine."""
+    if power >= 1.0:
+        return math.inf
+
+    def adds_little(cores: int) -> bool:
+        """Whether one more core adds little; if so, all after it do too."""
+        return math.pow(cores + 1, power) - math.pow(cores, power) < _WORTH
+
+    cores = bisect_left(range(_MOST_CORES), True, lo=1, key=adds_little)
+    return float(cores) if cores < _MOST_CORES else math.inf
 
 
 def _is_told(seen: _ThreadTally) -> bool:

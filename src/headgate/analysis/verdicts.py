@@ -83,7 +83,9 @@ def verdict(account: Account) -> Verdict:
         result = result._replace(why=f"{result.why} {doubt(unsure, account)}")
     grant = costly(account)
     if grant is not None and result.name not in ("healthy", "not-known") and grant.may_have_lost > result.high:
-        result = result._replace(why=f"{result.why} {sentence(on_fewer(grant, account))}")
+        result = result._replace(why=f"{result.why} {on_fewer(grant, account)}")
+    if result.name == "healthy" and account.grant is not None and account.grant.source is not None:
+        result = result._replace(why=f"{result.why} {on_fewer(account.grant, account)}")
     return result
 
 

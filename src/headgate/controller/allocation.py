@@ -12,7 +12,7 @@ from headgate.cluster import Node
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.controller.safeguards import Granted, Safeguards
 from headgate.controller.task_shares import gpu_fractions, share_of_task
-from headgate.events import Action, SetShare, Warn
+from headgate.events import Action, SetShare, TryJob, Warn
 from headgate.identifiers import JobId, TaskId
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.weights import MOST_CHANGES, ChangeHistory
@@ -306,6 +306,8 @@ class Allocator:
             shares, reasons = dict(decision.shares), {id: str(why) for id, why in decision.reasons.items()}
             asked = decision.wake_at
             wake_at = max(asked, pending.now + _SOONEST_SECONDS) if asked is not None and isfinite(asked) else None
+            if (trial := decision.trial) is not None and self._is_there(trial.job):
+                actions.append(TryJob(trial.job, trial.cores, trial.seconds, trial.beside))
             self._fault = ""
         except Exception as error:  # noqa: BLE001  # a plug-in's fault must not end the jobs
             if self._fault != repr(error):  # not with each report of each job

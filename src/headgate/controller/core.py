@@ -111,9 +111,9 @@ class Controller:
                 actions += self._told(pending, event)
             case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves():
                 actions += self._told(pending, event)
-            case Fitted(job, work, low, high, asymptote, drops, ends, cores=cores):
+            case Fitted(job, work, low, high, asymptote, drops, ends, cores=cores, follows=follows):
                 if self.policy.predicts and (owner := self._jobs.all.get(job)) is not None and owner.tasks:
-                    pending.changes.append(Predicted(job, work, low, high, asymptote, drops, ends, cores))
+                    pending.changes.append(Predicted(job, work, low, high, asymptote, drops, ends, cores, follows))
             case StopRequested() | ResizeRequested() | MoveRequested():
                 actions += self._requested(pending, event)
             case TaskStarted() | TaskReady():

@@ -84,6 +84,7 @@ class LiveHub:
         self._forecasting = Forecasting(
             self._live_runs,
             home / "lengths",
+            home / "profiles",
             self._step,
             lambda job: self._controller.waits or self._replanning.considers(job),
             lambda: self._controller.policy.predicts,

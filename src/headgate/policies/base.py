@@ -97,6 +97,8 @@ class Predicted:
         ends: Whether the end is known: by epochs, a goal, early stopping, or other jobs of the script. Otherwise `work`
             is until the loss levels off, and scripts seldom end there.
         cores: Cores that it puts to good use while others want them (`analysis.scaling`); None: not told.
+        follows: Whether its compute threads become as many as it is granted while it runs. Else no trial on more
+            cores tells anything of it.
     """
 
     job: JobId
@@ -107,9 +109,25 @@ class Predicted:
     drops: tuple[tuple[float, float], ...] = ()
     ends: bool = True
     cores: float | None = None
+    follows: bool = True
 
 
 Change = Arrived | Left | Placed | Reported | Used | Predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A job has more cores for some seconds, so that it is known what they bring it.
+
+    Args:
+        cores: That it has.
+        beside: The jobs that have fewer meanwhile.
+    """
+
+    job: JobId
+    cores: float
+    seconds: float
+    beside: tuple[JobId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +139,13 @@ class Decision:
             weights of the jobs there.
         wake_at: When to ask again though nothing changed, seconds; None: only after a change.
         reasons: New reasons of jobs whose share stays as it is.
+        trial: One that begins with these shares, to be recorded; None: none does.
     """
 
     shares: Mapping[JobId, tuple[Share, str]] = field(default_factory=dict)
     wake_at: float | None = None
     reasons: Mapping[JobId, str] = field(default_factory=dict)
+    trial: Trial | None = None
 
 
 class Policy(ABC):

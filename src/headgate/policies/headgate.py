@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from headgate.identifiers import JobId
 from headgate.policies.running_job import TRIAL_CORES, RunningJob
 from headgate.policies.themis import FairFinish
+from headgate.policies.trials import SECONDS, ShortTrials, trial_parts
 from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each, check, first_come, nodes_of
 
 RHO = 2.0
@@ -29,7 +30,8 @@ class HeadgatePolicy(WeighingPolicy):
 
     1. Jobs are ordered by work left over priority, the least first. Each has most of what those before it leave.
     2. While others want cores, a job has no more than it puts to good use. That is one, or one for each of its workers,
-       until it was seen to gain by more. To find out, a job of one task is tried on two cores for a while.
+       until it was seen to gain by more. To find out, a job of one task is tried on two cores for a while; where there
+       are no more than two, once, and for 5 s.
     3. Each job has a latest end: `rho` times what it would take alone on 1/n. n is the mean number of jobs that were
        present. A job that would miss it with an equal share from now on has at least an equal share.
     4. A job without a prediction is ranked by its Gittins index.
@@ -54,6 +56,7 @@ class HeadgatePolicy(WeighingPolicy):
         self._rho = rho
         self._finish = FairFinish()
         self._order = SteadyOrder()
+        self._trials = ShortTrials()
 
     def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
@@ -70,15 +73,23 @@ class HeadgatePolicy(WeighingPolicy):
                 pressed.add(job.id)
             else:
                 spare = min(spare, latest - ends)
-        self.look_at = now + spare  # no sooner would one be pressed, even if it stood still
+        short = self._trials.look(now, cores, order, nodes, pressed, self.may_turn)
+        self.begun, self.ends_at = self._trials.begun, self._trials.ends_at
+        # No sooner would one be pressed, even if it stood still, nor might a trial begin.
+        self.look_at = min(now + spare, self._trials.next_at)
         tried = next((job for job in order if job.is_to_be_tried and job.most_cores(cores) > TRIAL_CORES), None)
         for job in order:
-            job.on_trial = job is tried
+            job.on_trial = job is tried or job is short
         parts = first_come(cores, order, self.floor, well=True, behind=pressed)
         if tried is not None and parts[tried.id] < _ENOUGH * TRIAL_CORES:
             tried.on_trial = False  # not yet: those before it leave too little
         before = before_each(cores, order)
-        return {job.id: (parts[job.id], self._why(job, before[job.id], job.id in pressed)) for job in order}
+        decided = {job.id: (parts[job.id], self._why(job, before[job.id], job.id in pressed)) for job in order}
+        if short is not None:
+            lent = trial_parts(short, order, nodes, self.floor, cores)
+            decided |= {id: (part, f"{short.id.name} is tried on two cores") for id, part in lent.items()}
+            decided[short.id] = lent[short.id], f"tried on two cores for {SECONDS:g} s, to see what they bring it"
+        return decided
 
     def _why(self, job: RunningJob, before: int, pressed: bool) -> str:
         if pressed:

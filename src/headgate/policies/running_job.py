@@ -57,7 +57,9 @@ class RunningJob:
         prediction: The latest that says when it ends, and what had been attained when it came.
         curve: The latest of any kind, and the same.
         told_cores: That it was last told to put to good use while others want them; None: never.
-        on_trial: It is tried on two cores, where there are more, to find out whether it puts them to good use.
+        on_trial: It is tried on two cores, to find out whether it puts them to good use.
+        follows: Whether its threads become as many as it is granted: else no trial tells anything.
+        trial_cost: Core-seconds that its trial took from other jobs, where there were no more than two; 0: none did.
         needs: What jobs here need, core-seconds, the least first.
         tells_after: Core-seconds that they have had when the first prediction of them comes.
     """
@@ -81,6 +83,8 @@ class RunningJob:
     curve: tuple[Predicted, float] | None = None
     told_cores: float | None = None
     on_trial: bool = False
+    follows: bool = True
+    trial_cost: float = 0.0
     needs: Sequence[float] = tuple(TYPICAL_WORK * part for part in SPREAD)
     tells_after: float = STARTUP_WORK
     foretold: float | None = None
@@ -196,7 +200,7 @@ class RunningJob:
         """Whether it is to be found out what it would do with two cores."""
         if self.workers > 1 or self.foretold is None or self.told_cores is not None:
             return False
-        if self.on_gpus:
+        if self.on_gpus or not self.follows:
             return False
         known = self.attained - self.foretold >= _KNOWN_WORK
         return known and self._trial_work < _TRIAL_WORK and self._trial_seconds < _TRIAL_SECONDS

@@ -10,7 +10,7 @@ from statistics import median
 
 from headgate.errors import UsageError
 from headgate.identifiers import JobId
-from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Used
+from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Trial, Used
 from headgate.policies.placements import Placements
 from headgate.policies.running_job import SPREAD, STARTUP_WORK, TYPICAL_WORK, RunningJob
 from headgate.policies.weights import FLOOR, Weights
@@ -44,6 +44,8 @@ class WeighingPolicy(Policy):
 
     Attributes:
         look_at: When `divide` may come to another answer though nothing else happens, as it said last.
+        ends_at: When what it said last ends, however soon; infinity: it stands.
+        begun: The trial of a job that it has just begun; None: none.
         tries: Whether `divide` looks at jobs that are to be tried on two cores.
 
     Args:
@@ -62,7 +64,8 @@ class WeighingPolicy(Policy):
         check(self.name, "floor", floor, 0 < floor <= 1, "above 0, at most 1: a part of an equal share")
         self.itval = itval
         self.floor = floor
-        self.look_at = math.inf
+        self.look_at = self.ends_at = math.inf
+        self.begun: Trial | None = None
         self._period = itval
         self._weights = Weights(floor)
         self._jobs: dict[JobId, RunningJob] = {}
@@ -84,6 +87,10 @@ class WeighingPolicy(Policy):
             jobs: Those that are there, by arrival; at least one.
         """
 
+    def may_turn(self, now: float, job: JobId) -> bool:
+        """Whether a job's share may change much now, and back at any time after that."""
+        return self._weights.may_turn(now, job)
+
     def settled(self) -> bool:
         """Whether rounds that change nothing may come further apart."""
         return True
@@ -96,7 +103,9 @@ class WeighingPolicy(Policy):
             acts |= self._stall(now)
         if not self._jobs:
             self._round_at = self._settle_at = self._stall_at = None
+            self.ends_at = math.inf
             return Decision()
+        acts |= now >= self.ends_at
         due = self._round_at is not None and now >= self._round_at
         if acts or due:
             self._learn()
@@ -110,9 +119,10 @@ class WeighingPolicy(Policy):
             quiet = not (acts or shares) and self.settled()
             self._period = min(2.0 * self._period, _BACK_OFF * self.itval) if quiet else self.itval
             self._round_at = max(min(now + self._period, self.look_at), now + self.itval)
-        times = (self._round_at, self._settle_at, self._stall_at)
-        wake_at = min((time for time in times if time is not None and time > now), default=None)
-        return Decision(shares, wake_at, reasons)
+        times = (self._round_at, self._settle_at, self._stall_at, self.ends_at)
+        wake_at = min((time for time in times if time is not None and now < time < math.inf), default=None)
+        begun, self.begun = self.begun, None
+        return Decision(shares, wake_at, reasons, begun)
 
     def _learn(self) -> None:
         """What jobs here need: those that ended, and those with a prediction."""
@@ -206,6 +216,7 @@ class WeighingPolicy(Policy):
         job.curve = change, job.attained
         if change.ends:
             job.prediction = job.curve
+        job.follows = change.follows
         told = job.told_cores
         if change.cores is not None:
             job.told_cores = change.cores
@@ -287,7 +298,8 @@ def first_come(
     Args:
         order: Jobs, the first one first.
         floor: Part of an equal share that each has at least.
-        well: Whether each job first has only what it puts to good use, and later the rest of what is then left.
+        well: Whether each job first has only what it puts to good use. The rest goes in order to all others before
+            those that are known to gain little by it.
         behind: Jobs that have at least an equal share, wherever they are in the order.
     """
     nodes = nodes_of(cores, order)
@@ -302,9 +314,14 @@ def first_come(
     for job in order:
         equal, most = nodes.equal(job.id), job.most_cores(cores) / len(nodes.of[job.id])
         take(job.id, min(equal, most) if job.id in behind else floor * equal)
-    for use in (RunningJob.good_cores, RunningJob.most_cores) if well else (RunningJob.most_cores,):
+    rounds = [(RunningJob.most_cores, order)]
+    if well:
+        gains_little = [job for job in order if job.told_cores is not None and job.told_cores < job.most_cores(cores)]
+        others = [job for job in order if job not in gains_little]
+        rounds = [(RunningJob.good_cores, order), (RunningJob.most_cores, [*others, *gains_little])]
+    for use, turns in rounds:
         behind_it = {node: len(jobs) for node, jobs in nodes.on.items()}
-        for job in order:
+        for job in turns:
             there = nodes.of[job.id]
             for node in there:
                 behind_it[node] -= 1

@@ -114,6 +114,10 @@ class Weights:
             self._held[job].changes.note(now)
         return free
 
+    def may_turn(self, now: float, job: JobId) -> bool:
+        """Whether a job's share may change much now, and back at any time after that."""
+        return self._held[job].changes.free_at(_QUICK - 1) <= now
+
     def settle(
         self, now: float, wanted: Mapping[JobId, tuple[float, str]]
     ) -> tuple[dict[JobId, tuple[Share, str]], float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,13 @@ def _trained(profile: Profile) -> tuple[object, ...]:
     return profile.framework_version, profile.parameters_dense, profile.parameters_sparse
 
 
+def merged(known: Profile | None, profile: Profile) -> Profile:
+    """A profile with what only a run of the same job could tell that saw its threads change."""
+    if known is None or profile.thread_power is not None or _trained(known) != _trained(profile):
+        return profile
+    return replace(profile, thread_power=known.thread_power)
+
+
 def save(folder: Path, key: str, profile: Profile) -> None:
     """Store a profile. A stored one stays if it is better (`is_better`).
 
@@ -105,6 +113,21 @@ def save(folder: Path, key: str, profile: Profile) -> None:
     known = load(folder, key)
     if known is not None and is_better(known, profile):
         return
+    _write(folder, key, merged(known, profile))
+
+
+def keep_power(folder: Path, key: str, power: float) -> None:
+    """Store what more threads bring a job, with its profile; without one nothing is stored.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    known = load(folder, key)
+    if known is not None:
+        _write(folder, key, replace(known, thread_power=power))
+
+
+def _write(folder: Path, key: str, profile: Profile) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     fresh = folder / f"{key}.{os.getpid()}"
     fresh.write_text(dump(profile))

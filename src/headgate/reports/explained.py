@@ -156,6 +156,11 @@ class Headline:
         """Whether anything is known to have held it back."""
         return self.verdict.name not in ("healthy", "not-known")
 
+    @property
+    def worth_a_line(self) -> bool:
+        """Whether it was held back, or neighbours may have done so and nothing tells."""
+        return self.held_back or (self.verdict.name == "not-known" and self.verdict.low == 0.0 < self.verdict.high)
+
 
 @dataclass(frozen=True, slots=True)
 class Advice:
@@ -211,17 +216,17 @@ def as_lines(found: Sequence[Account]) -> list[tuple[str, bool]]:
     """Why each job was held back and what to do next, a line each, with whether it failed; of very many jobs only the
     first are listed."""
     lines, advice = headlines(found)
-    held = [line for line in lines if line.held_back]
+    held = [line for line in lines if line.worth_a_line]
     texts = [
         (" ".join(filter(None, (line.verdict.why, _next(line.advice), f"({line.verdict.name})"))), line.failed)
         for line in held[:_MOST_LINES]
     ]
     if len(held) > _MOST_LINES:
         more = counted(len(held) - _MOST_LINES, "job")
-        texts.append((f"{more} more failed or were held back: see `headgate explain`.", False))
+        texts.append((f"{more} more failed or were held back, or may have been: see `headgate explain`.", False))
     texts += [(f"For {listed(each.jobs)}: {each.text}", False) for each in advice]
     for name, more in (("healthy", ""), ("not-known", " `headgate explain` says what is missing.")):
-        if jobs := [line.job for line in lines if line.verdict.name == name]:
+        if jobs := [line.job for line in lines if line.verdict.name == name and not line.worth_a_line]:
             texts.append((f"{name}: {listed(jobs)}.{more}", False))
     return texts
 

@@ -276,7 +276,7 @@ class _Simulation:
         watched = self._reports[work.id]
         left = watched.left() if work.job.foretold else self._known(work)
         if left is not None:
-            self._step(Fitted(work.id, *left, watched.useful()))
+            self._step(Fitted(work.id, *left, watched.useful(), work.job.threads_follow))
 
     def _known(self, work: Work) -> Remaining | None:
         """What is left of a job, but for the error that is assumed; None where it has said nothing yet."""

@@ -36,6 +36,7 @@ from headgate.shares import Share, spare
 from headgate.task.part import LOOPBACK
 from headgate.telemetry import visible
 from headgate.telemetry.patterns import ProgressReader
+from headgate.units import say_seconds
 
 _AGAIN_SECONDS = 1.0
 _EXACT = 1e-6
@@ -115,6 +116,12 @@ class Executor(Component):
                 self._start(action)
             case events.SetShare():
                 self._set_share(action)
+            case events.TryJob(job, cores, seconds, beside):
+                run, live = self._live_runs.find(job)
+                names = [other.name if other.run == job.run else str(other) for other in beside]
+                lent = f"which {', '.join(names)} {'lend' if len(names) > 1 else 'lends'} it"
+                text = f"tried on {cores:g} cores for {say_seconds(seconds)}, {lent}: nothing tells yet what they bring"
+                self._live_runs.event(run, events.TRIAL, text, live.spec.name)
             case events.StopTask(task, grace, _, leaves):
                 _, live = self._live_runs.find(task)
                 if leaves and live.current is not None:

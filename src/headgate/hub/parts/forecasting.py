@@ -4,6 +4,7 @@ wait for room wait for, and when they are expected to start."""
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -12,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, answer
-from headgate.analysis.scaling import Scaling
+from headgate.analysis.scaling import Scaling, useful_cores
 from headgate.controller.start_forecast import StartForecast
 from headgate.events import Action, Event, Fitted, Progress, TaskExited, TaskStarted, Usage
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRuns
 from headgate.identifiers import JobId, TaskId
-from headgate.profiling import lengths
+from headgate.profiling import lengths, store
 from headgate.telemetry.vocabulary import is_adversarial
 from headgate.units import say_time
 
@@ -34,7 +35,8 @@ _NAMED = 3
 class _ForecastJob:
     """The attempt of a job: its outlook, the tasks that train, the cores that each uses, the core-seconds that they
     used, the most memory that one of its workers did (and of a GPU), when it began, and when it is expected to end.
-    `whole` is whether all that it takes is seen, as of a job that does not resume."""
+    `whole` is whether all that it takes is seen, as of a job that does not resume; `power` is what runs before told of
+    its threads (`Scaling.power`)."""
 
     live: LiveJob
     outlook: Outlook
@@ -44,6 +46,7 @@ class _ForecastJob:
     team: frozenset[str] = frozenset()
     cores: dict[TaskId, float] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
+    power: float | None = None
     work: float = 0.0
     most_bytes: float = 0.0
     most_gpu_bytes: float = 0.0
@@ -65,9 +68,17 @@ class _ForecastJob:
         yet."""
         attempt = self.live.current
         if attempt is None or len(attempt.tasks) < 2:
-            return self.scaling.useful()
+            told = self.scaling.power()
+            power = told if told is not None else self.power
+            return useful_cores(power) if power is not None else None
         workers = sum(name.is_worker and task.state != "ended" for name, task in attempt.tasks.items())
         return float(max(workers, 1))
+
+    def follows(self) -> bool:
+        """Whether the threads of its one task become as many as it is granted."""
+        attempt = self.live.current
+        tasks = attempt.tasks.values() if attempt is not None else ()
+        return len(tasks) == 1 and all(task.follows_threads and task.stated_threads is None for task in tasks)
 
 
 class Forecasting(Component):
@@ -79,6 +90,7 @@ class Forecasting(Component):
     Args:
         live_runs: Where the runs are.
         lengths: Folder of what former jobs took.
+        profiles: Folder of the stored profiles.
         tell: Takes a `Fitted`.
         asks: Whether anybody goes by what is left of this job, though it may run alone.
         predicts: Whether the policy goes by what is left of jobs that run at once. Curves are fitted only where either
@@ -89,12 +101,15 @@ class Forecasting(Component):
         self,
         live_runs: LiveRuns,
         lengths: Path,
+        profiles: Path,
         tell: Callable[[Event], None],
         asks: Callable[[JobId], bool],
         predicts: Callable[[], bool],
     ) -> None:
         self._live_runs = live_runs
         self._lengths = lengths
+        self._profiles = profiles
+        self._powers: dict[str, float] = {}  # by keys of profiles: what jobs told that run, or ran
         self._tell = tell
         self._asks = asks
         self._predicts = predicts
@@ -178,7 +193,9 @@ class Forecasting(Component):
             outlook = self._outlooks.get(job) if live.checkpoint is not None else None
             if outlook is None:
                 outlook = self._outlooks[job] = Outlook(now, goal=rule.goal, rising=rule.rising, began=now)
-            self._watched[job] = _ForecastJob(live, outlook, whole, now, now)
+            known = json.loads(live.profile).get("thread_power") if live.profile is not None else None
+            power = self._powers.get(live.profile_key, known)
+            self._watched[job] = _ForecastJob(live, outlook, whole, now, now, power=power)
         return self._watched[job]
 
     def _ended(self, task: TaskId) -> None:
@@ -193,8 +210,18 @@ class Forecasting(Component):
         if watched.cores:
             return
         del self._watched[job]
+        if watched.scaling.power() is not None:
+            self._do(self._keep(watched))
         if watched.whole and watched.live.state == "done" and watched.work > 0.0:
             self._do(self._remember(watched))
+
+    async def _keep(self, watched: _ForecastJob) -> None:
+        """Keep what more threads brought a job, for its later runs."""
+        power, key = watched.scaling.power(), watched.live.profile_key
+        if power is not None:
+            self._powers[key] = power
+            with suppress(OSError):  # as below: a trial finds it out again
+                await asyncio.to_thread(store.keep_power, self._profiles, key, power)
 
     async def _remember(self, watched: _ForecastJob) -> None:
         live = watched.live
@@ -230,7 +257,11 @@ class Forecasting(Component):
         left = await asyncio.to_thread(answer, question)
         if left is not None and self._watched.get(job) is watched:  # the same attempt still runs
             watched.ends = time.monotonic() + left.seconds if left.seconds is not None else None
-            self._tell(Fitted(job, *left, watched.useful()))
+            if (power := watched.scaling.power()) is not None:
+                self._powers[watched.live.profile_key] = power
+            elif watched.power is None:  # another one like it may have told meanwhile
+                watched.power = self._powers.get(watched.live.profile_key)
+            self._tell(Fitted(job, *left, watched.useful(), watched.follows()))
 
     def close(self) -> None:
         for task in self._doing:

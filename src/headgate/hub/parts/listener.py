@@ -411,7 +411,9 @@ class HubListener(Listener):
         if node is not None:
             convolution = node.core_convolution_gflops
             profile = replace(profile, core_gflops=node.core_gflops, core_convolution_gflops=convolution)
-        live.profile = profiles.dump(profile)
+        known = profiles.parse(json.loads(live.profile)) if live.profile is not None else None
+        if known is None or attempt.plan.workers > 1 or not profiles.is_better(known, profile):
+            live.profile = profiles.dump(profiles.merged(known, profile))
         run.record_job(live.spec.name)
         if attempt.plan.workers > 1:
             return  # what one of several workers saw: its part of the batch

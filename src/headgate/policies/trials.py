@@ -1,0 +1,105 @@
+"""Short trials: where two cores are all there is, a job has both for some seconds, to know what they bring it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+
+from headgate.identifiers import JobId
+from headgate.policies.base import Trial
+from headgate.policies.placements import Placements
+from headgate.policies.running_job import TRIAL_CORES, RunningJob
+
+SECONDS = 5.0
+"""One or two for its threads and what is read of it to follow, and three that tell (`headgate.analysis.scaling`)."""
+_LEAST_SECONDS = 60.0
+"""A job that has run for less may end soon, and what its steps cost is hardly known."""
+_MOST_COST = 0.03
+"""Core-seconds that trials may take from others, as a part of those that the jobs there have used."""
+
+
+class ShortTrials:
+    """One trial at a time, once a job.
+
+    A trial takes a core from the jobs beside it for `SECONDS`. All trials of the jobs that are there take no more than
+    3 % of what these have used so far.
+
+    Attributes:
+        ends_at: When the trial under way ends; infinity: none is.
+        next_at: When one may begin that would cost too much now; infinity: none would.
+        begun: The trial that began with the last look; None: none did.
+    """
+
+    def __init__(self) -> None:
+        self.ends_at = self.next_at = math.inf
+        self.begun: Trial | None = None
+        self._current: JobId | None = None
+
+    def look(
+        self,
+        now: float,
+        cores: float,
+        order: Sequence[RunningJob],
+        nodes: Placements,
+        left_alone: Collection[JobId],
+        may_turn: Callable[[float, JobId], bool],
+    ) -> RunningJob | None:
+        """The job that is tried now; None: none is.
+
+        Args:
+            cores: Of all nodes together.
+            order: The jobs, the first one first.
+            left_alone: Jobs that nothing is taken from.
+            may_turn: Whether a job's share may change now, and back when its trial ends.
+        """
+        self.begun, self.next_at = None, math.inf
+        current = next((job for job in order if job.id == self._current), None)
+        if current is not None and now < self.ends_at and current.told_cores is None and not current.last_because:
+            return current
+        self._current, self.ends_at = None, math.inf
+        for job in order:
+            beside = [other for other in order if other is not job and _share_a_node(job, other, nodes)]
+            if not beside or not _may_be_tried(now, cores, job, beside, nodes, left_alone):
+                continue
+            there = [job, *beside]
+            cost = sum(each.trial_cost for each in there) + SECONDS
+            lacks = cost / _MOST_COST - sum(each.attained for each in there)
+            if lacks > 0.0:
+                self.next_at = min(self.next_at, now + lacks / TRIAL_CORES)
+            elif not all(may_turn(now, each.id) for each in there):
+                self.next_at = now
+            else:
+                self._current, self.ends_at = job.id, now + SECONDS
+                job.trial_cost = SECONDS
+                self.begun = Trial(job.id, TRIAL_CORES, SECONDS, tuple(other.id for other in beside))
+                return job
+        return None
+
+
+def _may_be_tried(
+    now: float,
+    cores: float,
+    job: RunningJob,
+    beside: Sequence[RunningJob],
+    nodes: Placements,
+    left_alone: Collection[JobId],
+) -> bool:
+    """Whether a trial of a job would tell something, and takes a core from none that must not be held up."""
+    if not job.is_to_be_tried or job.trial_cost or job.last_because or now - job.arrived < _LEAST_SECONDS:
+        return False
+    if job.most_cores(cores) != TRIAL_CORES or len(nodes.of[job.id]) > 1:
+        return False
+    return not any(other.id in left_alone or len(nodes.of[other.id]) > 1 for other in beside)
+
+
+def _share_a_node(job: RunningJob, other: RunningJob, nodes: Placements) -> bool:
+    return not nodes.of[job.id].keys().isdisjoint(nodes.of[other.id])
+
+
+def trial_parts(
+    tried: RunningJob, order: Sequence[RunningJob], nodes: Placements, floor: float, cores: float
+) -> dict[JobId, float]:
+    """Cores of the jobs on the node of one that is tried: it has all but their floors."""
+    beside = [job for job in order if job is not tried and _share_a_node(tried, job, nodes)]
+    parts = {job.id: floor * nodes.equal(job.id) for job in beside}
+    return {**parts, tried.id: tried.most_cores(cores) - sum(parts.values())}
