@@ -21,7 +21,7 @@ from headgate.telemetry.plain_lines import plain
 _MOST_PAIRS = 32
 _MOST_EPOCHS, _MOST_DIGITS = 1e9, 15  # what is more counts nothing
 
-_NAME = r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\(([^()]{1,24})\))?+"
+_NAME = r"(?<![\w./@-])([a-z_][\w./@-]{0,63}+)['\"]?+(?:\s?\(([^()]{1,24})\)|\s\[\d{1,9}-\d{1,9}\])?+"
 _WHEN = r"(?:\s(?:at|after|for|in)\s([a-z]{1,12}+)\s#?(\d{1,9}+))?+"
 _IS = (
     r"(?:\s{0,4}+([:=](?!>)|[-=]{1,2}>|→|(?<=\s)-(?=\s))\s{0,8}+|\s{1,4}+((?:is(?:\snow)?|was|value|reached)(?::|\s))\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
@@ -152,7 +152,7 @@ class Scanner:
             self._unnamed(reader)
         elif reader.loss is None:
             self._far(reader, parts)
-        return _result(reader, parts, self._any_loss)
+        return _result(reader, parts, self._any_loss) or _heading(line)
 
     def _of_trial(self, trial: re.Match[str]) -> LineProgress:
         """A trial of Optuna is a step; its value is the metric where the job names that."""
@@ -310,7 +310,7 @@ def _count(reader: _Reader, described: MetricName, pair: re.Match[str]) -> None:
     if pair[9] is not None and described.counts in ("epoch", "epochs", "ep"):
         return  # «epoch 2m»
     number = number.removesuffix(".")
-    total = int(_digits(of)) if of and len(of) <= _MOST_DIGITS else None
+    total = int(_digits(of)) * _THOUSANDS[pair[9]] if of and len(of) <= _MOST_DIGITS else None
     if described.counts in ("epoch", "epochs", "ep"):
         if described.counts == "epochs" and total is None:
             return  # how many there are
@@ -330,8 +330,9 @@ def _count(reader: _Reader, described: MetricName, pair: re.Match[str]) -> None:
     whole = number.rstrip("0").removesuffix(".") if "." in number else number
     if not whole.isdigit() or len(whole) > _MOST_DIGITS:
         return
-    whole = str(int(whole) * _THOUSANDS[pair[9]])
-    if pair[1] == "it" and total is None:
+    if total is None:
+        whole = str(int(whole) * _THOUSANDS[pair[9]])
+    if pair[1] == "it" and total is None and reader.epoch is None:
         return  # the word
     if described.counts == "all":
         reader.steps = reader.steps or int(whole)

@@ -17,7 +17,7 @@ _WORD_BEFORE = r"(?<![a-z])([a-z]\d|top-?\d{1,3}|[a-z]++)"
 _WORDS_BEFORE = re.compile(rf"{_WORD_BEFORE}\.?['\"]?\s{{1,3}}(?:{_WORD_BEFORE}\s{{1,3}})?$")
 _WORD = re.compile(r"[a-z]{2,}")
 
-_KINDS = frozenset({"score", "value", "rate"})
+_KINDS = frozenset({"score", "value", "rate", "roc"})
 _NEVER = vocabulary.NO_LOSS | vocabulary.SPREADS
 _MAY_FOLLOW = vocabulary.SMOOTHED | vocabulary.PLAIN | vocabulary.PARTS | _KINDS | {"macro", "micro"}
 _SAY_LITTLE = (

@@ -83,6 +83,7 @@ _CHANGE = re.compile(
     rf"|\b{_VERB}\b\s{{0,2}}:?\s{{0,2}}\(?{_OLD}\s{{1,2}}to\s{{1,8}}"
     rf"|\({_OLD}\s{{1,2}}to\s{{1,8}})(?P<new>{_VALUE})[\])]?"
 )
+_NOW = re.compile(rf"\swas\s{_OLD},?\s(?:(?:and|but)\s)?(?:is\s)?now\s(?P<new>{_VALUE})(?!\w)")
 _CHANGED_TO = re.compile(rf"\s\b{_VERB}\b\s(?:down\s)?to\s{{1,4}}(?P<new>{_VALUE})(?!\w)")
 
 
@@ -98,6 +99,8 @@ def plain(line: str) -> str:
         located = _LOCATION.sub(_HERE, line, count=_MOST_LOCATIONS)
         if located is not line:
             line = _BRACKETED.sub(" ", located).lstrip()
+    if " now " in line:
+        line = _NOW.sub(r": \g<new>", line, count=_MOST_CHANGES)
     if _TO.search(line) or _POINTS.search(line) or (not line.isascii() and _ARROWS.search(line)):
         line = _CHANGED_TO.sub(r": \g<new>", _CHANGE.sub(_changed, line, count=_MOST_CHANGES), count=_MOST_CHANGES)
     return line

@@ -62,6 +62,7 @@ _COUNTED = re.compile(rf"\[\s{{0,8}}(\d{{1,12}})\s{{0,2}}/\s{{0,2}}(\d{{1,12}}){
 _TWICE = re.compile(
     r"\[\s{0,4}(\d{1,9})\s{0,2}/\s{0,2}(\d{1,9})\s{0,2}\]\s{0,4}\[\s{0,8}(\d{1,12})\s{0,2}/\s{0,2}(\d{1,12})"
 )
+_EPOCH_AND_STEP = re.compile(r"\[\s{0,4}(\d{1,9}):\s{1,4}(\d{1,12})/(\d{1,12})\s{0,2}\]")
 _TRAIN = re.compile(r"train(?:ing)?:?\s{1,8}(\d{1,6})(?:\s{0,2}/\s{0,2}(\d{1,6}))?" + _PERCENT + r"\s{0,4}\[")
 _AFTER_EPOCH = re.compile(r"[\s:|│┃║,;\])(+=─━═╮┐┓╗-]{1,24}(\d{1,12})\s{0,4}/\s{0,4}(\d{1,12})(?![\d./:-])")
 _WITH_UNIT = re.compile(
@@ -87,6 +88,10 @@ _PAIR = re.compile(r"\s{0,4}\[\s{0,4}(\d{1,9})\s{0,2},\s{0,8}(\d{1,9})\s{0,2}\]"
 _INDEX = re.compile(r"\s{0,4}\[(\d{1,9})(?:\s\|\s[\d.:]{1,12})?\](?=[\s:])")
 _FIRST = re.compile(r"\s{0,4}(\d{1,9})/(\d{1,9})\s{0,2}(?:[,:;|-]|\()(?!\d)")
 _FIRST_WORD = re.compile(r"\s{0,4}(\d{1,12})\s(?:step|iteration|iter|update)s?\s?[,:;|]")
+_EPOCH_BEFORE = re.compile(
+    r"\s{0,4}(?:\[\s{0,3}(\d{1,6})\s{0,2}/\s{0,2}(\d{1,6})\s{0,2}\]|(\d{1,6})/(\d{1,6}):|(\d{1,6})\|\d{1,12}\|(?=\s?loss))"
+)
+"""What stands before a bar says the epoch: `[3/10]`, `3/10:`, or `3|120|Loss` of torchtune."""
 _EPOCH_AFTER = re.compile(r"(?<![\d/.])(\d{1,6})/(\d{1,6})[\s*|-]{1,4}epoch(?![s\d])")
 _LEADING = re.compile(r"\s{0,8}(\d{1,9}):\s{1,4}(?=learn|[-\d.na]{1,24}, [-\d.na]{1,24} avg)")
 _AFTER = re.compile(r"\bafter\s(\d{1,12})\s(?:step|iteration|batch|update)(?:e?s)?\b")
@@ -183,8 +188,7 @@ def position(line: str, start: int, epoch_end: int, loss_end: int) -> Position:
 def _in_brackets(line: str, start: int, epoch_end: int, loss_end: int) -> Position | None:
     if bar := _TQDM.search(line):
         done, total = int(bar[1]), int(bar[2])
-        before = _EPOCH_AFTER.search(line, start, bar.start()) if epoch_end == 0 and "epoch" in line else None
-        epoch, epochs = (int(before[1]), int(before[2])) if before is not None else (None, None)
+        epoch, epochs = _epoch_of_bar(line, start, bar.start()) if epoch_end == 0 else (None, None)
         if _unit(line, bar.end()) in _SAMPLES:
             return Position(None, total, epoch, epochs, samples=done, drawn=True)
         return Position(done, total, epoch, epochs, drawn=True)
@@ -193,6 +197,11 @@ def _in_brackets(line: str, start: int, epoch_end: int, loss_end: int) -> Positi
             return Position(int(both[2]), None, int(both[1]))
         if twice := _TWICE.search(line, start):
             return Position(int(twice[3]), int(twice[4]), int(twice[1]), int(twice[2]))
+        if both := _EPOCH_AND_STEP.match(line, start):
+            return Position(int(both[2]), int(both[3]), int(both[1]))
+        if (drawn := _DRAWN.search(line, start)) and _EPOCH_BEFORE.match(line, start):
+            epoch, epochs = _epoch_of_bar(line, start, drawn.start())
+            return Position(int(drawn[1]), int(drawn[2]), epoch, epochs, drawn=True)
     train = _TRAIN.search(line, start) if epoch_end == 0 else None
     if place := _COUNTED.search(line, max(epoch_end, train.end() - 1 if train else start)):
         done, total = int(place[1]), int(place[2])
@@ -205,3 +214,14 @@ def _in_brackets(line: str, start: int, epoch_end: int, loss_end: int) -> Positi
     if index := _INDEX.match(line, start):
         return Position(int(index[1]))
     return None
+
+
+def _epoch_of_bar(line: str, start: int, end: int) -> tuple[int | None, int | None]:
+    """Epoch and number of epochs that stand between the start of a line's content and its bar, without a name."""
+    before = _EPOCH_BEFORE.match(line, start, end)
+    if before is None and "epoch" in line:
+        before = _EPOCH_AFTER.search(line, start, end)
+    if before is None:
+        return None, None
+    epoch, *epochs = (int(number) for number in before.groups() if number is not None)
+    return epoch, epochs[0] if epochs else None

@@ -94,6 +94,8 @@ class PrintedTables:
         if self._split is None and len(spaced := _SPACES.split(text.strip())) == len(self._columns):
             cells = spaced  # that have spaces of their own
         columns = self._columns
+        if self._split is None and len(cells) == len(columns) + 1 and all(map(_NUMBER.match, cells)):
+            cells = cells[1:]  # the first is the number of the row, as in a frame of pandas
         if len(cells) < len(columns):  # one of them may be empty
             columns = [column for column in columns if column.name not in ("cp", "checkpoint")][: len(cells)]
         values: dict[str, float] = {}

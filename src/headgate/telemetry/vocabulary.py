@@ -39,6 +39,7 @@ NO_LOSS = frozenset(
         *("coef", "coeff", "coefficient", "ratio", "reduction", "smoothing", "lambda", "alpha", "beta", "delta"),
         *("window", "every", "freq", "interval", "threshold", "tol", "patience", "count", "time", "stop"),
         *("best", "min", "minimum", "lowest", "max", "target", "goal", "prev", "previous", "packet"),
+        *("init", "initial", "starting", "old"),
     }
 )
 """With one of these in its name, or as one of the two words before, a number is not the loss as of now."""
@@ -53,6 +54,7 @@ STEPS = frozenset(
     {
         *("step", "steps", "global_step", "globalstep", "iter", "iters", "iteration", "iterations", "current_steps"),
         *("update", "updates", "num_updates", "batch", "minibatch", "current_step", "total_timesteps", "timesteps"),
+        "num_timesteps",
         *("timestep", "episode", "it", "itr"),
     }
 )
