@@ -96,7 +96,9 @@ def test_what_is_left_is_read_from_the_output_of_a_script(recorder: Recorder, ho
     lines = [f"iter {step}/200 loss={3 - step / 100:.2f}" for step in range(10, 130, 10)]
     shows(recorder, home, lines)
     recorder.close()
-    assert types("a").splitlines()[-2] == "left until the end of its 200 steps: 80 steps (80 to 80)"
+    assert types("a").splitlines()[-2] == (
+        "it has ended; had it gone on until the end of its 200 steps: 80 steps (80 to 80)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_the_drawing_has_what_was_seen_left_of_what_is_expected(recorder: Record
     assert max(line.rfind("o") for line in drawn) <= min(line.find("-") for line in drawn if "-" in line)
     assert lines[17].split() == ["1", "200", lines[17].split()[-1]]
     text = "\n".join(lines)
-    assert "left until the end of its 40 epochs: " in text
+    assert "had it gone on until the end of its 40 epochs: " in text
     assert "at 0.5 s a step" in text
     assert "would end" not in text  # it has ended
     assert text.isascii()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from headgate.cli.profile import describe
-from headgate.profiles import Profile
+from headgate.profiles import Profile, StepTime, TimeFit
 
 
 def test_what_was_not_counted_is_not_said_to_be_nothing() -> None:
@@ -11,3 +11,10 @@ def test_what_was_not_counted_is_not_said_to_be_nothing() -> None:
     assert "FLOPs         640 a sample" in said
     counted = describe(Profile("jax", "0.10", "run", parameters_dense=2, parameters_sparse=0, dense_bytes=8))
     assert "parameters    2 dense, 0 sparse, 8 B" in counted
+
+
+def test_steps_are_told_as_in_every_other_table() -> None:
+    times, fit = StepTime("cpu", 1, 32, 0.000135, 61, 0.4), TimeFit("cpu", 1, 2e-3, 3e-6, 0.1)
+    said = describe(Profile("torch", "2.6", "run", step_times=(times,), fits=(fit,)))
+    assert "batch 32 on cpu, 1 thread: 135 µs, 237,037 samples/s" in said
+    assert "fit           cpu, 1 thread: 2 ms + 3 µs a sample" in said

@@ -13,7 +13,7 @@ from tests.reports.conftest import HOSTILE
 from headgate.analysis.job_figures import figures
 from headgate.reports import html
 from headgate.reports.recording import read
-from headgate.telemetry.store import RunReader
+from headgate.telemetry.store import Recorder, RunReader
 from headgate.testing.wait import until
 
 
@@ -218,6 +218,20 @@ def test_it_fits_narrow_and_dark(page: Any, width: int, scheme: str) -> None:
         assert page.execute_script("return document.documentElement.scrollWidth") <= width
         paper = page.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(20, 23, 26)") == (scheme == "dark")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_badge_of_a_job_that_failed_can_be_read(browser: Any, tmp_path: Path, scheme: str) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    times = {"submitted": 0.0, "started": 0.0, "ended": 1.0}
+    recorder.add("jobs", name="a", position=0, state="failed", reason="exit code 1", attempt=1, **times)
+    recorder.close()
+    page = opened(browser, html.write(tmp_path / "run.sqlite", tmp_path / "report.html"))
+    with seen_as(page, 400, scheme):
+        badge = page.find_element("css selector", ".verdict .badge")
+        style = [badge.value_of_css_property(name) for name in ("color", "background-color")]
+    ink, paper = ([int(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]] for colour in style)
+    assert badge.text == "failed" and sum(abs(a - b) for a, b in zip(ink, paper, strict=True)) > 200
 
 
 def cells(page: Any, table: str, column: int) -> list[str]:

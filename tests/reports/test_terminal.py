@@ -48,11 +48,21 @@ def test_the_summary_has_verdicts_a_line_a_job_what_happened_and_the_report(stor
 def test_what_a_user_wrote_is_no_markup(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
     recorder.add(
-        "jobs", name="a", position=0, state="failed", reason="ended with [bold]x[/nothing]", attempt=1, started=0.0
+        "jobs",
+        name="a",
+        position=0,
+        state="failed",
+        reason="ended with [bold]x[/nothing]",
+        submitted=0.0,
+        started=0.0,
+        ended=1.0,
+        attempt=1,
     )
     recorder.close()
-    assert "a ended as failed (ended with [bold]x[/nothing])." in printed(tmp_path / "run.sqlite")
-    assert "headgate report" in printed(tmp_path / "run.sqlite").splitlines()[-1]
+    text = printed(tmp_path / "run.sqlite")
+    assert text.startswith("a failed: ended with [bold]x[/nothing].")
+    assert text.count("ended with") == 1
+    assert "headgate report" in text.splitlines()[-1]
 
 
 def test_an_empty_run_is_told_as_such(tmp_path: Path) -> None:

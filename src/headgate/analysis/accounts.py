@@ -22,7 +22,7 @@ from headgate.analysis.granted import Power, ThreadGrant, fewer_threads
 from headgate.analysis.granted import by_limit as fewer_by_limit
 from headgate.analysis.grid import Grid, lost_cores
 from headgate.analysis.in_turn import Turn, in_order
-from headgate.analysis.jobs import FAULTS, RecordedJob, RecordedNode, running
+from headgate.analysis.jobs import RecordedJob, RecordedNode, running
 from headgate.analysis.learned import Ceased, ceased
 from headgate.analysis.losing import (
     ITSELF,
@@ -47,7 +47,6 @@ from headgate.analysis.own_steps import PARTS, Part, goes_on, own_steps, started
 from headgate.analysis.own_time import OwnCause, OwnTime
 from headgate.analysis.proving import replaced
 from headgate.analysis.usage import Array
-from headgate.events import NAMED_BY_REASON
 from headgate.shares import slice_of
 from headgate.telemetry.outside_programs import OutsideProgram
 
@@ -86,6 +85,7 @@ class Account:
         may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
         grant: The threads that it had for the sake of other jobs; None if these were as many as alone.
         failure: How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on.
+        skipped: Why it was skipped; empty: it was not.
         more: What more of each resource would buy it.
         tasks: How many it had.
         roles: Whether these have roles that its user named.
@@ -132,6 +132,7 @@ class Account:
     may_have_lost: float = 0.0
     grant: ThreadGrant | None = None
     failure: str = ""
+    skipped: str = ""
     more: More = field(default_factory=More)
     tasks: int = 1
     roles: bool = False
@@ -240,7 +241,7 @@ def _unread(job: RecordedJob, until: float, waited: float | None) -> Account:
     waiting = min(max(waited, 0.0), elapsed) if waited is not None else elapsed
     parts = {**dict.fromkeys(PARTS, NONE), "waiting": exact(waiting), "unexplained": exact(elapsed - waiting)}
     asked = _asked_to_wait(job, waiting)
-    return Account(job=job.name, elapsed=elapsed, parts=parts, asked_to_wait=asked, read=False, failure=_failure(job))
+    return Account(job=job.name, elapsed=elapsed, parts=parts, asked_to_wait=asked, read=False, failure=job.failure)
 
 
 def _powers(jobs: Sequence[RecordedJob], known: Sequence[Account]) -> Mapping[str, Power]:
@@ -299,8 +300,9 @@ def _account(
     waited_for = first + _let_by(job, others) if first.startswith("for ") else ""
     if not ran or not job.tasks:
         only = {**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)}
-        asked = _asked_to_wait(job, elapsed)
-        return Account(job=job.name, elapsed=elapsed, parts=only, waited_for=waited_for, asked_to_wait=asked)
+        never = Account(job=job.name, elapsed=elapsed, parts=only, waited_for=waited_for, failure=job.failure)
+        never = replace(never, asked_to_wait=_asked_to_wait(job, elapsed))
+        return replace(never, skipped=job.reason) if job.state == "skipped" else never
     waiting = max(ran[0][0] - job.submitted, 0.0)
     between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
     starts = [start if goes_on(job, start, grid) else under_way(job, start, end) for start, end in ran]
@@ -418,7 +420,7 @@ def _account(
         ),
         may_have_lost=may_have_lost,
         grant=fewer.grant,
-        failure=_failure(job),
+        failure=job.failure,
     )
 
 
@@ -490,14 +492,5 @@ def _lacks(job: RecordedJob, devices: Devices, outside: Outside, may_have_lost: 
     return lacks
 
 
-def _failure(job: RecordedJob) -> str:
-    if job.state not in FAULTS or not job.reason:
-        return ""
-    if job.state in NAMED_BY_REASON:
-        return f"was {job.reason}"
-    return f"{'failed' if job.state == 'failed' else f'was {job.state}'}: {job.reason}"
-
-
 def _mean(values: Array, weights: Array) -> float:
-    whole = float(np.sum(weights))
-    return float(np.sum(values * weights)) / whole if whole > 0.0 else 0.0
+    return float(np.sum(values * weights)) / whole if (whole := float(np.sum(weights))) > 0.0 else 0.0

@@ -14,7 +14,7 @@ from headgate.analysis.proving import Proof
 from headgate.analysis.sampled import SampledStep, TracedStep
 from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import EMPTY, Signal
-from headgate.events import ENDED, JobState
+from headgate.events import ENDED, NAMED_BY_REASON, JobState
 from headgate.identifiers import TaskName, TaskOfRun
 from headgate.shares import slice_of
 from headgate.telemetry.columns import Column
@@ -154,6 +154,15 @@ class RecordedJob:
     proofs: tuple[Proof, ...] = ()
     asides: Mapping[str, float] = field(default_factory=dict)
     where: tuple[str, ...] = ()
+
+    @property
+    def failure(self) -> str:
+        """How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on."""
+        if self.state not in FAULTS or not self.reason:
+            return ""
+        if self.state in NAMED_BY_REASON:
+            return f"was {self.reason}"
+        return f"{'failed' if self.state == 'failed' else f'was {self.state}'}: {self.reason}"
 
     def limit(self, name: str) -> float | None:
         """A limit that its user set, such as `memory_bytes` of each of its tasks, or `cores` of all; None: no limit."""

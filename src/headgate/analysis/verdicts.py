@@ -133,6 +133,8 @@ def _of_its_time(account: Account) -> Verdict:
     lost = sum(cause.cost.seconds for cause in _causes(account))
     if account.asked_to_wait >= elapsed > 0.0:
         why = f"{account.job} waited for its start, as its `at:` or `after:` says, and did not begin."
+        if account.skipped:
+            why = f"{account.job} was skipped: {account.skipped}."
         return Verdict("healthy", why, "", 0.0, 0.0)
     own = f"{say_seconds(account.parts['compute'].seconds)} of " if lost >= LEAST_SECONDS_TOLD else ""
     why = f"{account.job} spent {own}its {say_seconds(elapsed - account.asked_to_wait)} on its own work."

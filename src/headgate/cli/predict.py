@@ -136,7 +136,9 @@ def _said(
     left, seconds, work = expected.left, expected.seconds(waited or 0.0), expected.core_seconds()
     if left is None:
         return [*lines, "its remaining time cannot be predicted: it reports neither its epochs nor enough losses"]
-    lines.append(f"left until {until}: {left.steps:,.0f} steps ({left.low:,.0f} to {left.high:,.0f})")
+    ended = waited is None and left.steps > 0.5
+    what = f"it has ended; had it gone on until {until}" if ended else f"left until {until}"
+    lines.append(f"{what}: {left.steps:,.0f} steps ({left.low:,.0f} to {left.high:,.0f})")
     if left.likely < 0.5:
         lines.append(f"that it gets there at all is hardly likely: {left.likely:.0%}")
     if seconds is not None:

@@ -16,9 +16,9 @@ from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.jobs import Limits
 from headgate.profiles import Profile, StepTime
-from headgate.reports.words import MISSING
+from headgate.reports.words import MISSING, counted, say_step_time
 from headgate.task.measured import BUSY
-from headgate.units import say_bytes, say_seconds
+from headgate.units import say_bytes
 
 
 @click.command(cls=OfJobs)
@@ -108,13 +108,15 @@ def describe(profile: Profile) -> str:
     for time in profile.step_times:
         rate = time.batch / time.seconds
         lines.append(
-            f"step          batch {time.batch} on {time.device}, {time.threads} threads: {say_seconds(time.seconds)}, "
+            f"step          batch {time.batch} on {time.device}, {counted(time.threads, 'thread')}: "
+            f"{say_step_time(time.seconds)}, "
             f"{rate:,.0f} samples/s (median of {time.steps}{_unsure(time)})"
         )
     for fit in profile.fits:
         error = f"±{fit.relative_error:.1%}" if fit.relative_error is not None else "error not known"
-        alpha, beta = say_seconds(fit.alpha_seconds), say_seconds(fit.beta_seconds_per_sample)
-        lines.append(f"fit           {fit.device}, {fit.threads} threads: {alpha} + {beta} a sample, {error}")
+        alpha, beta = say_step_time(fit.alpha_seconds), say_step_time(fit.beta_seconds_per_sample)
+        threads = counted(fit.threads, "thread")
+        lines.append(f"fit           {fit.device}, {threads}: {alpha} + {beta} a sample, {error}")
     if profile.sharded:
         lines.append("sharded       its parameters, among its workers (FSDP, ZeRO-3)")
     if profile.alone:
@@ -138,5 +140,5 @@ def _dataset(data: dict[str, Any]) -> list[str]:
     if data["bytes_per_sample"] is not None:
         parts.append(f"{say_bytes(data['bytes_per_sample'])} each")
     if data["read_seconds_per_sample"] is not None:
-        parts.append(f"{say_seconds(data['read_seconds_per_sample'])} to read one")
+        parts.append(f"{say_step_time(data['read_seconds_per_sample'])} to read one")
     return parts

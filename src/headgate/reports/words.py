@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headgate.analysis.job_figures import JobFigures
-from headgate.analysis.jobs import FAULTS, RecordedNode
-from headgate.events import NAMED_BY_REASON
+from headgate.analysis.jobs import RecordedNode
 from headgate.plans import APART
 from headgate.reports.recording import Recording
 from headgate.units import say_bytes, say_seconds
@@ -192,8 +191,7 @@ def _strangers(run: Recording) -> str:
 
 
 def _faults(run: Recording, jobs: Sequence[JobFigures]) -> str:
-    said = [f"{job.name} {_ended(job)}" for job in jobs if job.state in FAULTS]
-    said += [f"{job.name} took {job.attempts} attempts" for job in jobs if job.attempts > 1]
+    said = [f"{job.name} took {job.attempts} attempts" for job in jobs if job.attempts > 1]
     said += [_survived(job) for job in jobs if job.faults]
     said += [
         f"{job.name} reported a loss that is not a number {counted(job.losses_not_numbers, 'time')}"
@@ -204,10 +202,6 @@ def _faults(run: Recording, jobs: Sequence[JobFigures]) -> str:
     parts = [f"{listed(said)}."] if said else []
     parts += [f"{counted(warnings, 'warning')} under Events."] if warnings else []
     return " ".join(parts)
-
-
-def _ended(job: JobFigures) -> str:
-    return f"was {job.reason}" if job.state in NAMED_BY_REASON else f"ended as {job.state} ({job.reason})"
 
 
 def _survived(job: JobFigures) -> str:

@@ -60,6 +60,8 @@ class RunningCount:
         self.total: int | None = None
         self._base = 0
         self._count = 0
+        self._begun = 1  # the first count of the epoch
+        self._gap = 1  # between the latest two
         self._epoch: int | None = None
         self._anew: bool | None = None  # whether it starts anew with each epoch; None: not known yet
 
@@ -74,10 +76,19 @@ class RunningCount:
                 anew = epoch is None and ended and count < self._count
                 self._anew = True if anew else self._anew
             if anew:
-                self._base += self.total if self.total is not None else self._count
+                self._base += self.total if self.total is not None else self._ended()
+                self._begun, self._gap = count, 1
+            elif count > self._count:
+                self._gap = count - self._count
+        else:
+            self._begun = count
         self._count, self._epoch = count, epoch
         self.total = total if total is not None else self.total
         self.latest = self._base + count
+
+    def _ended(self) -> int:
+        """How many there were in an epoch that does not say it: one that counts from 0 had one more than its last."""
+        return self._count + self._gap if self._begun == 0 else self._count
 
     def all(self, epoch: int | None) -> int | None:
         """The number that the count reaches in the whole training; None if the total may be that of an epoch."""

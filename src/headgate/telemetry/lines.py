@@ -461,7 +461,7 @@ def _result(reader: _Reader, parts: list[tuple[int, int, Part]], any_loss: bool)
         total,
         reader.steps,
         reader.within,
-        evaluates or (loss is None and reader.about_loss),
+        evaluates or (loss is None and reader.about_loss and not reader.trains),
         at.keras,
         at.drawn,
         trains=line.startswith("train", _letters(line, start)),

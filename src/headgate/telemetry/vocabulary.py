@@ -74,7 +74,9 @@ ASIDES = frozenset({"per", "each", "every", "max", "total", "num", "best", "last
 """Before the word epoch: the number is not that of the epoch as of now."""
 
 NOT_METRICS = (
-    frozenset({"epochs", "num_epochs", "max_epochs", "eta", "time", "v_num", "seed", "rank", "size", "cuda"}) | TOTALS
+    frozenset({"epochs", "num_epochs", "max_epochs", "eta", "time", "v_num", "seed", "rank", "size", "cuda"})
+    | {"set", "train_set", "val_set", "test_set"}  # «accuracy on the test set: 0.9»
+    | TOTALS
 )
 WITHOUT_SEPARATOR = frozenset({"acc", "accuracy", "lr", "ppl", "perplexity"})
 """Metrics that a script may print without a colon: «acc 0.93»."""
