@@ -34,7 +34,7 @@ class PlanningHub:
         live_runs.runs[self.run.id] = self.run
         nodes_of = SimpleNamespace(cluster=lambda _: self.cluster)
         here = self.cluster.nodes[0]
-        self._choosing = Choosing(home, live_runs, cast(Any, nodes_of), here, self.told.append, lambda job, plan: False)
+        self._choosing = Choosing(home, live_runs, cast(Any, nodes_of), here, self.told.append, lambda job, plan: None)
 
     def asks(self) -> None:
         """Ask for plans of all jobs."""

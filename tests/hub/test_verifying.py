@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 from tests.hub.user import User, speed, user
 
+from headgate.hub.verifying import Asked, verify
+from headgate.jobs import Job
+from headgate.plans import Plan
+from headgate.verification.verdict import LeftOut, Sameness, Why
+
 __all__ = ["speed", "user"]
 
+TWO = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
 SCRIPT = """
 import sys, torch
 import headgate.torch as hg
@@ -77,6 +85,7 @@ def test_a_right_script_is_the_same_and_its_files_stay_as_they_are(user: User) -
     assert found["double"]
     assert found["steps"] == 14
     assert found["largest"] < 1e-12
+    assert found["left_out"] == ["dropout"]
     assert (user.folder / "model.pt").read_text() == "trained for weeks"
     assert user.json("ps") == []
     assert not list((user.home / "verifying").iterdir())
@@ -110,11 +119,78 @@ def test_what_is_written_elsewhere_is_refused_and_named(user: User) -> None:
 
 
 @pytest.mark.long
+def test_one_that_needs_the_network_is_kept_from_it_and_told_so(user: User) -> None:
+    reaching = "import urllib.request; urllib.request.urlopen('http://127.0.0.1:{}'); scale ="
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as service:
+        user.write("train.py", SCRIPT.replace("scale =", reaching.format(service.server_port)))
+        found = verified(user, "--workers", "2", "--", "right", code=9)
+        service.socket.settimeout(0.0)
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            service.socket.accept()
+    assert (found["answer"], found["cause"]) == ("unknown", "network")
+    assert found["network"] == [f"127.0.0.1:{service.server_port}"]
+
+
+OF_TORCHRUN = """
+import sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(96, 6), torch.randint(0, 3, (96,)))
+model = torch.nn.Linear(6, 3)
+if sys.argv[1] != "apart":
+    model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batch = 16 // dist.get_world_size() if sys.argv[1] == "divides" else 16
+loader = DataLoader(data, batch_size=batch, sampler=DistributedSampler(data))
+for epoch in range(8):
+    for features, classes in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(features), classes).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.long
+def test_workers_of_torchrun_are_compared_with_each_other_or_with_one_alone(user: User) -> None:
+    user.write("train.py", OF_TORCHRUN)
+    found = verified(user, "--workers", "2", "--steps", "3", "--", "whole", code=9)
+    assert (found["answer"], found["cause"], found["double"]) == ("unknown", "own-batch", True)
+    found = verified(user, "--workers", "2", "--steps", "3", "--", "apart", code=8)
+    assert (found["answer"], found["cause"]) == ("differs", "apart")
+    found = verified(user, "--workers", "2", "--steps", "3", "--batch", "global", "--", "divides")
+    assert (found["answer"], found["double"]) == ("same", True)
+
+
+def test_one_for_a_launcher_of_another_framework_is_told_at_once(user: User) -> None:
+    user.write("train.py", "import jax\njax.distributed.initialize()\n")
+    found = verified(user, "--workers", "2", code=9)
+    assert (found["answer"], found["cause"]) == ("unknown", "unseen")
+
+
+@pytest.mark.long
+def test_one_that_fails_without_the_gpus_of_its_job_is_told_so(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    user.write("train.py", SCRIPT.replace("scale =", "x = x.cuda(); scale ="))
+    for name, value in user.variables.items():
+        monkeypatch.setenv(name, value)
+    job = Job(name="train", script=str(user.folder / "train.py"), args=("right",), workdir=str(user.folder))
+    asked = Asked(replace(job, plan=TWO), aside=True, without_gpus=True)
+    found = verify(asked)
+    assert (found.answer, found.cause) == (Sameness.UNKNOWN, Why.GPU)
+    user.write("train.py", SCRIPT)
+    found = verify(asked)
+    assert (found.answer, found.left_out) == (Sameness.SAME, (LeftOut.DROPOUT, LeftOut.GPUS))
+
+
+@pytest.mark.long
 def test_a_resume_is_compared_with_a_run_that_was_not_stopped(user: User) -> None:
     user.write("train.py", SCRIPT)
     found = verified(user, "--resume", "--seed", "3", "--", "hidden", code=8)
     assert (found["answer"], found["cause"]) == ("differs", "resume")
     assert found["stopped_in"] in ("training", "accumulation", "validation", "epoch-end")
+    assert found["left_out"] == []
 
 
 @pytest.mark.long

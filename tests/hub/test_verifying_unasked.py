@@ -41,12 +41,13 @@ ALLREDUCE = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
 
 
 def test_a_verdict_is_kept_as_it_was(tmp_path: Path) -> None:
+    job = Job(name="a", script="train.py", workdir=str(tmp_path))
     difference = FirstDifference(3, 1, "gradient", ("head.weight",), 0.44)
     found = Verification(Sameness.DIFFERS, 2, steps=6, cause=Why.LOSS, difference=difference, detail=("a",))
     store.save(tmp_path / "verified", "key", found)
-    assert store.load(tmp_path / "verified", "key") == found
+    assert store.load(tmp_path / "verified", "key", job) == found
     (tmp_path / "verified" / "key.json").write_text("{")
-    assert store.load(tmp_path / "verified", "key") is None
+    assert store.load(tmp_path / "verified", "key", job) is None
 
 
 def test_a_verdict_holds_for_its_strategy_whatever_the_workers_are() -> None:
@@ -60,6 +61,7 @@ def test_a_verdict_holds_for_its_strategy_whatever_the_workers_are() -> None:
 
 def test_what_is_not_verified_yet_is_said_before_it_starts(user: User) -> None:
     user.write("train.py", SCRIPT)
+    user.variables.pop("HEADGATE_VERIFY")
     words = ("run", "train.py", "--strategy", "allreduce", "--workers", "2", "--dry-run")
     assert "train: not verified" in user.types(*words).stdout
     assert "train: not verified" not in user.types(*words, "--verify", "off").stdout

@@ -13,7 +13,7 @@ from tests.analysis.made_up import MadeUp, recording
 
 from headgate.analysis.accounts import Account, accounts
 from headgate.analysis.losing import OTHERS, REST
-from headgate.cli.dry_run import plans, starts
+from headgate.cli.dry_run import planned, starts
 from headgate.cli.status import command
 from headgate.cluster import Cluster
 from headgate.hub.submission import Submission
@@ -63,14 +63,15 @@ def test_what_is_read_and_told_of_twice_as_many_jobs_costs_twice_as_much(home: P
 def test_what_a_dry_run_of_twice_as_many_jobs_costs_is_twice_as_much(home: Path) -> None:
     node = machine.detect(home / "node.json", {})
 
-    def planned(count: int, after: bool) -> Callable[[], object]:
+    def starting(count: int, after: bool) -> Callable[[], object]:
         jobs = tuple(Job(name=f"j{i}", run="true", after=f"j{i - 1}" if after and i else None) for i in range(count))
         submission = Submission(jobs, {}, "/", ())
         cluster = Cluster((node,))
-        return lambda: starts(submission, "headgate", cluster, plans(submission, cluster, node, home))
+        begins = planned(submission, cluster, node, home)
+        return lambda: starts(submission, "headgate", cluster, {name: begin.plan for name, begin in begins.items()})
 
     for after in (False, True):
-        assert calls(planned(200, after)) < 2.4 * calls(planned(100, after))
+        assert calls(starting(200, after)) < 2.4 * calls(starting(100, after))
 
 
 def test_of_two_among_many_the_same_is_told_as_of_two_alone(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_nothing_outside_is_changed(tmp_path: Path) -> None:
 
 
 def test_without_landlock_python_refuses_by_itself(tmp_path: Path) -> None:
-    said = fenced(tmp_path, "import headgate.task.fence\nheadgate.task.fence._CREATE = -1\n")
+    said = fenced(tmp_path, "import headgate.task.landlock\nheadgate.task.landlock._CREATE = -1\n")
     assert said[0] == "False"
     assert said.count("refused") == 5
     assert "kept" in said

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch, stated_threads
 from headgate.errors import UsageError
 from headgate.hub.messages import turns_in
-from headgate.hub.parts.verifying import left_out
 from headgate.hub.submission import Submission
 from headgate.identifiers import JobId, TaskId, TaskOfRun
 from headgate.jobs import Job
@@ -37,13 +36,28 @@ from headgate.reports.words import counted, listed
 from headgate.roles import Addresses
 from headgate.task.part import LOOPBACK
 from headgate.telemetry import machine, visible
-from headgate.verification import store as verdicts
-from headgate.verification.verdict import Sameness, Verification, Why
-from headgate.verification.wording import sentence
+from headgate.verification.standing import bars, is_off, standing
+from headgate.verification.verdict import Verification
+from headgate.verification.wording import kept_alone, sentence
 
 
-def plans(submission: Submission, cluster: Cluster, here: Node, home: Path) -> dict[str, Plan]:
-    """The plans that the jobs would run by if no other job ran, by name.
+@dataclass(frozen=True, slots=True)
+class PlannedStart:
+    """How a job would begin.
+
+    Args:
+        plan: By which plan.
+        verdict: Whether its workers are known to train what one does; None: that is no question.
+        kept_alone: Whether it begins with one worker because of that, where Headgate would give it several.
+    """
+
+    plan: Plan
+    verdict: Verification | None = None
+    kept_alone: bool = False
+
+
+def planned(submission: Submission, cluster: Cluster, here: Node, home: Path) -> dict[str, PlannedStart]:
+    """How the jobs would begin if no other job ran, by name.
 
     Raises:
         UsageError: One can run nowhere.
@@ -61,8 +75,23 @@ def plans(submission: Submission, cluster: Cluster, here: Node, home: Path) -> d
     for each, choice in zip(asked, chosen):
         if isinstance(choice, UsageError):
             raise choice
-        found[each.job.name] = choice.plan
+        verdict = _verdict(each.job, choice.plan, submission, here, home)
+        found[each.job.name] = PlannedStart(choice.plan, verdict)
+        if verdict is not None and bars(verdict) and each.job.plan is None:
+            [alone] = choose([replace(each, profile=None)], cluster)
+            if not isinstance(alone, UsageError):
+                found[each.job.name] = PlannedStart(alone.plan, verdict, kept_alone=True)
     return found
+
+
+def _verdict(job: Job, plan: Plan, submission: Submission, here: Node, home: Path) -> Verification | None:
+    """Whether the workers of a plan are known to train what one does; None: there is one, they share nothing, or it is
+    not to be verified."""
+    shares_nothing = job.contract is None and scripts.shares_nothing(job)  # which is told
+    if plan.workers < 2 or shares_nothing or is_off(job, submission.environment):
+        return None
+    path = {**submission.environment, **job.env}.get("PATH")
+    return standing(home, job, store.key(job, here), plan, path)
 
 
 def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping[str, Plan]) -> list[events.StartTask]:
@@ -116,7 +145,11 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     """
     if submission.engine != LOCAL:
         raise UsageError(f"--dry-run shows what engine local would start; found engine {submission.engine}")
-    entries = _entries(submission, policy or policies.DEFAULT, once=as_json)
+    home = runs.home()
+    node = machine.detect(home / "node.json", {})
+    allowed = visible.within(node, submission.environment)
+    begins = planned(submission, Cluster(submission.nodes or (allowed,)), allowed, home)
+    entries = _entries(submission, policy or policies.DEFAULT, node, begins, once=as_json)
     if as_json:
         click.echo(json.dumps(entries, indent=2))
         return
@@ -125,8 +158,10 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     for job in submission.jobs:
         if job.plan is not None and job.plan.workers > 1 and job.contract is None and scripts.shares_nothing(job):
             click.echo(f"{job.name}: {scripts.told_apart(job, job.plan.workers)}")
-        if (verdict := _verified(job, submission)) is not None:
-            click.echo(f"{job.name}: {sentence(verdict)}")
+        begin = begins[job.name]
+        if begin.verdict is not None:
+            said = f"one worker, {kept_alone(begin.verdict)}" if begin.kept_alone else sentence(begin.verdict)
+            click.echo(f"{job.name}: {said}")
     found = [_details(entry) for entry in entries]
     alike = [line for line in found[0] if all(line in of for of in found)] if len(found) > 1 else []
     for entry, lines in zip(entries, found, strict=True):
@@ -137,22 +172,6 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
         click.echo("each of them, with its own names for JOB and TASK:")
     for line in alike:
         click.echo(f"  {line}")
-
-
-def _verified(job: Job, submission: Submission) -> Verification | None:
-    """Whether its workers are known to train what one does; None: it states no workers, they share
-    nothing, or it is not to be verified."""
-    if job.plan is None or job.plan.workers < 2 or job.verify == "off":
-        return None
-    if job.contract is None and scripts.shares_nothing(job):  # which is told
-        return None
-    if (why := left_out(job, job.plan)) is not None:
-        return Verification(Sameness.UNKNOWN, job.plan.workers, cause=why)
-    home = runs.home()
-    here = visible.within(machine.detect(home / "node.json", {}), submission.environment)
-    path = {**submission.environment, **job.env}.get("PATH")
-    known = verdicts.load(home / verdicts.FOLDER, verdicts.key(job, store.key(job, here), job.plan, path))
-    return known or Verification(Sameness.UNKNOWN, job.plan.workers, cause=Why.NOT_YET)
 
 
 def _start(entry: Mapping[str, Any]) -> str:
@@ -181,23 +200,23 @@ def _details(entry: Mapping[str, Any]) -> dict[str, str]:
     return {names.sub(lambda each: f"JOB{each[1]}TASK" if each[1] else "JOB", line): line for line in lines}
 
 
-def _entries(submission: Submission, policy: str, *, once: bool) -> list[dict[str, Any]]:
+def _entries(
+    submission: Submission, policy: str, node: Node, begins: Mapping[str, PlannedStart], *, once: bool
+) -> list[dict[str, Any]]:
     """What would be started, one after the other, as plain values.
 
     Args:
         once: Leave out of what is done for a task the folders that were made for one before it.
     """
     home = runs.home()
-    node = machine.detect(home / "node.json", {})
     boxes: dict[str, isolation.Isolation] = {}
     entries: list[dict[str, Any]] = []
     cluster = Cluster(submission.nodes or (node,))
     made: set[str] = set()
     allowed = visible.within(node, submission.environment)
-    chosen = plans(submission, Cluster(submission.nodes or (allowed,)), allowed, home)
     groups: dict[JobId, LaunchedGroup | Addresses | None] = {}
     injected = inject(home / "inject")
-    for start in starts(submission, policy, cluster, chosen):
+    for start in starts(submission, policy, cluster, {name: begin.plan for name, begin in begins.items()}):
         if start.job not in groups:
             groups[start.job] = _group(start, cluster, here=not submission.nodes)
         prepared = _launch(start, submission.environment, cluster, home, groups[start.job], injected)
@@ -221,7 +240,7 @@ def _entries(submission: Submission, policy: str, *, once: bool) -> list[dict[st
                 "threads": stated_threads(start.spec, start.task.name) or start.threads,
                 "entitled_cores": start.entitled_cores,
                 "box": box,
-                "verified": asdict(verdict) if (verdict := _verified(start.spec, submission)) is not None else None,
+                "verified": asdict(verdict) if (verdict := begins[start.spec.name].verdict) is not None else None,
                 "gpu_memory": _gpu_need(start.spec, allowed, home).in_words() if on_gpu else None,
             }
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -110,7 +111,11 @@ def command(
         tuple(str(Path(folder).absolute()) for folder in writable),
     )
     standard_input.refuse("headgate verify")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C, so that nothing stays behind
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     found = verifying.verify(asked, _show)
+    verifying.keep(asked, found)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
     else:

@@ -103,10 +103,10 @@ class LiveHub:
         self._engines = Engines(home, engine, self._listener, sampling.told, self._nodes, self._live_runs)
         self._readiness = Readiness(self._live_runs, self._engines, self._step)
         verifying = Verifying(home, self._live_runs, self._step)
-        holds = verifying.holds
-        self._choosing = choosing = Choosing(home, self._live_runs, self._nodes, node, self._step, holds)
+        barred = verifying.barred
+        self._choosing = choosing = Choosing(home, self._live_runs, self._nodes, node, self._step, barred)
         self._replanning = Replanning(
-            home, self._live_runs, self._nodes, self._engines, self._forecasting, choosing, node, self._step, holds
+            home, self._live_runs, self._nodes, self._engines, self._forecasting, choosing, node, self._step, barred
         )
         self.proving = Proving(self._live_runs, engine.boxes)
         self._components: tuple[Component, ...] = (

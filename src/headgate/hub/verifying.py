@@ -6,10 +6,11 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,32 +25,43 @@ from headgate.hub import api
 from headgate.identifiers import TaskName
 from headgate.jobs import Job, ProgressRule
 from headgate.plans import Plan
+from headgate.profiling import store as profiles
+from headgate.task import landlock
 from headgate.task.recording import VARIABLE, Recipe
+from headgate.telemetry import machine, visible
 from headgate.telemetry.store import RunReader
-from headgate.verification import comparing, folders, records, store
-from headgate.verification.verdict import Sameness, StopPlace, Verification, Why
+from headgate.verification import comparing, folders, network, records, store
+from headgate.verification.standing import hides_steps
+from headgate.verification.verdict import LeftOut, Sameness, StopPlace, Verification, Why
 
 STEPS = 6
 RESUME_STEPS = 24
 SECONDS = 120.0
 """How long each of its runs may take."""
-ASIDE_SECONDS = 60.0
-"""The same of one beside other jobs."""
+ASIDE_SECONDS = 180.0
+"""The same of one beside other jobs, which leave it little."""
 _SINGLE = Plan(strategy="single", workers=1, batch_per_worker=None)
-_QUIET = {
+_OFFLINE = {
     "WANDB_MODE": "offline",
     "COMET_MODE": "disabled",
     "NEPTUNE_MODE": "offline",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
+    "CLEARML_OFFLINE_MODE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
 }
-"""Has libraries that report to elsewhere keep what they have."""
+"""Has libraries that report to elsewhere, or load from there, keep to what is here."""
+_ALIKE = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
 _CACHES = ("~/.cache", "~/.keras", "~/.nv", "~/.triton")
 _CACHE_VARIABLES = (
     *("XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "KERAS_HOME", "MPLCONFIGDIR"),
     "JAX_COMPILATION_CACHE_DIR",
 )
+_FOLDERS = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "WANDB_DIR")
+"""Variables that name a folder for what is of one run."""
 _ASIDE_PRIORITY = 0.1
+_LANDLOCK_FOR_TCP = 4
+"""The first version of Landlock that refuses connections."""
 ALONE, AGAIN, ROUNDED, WORKERS = "alone", "again", "rounded", "workers"
 WHOLE, STOPPED, RESUMED = "whole", "stopped", "resumed"
 
@@ -66,6 +78,7 @@ class Asked:
         seconds: Most seconds of each run.
         writable: Folders that the script may write to as it does otherwise.
         aside: Whether other jobs run, and it should take little: its runs come one after the other.
+        without_gpus: Whether it does without GPUs that its job has.
     """
 
     job: Job
@@ -75,12 +88,14 @@ class Asked:
     seconds: float = SECONDS
     writable: tuple[str, ...] = ()
     aside: bool = False
+    without_gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
     """How one of its runs ended: the record of each of its workers, the state and reason of its job, its run, a
-    checkpoint that it saved as it stopped, and whether it took too long."""
+    checkpoint that it saved as it stopped, whether it took too long, and whether programs that it started tried to
+    reach a network."""
 
     records: tuple[records.TrainingRecord, ...]
     state: str
@@ -88,6 +103,7 @@ class _Ended:
     run: Path
     checkpoint: Checkpoint | None = None
     slow: bool = False
+    reached_out: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -107,14 +123,38 @@ def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Ver
     """
     _check(asked.job)
     begun = time.monotonic()
-    if (plan := asked.job.plan) is not None and not plan.synchronous and not asked.resume:
+    job = _by_itself(asked.job)
+    plan = job.plan or _SINGLE
+    if not plan.synchronous and not asked.resume:
         found = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.ASYNCHRONOUS)
+    elif hides_steps(job):
+        found = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.UNSEEN)
     else:
-        with _Trial(asked, watcher) as trial:
+        with _Trial(replace(asked, job=job), watcher) as trial:
             found = trial.resume() if asked.resume else trial.plan()
-    plan = plan or _SINGLE
     seconds = time.monotonic() - begun
     return replace(found, strategy=plan.strategy, servers=plan.servers, workers=plan.workers, seconds=seconds)
+
+
+def keep(asked: Asked, verdict: Verification) -> None:
+    """Keep a verdict on a plan for runs of the job, where it says something and as many steps were compared as a run
+    would have had compared.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if asked.resume or asked.steps < STEPS or verdict.answer is Sameness.UNKNOWN:
+        return
+    job = _by_itself(asked.job)
+    node = visible.within(machine.detect(runs.home() / "node.json"), os.environ)
+    key = store.key(job, profiles.key(job, node), job.plan or _SINGLE, {**os.environ, **job.env}.get("PATH"))
+    store.save(runs.home() / store.FOLDER, key, verdict)
+
+
+def _by_itself(job: Job) -> Job:
+    """A job as a hub would have it, that waits for no other and shares no GPU."""
+    [settled] = api.submission([replace(job, after=None, share=None)]).jobs
+    return settled
 
 
 def _check(job: Job) -> None:
@@ -130,20 +170,24 @@ class _Trial:
     """The runs of one verification, and what they write."""
 
     def __init__(self, asked: Asked, watcher: Callable[[str], None]) -> None:
-        [self._job] = api.submission([replace(asked.job, after=None, share=None)]).jobs
+        self._job = asked.job
         self._asked = asked
         self._watcher = watcher
         self._kept = list[Path]()
         self._made = list[Path]()
+        self._leaving = ExitStack()
+        self._sources = dict[str, str]()
 
     def __enter__(self) -> _Trial:
         place = runs.home() / "verifying"
         place.mkdir(mode=0o700, exist_ok=True)
-        self._scratch = Path(tempfile.mkdtemp(dir=place))
+        folders.remove_abandoned(place)
+        self._network = self._leaving.enter_context(network.apart())
+        self._scratch = self._leaving.enter_context(folders.scratch(place))
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._leaving.close()
         for folder in self._made:
             if folder not in self._kept:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -154,6 +198,8 @@ class _Trial:
         """Whether it trains under the plan as it does alone."""
         workers = self._job.plan.workers if self._job.plan is not None else 2
         found = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
+        if self._asked.aside and not self._network.folder and landlock.version() < _LANDLOCK_FOR_TCP:
+            return replace(found, cause=Why.OPEN)
         for double in (True, False):
             alone = self._run({ALONE: replace(self._job, plan=self._alone())}, double)[ALONE]
             if not alone.is_whole and alone.state != "done":
@@ -202,7 +248,8 @@ class _Trial:
         if not resumed.records[0].steps or (not resumed.is_whole and resumed.state != "done"):
             return self._failed(resumed, answer, Why.FAILED)
         found = comparing.compared_resume(whole.records, resumed.records, double)
-        return replace(found, stopped_in=place, stopped_at=number, seed=seed, fenced=whole.records[0].fenced)
+        found = self._with_facts(found, (*whole.records, *resumed.records))
+        return replace(found, stopped_in=place, stopped_at=number, seed=seed)
 
     def _alone(self) -> Plan:
         """The plan of one worker."""
@@ -215,7 +262,7 @@ class _Trial:
         """What the records of these say."""
         count = len(workers.records)
         answer = Verification(Sameness.UNKNOWN, count, double=double)
-        if workers.records[0].outside and not workers.is_whole and workers.state != "done":
+        if workers.records[0].refused is not None and not workers.is_whole and workers.state != "done":
             return self._failed(workers, answer, Why.FAILED)
         if not workers.records[0].steps or not (workers.is_whole or workers.state == "done"):
             return self._failed(workers, answer, Why.WORKERS_FAILED)
@@ -229,20 +276,43 @@ class _Trial:
             again = self._run({AGAIN: replace(self._job, plan=self._alone())}, double)[AGAIN]
             if not comparing.repeats(alone.records[0], again.records[0]):
                 found = replace(found, cause=Why.VARIES)
-        return replace(found, outside=tuple(dict.fromkeys(alone.records[0].outside)))
+        return self._with_facts(found, (*alone.records, *workers.records))
+
+    def _with_facts(self, found: Verification, recorded: Sequence[records.TrainingRecord]) -> Verification:
+        """The answer, with what the records tell besides: what was left out, and what was held back."""
+        first = recorded[0]
+        left_out = {what for record in recorded for what in record.left_out}
+        if self._asked.without_gpus:
+            left_out.add(LeftOut.GPUS)
+        return replace(
+            found,
+            left_out=tuple(sorted(left_out)),
+            cut_off=first.cut_off,
+            fenced=first.fenced,
+            outside=tuple(dict.fromkeys(first.outside)),
+            network=tuple(dict.fromkeys(first.network)),
+            sources=self._sources,
+        )
 
     def _failed(self, ended: _Ended, answer: Verification, cause: Why) -> Verification:
         """The answer where a run did not come to its end."""
-        outside = tuple(path for record in ended.records for path in record.outside)
-        if outside and cause is not Why.NOT_STOPPED:
-            cause = Why.OUTSIDE
-        elif ended.slow:
-            cause = Why.SLOW
+        answer = self._with_facts(answer, ended.records)
+        refused = next((record.refused for record in ended.records if record.refused is not None), None)
+        outside = answer.outside
+        detail: tuple[str, ...] = (ended.reason,)
+        if cause is not Why.NOT_STOPPED:
+            if refused is Why.OUTSIDE:
+                cause, detail = Why.OUTSIDE, outside[-1:]
+            elif refused is Why.NETWORK or (ended.reached_out and cause is Why.FAILED and not ended.slow):
+                cause, detail = Why.NETWORK, (*answer.network[-1:], ended.reason)
+            elif ended.slow:
+                cause = Why.SLOW
+            elif self._asked.without_gpus:
+                cause = Why.GPU
         if self._asked.aside:
-            return replace(answer, cause=cause, detail=outside[-1:] or (ended.reason,), outside=outside)
-        self._kept.append(ended.run)
-        detail = outside[-1:] or (ended.reason,)
-        return replace(answer, cause=cause, detail=detail, outside=outside, output=ended.run.name)
+            return replace(answer, cause=cause, detail=detail)
+        self._kept = [ended.run]
+        return replace(answer, cause=cause, detail=detail, output=ended.run.name)
 
     # --- running -----------------------------------------------------------------------------------------------------
 
@@ -261,9 +331,9 @@ class _Trial:
     ) -> dict[str, _Ended]:
         """Run jobs side by side until they have recorded enough; how each ended, by name."""
         self._watcher(f"{', '.join(jobs)} ({'float64' if double else 'as it is'})")
-        prepared, places = list[Job](), dict[str, Path]()
+        prepared, places, copies = list[Job](), dict[str, Path](), dict[str, folders.Copied]()
         for name, job in jobs.items():
-            at = copy or self._copy(name)
+            at = copies[name] = copy or self._copy(name)
             places[name] = at.scratch / f"record-{name}"
             places[name].mkdir()
             recipe = Recipe(
@@ -274,20 +344,27 @@ class _Trial:
                 writable=self._writable(at),
                 as_workers=not self._asked.resume,
                 stop_at=stop_at,
+                namespaces=self._network.folder,
+                folders=(*at.places.values(), *at.places),
             )
             prepared.append(self._prepared(name, at.job(job), at, recipe, list(jobs)))
         more = {"mode": "verify", "resume": dict(resume or {})}
         with api.submitted(api.submission(prepared, **more), None, kill=True) as (hub, answer):
+            folder = Path(answer["path"])
+            self._made.append(folder)
             for _ in hub.follow(1.0):
                 pass
-        folder = Path(answer["path"])
-        self._made.append(folder)
-        return {job.name: _ended(folder, job.name, job, places[job.name]) for job in prepared}
+        reached_out = self._network.tried()
+        ended = {job.name: _ended(folder, job, places[job.name], reached_out) for job in prepared}
+        for name, one in ended.items():
+            for record in one.records:
+                self._sources |= copies[name].sources(record.sources)
+        return ended
 
     def _prepared(self, name: str, job: Job, copy: folders.Copied, recipe: Recipe, names: Sequence[str]) -> Job:
-        env = {**_QUIET, **job.env, "TMPDIR": str(copy.scratch / "tmp"), VARIABLE: recipe.text()}
-        env |= {"TORCHINDUCTOR_CACHE_DIR": str(copy.scratch / "tmp"), "TRITON_CACHE_DIR": str(copy.scratch / "tmp")}
-        env |= {"WANDB_DIR": str(copy.scratch / "tmp")}
+        temporary = str(copy.scratch / "tmp")
+        env = {**_ALIKE, **job.env, **_OFFLINE, **dict.fromkeys(_FOLDERS, temporary), VARIABLE: recipe.text()}
+        env["MLFLOW_TRACKING_URI"] = Path(temporary, "mlruns").as_uri()
         at = names.index(name)
         first = names[at - 1] if self._asked.aside and at else None
         return replace(
@@ -318,11 +395,11 @@ class _Trial:
         return (str(copy.scratch), str(runs.home() / "runs"), *caches, *self._asked.writable)
 
 
-def _ended(folder: Path, name: str, job: Job, place: Path) -> _Ended:
+def _ended(folder: Path, job: Job, place: Path, reached_out: bool) -> _Ended:
     workers = job.plan.workers if job.plan is not None else 1
     told = tuple(records.read(place, TaskName.of("worker", index)) for index in range(workers))
     with RunReader(folder / runs.STORE) as reader:
-        [row] = [row for row in reader.rows("jobs") if row["name"] == name]
+        [row] = [row for row in reader.rows("jobs") if row["name"] == job.name]
         saved = [row for row in reader.rows("checkpoints") if row["why"] == "stop"]
     checkpoint = None
     if saved:
@@ -330,7 +407,7 @@ def _ended(folder: Path, name: str, job: Job, place: Path) -> _Ended:
         checkpoint = Checkpoint(last["path"], last["step"], last["epoch"], last["position"])
     took = (row["ended"] or 0.0) - (row["started"] or 0.0)
     slow = row["state"] != "done" and job.timeout is not None and took >= job.timeout
-    return _Ended(told, row["state"], row["reason"] or "", folder, checkpoint, slow)
+    return _Ended(told, row["state"], row["reason"] or "", folder, checkpoint, slow, reached_out)
 
 
 def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, int] | None:
@@ -364,13 +441,14 @@ def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, in
 
 def main() -> None:
     """Verify the job that standard input names, for a hub, beside its jobs; print the answer as JSON."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends what it has begun
     told = json.loads(sys.stdin.read())
     ours = {name: os.environ[name] for name in ("HEADGATE_HOME", runs.HUB) if name in os.environ}
     os.environ.clear()
     os.environ.update({**told["environment"], **ours})
     os.chdir(told["cwd"])
     job = TypeAdapter(Job).validate_python(told["job"])
-    print(store.dump(verify(Asked(job, seconds=ASIDE_SECONDS, aside=True))))
+    print(store.dump(verify(Asked(job, seconds=ASIDE_SECONDS, aside=True, without_gpus=told["without_gpus"]))))
 
 
 if __name__ == "__main__":

@@ -11,16 +11,45 @@ from headgate.jax.trained import Trained
 from headgate.task.recording import WEIGHT, TaskRecorder
 
 _ROUNDINGS = 4.0
+_DRAWS = (
+    "bernoulli",
+    "bits",
+    "categorical",
+    "gumbel",
+    "laplace",
+    "normal",
+    "rademacher",
+    "truncated_normal",
+    "uniform",
+)
+"""Functions of `jax.random` that draw for samples; those that draw an order are alike in all workers."""
+_is_prepared = False
 
 
 def begin(recorder: TaskRecorder) -> None:
     """JAX has been imported in a process that is to be recorded."""
+    for name in _DRAWS:
+        _watch(name, recorder)
     if recorder.recipe.double:
         jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
 
 
+def _watch(name: str, recorder: TaskRecorder) -> None:
+    """Have the draws of a function of `jax.random` seen, once the state is prepared."""
+    draw = getattr(jax.random, name)
+
+    def drawing(*args: Any, **kwargs: Any) -> Any:
+        if _is_prepared:
+            recorder.drew()
+        return draw(*args, **kwargs)
+
+    setattr(jax.random, name, drawing)
+
+
 def prepared(recorder: TaskRecorder, trained: Trained) -> None:
     """The state is about to be handed to the script: in float64, and some roundings away, as the recipe says."""
+    global _is_prepared
+    _is_prepared = True
     draw = np.random.default_rng(1)
 
     def value(name: str, leaf: Any) -> Any:

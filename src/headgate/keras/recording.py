@@ -10,9 +10,21 @@ import numpy as np
 
 from headgate.keras import backends
 from headgate.keras.trained import Trained, array_of, variables
-from headgate.task.recording import BUFFER, WEIGHT, TaskRecorder
+from headgate.task.recording import BUFFER, DROPOUT, NOISE, WEIGHT, TaskRecorder
 
 _ROUNDINGS = 4.0
+_KERAS = frozenset({"keras", "tf_keras"})
+_DRAWS = {
+    "rate": DROPOUT,
+    "dropout": DROPOUT,
+    "recurrent_dropout": DROPOUT,
+    "_dropout": DROPOUT,
+    "stddev": NOISE,
+}
+"""Attributes of layers that say how much they draw."""
+_NAMED_ALIKE = frozenset({"dropout", "recurrent_dropout", "_dropout", "stddev"})
+"""Those that mean the same in every layer."""
+_states: list[Any] = []
 
 
 def begin(recorder: TaskRecorder) -> None:
@@ -24,7 +36,14 @@ def begin(recorder: TaskRecorder) -> None:
 
 
 def begins(recorder: TaskRecorder, trained: Trained) -> None:
-    """The first step is about to begin: the weights are some roundings away, as the recipe says."""
+    """The first step is about to begin: nothing drops out where each worker draws for itself, and the weights are some
+    roundings away where the recipe says so."""
+    global _states
+    for model in trained.models if recorder.recipe.as_workers else ():
+        if backends.backend_of(backends.keras_of(model)) != "jax":  # which draws for the batch of all workers
+            for layer in _layers(model):
+                _without_draws(layer, recorder)
+    _states = _drawn(trained)
     if not recorder.recipe.perturbed:
         return
     draw = np.random.default_rng(1)
@@ -36,9 +55,36 @@ def begins(recorder: TaskRecorder, trained: Trained) -> None:
                 variable.assign((array * (1 + _ROUNDINGS * np.finfo(array.dtype).eps * away)).astype(array.dtype))
 
 
+def _layers(model: Any) -> Iterator[Any]:
+    flat = getattr(model, "_flatten_layers", None)
+    yield from flat() if callable(flat) else ()
+
+
+def _without_draws(layer: Any, recorder: TaskRecorder) -> None:
+    """Set to 0 what a layer of Keras' own draws at random for each sample."""
+    own = any(kind.__module__.partition(".")[0] in _KERAS for kind in type(layer).__mro__[:2])
+    for name, what in _DRAWS.items() if own else ():
+        value = getattr(layer, name, None)
+        if isinstance(value, float) and value > 0 and (name in _NAMED_ALIKE or "Dropout" in type(layer).__name__):
+            setattr(layer, name, 0.0)
+            recorder.left_out(what)
+
+
+def _drawn(trained: Trained) -> list[Any]:
+    """The states of the random generators of layers."""
+    layers = (layer for model in trained.models for layer in _layers(model))
+    generators = [generator for layer in layers for generator in getattr(layer, "_seed_generators", ())]
+    return [array_of(generator.state).tolist() for generator in generators]
+
+
 def stepped(recorder: TaskRecorder, steps: int, epoch: int | None, trained: Trained) -> None:
     """A step is done."""
-    recorder.state(steps, epoch, _arrays(trained))
+    global _states
+    arrays = list(_arrays(trained))
+    before, _states = _states, _drawn(trained)
+    if before != _states:
+        recorder.drew()
+    recorder.state(steps, epoch, arrays)
 
 
 def _arrays(trained: Trained) -> Iterator[tuple[str, str, Any]]:

@@ -239,11 +239,11 @@ def profiles(jobs: Sequence[RecordedJob]) -> Markup | None:
         {
             "job": job,
             "colour": job_colour(index)[0],
-            "facts": [*_facts(job.profile), *_verified(job)],
-            "notes": job.profile.get("notes") or (),
+            "facts": [*(_facts(job.profile) if job.profile else ()), *_verified(job)],
+            "notes": (job.profile or {}).get("notes") or (),
         }
         for index, job in enumerate(jobs)
-        if job.profile
+        if job.profile or job.verified
     ]
     return render("profiles.html", cards=cards) if cards else None
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-_CREATE, _ADD, _RESTRICT = 444, 445, 446
-"""Numbers of the system calls, the same on every machine."""
-_NO_NEW_PRIVILEGES = 38
-_VERSION = 1
+from headgate.task import landlock
+
 _BENEATH = 1
 _TO_FILES = 1 << 1
 _WRITES = _TO_FILES | sum(1 << bit for bit in range(4, 13))
@@ -64,10 +62,7 @@ def shut(folders: Sequence[str], outside: Callable[[str], None]) -> bool:
 
 def is_there() -> bool:
     """Whether the kernel can refuse."""
-    try:
-        return int(ctypes.CDLL(None).syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)) > 0
-    except (OSError, AttributeError):
-        return False
+    return landlock.version() > 0
 
 
 def _written(event: str, given: tuple[object, ...]) -> tuple[object, ...]:
@@ -84,28 +79,16 @@ def _restrict(roots: Sequence[str]) -> None:
     Raises:
         OSError: The kernel cannot.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def call(number: int, *given: object) -> int:
-        result = int(libc.syscall(number, *given))
-        if result < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        return result
-
-    version = call(_CREATE, None, ctypes.c_size_t(0), _VERSION)
+    version = landlock.version()
     handled = _WRITES | (_MOVES if version >= 2 else 0) | (_TRUNCATES if version >= 3 else 0)
-    rules = _Ruleset(handled)
-    ruleset = call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(ctypes.sizeof(rules)), 0)
-    try:
+
+    def rules() -> Iterator[tuple[int, ctypes.Structure]]:
         for root in roots:
             parent = os.open(root, os.O_PATH | os.O_CLOEXEC)
             try:
                 allowed = handled if os.path.isdir(root) else handled & (_TO_FILES | _TRUNCATES)
-                call(_ADD, ruleset, _BENEATH, ctypes.byref(_Beneath(allowed, parent)), 0)
+                yield _BENEATH, _Beneath(allowed, parent)
             finally:
                 os.close(parent)
-        if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "no_new_privs")
-        call(_RESTRICT, ruleset, 0)
-    finally:
-        os.close(ruleset)
+
+    landlock.restrict(_Ruleset(handled), rules())

@@ -6,22 +6,31 @@ ordinary run there is no recorder, and none of this is imported.
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import json
 import os
 import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
 from headgate.task import fence
+from headgate.task.environment import TaskEnvironment
 
 VARIABLE = "HEADGATE_RECORD"
 """In the environment of a task that is to be recorded: a `Recipe` as JSON."""
 MOST_NUMBERS = 1 << 16
 """Numbers of a tensor that are kept; of a larger one so many, spread evenly, and the sums of all."""
 GRADIENT, WEIGHT, BUFFER = "gradient", "weight", "buffer"
+DROPOUT, NOISE, MIXED_PRECISION = "dropout", "noise", "mixed-precision"
+"""What a trial leaves out."""
+_SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+"""Endings of files that a script reads its settings from."""
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,8 @@ class Recipe:
         writable: Folders that it may write to; empty: all.
         as_workers: Whether one that is alone draws its data as workers of a plan do, apart from all else.
         stop_at: Forward pass, from 1, in which it is asked to stop with a checkpoint; None: never.
+        namespaces: Folder of the namespaces to enter, in which nothing but loopback is reached; empty: there are none.
+        folders: Where its own files are: those of them that it reads are recorded.
     """
 
     folder: str
@@ -47,6 +58,8 @@ class Recipe:
     writable: tuple[str, ...] = ()
     as_workers: bool = False
     stop_at: int | None = None
+    namespaces: str = ""
+    folders: tuple[str, ...] = ()
 
     def text(self) -> str:
         """As `VARIABLE` has it."""
@@ -55,7 +68,7 @@ class Recipe:
     @classmethod
     def parse(cls, text: str) -> Recipe:
         found = json.loads(text)
-        return cls(**{**found, "writable": tuple(found["writable"])})
+        return cls(**{**found, "writable": tuple(found["writable"]), "folders": tuple(found["folders"])})
 
 
 @dataclass(frozen=True)
@@ -110,7 +123,8 @@ class TaskRecorder:
         self._index = open(folder / f"{task}.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - open until the end
         self._data = open(folder / f"{task}.f64", "ab")  # noqa: SIM115
         self._since = _SinceStep()
-        self._outside: set[str] = set()
+        self._said: set[tuple[str, str]] = set()
+        self._settings: set[str] = set()
         self.done_before = 0
         self.stop: Callable[[], None] = lambda: None
         self._states = 0
@@ -146,9 +160,30 @@ class TaskRecorder:
 
     def wrote_outside(self, path: str) -> None:
         """It tried to write a path that is outside of what it may write."""
-        if path not in self._outside:
-            self._outside.add(path)
-            self._say({"outside": path})
+        self._say_once("outside", path)
+
+    def reached_out(self, place: str) -> None:
+        """It tried to reach another program over a network."""
+        self._say_once("network", place)
+
+    def left_out(self, what: str) -> None:
+        """Something that the script asks for is not done, as `headgate.verification.verdict.LeftOut` names it."""
+        self._say_once("left_out", what)
+
+    def read_settings(self, path: str) -> None:
+        """It reads a file of its own that is no module."""
+        self._settings.add(path)
+
+    def tell_sources(self) -> None:
+        """Tell of the modules and settings of its own that it was made of, with what tells them from others."""
+        files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+        roots = tuple(os.path.realpath(folder) + os.sep for folder in self.recipe.folders)
+        found = {}
+        for path in {os.path.realpath(file) for file in files | self._settings if isinstance(file, str)}:
+            if path.startswith(roots) and not _INSTALLED.intersection(path.split(os.sep)):
+                with suppress(OSError), open(path, "rb") as file:
+                    found[path] = hashlib.sha256(file.read()).hexdigest()
+        self._say({"sources": found})
 
     def step(self, optimizer: int, number: int, tensors: Iterable[RecordedTensor], **facts: Any) -> None:
         """An optimizer has taken a step.
@@ -188,10 +223,16 @@ class TaskRecorder:
 
     def finish(self) -> None:
         """End this process: enough was recorded. Exit handlers, and what a script does at its end, are left out."""
+        self.tell_sources()
         self._say({"end": True})
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+    def _say_once(self, kind: str, text: str) -> None:
+        if (kind, text) not in self._said:
+            self._said.add((kind, text))
+            self._say({kind: text})
 
     def _say(self, entry: Mapping[str, Any]) -> None:
         self._index.write(json.dumps(entry) + "\n")
@@ -225,15 +266,46 @@ def install(task: str) -> TaskRecorder | None:
         task: Name of the task.
     """
     global _recorder
-    text = os.environ.pop(VARIABLE, "")
+    text = os.environ.get(VARIABLE, "")
     if not text:
         return None
     recipe = Recipe.parse(text)
-    trains = task.startswith("worker-")
+    starts_another = _runs_a_module_of_ours()
+    if not starts_another:
+        del os.environ[VARIABLE]
+    trains = task.startswith("worker-") and not starts_another
     kept = TaskRecorder(recipe, task)
     if recipe.writable:
-        kept.fact(fenced=fence.shut((*recipe.writable, recipe.folder, "/dev", "/proc"), kept.wrote_outside))
+        from headgate.task import network_fence
+
+        writable = (*recipe.writable, recipe.folder, "/dev", "/proc")
+        channel = TaskEnvironment.read().channel
+        kept.fact(cut_off=network_fence.shut(recipe.namespaces, kept.reached_out, (*writable, channel or "/dev")))
+        kept.fact(fenced=fence.shut(writable, kept.wrote_outside))
     if trains:
         random.seed(recipe.seed + kept.worker)
+        _watch_settings(kept)
+        atexit.register(kept.tell_sources)
         _recorder = kept
     return _recorder
+
+
+def _runs_a_module_of_ours() -> bool:
+    """Whether this process is not the script, but starts it, or serves its workers."""
+    with suppress(OSError), open("/proc/self/cmdline", "rb") as file:
+        words = file.read().split(b"\0")
+        return words[1] == b"-m" and words[2].startswith(b"headgate.")
+    return False
+
+
+def _watch_settings(recorder: TaskRecorder) -> None:
+    """Have it told of each file of the script's that it reads its settings from."""
+    roots = tuple(folder + os.sep for folder in recorder.recipe.folders)
+
+    def seen(event: str, given: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(given[0], str) and given[0].endswith(_SETTINGS):
+            path = os.path.abspath(given[0])
+            if path.startswith(roots):
+                recorder.read_settings(path)
+
+    sys.addaudithook(seen)

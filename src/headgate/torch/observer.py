@@ -24,7 +24,7 @@ _IN_A_TURN = 4
 _ENOUGH_SECONDS = 5.0
 _MODEL_STEP = 2
 _FLUSH_SECONDS = 5.0
-_SHARDS = ("_fsdp_flattened", "ds_id")
+SHARDS = ("_fsdp_flattened", "ds_id")
 """Attributes that FSDP and DeepSpeed's ZeRO-3 give to parameters."""
 
 
@@ -231,4 +231,4 @@ class _Inputs:
 
 
 def _is_sharded(parameter: Any) -> bool:
-    return type(parameter).__name__ == "DTensor" or any(hasattr(parameter, name) for name in _SHARDS)
+    return type(parameter).__name__ == "DTensor" or any(hasattr(parameter, name) for name in SHARDS)

@@ -1,8 +1,8 @@
 """Hands over what a PyTorch script trains, at each step of its optimizers; see `headgate.task.recording`.
 
 It sees the steps of all optimizers and the forward passes of all models, whether the script prepares them or calls
-nothing of Headgate's. It brings the script to float64 where its recipe asks for that, and leaves dropout out, which
-each worker would draw for itself.
+nothing of Headgate's. It brings the script to float64 where its recipe asks for that. Of workers it leaves dropout out,
+which each would draw for itself; a resume has to draw it again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,18 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from headgate.task.recording import BUFFER, GRADIENT, MOST_NUMBERS, WEIGHT, RecordedTensor, TaskRecorder
+from headgate.task.recording import (
+    BUFFER,
+    DROPOUT,
+    GRADIENT,
+    MIXED_PRECISION,
+    MOST_NUMBERS,
+    WEIGHT,
+    RecordedTensor,
+    TaskRecorder,
+)
 from headgate.torch import batches, rng
+from headgate.torch.observer import SHARDS
 
 _ROUNDINGS = 4.0
 _DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
@@ -32,8 +42,9 @@ def begin(recorder: TaskRecorder) -> None:
     torch.manual_seed(recorder.recipe.seed + recorder.worker)
     if recorder.recipe.double:
         torch.set_default_dtype(torch.float64)
-        _leave_autocast_out()
-    _leave_dropout_out()
+        _leave_autocast_out(recorder)
+    if recorder.recipe.as_workers:
+        _leave_dropout_out(recorder)
     _steps = StepRecorder(recorder)
 
 
@@ -113,7 +124,8 @@ class StepRecorder:
             return
         if all(module is not known for known in self._models):
             self._models.append(module)
-            _without_dropout(module)
+            if self.as_workers:
+                _without_dropout(module, self._recorder)
         if next(module.parameters(), None) is None:
             return
         self._perturb(module)
@@ -191,7 +203,8 @@ class StepRecorder:
         named = list(self._named())
         hooked = [name for _, name, tensor in named if _is_hooked(tensor)]
         kinds = {type(m).__name__ for model in self._models for m in model.modules() if _takes_statistics(m)}
-        return {"hooked": hooked, "normalised": sorted(kinds)}
+        sharded = any(hasattr(tensor, mark) for _, _, tensor in named for mark in SHARDS)
+        return {"hooked": hooked, "normalised": sorted(kinds), "sharded": sharded}
 
 
 def _each_once(models: list[nn.Module]) -> list[nn.Module]:
@@ -201,6 +214,8 @@ def _each_once(models: list[nn.Module]) -> list[nn.Module]:
 def _recorded(kind: str, name: str, value: torch.Tensor) -> RecordedTensor | None:
     """A tensor as it is kept; None where it cannot be read here: a table on servers, a shard."""
     try:
+        if hasattr(value, "full_tensor"):  # a DTensor; all workers come here with the same one
+            value = value.full_tensor()
         if value.is_sparse:
             if value.numel() > _DENSE_NUMBERS:
                 return None
@@ -241,10 +256,12 @@ def _same_random(before: Any, after: Any) -> bool:
     return all(alike(before[name], after.get(name)) for name in before if name in after)
 
 
-def _leave_dropout_out() -> None:
+def _leave_dropout_out(recorder: TaskRecorder) -> None:
     functional: Any = nn.functional
 
-    def kept(input: Any, *args: Any, **kwargs: Any) -> Any:
+    def kept(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if training and p > 0 and not torch.compiler.is_compiling():
+            recorder.left_out(DROPOUT)
         return input
 
     for name in _DROPOUTS:
@@ -253,27 +270,34 @@ def _leave_dropout_out() -> None:
     attend = functional.scaled_dot_product_attention
 
     def attending(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
+        if dropout_p > 0 and not torch.compiler.is_compiling():
+            recorder.left_out(DROPOUT)
         return attend(query, key, value, attn_mask, 0.0, **more)
 
     functional.scaled_dot_product_attention = attending
 
 
-def _without_dropout(model: nn.Module) -> None:
-    """Layers that drop out inside of one operation."""
+def _without_dropout(model: nn.Module, recorder: TaskRecorder) -> None:
+    """Layers that drop out inside of one operation; of the others it is told, for they may be compiled."""
     for module in model.modules():
-        if isinstance(module, nn.RNNBase):
+        if isinstance(module, nn.RNNBase) and module.dropout > 0:
             module.dropout = 0.0
+            recorder.left_out(DROPOUT)
+        elif isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+            recorder.left_out(DROPOUT)
 
 
 # --- float64 ---------------------------------------------------------------------------------------------------------
 
 
-def _leave_autocast_out() -> None:
+def _leave_autocast_out(recorder: TaskRecorder) -> None:
     kind: Any = torch.amp.autocast_mode.autocast
     original = kind.__init__
 
     def disabled(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
+        if self._enabled:
+            recorder.left_out(MIXED_PRECISION)
         self._enabled = False
 
     kind.__init__ = disabled

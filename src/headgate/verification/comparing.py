@@ -70,6 +70,8 @@ def compared(records: Records) -> Verification:
     )
     if not alone.steps:
         return replace(answer, cause=Why.NO_STEP)
+    if any(worker.sharded for worker in records.workers):
+        return replace(answer, cause=Why.SHARDED)
     if noise > _VARIES[double]:
         return replace(answer, cause=Why.SENSITIVE)
     first, *others = records.workers
@@ -87,6 +89,8 @@ def compared_among(records: Records) -> Verification:
     first, *others = records.workers
     steps = len({number for optimizer, number in first.steps if optimizer == 0})
     answer = Verification(Sameness.UNKNOWN, len(records.workers), steps=steps, double=records.double)
+    if any(worker.sharded for worker in records.workers):
+        return replace(answer, cause=Why.SHARDED)
     apart = [distance(first, other, records.double, {}, (WEIGHT,)) for other in others]
     far = [each.first for each in apart if each.first is not None]
     answer = replace(answer, largest=max((each.largest for each in apart), default=0.0))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
+import tempfile
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from headgate.jobs import Job
 
 MOST_BYTES = 256 << 20
 MOST_ENTRIES = 20_000
+_LOCK = "lock"
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".hg", ".svn", "node_modules", ".mypy_cache", ".pytest_cache"})
 
 
@@ -38,6 +42,22 @@ class Copied:
         env = {name: self.path(value) for name, value in job.env.items()}
         return replace(job, workdir=self.path(job.workdir), script=script, run=run, args=args, env=env)
 
+    def sources(self, hashes: Mapping[str, str]) -> dict[str, str]:
+        """Those files in the copies that are still as they were copied, named as `outer` numbers their folders.
+
+        Args:
+            hashes: The SHA-256 of each file, by its path in the copies.
+        """
+        known = {}
+        for number, (folder, copy) in enumerate(self.places.items()):
+            root = os.path.realpath(copy) + os.sep
+            for path, digest in hashes.items():
+                # What is large is shown by links to it.
+                within = path.removeprefix(root).removeprefix(folder + os.sep)
+                if within != path and digest_of(Path(folder, within)) == digest:
+                    known[f"{number}/{within}"] = digest
+        return known
+
     def path(self, text: str) -> str:
         """A word of a command, with the folders that it names exchanged."""
         for folder, copy in self.places.items():
@@ -47,16 +67,62 @@ class Copied:
         return text
 
 
-def copied(job: Job, scratch: Path) -> Copied:
-    """Copy the folder that a job runs in, and that of its script. What is large is shown by links to it."""
+@contextmanager
+def scratch(place: Path) -> Iterator[Path]:
+    """A folder of its own in `place`, as long as the block lasts; its lock tells that somebody uses it."""
+    folder = Path(tempfile.mkdtemp(dir=place))
+    with open(folder / _LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned(place: Path) -> None:
+    """Remove the folders in `place` that nobody uses any more: whoever did was killed."""
+    for folder in place.iterdir():
+        with suppress(OSError), open(folder / _LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def outer(job: Job) -> list[str]:
+    """The folder that a job runs in, and that of its script where it is another one; none that is all of a disk."""
     folders = [os.path.realpath(job.workdir)]
     if (file := source(job)) is not None:
         folders.append(os.path.realpath(Path(file).parent))
-    outer = [f for f in dict.fromkeys(folders) if not any(f != o and f"{f}/".startswith(f"{o}/") for o in folders)]
+    own = [f for f in dict.fromkeys(folders) if not any(f != o and f"{f}/".startswith(f"{o}/") for o in folders)]
+    return [folder for folder in own if folder.count("/") >= 2]
+
+
+def is_as_it_was(job: Job, sources: Mapping[str, str]) -> bool:
+    """Whether the files that a job's script was made of are what they were.
+
+    Args:
+        job: The job, with absolute paths.
+        sources: As of `Copied.sources`.
+    """
+    places = outer(job)
+    for name, digest in sources.items():
+        number, *within = Path(name).parts
+        if int(number) >= len(places) or digest_of(Path(places[int(number)], *within)) != digest:
+            return False
+    return True
+
+
+def digest_of(file: Path) -> str:
+    """The SHA-256 of a file; empty where it cannot be read."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def copied(job: Job, scratch: Path) -> Copied:
+    """Copy the folder that a job runs in, and that of its script. What is large is shown by links to it."""
     places = {}
-    for number, folder in enumerate(outer):
-        if folder.count("/") < 2:  # all of a disk, or of what is mounted
-            continue
+    for number, folder in enumerate(outer(job)):
         places[folder] = str(scratch / f"folder-{number}" / Path(folder).name)
         _copy(Path(folder), Path(places[folder]), scratch)
     (scratch / "tmp").mkdir()

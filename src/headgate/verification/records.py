@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headgate.verification.verdict import CutOff, LeftOut, Why
+
 Key = tuple[int, int]
 """An optimizer, counted from 0, and which step of it, from 1."""
 
@@ -77,8 +79,14 @@ class TrainingRecord:
         losses: What was reported, and what part of the job's each counts.
         hooked: Names of tensors whose gradients hooks change.
         normalised: Kinds of layers that take statistics of a batch.
+        sharded: Whether tensors are parts of others that no worker has as a whole.
         fenced: Whether the kernel refuses what it writes elsewhere.
+        cut_off: What keeps it from other programs.
         outside: What it tried to write elsewhere.
+        network: What it tried to reach over a network.
+        refused: What it was refused last, `OUTSIDE` or `NETWORK`; None: nothing since its last step.
+        left_out: What it asks for and was not done.
+        sources: The modules and settings of its own, with the SHA-256 of each.
         ended: Whether all steps that were asked for were recorded.
     """
 
@@ -87,8 +95,14 @@ class TrainingRecord:
     losses: list[tuple[float, float]] = field(default_factory=list)
     hooked: tuple[str, ...] = ()
     normalised: tuple[str, ...] = ()
+    sharded: bool = False
     fenced: bool = True
+    cut_off: CutOff = CutOff.NAMESPACE
     outside: list[str] = field(default_factory=list)
+    network: list[str] = field(default_factory=list)
+    refused: Why | None = None
+    left_out: list[LeftOut] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
     ended: bool = False
 
 
@@ -115,8 +129,10 @@ def _take(record: TrainingRecord, entry: Mapping[str, Any], numbers: NDArray[np.
     match entry:
         case {"step": [optimizer, number]}:
             record.steps[optimizer, number] = _step(entry, numbers)
+            record.refused = None
             record.hooked = tuple(entry.get("hooked", record.hooked))
             record.normalised = tuple(entry.get("normalised", record.normalised))
+            record.sharded = record.sharded or entry.get("sharded", False)
         case {"pass": facts}:
             steps = sum(optimizer == 0 for optimizer, _ in record.steps)
             record.passes.append(ForwardPass(steps=steps, **facts))
@@ -124,8 +140,18 @@ def _take(record: TrainingRecord, entry: Mapping[str, Any], numbers: NDArray[np.
             record.losses.append((loss, part))
         case {"outside": path}:
             record.outside.append(path)
+            record.refused = Why.OUTSIDE
         case {"fact": {"fenced": fenced}}:
             record.fenced = bool(fenced)
+        case {"fact": {"cut_off": cut_off}}:
+            record.cut_off = CutOff(cut_off)
+        case {"network": place}:
+            record.network.append(place)
+            record.refused = Why.NETWORK
+        case {"left_out": what}:
+            record.left_out.append(LeftOut(what))
+        case {"sources": sources}:
+            record.sources.update(sources)
         case {"end": True}:
             record.ended = True
 

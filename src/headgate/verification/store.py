@@ -15,6 +15,7 @@ from headgate.engines.launch import interpreter
 from headgate.errors import HeadgateError
 from headgate.jobs import Job
 from headgate.plans import Plan
+from headgate.verification import folders
 from headgate.verification.verdict import Verification
 
 _ADAPTER = TypeAdapter(Verification)
@@ -40,10 +41,11 @@ def key(job: Job, profile_key: str, plan: Plan, path: str | None) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
-def load(folder: Path, key: str) -> Verification | None:
-    """The stored verdict, None where there is none that can be read."""
+def load(folder: Path, key: str, job: Job) -> Verification | None:
+    """The stored verdict on a job; None where there is none that can be read, or a module of its script is another."""
     try:
-        return _ADAPTER.validate_json((folder / f"{key}.json").read_text())
+        known = _ADAPTER.validate_json((folder / f"{key}.json").read_text())
+        return known if folders.is_as_it_was(job, known.sources) else None
     except (OSError, ValueError):
         return None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -48,6 +49,16 @@ class Why(StrEnum):
     SENSITIVE = "sensitive"
     """Rounding alone takes it elsewhere."""
     OUTSIDE = "outside"
+    NETWORK = "network"
+    """It failed of what it could not reach."""
+    OPEN = "open"
+    """Nothing holds back what it sends."""
+    GPU = "gpu"
+    """It failed without the GPUs that its job holds."""
+    UNSEEN = "unseen"
+    """Its framework shows its steps to nobody."""
+    SHARDED = "sharded"
+    """No worker has a whole tensor."""
     OWN_BATCH = "own-batch"
     ASYNCHRONOUS = "asynchronous"
     NOT_STOPPED = "not-stopped"
@@ -55,6 +66,26 @@ class Why(StrEnum):
     UNFENCED = "unfenced"
     NOT_YET = "not-yet"
     ELSEWHERE = "elsewhere"
+
+
+class LeftOut(StrEnum):
+    """What a trial does not do of what the script asks for."""
+
+    DROPOUT = "dropout"
+    NOISE = "noise"
+    MIXED_PRECISION = "mixed-precision"
+    GPUS = "gpus"
+
+
+class CutOff(StrEnum):
+    """What keeps a trial from other programs."""
+
+    NAMESPACE = "namespace"
+    """A network of its own."""
+    PORTS = "ports"
+    """Landlock, which refuses TCP to ports that services have."""
+    PYTHON = "python"
+    """Python alone."""
 
 
 class StopPlace(StrEnum):
@@ -100,16 +131,20 @@ class Verification:
         rounding: The largest between two runs alone whose weights began some roundings apart.
         strategy: Of the plan.
         servers: Its parameter servers.
-        without_dropout: Whether dropout was left out.
+        left_out: What the script asks for and was not done, alone or under the plan.
         loss_differs: How far the losses that were reported differ, relative; 0: they do not.
         fenced: Whether the kernel kept what it wrote away from other files.
+        cut_off: What kept it from other programs.
         outside: Paths outside of its folder that it tried to write.
+        network: What it tried to reach over a network, and could not.
         detail: What names the cause further: a path, the script's last words, names of tensors.
         stopped_in: Where it was stopped, of a verification of a resume.
         stopped_at: In which forward pass.
         seed: What decided that.
         seconds: How long it took.
         output: Where what the script printed is, where it failed.
+        sources: The modules and settings of its own that it read, with the SHA-256 of each. A path begins with the
+            number of its folder, as of `folders.outer`.
     """
 
     answer: Sameness
@@ -122,13 +157,16 @@ class Verification:
     rounding: float = 0.0
     strategy: str = "allreduce"
     servers: int = 0
-    without_dropout: bool = False
+    left_out: tuple[LeftOut, ...] = ()
     loss_differs: float = 0.0
     fenced: bool = True
+    cut_off: CutOff = CutOff.NAMESPACE
     outside: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
     detail: tuple[str, ...] = ()
     stopped_in: StopPlace | None = None
     stopped_at: int | None = None
     seed: int | None = None
     seconds: float = 0.0
     output: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)

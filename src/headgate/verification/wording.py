@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.verification.verdict import FirstDifference, Sameness, StopPlace, Verification, Why
+from headgate.verification.verdict import CutOff, FirstDifference, LeftOut, Sameness, StopPlace, Verification, Why
 
 _KINDS = {"gradient": "the gradient of", "weight": "the weights", "buffer": "the buffer"}
 _PLURAL = {"gradient": "gradients of", "weight": "the weights", "buffer": "the buffers"}
@@ -30,6 +30,12 @@ _CAUSES = {
     Why.VARIES: "the script differs from itself: run twice alone, with the same seeds, it trains something else",
     Why.SENSITIVE: "a difference of rounding alone makes it train something else",
     Why.OUTSIDE: "the script writes outside of its folder, which `--writable FOLDER` allows",
+    Why.NETWORK: "it needs the network, which a trial keeps it from",
+    Why.OPEN: "this kernel has neither network namespaces nor Landlock for TCP, which would keep a trial from the "
+    "network; ask for one: `headgate verify`",
+    Why.GPU: "it fails without the GPUs that the job holds; ask for a trial when they are free: `headgate verify`",
+    Why.UNSEEN: "it trains by a framework that shows its steps to nobody; headgate.keras and headgate.jax show them",
+    Why.SHARDED: "no worker has a whole tensor, as under FullyShardedDataParallel",
     Why.OWN_BATCH: "each worker has a whole batch, so that no run alone trains the same; the workers are the same "
     "as each other",
     Why.ASYNCHRONOUS: "workers that do not wait for each other are not meant to train the same",
@@ -46,8 +52,21 @@ _NAMING = {
     Why.WORKERS_FAILED,
     Why.SLOW,
     Why.OUTSIDE,
+    Why.NETWORK,
+    Why.GPU,
 }
 """Causes whose detail is told."""
+_LEFT_OUT = {
+    LeftOut.DROPOUT: "dropout",
+    LeftOut.NOISE: "noise of layers",
+    LeftOut.MIXED_PRECISION: "mixed precision",
+    LeftOut.GPUS: "GPUs",
+}
+_OPEN = {
+    CutOff.PORTS: "note: without network namespaces, what it sent by UDP, and by TCP to ports from 15000 on, was not "
+    "held back",
+    CutOff.PYTHON: "note: without network namespaces, what extensions sent was not held back",
+}
 _PLACES = {
     StopPlace.VALIDATION: "in a validation",
     StopPlace.ACCUMULATION: "between accumulations",
@@ -72,16 +91,18 @@ def sentence(found: Verification) -> str:
     """The answer in one sentence."""
     with_what = "after a stop and a resume" if found.stopped_in is not None else f"with {found.workers} workers"
     if found.answer is Sameness.SAME:
-        return f"the same {with_what} to {_least(found.largest)}, over {_steps(found.steps)}"
+        return f"the same {with_what} to {_least(found.largest)}, over {_steps(found.steps)}{_left_out(found)}"
     if found.answer is Sameness.DIFFERS and found.difference is not None:
-        return f"differs {with_what} by {differs(found.difference)}"
+        return f"differs {with_what} by {differs(found.difference)}{_left_out(found)}"
     reason = _CAUSES[found.cause] if found.cause is not None else "nothing can be said"
     return f"not verified: {reason}{_detail(found)}"
 
 
-def short(found: Verification) -> str:
-    """The verdict for a table: `verified`, `differs`, `not verified`."""
-    return {Sameness.SAME: "verified", Sameness.DIFFERS: "differs"}.get(found.answer, "not verified")
+def kept_alone(found: Verification) -> str:
+    """Why a job keeps one worker where Headgate would give it several."""
+    if found.answer is Sameness.DIFFERS:
+        return f"because several would train something else: {sentence(found)}"
+    return "until it is verified that several train the same; a trial beside it is to tell"
 
 
 def differs(difference: FirstDifference) -> str:
@@ -113,9 +134,19 @@ def _notes(found: Verification) -> list[str]:
     if found.answer is Sameness.SAME and found.outside:
         paths = ", ".join(found.outside[:_NAMED])
         lines.append(f"note: it tried to write outside of its folder, and could not: {paths}")
+    if found.cut_off is not CutOff.NAMESPACE:
+        lines.append(_OPEN[found.cut_off])
+    if found.cause is not Why.NETWORK and found.network:
+        places = ", ".join(found.network[:_NAMED])
+        lines.append(f"note: it tried to reach the network, and could not: {places}")
     if found.output:
         lines.append(f"its output: headgate logs {found.output}")
     return lines
+
+
+def _left_out(found: Verification) -> str:
+    """What the trial did not do, alone or with workers."""
+    return f"; left out: {', '.join(_LEFT_OUT[what] for what in found.left_out)}" if found.left_out else ""
 
 
 def _steps(count: int) -> str:

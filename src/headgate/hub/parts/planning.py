@@ -51,6 +51,8 @@ from headgate.profiles import Profile
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
 from headgate.profiling.history import FEWEST_STEPS, samples_of
+from headgate.verification.verdict import Verification
+from headgate.verification.wording import kept_alone
 
 _MOST_AT_ONCE = 500
 """Jobs times nodes for which plans without a profile are made on the hub's loop: that takes up to some 50 ms."""
@@ -65,7 +67,7 @@ class Choosing(Component):
         nodes: Where their tasks can go.
         machine: The node that stored profiles were measured on.
         step: Tells the controller.
-        holds: Whether a job must not have a plan of several workers, or not yet.
+        barred: The verdict that keeps a job from a plan of several workers; None: none does.
 
     Attributes:
         pairs: What jobs cost each other, as studies have found so far.
@@ -78,7 +80,7 @@ class Choosing(Component):
         nodes: Nodes,
         machine: Node,
         step: Callable[[Event], None],
-        holds: Callable[[JobId, Plan], bool],
+        barred: Callable[[JobId, Plan], Verification | None],
     ) -> None:
         self.pairs = StoredPairs(home)
         self._home = home
@@ -86,7 +88,7 @@ class Choosing(Component):
         self._nodes = nodes
         self._machine = machine
         self._step = step
-        self._holds = holds
+        self._barred = barred
         self._loop = asyncio.get_running_loop()
         self._asked: list[PlanJob] = []
         self._plans: dict[JobId, Plan] = {}
@@ -201,14 +203,14 @@ class Choosing(Component):
     ) -> Choice | UsageError:
         """What was chosen; where several workers are not verified to train what one does, one, from which the job may
         be moved later."""
-        several = isinstance(found, Choice) and found.plan.workers > 1 and action.spec.plan is None
-        if not several or not isinstance(found, Choice) or not self._holds(action.job, found.plan):
+        if not isinstance(found, Choice) or found.plan.workers == 1 or action.spec.plan is not None:
+            return found
+        if (verdict := self._barred(action.job, found.plan)) is None:
             return found
         [alone] = choose([replace(asked, profile=None)], cluster, used=used)
         if isinstance(alone, UsageError):
             return alone
-        why = f"{in_words(alone.plan)}, as it is not verified that several workers train the same: headgate verify"
-        return replace(alone, why=why)
+        return replace(alone, why=f"{in_words(alone.plan)}, {kept_alone(verdict)}")
 
     def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:
         for action, each in zip(actions, found):
@@ -294,7 +296,7 @@ class Replanning(Component):
         choosing: Knows which nodes are taken.
         machine: The node that stored profiles were measured on.
         step: Tells the controller.
-        holds: As of `Choosing`.
+        barred: As of `Choosing`.
     """
 
     def __init__(
@@ -307,9 +309,9 @@ class Replanning(Component):
         choosing: Choosing,
         machine: Node,
         step: Callable[[Event], None],
-        holds: Callable[[JobId, Plan], bool],
+        barred: Callable[[JobId, Plan], Verification | None],
     ) -> None:
-        self._holds = holds
+        self._barred = barred
         self._home = home
         self._live_runs = live_runs
         self._nodes = nodes
@@ -411,7 +413,7 @@ class Replanning(Component):
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
             used = self._choosing.used(cluster, job)
             move, effort = await asyncio.to_thread(self._better, live.spec, watched, standing, cluster, used)
-            if move is None or live.attempt != attempt or live.state != "running" or self._holds(job, move.plan):
+            if move is None or live.attempt != attempt or live.state != "running" or self._barred(job, move.plan):
                 return
             watched.move = move
             if live.spec.contract is not None:

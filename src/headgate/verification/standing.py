@@ -1,0 +1,77 @@
+"""What is known of a job under a plan before anything is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from headgate.engines import scripts
+from headgate.engines.program import program, source
+from headgate.isolation import DEFAULT
+from headgate.jobs import Job
+from headgate.plans import Plan
+from headgate.task import fence
+from headgate.verification import store
+from headgate.verification.verdict import Sameness, Verification, Why
+
+VARIABLE = "HEADGATE_VERIFY"
+"""In the environment of who submits a job: what holds where the job says `auto`."""
+_OF_PYTORCH = ("torchrun", "deepspeed")
+"""Contracts of scripts whose optimizers show their steps."""
+
+
+def is_off(spec: Job, environment: Mapping[str, str]) -> bool:
+    """Whether a job is not to be verified: it says so, or the environment of whoever submitted it, where it says
+    nothing."""
+    return spec.verify == "off" or (spec.verify == "auto" and environment.get(VARIABLE) == "off")
+
+
+def standing(home: Path, spec: Job, profile_key: str, plan: Plan, path: str | None) -> Verification:
+    """The verdict on a job under a plan: why nothing can be said, what was found before, or that it is to be tried.
+
+    Args:
+        home: Headgate's folder.
+        spec: The job, with absolute paths.
+        profile_key: That of its profile.
+        plan: The plan.
+        path: The PATH that its interpreter is found on.
+    """
+    if (why := left_out(spec, plan)) is not None:
+        return unknown(plan, why)
+    known = store.load(home / store.FOLDER, store.key(spec, profile_key, plan, path), spec)
+    return known or unknown(plan, Why.NOT_YET)
+
+
+def bars(verdict: Verification) -> bool:
+    """Whether Headgate does not choose several workers for a job because of its verdict. Batch normalisation differs
+    under every launcher: that is no reason."""
+    differs = verdict.answer is Sameness.DIFFERS and verdict.cause is not Why.NORMALISATION
+    return differs or verdict.cause is Why.NOT_YET
+
+
+def unknown(plan: Plan, why: Why) -> Verification:
+    """That a job is not verified under a plan, and why."""
+    return Verification(Sameness.UNKNOWN, plan.workers, cause=why, strategy=plan.strategy, servers=plan.servers)
+
+
+def left_out(spec: Job, plan: Plan) -> Why | None:
+    """Why nothing can be said of a job, whatever it trains; None: it can be tried."""
+    if spec.roles or spec.isolation not in (None, DEFAULT):
+        return Why.ELSEWHERE
+    if program(spec) is None or source(spec) is None:
+        return Why.NO_STEP
+    if not plan.synchronous or plan.backup_workers or "weak" in spec.allow:
+        return Why.ASYNCHRONOUS
+    if hides_steps(spec):
+        return Why.UNSEEN
+    if not fence.is_there():
+        return Why.UNFENCED
+    return Why.NO_STEP if spec.contract is None and scripts.shares_nothing(spec) else None
+
+
+def hides_steps(spec: Job) -> bool:
+    """Whether a script is for a launcher of another framework than PyTorch, whose optimizers alone show their steps."""
+    if spec.contract in (None, *_OF_PYTORCH):
+        return False
+    names = scripts.plain_imports(spec)
+    return names is not None and "torch" not in names
