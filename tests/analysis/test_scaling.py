@@ -96,3 +96,20 @@ def test_a_machine_that_stood_still_for_an_hour_spoils_nothing(reported_first: b
         scaling.reported(8 + after + second, 850 + 100 * second)
     run(scaling, 16 + after, 8, threads=2, rate=151.0, cores=2.0, entitled=2.0)
     assert scaling.useful() == 2.0
+
+
+def test_seconds_in_which_others_had_its_cores_tell_nothing() -> None:
+    scaling, now, step = Scaling(), 0.0, 0.0
+
+    def runs(threads: int, rate: float, cores: float, waits: float) -> None:
+        nonlocal now, step
+        for _ in range(16):
+            now, step = now + 0.5, step + rate / 2
+            scaling.used(now, cores, threads, float(threads), waits)
+            scaling.reported(now, step)
+
+    runs(threads=1, rate=100.0, cores=1.0, waits=0.0)
+    runs(threads=2, rate=50.0, cores=0.4, waits=1.6)
+    assert scaling.power() is None
+    runs(threads=2, rate=160.0, cores=2.0, waits=0.1)
+    assert scaling.power() == pytest.approx(math.log2(1.6), abs=0.1)

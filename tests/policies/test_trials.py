@@ -30,6 +30,7 @@ def played(
     limit: float | None = None,
     machine: float = 2.0,
     rho: float = 100.0,
+    of_a: float = 1.0,
     of_b: float = 1.0,
 ) -> tuple[Play, list[tuple[int, Trial]], list[float]]:
     """Two jobs of which each uses a core: the trials, and the cores of `a` in each second."""
@@ -38,7 +39,7 @@ def played(
     play.at(0, *(Predicted(job, 900.0, 800.0, 1000.0, follows=follows, cores=known.get(job)) for job in (A, B)))
     for now in range(1, seconds + 1):
         for at in (now - 0.5, now):  # a policy is asked when its time has come, and when anything is told
-            decision = play.policy.decide(at, machine, [used(A, 1.0), used(B, of_b)] if at == now else [])
+            decision = play.policy.decide(at, machine, [used(A, of_a), used(B, of_b)] if at == now else [])
             play.shares |= {job: play.shares[job].merged(share) for job, (share, _) in decision.shares.items()}
             if decision.trial is not None:
                 trials.append((now, decision.trial))
@@ -47,7 +48,7 @@ def played(
 
 
 def test_each_job_is_tried_once_for_seconds_and_all_trials_take_no_more_than_3_percent() -> None:
-    _, trials, had = played(900)
+    _, trials, had = played(300)
     assert [trial for _, trial in trials] == [Trial(A, 2.0, 5.0, (B,)), Trial(B, 2.0, 5.0, (A,))]
     for count, (at, _) in enumerate(trials, 1):
         assert 5.0 * count <= 0.03 * 2 * at
@@ -67,16 +68,17 @@ def test_each_job_is_tried_once_for_seconds_and_all_trials_take_no_more_than_3_p
         {"known": {A: 1.0, B: math.inf}},
         {"limit": 1.0, "known": {B: 1.0}},
         {"machine": 1.0},
+        {"of_a": 0.3, "known": {B: 1.0}},
     ],
-    ids=["too short", "fixed threads", "known", "its limit", "one core"],
+    ids=["too short", "fixed threads", "known", "its limit", "one core", "its core is not full"],
 )
 def test_a_trial_that_would_tell_nothing_or_must_not_be_never_begins(given: Mapping[str, object]) -> None:
-    _, trials, _ = played(**{"seconds": 400, **given})  # type: ignore[arg-type]
+    _, trials, _ = played(**{"seconds": 130, **given})  # type: ignore[arg-type]
     assert trials == []
 
 
 def test_nothing_is_taken_from_a_job_that_would_end_too_late() -> None:
-    _, trials, _ = played(400, rho=1.0, of_b=0.5)
+    _, trials, _ = played(200, rho=1.0, of_b=0.75)
     assert [trial.job for _, trial in trials] == [B]
 
 

@@ -14,6 +14,8 @@ _WINDOW_SECONDS = 1.0
 """Steps are counted over so long at least, because usage is read once a second."""
 _LEAST_SECONDS = 3.0
 """A number of threads counts once it was seen for so long."""
+_MOST_WAITED = 0.25
+"""Of the time in which its threads ran or waited for a core: where they waited for more, others had its cores."""
 _MOST_OVER = 0.75
 """Threads beyond the cores of a task, as many as it has by its own part (`headgate.shares.threads`)."""
 _WORTH = 0.5
@@ -41,12 +43,12 @@ class Scaling:
         self._threads = 0
         self._entitled = 0.0
         self._settled_at = 0.0
-        self._work = 0.0
-        self._cores = 0.0
+        self._work = self._waited = 0.0
+        self._cores = self._waits = 0.0
         self._used_at: float | None = None
-        self._begun: tuple[float, float, float] | None = None  # of the window: second, step, core-seconds
+        self._begun: tuple[float, ...] | None = None  # of the window: second, step, core-seconds used and waited for
 
-    def used(self, now: float, cores: float, threads: int, entitled: float) -> None:
+    def used(self, now: float, cores: float, threads: int, entitled: float, waits: float = 0.0) -> None:
         """Take in its mean use since the last call.
 
         Args:
@@ -54,12 +56,14 @@ class Scaling:
             cores: Cores that it used.
             threads: Compute threads that it has.
             entitled: Cores that it could have if all jobs wanted theirs.
+            waits: Threads of it that waited for a core.
         """
         if self._stood_still(now):
             self._begun, self._settled_at = None, now + _SETTLE_SECONDS
         elif self._used_at is not None:
             self._work += cores * (now - self._used_at)
-        self._used_at, self._cores = now, cores
+            self._waited += waits * (now - self._used_at)
+        self._used_at, self._cores, self._waits = now, cores, waits
         if threads != self._threads:
             self._threads, self._settled_at, self._begun = threads, now + _SETTLE_SECONDS, None
         self._entitled = min(entitled, threads)  # more it cannot use
@@ -71,19 +75,22 @@ class Scaling:
         """Take in the step that it has reached."""
         if self._used_at is None or now < self._settled_at or self._stood_still(now):
             return
-        work = self._work + self._cores * (now - self._used_at)
+        gap = now - self._used_at
+        work, waited = self._work + self._cores * gap, self._waited + self._waits * gap
         if self._begun is None or step < self._begun[1]:
-            self._begun = now, step, work
+            self._begun = now, step, work, waited
             return
-        since, first, before = self._begun
+        since, first, before, waited_before = self._begun
         if now - since < _WINDOW_SECONDS or step == first:
+            return
+        self._begun = now, step, work, waited
+        if waited - waited_before > _MOST_WAITED * (work - before + waited - waited_before):
             return
         seen = self._seen.setdefault(self._threads, _ThreadTally())
         seen.seconds += now - since
         seen.steps += step - first
         seen.used += max(work - before, 0.0)
         seen.entitled += self._entitled * (now - since)
-        self._begun = now, step, work
 
     def _stood_still(self, now: float) -> bool:
         """Whether the last reading is so long ago that the machine, or the process that reads, must have stood

@@ -14,6 +14,8 @@ SECONDS = 5.0
 """One or two for its threads and what is read of it to follow, and three that tell (`headgate.analysis.scaling`)."""
 _LEAST_SECONDS = 60.0
 """A job that has run for less may end soon, and what its steps cost is hardly known."""
+_LEAST_CORES = 0.7
+"""That it has to use of its one core. With less it waits for something else, or others have the core."""
 _MOST_COST = 0.03
 """Core-seconds that trials may take from others, as a part of those that the jobs there have used."""
 
@@ -86,6 +88,8 @@ def _may_be_tried(
 ) -> bool:
     """Whether a trial of a job would tell something, and takes a core from none that must not be held up."""
     if not job.is_to_be_tried or job.trial_cost or job.last_because or now - job.arrived < _LEAST_SECONDS:
+        return False
+    if job.used is None or job.used.cpu_cores < _LEAST_CORES:
         return False
     if job.most_cores(cores) != TRIAL_CORES or len(nodes.of[job.id]) > 1:
         return False

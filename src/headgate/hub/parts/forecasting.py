@@ -176,7 +176,8 @@ class Forecasting(Component):
         attempt = watched.live.current
         if attempt is not None and len(attempt.tasks) == 1:
             [task] = attempt.tasks.values()
-            watched.scaling.used(now, sum(watched.cores.values()), task.threads, task.entitled_cores)
+            waits = (task.usage or {}).get("cpu_waiting", 0.0)
+            watched.scaling.used(now, sum(watched.cores.values()), task.threads, task.entitled_cores, waits)
 
     def _runs(self, task: TaskId) -> bool:
         """Whether it has not ended yet: what was measured of one may come after its end."""
