@@ -1,25 +1,39 @@
-"""Readings of a job beside a neighbour of which it is known what they cost: the job's own course, and the neighbour's
-coming and going, are drawn."""
+"""Recordings of a job beside a neighbour of which it is known what they cost: the job's own course, and the neighbour's
+coming and going, are drawn, and both go through the scheduler of a made-up machine (`tests.analysis.scheduled`)."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.analysis.made_up import MadeUp, recording
+from tests.analysis.scheduled import Course, Machine, Neighbour, Trace, Training
 
 from headgate.reports.recording import Recording
 
-_EACH = 10
-"""Moments of a second."""
-RATE = 20.0
-"""Steps a second of the job when it begins, without a neighbour."""
+_SECONDS = 26.0
+"""Of a job alone."""
+_APART = 0.1
+"""Seconds between two reports."""
 
-Course = Callable[[float], float]
-"""Of the time, 0 at the begin and 1 at the end: what a step costs, 1 being usual."""
+
+def _walk(seed: int) -> Course:
+    draw = random.Random(seed)
+    levels = [0.0]
+    for _ in range(100):
+        levels.append(levels[-1] + draw.gauss(0.0, 0.06))
+    return lambda at: math.exp(levels[int(at * 100.0)])
+
+
+def _jumps(seed: int) -> Course:
+    draw = random.Random(seed)
+    times, levels = sorted(draw.random() for _ in range(5)), [math.exp(draw.gauss(0.0, 0.3)) for _ in range(6)]
+    return lambda at: levels[sum(time < at for time in times)]
+
+
 COURSES: Mapping[str, Course] = {
     "steady": lambda at: 1.0,
     "dearer half way": lambda at: 1.6 if at > 0.5 else 1.0,
@@ -31,126 +45,90 @@ COURSES: Mapping[str, Course] = {
     "phases": lambda at: 1.4 if at * 7.0 % 1.0 > 0.6 else 1.0,
     "layers thaw": lambda at: 1.0 + 0.25 * math.floor(at * 4.0),
     "epochs that begin slowly": lambda at: 1.0 + 0.4 * math.exp(-(at * 5.0 % 1.0) / 0.2),
+    "buckets of lengths": lambda at: 1.0 + 0.6 * (at * 6.0 % 1.0),
+    "waves": lambda at: 1.0 + 0.4 * math.sin(at * 20.0),
+    "a curriculum": lambda at: (1.0, 1.3, 1.15, 1.7, 1.4, 2.0)[min(int(at * 6.0), 5)],
+    "growing ever faster": math.exp,
+    "cheap at the end": lambda at: 1.0 if at < 0.8 else 0.5,
+    "a few long steps": lambda at: 3.0 if 0.45 < at < 0.5 else 1.0,
+    "evaluations": lambda at: 3.0 if at * 4.0 % 1.0 > 0.9 else 1.0,
+    "frozen, then all": lambda at: 1.8 if at < 0.3 else 0.85 + 0.5 * at,
+    "a walk": _walk(1),
+    "jumps": _jumps(2),
 }
+"""What a step costs, 1 being usual, by the part of all steps that came before it."""
 
 
-class Presence:
-    """When a neighbour runs: seconds that it comes and goes at."""
-
-    def __init__(self, *switches: float) -> None:
-        self.switches = switches
-
-    def __call__(self, t: float) -> bool:
-        return sum(at <= t for at in self.switches) % 2 == 1
-
-
-def presences(seconds: float, draw: random.Random) -> dict[str, Presence]:
-    """When a neighbour runs: at odd times."""
+def presences(seconds: float, draw: random.Random) -> dict[str, tuple[float, ...]]:
+    """When a neighbour comes and goes, in turn: at odd times."""
     first = draw.uniform(0.2, 0.4) * seconds
     bursts, at = [], draw.uniform(4.0, 8.0)
     while at < seconds - 3.0:
         bursts.append(at)
         at += draw.uniform(3.0, 7.0)
     return {
-        "half way on": Presence(0.5 * seconds),
-        "from the begin to half way": Presence(0.0, 0.5 * seconds),
-        "in the middle": Presence(0.35 * seconds, 0.65 * seconds),
-        "late": Presence(draw.uniform(0.6, 0.75) * seconds),
-        "once": Presence(first, first + draw.uniform(0.25, 0.4) * seconds),
-        "twice": Presence(first, first + 0.15 * seconds, first + 0.3 * seconds, first + 0.5 * seconds),
-        "bursts": Presence(*bursts),
-        "always": Presence(0.0),
+        "half way on": (0.5 * seconds,),
+        "from the begin to half way": (0.0, 0.5 * seconds),
+        "in the middle": (0.35 * seconds, 0.65 * seconds),
+        "late": (draw.uniform(0.6, 0.75) * seconds,),
+        "once": (first, first + draw.uniform(0.25, 0.4) * seconds),
+        "twice": (first, first + 0.15 * seconds, first + 0.3 * seconds, first + 0.5 * seconds),
+        "bursts": tuple(bursts),
+        "always": (0.0,),
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """A job beside a neighbour, on two cores.
+@dataclass(frozen=True)
+class Kind:
+    """A job, and what runs beside it."""
 
-    Args:
-        course: A name of `COURSES`.
-        threads: Of the job.
-        spins: Whether they spin until all are there.
-        present: When the neighbour runs.
-        cores: That it would use alone.
-        memory: By how much a core of it makes steps longer that have a core for themselves.
-        noise: Of the time of a step, from second to second.
-    """
-
-    course: str = "steady"
-    threads: int = 1
-    spins: bool = False
-    present: Presence
-    cores: float = 1.0
-    memory: float = 0.0
-    noise: float = 0.03
-    seconds: int = 50
-    seed: int = 0
+    job: Training
+    beside: Neighbour
 
 
-def drawn(path: Path, case: Drawn) -> tuple[Recording, float]:
-    """A recording of it, and the seconds that the job lost to the neighbour: those that the same steps would not have
-    needed without it."""
-    draw = random.Random(case.seed)
-    ran, waited, steps, beside = ([0.0] * (case.seconds + 1) for _ in range(4))
-    lost = 0.0
-    for t in range(1, case.seconds + 1):
-        luck = math.exp(draw.gauss(0.0, case.noise))
-        share_of_second = draw.gauss(1.0, 0.03)
-        for moment in range(_EACH):
-            now = t - 1 + (moment + 0.5) / _EACH
-            there = now > 1.0 and case.present(now)
-            used, missed, speed = _moment(case, there)
-            cost = COURSES[case.course](now / case.seconds) * luck
-            ran[t] += used / _EACH
-            waited[t] += missed / _EACH
-            steps[t] += RATE * speed / cost / _EACH
-            beside[t] += (_neighbour(case, used) * min(max(share_of_second, 0.9), 1.0) if there else 0.0) / _EACH
-            lost += (1.0 - speed) / _EACH
-    job = MadeUp(
-        ran=lambda t: ran[t],
-        waited=lambda t: waited[t],
-        ready=1.0 if case.threads == 1 or case.spins else 0.95,
-        steps=lambda t: steps[t],
-        end=case.seconds,
-    )
-    outside = [each + draw.uniform(0.0, 0.06) for each in beside]
-    return recording(path, {"a": job}, outside=lambda t: outside[t]), lost
-
-
-def _moment(case: Drawn, there: bool) -> tuple[float, float, float]:
-    """Cores that the job uses, threads of it that wait, and its speed over that without the neighbour."""
-    wanted = float(case.threads) if case.threads == 1 or case.spins else 0.93 * case.threads
-    if not there:
-        return wanted, 0.0, 1.0
-    used = min(wanted, 2.0 * wanted / (wanted + case.cores)) if wanted + case.cores > 2.0 else wanted
-    missed = wanted - used
-    part = missed / wanted  # of the time that each thread waits
-    some = 1.0 - (1.0 - part) ** case.threads
-    if case.threads == 1:
-        speed = 1.0 - part
-    elif case.spins:
-        speed = max(1.0 - 0.5 * (some + min(case.threads * part, 1.0)), 0.01)
-    else:
-        speed = 1.0 - (0.8 * part + 0.2 * some)
-    speed /= 1.0 + case.memory * _neighbour(case, used)
-    return used, missed, speed
-
-
-def _neighbour(case: Drawn, used: float) -> float:
-    """Cores that the neighbour gets."""
-    return min(case.cores, 2.0 - used)
-
-
-NEVER = Presence()
-KINDS: Mapping[str, Drawn] = {
-    "nothing": Drawn(present=NEVER),
-    "nothing of two threads": Drawn(present=NEVER, threads=2, cores=0.0),
-    "memory": Drawn(present=NEVER, memory=0.4),
-    "core of one thread": Drawn(present=NEVER, cores=2.0),
-    "cores of two threads": Drawn(present=NEVER, threads=2, cores=2.0),
-    "core of two threads": Drawn(present=NEVER, threads=2),
-    "cores of threads that spin": Drawn(present=NEVER, threads=2, cores=2.0, spins=True),
-    "a core of threads that spin": Drawn(present=NEVER, threads=2, spins=True),
+_SLEEPS = Training(threads=2, regions=10, patience=0.0003, refill=0.0003)
+_SPINS = Training(threads=2, patience=math.inf, refill=0.0002)
+KINDS: Mapping[str, Kind] = {
+    "nothing": Kind(Training(), Neighbour()),
+    "memory": Kind(Training(), Neighbour(memory=0.4)),
+    "core of one thread": Kind(Training(), Neighbour(threads=2)),
+    "core of one thread by many processes": Kind(Training(), Neighbour(threads=4, lives=0.04)),
+    "cores of two threads": Kind(_SLEEPS, Neighbour(threads=2)),
+    "core of two threads": Kind(_SLEEPS, Neighbour()),
+    "core of two threads, at nice 19": Kind(_SLEEPS, Neighbour(threads=2, nice=19)),
+    "cores of two threads by many processes": Kind(_SLEEPS, Neighbour(threads=4, lives=0.04)),
+    "cores of threads that spin": Kind(_SPINS, Neighbour(threads=2)),
+    "a core of threads that spin": Kind(_SPINS, Neighbour()),
 }
 """What a neighbour takes of a job; when it does is drawn."""
+
+
+def drawn(path: Path, kind: str, course: str, presence: str, seed: int) -> tuple[Recording, float]:
+    """A recording of such a job, and the seconds that it lost to the neighbour: the same steps take that much less
+    without it."""
+    draw, cost = random.Random(seed), COURSES[course]
+    job, beside = KINDS[kind].job, KINDS[kind].beside
+    steps = round(_SECONDS / job.step / (sum(cost(at / 200.0) for at in range(200)) / 200.0))
+    alone = Machine(job, steps, cost, beside, (), seed).run()
+    shared = Machine(job, steps, cost, beside, presences(alone.end, draw)[presence], seed).run()
+    return recorded(path, shared, draw), shared.end - alone.end
+
+
+def recorded(path: Path, trace: Trace, draw: random.Random) -> Recording:
+    """What would be recorded of it, read once a second: CPU time a little off, and a little of other programs'."""
+    seconds = len(trace.seconds)
+    off = [draw.gauss(1.0, 0.015) for _ in range(seconds + 1)]
+    others = [second.others + draw.uniform(0.0, 0.06) for second in trace.seconds]
+    reports: list[tuple[float, int]] = []
+    for at, step in trace.reports:
+        if not reports or at - reports[-1][0] >= _APART:
+            reports.append((at, step))
+    job = MadeUp(
+        ran=lambda t: trace.seconds[t - 1].ran * off[t],
+        waited=lambda t: trace.seconds[t - 1].waited,
+        ready=lambda t: trace.seconds[t - 1].ready,
+        readings={"any_ready": lambda t: float(trace.seconds[t - 1].any_ready)},
+        reports=reports,
+        end=seconds,
+    )
+    return recording(path, {"a": job}, outside=lambda t: others[t - 1])

@@ -18,12 +18,14 @@ Course = float | Callable[[int], float]
 @dataclass(frozen=True, kw_only=True)
 class MadeUp:
     """A job of one task, and of a server where `server_node` names a node for it. The task reports `steps` a second
-    from its first second on, in each that it `tells` of; as steps, or as another `counter`."""
+    from its first second on, in each that it `tells` of; as steps, or as another `counter`. Where there are `reports`,
+    times with the step that it was at, it reports these instead."""
 
     ran: Course
     waited: Course = 0.0
     steps: Course = 10.0
     tells: Callable[[int], bool] = lambda t: True
+    reports: Sequence[tuple[float, int]] = ()
     counter: str = "step"
     start: int = 0
     end: int = 40
@@ -109,13 +111,15 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
         others = {column: None if course is None else _at(course, t) for column, course in more.items()}
         recorder.add("usage", t=float(t), target=task, **(usual | others))
         done += _at(job.steps, t)
-        if done > 0.0 and job.tells(t):
+        if done > 0.0 and job.tells(t) and not job.reports:
             recorder.add("progress", t=float(t), task=task, loss=1.0, count=1, **{job.counter: done})
         for span, seconds in job.spans.items():
             workers = job.loader_workers if span == "input" else None
             recorder.add(
                 "spans", t=float(t), task=task, step=int(done), name=span, seconds=_at(seconds, t), workers=workers
             )
+    for at, step in job.reports:
+        recorder.add("progress", t=at, task=task, loss=1.0, count=1, step=float(step))
     for aside, seconds in job.asides.items():
         recorder.add("asides", t=end, task=task, name=aside, seconds=seconds)
     recorder.add("events", t=start, job=name, kind="running", text="started")

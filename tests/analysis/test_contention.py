@@ -36,11 +36,23 @@ def second(
         (1.0, 7.0, 1.0, 1.0, 0.5),  # eight threads lose no more: alone they would have had two cores
         (2.0, 6.0, 1.0, 0.0, 0.0),  # eight threads alone on two cores wait for each other
         (0.9, 0.1, 1.0, 0.0, 0.0),  # it waited, and nobody else ran
-        (0.0, 1.0, 1.0, 2.0, 0.0),  # it never ran: what it would have done cannot be told
+        (0.0, 1.0, 1.0, 2.0, 1.0),  # it never ran
+        (0.0, 0.0, 1.0, 2.0, 0.0),  # nothing was read of it
     ],
 )
 def test_what_a_neighbour_cost(ran: float, waited: float, ready: float, others: float, lost: float) -> None:
     assert second(ran, waited, ready, others).by["b"][0] == pytest.approx(lost)
+
+
+def test_threads_that_meet_stand_while_one_of_them_waits() -> None:
+    """Two of them, each of which waits for half of the time: some does for three quarters of it."""
+    readings = {"ran": 1.0, "waited": 1.0, "ready": 1.0, "throttled": 0.0, "cap": np.inf}
+    arrays = {name: np.array([value]) for name, value in readings.items()}
+    others, stolen = {"b": np.array([1.0])}, np.array([0.0])
+    sleeping = contended(OnNode(**arrays, meets=True), others, stolen, 2.0)
+    spinning = contended(OnNode(**arrays, meets=True, spins=True), others, stolen, 2.0)
+    assert (sleeping.by["b"][0], spinning.by["b"][0]) == (pytest.approx(0.75), pytest.approx(0.875))
+    assert sleeping.most["b"][0] == pytest.approx(1.0)
 
 
 def test_threads_that_no_core_could_run_are_in_excess() -> None:

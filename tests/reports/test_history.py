@@ -65,7 +65,7 @@ def test_a_job_of_another_name_that_is_the_same_counts(home: Path) -> None:
         ({"a": MadeUp(ran=1.0)}, SCRIPT, 0.5),
         ({"a": MadeUp(ran=1.0, steps=0.0)}, SCRIPT, 0.0),
         ({"a": MadeUp(ran=1.0, limits={"cores": 1.0})}, SCRIPT, 0.0),
-        ({"a": MadeUp(ran=1.0, end=4)}, SCRIPT, 0.0),
+        ({"a": MadeUp(ran=1.0, end=3)}, SCRIPT, 0.0),
     ],
     ids=[
         "beside another",

@@ -10,9 +10,10 @@ did not wait, it ran. Where the machine counts cycles and instructions, cycles o
 neighbour changes how many cycles an instruction takes, and no phase of the job changes that as much as it changes the
 CPU time of a step (CPI², EuroSys 2013).
 
-A neighbour that came once may have come just as the job changed by itself. If the job waited for cores meanwhile, it
-lost something to that neighbour, and the comparison tells how much, up to what threads can lose that all wait for the
-one without a core. If it did not wait, the neighbour may have cost it nothing, and the band begins at 0.
+A neighbour that came once may have come just as the job changed by itself. If threads of the job waited for cores
+meanwhile, it lost something to that neighbour, and the comparison tells how much, up to what threads lose that all
+stand while one waits. What goes beyond that, or what the one thread of a job lost beyond its waiting, may be the job's
+own course: it is lost perhaps, from 0 on.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ from headgate.analysis.losing import (
     LEAST_SECONDS,
     Evidence,
     Loss,
-    Resource,
     TimeEstimate,
 )
-from headgate.analysis.switching import SwitchEffect, effects
+from headgate.analysis.switching import SwitchEffect, effects, least_of, usual_of
 from headgate.analysis.usage import Array, Signal, ratio
 from headgate.telemetry.columns import Column
 
-_WINDOW_SECONDS = 1.0
-"""CPU time is read once a second: shorter windows are mostly rounding."""
+_WINDOW_SECONDS, _JITTER = 1.0, 0.9
+"""CPU time is read once a second: shorter windows are mostly rounding. Readings come a little early or late."""
 _MOST_WINDOWS = 400
-_SETTLE_SECONDS = 2.0
+_SETTLE_SECONDS, _SETTLE_STEPS = 0.5, 3
 """Its first steps fill caches and allocate."""
+_OFTEN = 0.2
+"""Part of a window: reports that are as close together tell the steps of windows that begin at any time."""
 _VARIES = 0.2
 """Cores by which a neighbour has to vary to be compared."""
 _LEAST_WINDOWS = 3
@@ -50,12 +52,16 @@ _MOST_COMPARED = 6
 """Neighbours: more than these cannot be told apart within one run."""
 _ONE_THREAD = 1.1
 """Threads that ran or waited, up to which they are one that was always there."""
+_AWAY = 0.3
+"""Part of the cores that a neighbour uses while it is there, up to which it is away."""
 _STAYED = 2
 """Switches of a neighbour that came and went once: more than chance, less than proof."""
 _ERROR = 0.1
 """Relative error of what is compared, besides that by chance: a neighbour does not use its cores evenly."""
 _LONGEST = 20.0
 """As a logarithm: steps that are longer than so many times stand."""
+_APART = 0.5
+"""Part of what threads lose that meet, which those lose at the least that go on without each other."""
 _CLEARLY = 0.1
 """Part of a loss: less of it is due to memory only by rounding."""
 
@@ -66,7 +72,7 @@ class Slower(NamedTuple):
     Args:
         steps: Of the logarithm of the seconds that a step takes.
         dearer: The same of CPU seconds a step, or of cycles an instruction where these are counted.
-        least: Cores that it used even in the window in which it used least; what these cost cannot be compared.
+        least: Cores that it used even while it was away; what these cost cannot be compared.
         usual: Cores that it used beyond that while it was there.
     """
 
@@ -99,15 +105,15 @@ def slower(job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal, one_
     told = sorted(varying, key=lambda name: -float(used[name].sum()))[:_MOST_COMPARED]
     if not told or np.count_nonzero(kept) <= _LEAST_WINDOWS:
         return {}
-    least = [float(np.min(used[name][kept])) for name in told]
-    cores = np.array([used[name][kept] for name in told]) - np.array(least)[:, None]
+    least = [least_of(used[name][kept]) for name in told]
+    cores = np.array([used[name][kept] for name in told])
     longer = effects(np.log(taken[kept] / steps[kept]), cores)
     work, spent = _work(job, windows, steps, taken, one_thread)
     counted = (work[kept] > 0.0) & (spent[kept] > 0.0)
     dearer: Sequence[SwitchEffect | None] = [None] * len(told)
     if np.count_nonzero(counted) > _LEAST_WINDOWS:
         dearer = effects(np.log(spent[kept][counted] / work[kept][counted]), cores[:, counted])
-    usual = [float(np.mean(used[used >= np.max(used) / 2.0])) for used in cores]
+    usual = [usual_of(used) - away for used, away in zip(cores, least, strict=True)]
     compared = zip(told, longer, dearer, least, usual, strict=True)
     return {name: Slower(steps, cpu, away, there) for name, steps, cpu, away, there in compared if steps is not None}
 
@@ -118,14 +124,16 @@ class Compared(NamedTuple):
     Args:
         parts: Lost to it, of each bucket.
         seconds: Of the job's steps that were lost to it.
-        sure: Whether it was lost to nothing else: else it is lost only as far as it was counted.
+        sure: Whether it was lost to nothing else: else only that is which threads can lose by waiting for cores.
         dearer: Whether steps took more CPU time.
+        by_waiting: Seconds of its steps that threads can lose at the most by waiting for cores.
     """
 
     parts: Array
     seconds: TimeEstimate
     sure: bool
     dearer: bool
+    by_waiting: float
 
     def known_worse(self, counted: float) -> bool:
         """Whether so many seconds that were counted are known better than these, and agree with them."""
@@ -151,29 +159,42 @@ class SlowerSteps:
         """All that it lost to neighbours. If a neighbour can be compared, that corrects what was counted: the job's
         steps with and without the neighbour tell more."""
         losses = [loss for loss in counted if loss.to not in self.compared]
-        for to, told in self.compared.items():
+        for to, compared in self.compared.items():
             known = next((loss.lost for loss in counted if loss.to == to), TimeEstimate(0.0, 0.0, 0.0))
             whole = max(known.seconds + float(np.sum(self.parts[to] * inside)), 0.0)  # but for rounding
-            before = max(whole - float(np.sum(told.parts * inside)), 0.0)  # of its start, nothing is compared
-            low, high = before + told.seconds.low, before + told.seconds.high
-            if not told.sure:
-                low, high = known.low, max(high, known.high)
+            before = max(whole - float(np.sum(compared.parts * inside)), 0.0)  # of its start, nothing is compared
+            low, high = before + compared.seconds.low, before + compared.seconds.high
             low, high = min(low, whole), min(max(high, whole), elapsed)
-            memory = self._memory(whole, known, told)
-            evidence: Evidence = "compared" if told.sure or not known.seconds or self.parts[to].any() else "counted"
-            through: Mapping[Resource, float] = {"memory": memory, "cores": whole - memory}
-            for resource, seconds in through.items():
-                share = seconds / whole if whole > 0.0 else float(resource == "memory")
-                lost = TimeEstimate(seconds, low * share, high * share)
-                losses.append(Loss(to, resource, lost, evidence, told.dearer and low <= 0.0 < lost.high))
+            memory = self._memory(whole, before + compared.by_waiting, compared)
+            if compared.sure:
+                share = memory / whole if whole > 0.0 else 1.0
+                of_memory = TimeEstimate(memory, low * share, high * share)
+                of_cores = TimeEstimate(whole - memory, low * (1.0 - share), high * (1.0 - share))
+            else:
+                cores = whole - memory
+                if self.one_thread:  # what it waited is known as well as it was counted
+                    low, of_waiting = known.low, known.high
+                else:
+                    of_waiting = high
+                of_cores = TimeEstimate(cores, min(low, cores), min(max(of_waiting, cores), elapsed))
+                doubtful = self.one_thread or compared.by_waiting <= LEAST_SECONDS
+                beyond = max(high - cores, memory) if doubtful else memory
+                of_memory = TimeEstimate(memory, 0.0, beyond)
+            corrected = compared.sure or not known.seconds or bool(self.parts[to].any())
+            evidence: Evidence = "compared" if corrected else "counted"
+            perhaps = compared.dearer and of_memory.low <= 0.0 < of_memory.high
+            losses += [
+                Loss(to, "memory", of_memory, evidence, perhaps),
+                Loss(to, "cores", of_cores, evidence),
+            ]
         return losses
 
-    def _memory(self, whole: float, counted: TimeEstimate, told: Compared) -> float:
+    def _memory(self, whole: float, by_waiting: float, compared: Compared) -> float:
         """The part that is not due to waiting for cores. Threads may spin while another one waits for a core, so their
         CPU time tells nothing of memory as far as that explains what was lost."""
-        if not told.dearer and not self.one_thread:
+        if not compared.dearer and not self.one_thread:
             return 0.0
-        memory = max(whole - (counted.seconds if self.one_thread else counted.high), 0.0)
+        memory = max(whole - by_waiting, 0.0)
         return memory if memory > _CLEARLY * whole else 0.0
 
 
@@ -202,41 +223,79 @@ def slower_steps(
     waits = {name: counted.get(name, np.zeros_like(own)) for name in signals}
     whole = np.minimum(own + sum(waits.values(), np.zeros_like(own)), 1.0)
     one_thread = _is_one_thread(job, edges)
-    told = slower(job, signals, _signal(whole, edges), one_thread)
-    waited = {name: float(np.sum(waits[name] * stepping)) for name in told}
-    # What a neighbour changed surely is lost to it only if steps took more of the CPU, where it never waited for one.
-    told = {
-        name: each
-        for name, each in told.items()
-        if waited[name] > LEAST_SECONDS or each.is_dearer or not each.steps.sure
-    }
+    effects_of = slower(job, signals, _signal(whole, edges), one_thread)
+    waited = {name: float(np.sum(waits[name] * stepping)) > LEAST_SECONDS for name in effects_of}
     sizes = {
-        name: [_longer(size, beside[name], each) for size in _size(each, waited[name] > LEAST_SECONDS)]
-        for name, each in told.items()
+        name: [_longer(size, beside[name], effect) for size in _size(effect, waited[name], one_thread)]
+        for name, effect in effects_of.items()
     }
+    # What cannot be compared stays as it was counted: what others cost, and what a neighbour does that never goes.
+    stays = {name: _stays(waits[name], beside[name], effect, stepping) for name, effect in effects_of.items()}
+    counted_only = sum((waits[name] for name in waits.keys() - effects_of.keys()), np.zeros_like(own))
+    left = np.maximum(whole - counted_only - sum(stays.values(), np.zeros_like(own)), 0.0)
     compared = {}
-    for name, each in told.items():
+    for name, effect in effects_of.items():
         rest = sum((size[0] for other, size in sizes.items() if other != name), np.zeros_like(own))
-        point, low, high = (whole * (1.0 - np.exp(-size - rest)) * ratio(size, size + rest) for size in sizes[name])
-        if not each.steps.sure:
-            low = waits[name]
-            if waited[name] > LEAST_SECONDS and not one_thread:
-                point = np.clip(point, 0.0, np.maximum(most.get(name, low), low))
-            elif waited[name] > LEAST_SECONDS or each.steps.switches < _STAYED or not each.is_dearer:
-                point = low
-        seconds = TimeEstimate(*(float(np.sum(part * stepping)) for part in (point, low, high)))
-        found = Compared(point, _widened(seconds), each.steps.sure, each.is_dearer)
-        if not found.known_worse(waited[name]):
-            compared[name] = found
-    return SlowerSteps({name: found.parts - waits[name] for name, found in compared.items()}, compared, one_thread)
+        errors = (1.0, 1.0 - COUNTED_ERROR, 1.0 + COUNTED_ERROR)
+        parts = [
+            error * stays[name] + left * (1.0 - np.exp(-size - rest)) * ratio(size, size + rest)
+            for error, size in zip(errors, sizes[name], strict=True)
+        ]
+        by_waiting = np.maximum(most.get(name, waits[name]), waits[name])
+        least = waits[name] if one_thread else _APART * waits[name]
+        if not effect.steps.sure:
+            several = waited[name] and not one_thread
+            parts = _unsure(parts, waits[name], least, by_waiting if several else None, effect)
+        seconds = TimeEstimate(*(float(np.sum(part * stepping)) for part in parts))
+        stands = float(np.sum(by_waiting * stepping))
+        result = Compared(parts[0], _widened(seconds), effect.steps.sure, effect.is_dearer, stands)
+        if not result.known_worse(float(np.sum(waits[name] * stepping))):
+            compared[name] = result
+    differences = {name: result.parts - waits[name] for name, result in compared.items()}
+    return SlowerSteps(differences, compared, one_thread)
 
 
-def _size(each: Slower, waited: bool) -> tuple[float, float, float]:
+def _stays(waits: Array, cores: Array, effect: Slower, stepping: Array) -> Array:
+    """What was counted of a neighbour in each bucket as far as it costs that even while it is away."""
+    away = (stepping > 0.0) & (np.nan_to_num(cores) <= effect.least + _AWAY * effect.usual)
+    usual = float(np.median(waits[away])) if away.any() else 0.0
+    return np.minimum(waits, usual)
+
+
+def _unsure(
+    parts: Sequence[Array], waits: Array, least: Array, by_waiting: Array | None, effect: Slower
+) -> list[Array]:
+    """What a neighbour cost that came or went too seldom: its point, low and high.
+
+    Args:
+        parts: The same, as far as the steps tell.
+        waits: What was counted.
+        least: What it cost at the least, by that.
+        by_waiting: The most that threads lose by waiting, if several waited: then they lost no more.
+    """
+    point, low, high = parts
+    if by_waiting is not None:  # by the steps, or by what was counted if the job changed just then
+        point, low, high = (np.clip(part, least, by_waiting) for part in parts)
+        return [point, np.minimum(low, waits), np.maximum(high, waits)]
+    changed = effect.steps.switches >= _STAYED and effect.is_dearer
+    return [np.maximum(point, waits) if changed else waits, waits, np.maximum(high, waits)]
+
+
+def _size(effect: Slower, waited: bool, one_thread: bool) -> tuple[float, float, float]:
     """The effect of a core of a neighbour, with its band. If the job never waited for a core, only what its steps took
-    more of CPU time was this neighbour's doing."""
-    if waited or each.dearer is None or each.dearer.each >= each.steps.each:
-        return each.steps.each, each.steps.low, each.steps.high
-    return each.dearer.each, min(each.dearer.low, each.steps.low), max(each.dearer.high, each.steps.high)
+    more of CPU time was this neighbour's doing, and if that may be nothing, nothing was."""
+    steps, dearer = effect.steps, effect.dearer
+    if dearer is None:
+        return steps.each, steps.low, steps.high
+    if waited:
+        # What one thread waited is known: it cannot have lost much more where its steps took no more of the CPU.
+        doubtful = one_thread and not steps.sure and not effect.is_dearer
+        return steps.each, steps.low, min(steps.high, dearer.high) if doubtful else steps.high
+    if steps.sure and not effect.is_dearer:
+        return 0.0, 0.0, min(steps.high, dearer.high)
+    if dearer.each >= steps.each:
+        return steps.each, steps.low, steps.high
+    return dearer.each, min(dearer.low, steps.low), max(dearer.high, steps.high)
 
 
 def _longer(size: float, cores: Array, each: Slower) -> Array:
@@ -260,20 +319,33 @@ def _signal(values: Array, edges: Array) -> Signal:
 
 
 def windows_of(job: RecordedJob) -> Array:
-    """Edges of windows, each from one report to another, at least `_WINDOW_SECONDS` apart, within one attempt."""
+    """Edges of windows within one attempt, at least `_WINDOW_SECONDS` apart but for the first and the last: from one
+    reading to another where reports are close together, else from one report to another."""
     ran, progress = running(job.phases), job.progress
     if not ran:
         return np.empty(0)
     start, end = ran[-1]
     times = progress.t[np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)]
+    if len(times) <= _SETTLE_STEPS:
+        return np.empty(0)
+    times = times[times >= max(times[0] + _SETTLE_SECONDS, times[_SETTLE_STEPS])]
     if not len(times):
         return np.empty(0)
     least = max(_WINDOW_SECONDS, (end - start) / _MOST_WINDOWS)
-    edges: list[float] = []
-    for t in times[times >= times[0] + _SETTLE_SECONDS]:
-        if not edges or t - edges[-1] >= least:
-            edges.append(float(t))
-    return np.array(edges)
+    if len(times) > 1 and float(np.median(np.diff(times))) <= _OFTEN * least:
+        read = job.signal("cpu_cores").end
+        inside = read[(read >= times[0] + least / 2.0) & (read <= times[-1] - least / 2.0)]
+        return np.array([times[0], *_apart(inside, least), times[-1]])
+    return np.array(_apart(times, least))
+
+
+def _apart(times: Array, least: float) -> list[float]:
+    """Times of these that are so far apart, or but for the jitter of readings."""
+    kept: list[float] = []
+    for t in times.tolist():
+        if not kept or t - kept[-1] >= _JITTER * least:
+            kept.append(t)
+    return kept
 
 
 def steps_between(job: RecordedJob, times: Array) -> Array:

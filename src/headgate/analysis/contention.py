@@ -13,11 +13,13 @@ the task would have run alone. Per second, with R core-seconds run and W thread-
 It lost A (1 - R / D) to others and, where its cap throttled it, A (R / D) (1 - C / F) to that. Threads that no core
 could have run anyway wait as well. No neighbour is to blame for that.
 
-That holds of threads that go on without each other, and about of threads that sleep until the last one has come to a
-barrier. Threads that spin there run as well, though they get nowhere. If each of them waits for the part u = 1 - R / D
-of the time, some thread does for 1 - (1 - u)^D of it, and for D u of it, or all, if never two do at once: such a job
-lost the mean of both. What the hypervisor keeps counts neither as
-running nor as waiting. Each task that runs loses the part of it that the node loses on average.
+That holds of threads that go on without each other, as those of several processes do. Compute threads of one process
+meet at a barrier many times in a step, and all of them stand there while one waits for a core. If each of T threads
+waits for the part u = 1 - R / D of the time, some thread does for 1 - (1 - u)^T of it, and for T u of it, or all, if
+never two do at once. Threads that sleep at the barrier lose the first: where one has to wait, the others find a core.
+Threads that spin there run as well, though they get nowhere, and lose the mean of both. T is D, rounded up. What the
+hypervisor keeps counts neither as running nor as waiting. Each task that runs loses the part of it that the node loses
+on average.
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ _NOISE_CORES = 0.03
 """The readings of two targets are not of one moment. A neighbour that used less may not have run at all."""
 _LEAST_READY = 0.02
 """A task that was ready for less of a second lost nothing in it that could be told from rounding."""
+_BESIDE_THREADS = 0.15
+"""Cores of a task beyond whole threads that are no compute thread's: of one that logs, or collects."""
+_AROUND = 5
+"""Buckets over which the number of threads is seen."""
 THROTTLED = 0.01
 """Core-seconds a second that a cap held back, below which it held back nothing."""
 
@@ -48,7 +54,8 @@ class OnNode:
         ready: Part of the bucket in which its busiest thread ran or waited.
         throttled: Cores that its own cap held back.
         cap: That cap in cores; infinite where it has none.
-        spins: Whether its threads spin until all are there.
+        meets: Whether its threads wait for each other, many times in a step.
+        spins: Whether they spin until all are there.
     """
 
     ran: Array
@@ -56,6 +63,7 @@ class OnNode:
     ready: Array
     throttled: Array
     cap: Array
+    meets: npt.NDArray[np.bool_] | bool = False
     spins: npt.NDArray[np.bool_] | bool = False
 
 
@@ -96,11 +104,11 @@ def contended(task: OnNode, neighbours: Mapping[str, Array], stolen: Array, core
     used = {name: _beyond_noise(each) for name, each in neighbours.items()}
     taken = sum(used.values(), np.zeros_like(ran))
     alone = np.minimum(capped, ran + taken)
-    told = (ready > _LEAST_READY) & (ran > 0.0)
+    told = (ready > _LEAST_READY) & (alone > 0.0)
     waits = np.where(told, 1.0 - ratio(ran, alone), 0.0)  # each of its threads
-    most = np.minimum(np.maximum(alone, 1.0) * waits, 1.0)
-    some = 1.0 - np.power(1.0 - waits, np.maximum(alone, 1.0))
-    lost = ready * np.where(task.spins, (some + most) / 2.0, waits)
+    threads = np.maximum(np.ceil(_smooth(alone) - _BESIDE_THREADS), 1.0)
+    most, some = np.minimum(threads * waits, 1.0), 1.0 - np.power(1.0 - waits, threads)
+    lost = ready * np.where(task.spins, (some + most) / 2.0, np.where(task.meets, some, waits))
     throttled = told & (np.nan_to_num(task.throttled) > THROTTLED)
     return Contended(
         ready=ready,
@@ -110,6 +118,12 @@ def contended(task: OnNode, neighbours: Mapping[str, Array], stolen: Array, core
         by_cap=np.where(throttled, (ready - lost) * (1.0 - ratio(capped, free)), 0.0),
         excess=np.maximum(ran + waited - free, 0.0),
     )
+
+
+def _smooth(values: Array) -> Array:
+    """Means of each bucket and those around it: CPU time is read roughly."""
+    whole = np.convolve(values, np.ones(_AROUND), "same") / np.convolve(np.ones_like(values), np.ones(_AROUND), "same")
+    return whole[: len(values)] if len(values) >= _AROUND else np.full_like(values, np.mean(values))
 
 
 def _beyond_noise(cores: Array) -> Array:

@@ -64,7 +64,7 @@ class Grid:
 
         Args:
             ready: The part of each bucket in which it was ready to run.
-            meets: Whether its threads wait for each other where they seem to spin; else each goes on by itself.
+            meets: Whether its threads wait for each other, if they are of one process; else each goes on by itself.
         """
         node = self.nodes.get(task.node)
         cap, limit = self.mean(task.cap), 0.99 * job.allowed_cores(task, self.cores(task))
@@ -76,7 +76,8 @@ class Grid:
                 throttled=_carried(self.mean(task.signal("cpu_throttled"))),
                 # A cap below what its user allows is the policy's, on behalf of the neighbours.
                 cap=np.where(np.isfinite(cap) & (cap >= limit), cap, np.inf),
-                spins=self._spins(task) & meets,
+                meets=meets & ~self._is_helped(task),
+                spins=meets & self._spins(task),
             ),
             self.neighbours(job, task),
             self.mean(node.signal("cpu_stolen")) if node is not None else np.zeros_like(ready),
@@ -92,8 +93,13 @@ class Grid:
         """In which buckets several threads of it were always ready: no step leaves them all something to do all the
         time, so they spin when they wait for each other."""
         wanted = np.nan_to_num(self._ran[task.id]) + np.nan_to_num(self.mean(task.signal("cpu_waiting")))
-        helped = np.nan_to_num(self.mean(task.signal("helper_cores"))) > _HELPED
-        return (wanted >= 2.0 - _SPINNING) & (np.abs(wanted - np.round(wanted)) <= _SPINNING) & ~helped
+        whole = (wanted >= 2.0 - _SPINNING) & (np.abs(wanted - np.round(wanted)) <= _SPINNING)
+        return whole & ~self._is_helped(task)
+
+    def _is_helped(self, task: RecordedTask) -> npt.NDArray[np.bool_]:
+        """In which buckets processes that it started ran as well, as a loader's workers do."""
+        helped: npt.NDArray[np.bool_] = np.nan_to_num(self.mean(task.signal("helper_cores"))) > _HELPED
+        return helped
 
     def cores(self, task: RecordedTask) -> float:
         """Of its node; infinite where that is not known."""

@@ -109,10 +109,26 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
     return found
 
 
+def least_of(cores: Array) -> float:
+    """Cores that a neighbour usually uses while it is away."""
+    return float(np.median(cores[_part_of(cores) <= _GOES]))
+
+
+def usual_of(cores: Array) -> float:
+    """Cores that a neighbour usually uses while it is there; as many as at the most where that is never for long."""
+    there = cores[_part_of(cores) >= _COMES]
+    return float(np.median(there)) if len(there) else float(np.max(cores))
+
+
+def _part_of(cores: Array) -> Array:
+    """Of each window how far a neighbour was there, from 0 to about 1."""
+    low, high = float(np.min(cores)), float(np.quantile(cores, 0.9))
+    return (cores - low) / max(high - low, _LEAST_CORES)
+
+
 def _states(cores: Array) -> npt.NDArray[np.int_]:
     """Of each window whether a neighbour was there (1), away (0), or came or went (-1)."""
-    low, high = float(np.min(cores)), float(np.quantile(cores, 0.9))
-    part = (cores - low) / max(high - low, _LEAST_CORES)
+    part = _part_of(cores)
     return np.where(part >= _COMES, 1, np.where(part <= _GOES, 0, -1))
 
 
@@ -148,7 +164,7 @@ def _switches(values: Array, cores: Array, stretches: Sequence[_Stretch]) -> lis
         old = slice(max(before.begin, before.end - _SPAN), before.end)
         new = slice(after.begin, min(after.begin + _SPAN, after.end))
         change = float(np.median(values[new]) - np.median(values[old]))
-        moved = cores[:, new].mean(axis=1) - cores[:, old].mean(axis=1)
+        moved = np.median(cores[:, new], axis=1) - np.median(cores[:, old], axis=1)
         found.append(_Switch(change, moved, old.stop - old.start, new.stop - new.start))
     return found
 

@@ -25,7 +25,7 @@ _SAME = ("script", "run", "args", "workdir", "python", "env")
 _LOOKED_AT, _ENOUGH = 200, 10
 """At most so many of the latest runs are read, until so many tell a rate."""
 _MOST_REPORTS = 20_000
-_SETTLE_SECONDS, _LEAST_SECONDS, _LEAST_STEPS, _BLOCKS = 2.0, 3.0, 5, 20
+_SETTLE_SECONDS, _LEAST_SECONDS, _LEAST_STEPS, _BLOCKS = 1.0, 2.0, 5, 20
 _OUTSIDE = 0.1
 """Part of a node's cores: if others used more, the job did not run alone."""
 _SAME_CORES = 0.05
