@@ -108,6 +108,52 @@ def test_what_a_child_used_is_not_counted_again_for_the_shell_that_waited_for_it
     assert program.seconds == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
 
 
+def gone(root: Path, *pids: int) -> None:
+    for pid in pids:
+        shutil.rmtree(root / "proc" / str(pid))
+
+
+def test_what_a_tool_s_processes_used_is_not_that_of_the_shell_in_which_all_of_them_end(tmp_path: Path) -> None:
+    """`make` runs `pytest`, and both end between two looks."""
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 7, ticks=0)
+    made(tmp_path, 8, ticks=5, parent=7)
+    made(tmp_path, 9, ticks=3000, parent=8)
+    reader.look(())
+    gone(tmp_path, 8, 9)
+    made(tmp_path, 7, ticks=0, children=3105)
+    [program] = reader.look(())
+    assert program.seconds == pytest.approx(100 / os.sysconf("SC_CLK_TCK"))  # since the look before
+
+
+def test_what_an_orphan_used_is_not_that_of_the_process_that_takes_it_in(tmp_path: Path) -> None:
+    """A shell is killed with its child, which a service above it waits for."""
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 6, ticks=0)
+    made(tmp_path, 7, ticks=0, parent=6)
+    made(tmp_path, 8, ticks=40, parent=7)
+    made(tmp_path, 9, ticks=2000, parent=8)
+    reader.look(())
+    gone(tmp_path, 8, 9)
+    made(tmp_path, 7, ticks=0, parent=6, children=40)
+    made(tmp_path, 6, ticks=0, children=2000)
+    assert reader.look(()) == []
+
+
+def test_a_parent_that_was_read_just_before_its_child_ended_is_told_of_it_later(tmp_path: Path) -> None:
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 7, ticks=0)
+    made(tmp_path, 8, ticks=900, parent=7)
+    reader.look(())
+    gone(tmp_path, 8)
+    assert reader.look(()) == []
+    made(tmp_path, 7, ticks=0, children=900)
+    assert reader.look(()) == []
+    made(tmp_path, 7, ticks=0, children=1000)
+    [program] = reader.look(())
+    assert program.seconds == pytest.approx(100 / os.sysconf("SC_CLK_TCK"))
+
+
 def test_what_orphans_used_is_not_that_of_the_first_process(tmp_path: Path) -> None:
     reader = OutsideProgramsReader(tmp_path)
     made(tmp_path, 1, ticks=10, parent=0)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +74,7 @@ class OutsideProgramsReader:
     def __init__(self, root: Path = Path("/")) -> None:
         self._proc = root / "proc"
         self._seen: dict[tuple[int, int], _ProcessTimes] | None = None
+        self._late: dict[int, int] = {}
 
     def look(self, own: Collection[int]) -> list[OutsideProgram]:
         """The programs that used cores since the last look; none at the first.
@@ -87,15 +87,12 @@ class OutsideProgramsReader:
         if before is None:
             return []
         grouped = content(self._proc / "sys/kernel/sched_autogroup_enabled").strip() == "1"
-        ended = Counter[int]()  # what those had used by the last look that have ended since, by their parent
-        for key, each in before.items():
-            if key not in self._seen:
-                ended[each.parent] += each.ticks + each.of_children
+        reaped = self._reaped(before)
         found: dict[tuple[str, str], OutsideProgram] = {}
         for key, each in self._seen.items():
             last = before.get(key)
-            of_children = each.of_children - (last.of_children if last is not None else 0) - ended[each.pid]
-            spent = (each.ticks - (last.ticks if last is not None else 0) + max(of_children, 0)) / _TICKS
+            own_ticks = each.ticks - (last.ticks if last is not None else 0)
+            spent = (own_ticks + reaped.get(each.pid, 0)) / _TICKS
             if spent <= 0.0 or each.pid in own:
                 continue
             with suppress(OSError):  # it has just ended
@@ -107,6 +104,34 @@ class OutsideProgramsReader:
                 helps = mine and each.nice < _LOWEST and not grouped
                 found[program] = OutsideProgram(*program, each.pid, each.nice, seconds, mine, helps, _HUB in words)
         return list(found.values())
+
+    def _reaped(self, before: Mapping[tuple[int, int], _ProcessTimes]) -> Mapping[int, int]:
+        """Ticks of processes that came and went since the last look, by the process that took them along.
+
+        When a process ends, what it and its children used goes to its parent at once. Of those that were seen at the
+        last look, what they had used by then was told while they ran. It went to the nearest of their ancestors that
+        did not end as well, or to one above it that takes in orphans.
+        """
+        assert self._seen is not None
+        now = {each.pid: each for each in self._seen.values()}
+        parents = {each.pid: each.parent for each in before.values()} | {pid: each.parent for pid, each in now.items()}
+        grown = {}
+        for key, each in self._seen.items():
+            grown[each.pid] = each.of_children - (before[key].of_children if key in before else 0)
+        late, self._late = self._late, {}
+        ended = [(each.parent, each.ticks + each.of_children) for key, each in before.items() if key not in self._seen]
+        for first, ticks in (*late.items(), *ended):
+            left, pid = ticks, first
+            for _ in range(len(parents)):
+                taken = min(max(grown.get(pid, 0), 0), left)
+                grown[pid] = grown.get(pid, 0) - taken
+                left -= taken
+                if not left or pid not in parents:
+                    break
+                pid = parents[pid]
+            if left and first in now and first not in late:  # it ended just after its parent was read
+                self._late[first] = self._late.get(first, 0) + left
+        return {pid: max(ticks, 0) for pid, ticks in grown.items()}
 
     def _processes(self) -> Iterator[_ProcessTimes]:
         for entry in os.listdir(self._proc):

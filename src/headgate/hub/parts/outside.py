@@ -15,7 +15,7 @@ from headgate.cluster import Node
 from headgate.engines.base import LOCAL
 from headgate.events import NEXT, Action, Event, MemoryUsed, TaskExited, TaskStarted
 from headgate.hub.parts import Component
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.identifiers import TaskId
 from headgate.isolation.base import Box
 from headgate.telemetry.available import AvailableMemory
@@ -23,7 +23,8 @@ from headgate.telemetry.outside_kills import KilledProcess, OutsideKills, Outsid
 from headgate.telemetry.outside_programs import PROGRAMS, OutsideProgram, OutsideProgramsReader
 from headgate.units import say_bytes
 
-_LOOK_SECONDS = 5.0
+_LOOK_SECONDS, _APART_SECONDS = 5.0, 1.0
+"""Between two looks while a run goes on; and at the least, where many runs begin."""
 _MOST_PROGRAMS = 5
 _TIGHT = 1 / 4
 """Of the machine's memory: with less left it is looked which processes hold how much."""
@@ -122,22 +123,31 @@ class OutsideUse(Component):
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         match event:
-            case TaskStarted() if self._looked_at == -math.inf:
-                self._look()
+            case TaskStarted():
+                self._begin()
             case TaskExited() | MemoryUsed() if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
                 self._look()
 
     def forget(self, run: str) -> None:
         self._used.pop(run, None)
 
+    def _begin(self) -> None:
+        """From now on, what programs use counts for the runs that have just begun as well."""
+        if self._not_begun() and time.monotonic() - self._looked_at >= _APART_SECONDS:
+            self._look()
+        self._used.update({run.id: {} for run in self._not_begun()})
+
+    def _not_begun(self) -> list[LiveRun]:
+        runs = self._live_runs.runs.values()
+        return [run for run in runs if run.submission.engine == LOCAL and run.id not in self._used]
+
     def _look(self) -> None:
         self._looked_at = time.monotonic()
         own = {os.getpid(), *(pid for box in self._boxes().values() for pid in box.pids())}
         programs = self._reader.look(own)
         for run in self._live_runs.runs.values():
-            if run.submission.engine != LOCAL:
+            if (used := self._used.get(run.id)) is None:
                 continue
-            used = self._used.setdefault(run.id, {})
             for each in programs:
                 key = each.user, each.command
                 before = used[key].seconds if key in used else 0.0
@@ -145,3 +155,4 @@ class OutsideUse(Component):
             most = sorted(used.values(), key=lambda program: -program.seconds)[:_MOST_PROGRAMS]
             if most:
                 run.recorder.add("meta", key=PROGRAMS, value=json.dumps([asdict(each) for each in most]))
+        self._used.update({run.id: {} for run in self._not_begun()})
