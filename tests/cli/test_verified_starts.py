@@ -61,5 +61,7 @@ def test_a_plan_of_several_workers_stands_once_the_script_and_its_modules_are_ve
     assert (begins().plan.workers, begins().kept_alone) == (1, True)
     knows(Sameness.DIFFERS, Why.NORMALISATION)
     assert begins().plan.workers == 2
+    knows(Sameness.UNKNOWN, Why.WORKERS_FAILED)
+    assert begins().plan.workers == 1
     knows(Sameness.UNKNOWN, Why.VARIES)
     assert begins().plan.workers == 2

@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from headgate import runs
+from headgate.engines import scripts
 from headgate.engines.program import program
 from headgate.errors import UsageError
 from headgate.events import Checkpoint
@@ -118,12 +119,13 @@ def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Ver
         watcher: Told what is being run.
 
     Raises:
-        UsageError: It cannot be verified: no Python program, a container, roles.
+        UsageError: It cannot be verified: no Python program, a container, roles, a plan that its library cannot run by.
         HubError: There is no hub.
     """
     _check(asked.job)
     begun = time.monotonic()
     job = _by_itself(asked.job)
+    scripts.check(job, {**os.environ, **job.env})
     plan = job.plan or _SINGLE
     if not plan.synchronous and not asked.resume:
         found = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.ASYNCHRONOUS)
@@ -211,7 +213,7 @@ class _Trial:
                 return replace(found, double=double, cause=Why.NO_STEP)
             others = {ROUNDED: replace(self._job, plan=self._alone()), WORKERS: self._job}
             ended = self._run(others, double)
-            found = self._compared(alone, ended[ROUNDED], ended[WORKERS], double)
+            found = self._compared(alone, ended[ROUNDED], ended[WORKERS], double and alone.records[0].double)
             if found.cause is not Why.WORKERS_FAILED:
                 break
         return found
@@ -247,6 +249,7 @@ class _Trial:
         resumed = self._run({RESUMED: self._job}, double, resume=going_on, copy=copy)[RESUMED]
         if not resumed.records[0].steps or (not resumed.is_whole and resumed.state != "done"):
             return self._failed(resumed, answer, Why.FAILED)
+        double = double and whole.records[0].double
         found = comparing.compared_resume(whole.records, resumed.records, double)
         found = self._with_facts(found, (*whole.records, *resumed.records))
         return replace(found, stopped_in=place, stopped_at=number, seed=seed)

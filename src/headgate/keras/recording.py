@@ -13,7 +13,7 @@ from headgate.keras.trained import Trained, array_of, variables
 from headgate.task.recording import BUFFER, DROPOUT, NOISE, WEIGHT, TaskRecorder
 
 _ROUNDINGS = 4.0
-_KERAS = frozenset({"keras", "tf_keras"})
+_KERAS = ("keras", "tf_keras")
 _DRAWS = {
     "rate": DROPOUT,
     "dropout": DROPOUT,
@@ -29,10 +29,10 @@ _states: list[Any] = []
 
 def begin(recorder: TaskRecorder) -> None:
     """Keras has been imported in a process that is to be recorded."""
-    keras = sys.modules["keras"]
-    keras.utils.set_random_seed(recorder.recipe.seed + recorder.worker)
-    if recorder.recipe.double and hasattr(keras, "config"):
-        keras.config.set_floatx("float64")
+    for keras in (sys.modules[name] for name in _KERAS if name in sys.modules):
+        keras.utils.set_random_seed(recorder.recipe.seed + recorder.worker)
+        if recorder.recipe.double and hasattr(keras, "backend"):
+            keras.backend.set_floatx("float64")
 
 
 def begins(recorder: TaskRecorder, trained: Trained) -> None:

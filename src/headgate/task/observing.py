@@ -79,12 +79,13 @@ def _record(environment: TaskEnvironment) -> None:
         return
 
     def begin(framework: Any) -> None:
-        import_module(f"headgate.{framework.__name__}.recording").begin(recorder)
+        name = framework.__name__.removeprefix("tf_")
+        import_module(f"headgate.{name}.recording").begin(recorder)
 
     def seed(numpy: Any) -> None:
         numpy.random.seed(recorder.recipe.seed + recorder.worker)
 
-    sys.meta_path.insert(0, AfterImport({"torch": begin, "keras": begin, "jax": begin, "numpy": seed}))
+    sys.meta_path.insert(0, AfterImport({**dict.fromkeys(("torch", "keras", "tf_keras", "jax"), begin), "numpy": seed}))
 
 
 class AfterImport:

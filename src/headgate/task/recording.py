@@ -30,6 +30,9 @@ DROPOUT, NOISE, MIXED_PRECISION = "dropout", "noise", "mixed-precision"
 """What a trial leaves out."""
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 """Endings of files that a script reads its settings from."""
+_EXACT = frozenset(
+    {"float64", "complex128", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
+)
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
@@ -82,6 +85,7 @@ class RecordedTensor:
         numbers: At most `MOST_NUMBERS` of its numbers, as float64, in this machine's byte order.
         total: Sum of all its numbers.
         squares: Sum of the squares of all its numbers.
+        double: Whether it is computed with in float64, or holds no fractions.
     """
 
     kind: str
@@ -90,6 +94,7 @@ class RecordedTensor:
     numbers: bytes
     total: float
     squares: float
+    double: bool
 
 
 @dataclass
@@ -195,14 +200,23 @@ class TaskRecorder:
             **facts: What else is known of the step.
         """
         entries = []
+        double = True
         for tensor in tensors:
+            double = double and (tensor.double or tensor.kind != WEIGHT)
             entry = {"kind": tensor.kind, "name": tensor.name, "shape": list(tensor.shape), "at": self._data.tell()}
             self._data.write(tensor.numbers)
             entries.append({**entry, "bytes": len(tensor.numbers), "total": tensor.total, "squares": tensor.squares})
         self._data.flush()
         since, self._since = self._since, _SinceStep()
         totals = [sum(column) for column in zip(*since.batches)]
-        step = {"step": [optimizer, number], "tensors": entries, "batch": totals, "drew": since.drew, **facts}
+        step = {
+            "step": [optimizer, number],
+            "tensors": entries,
+            "batch": totals,
+            "drew": since.drew,
+            "double": double,
+            **facts,
+        }
         self._say(step)
 
     def state(self, steps: int, epoch: int | None, arrays: Iterable[tuple[str, str, Any]]) -> None:
@@ -246,9 +260,8 @@ def _of_array(kind: str, name: str, array: Any) -> RecordedTensor | None:
     except (TypeError, ValueError):
         return None
     every = -(-flat.size // MOST_NUMBERS) or 1
-    return RecordedTensor(
-        kind, name, array.shape, flat[::every].tobytes(), float(flat.sum()), float((flat * flat).sum())
-    )
+    sums, double = (float(flat.sum()), float((flat * flat).sum())), array.dtype.name in _EXACT
+    return RecordedTensor(kind, name, array.shape, flat[::every].tobytes(), *sums, double)
 
 
 _recorder: TaskRecorder | None = None

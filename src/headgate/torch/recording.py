@@ -32,6 +32,7 @@ from headgate.torch.observer import SHARDS
 
 _ROUNDINGS = 4.0
 _DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
+_SINGLE = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
 _DENSE_NUMBERS = 1 << 24
 """Numbers of a sparse gradient that is looked at as a dense one."""
 
@@ -224,7 +225,8 @@ def _recorded(kind: str, name: str, value: torch.Tensor) -> RecordedTensor | Non
         every = -(-flat.numel() // MOST_NUMBERS) or 1
         some = flat[::every].contiguous()
         numbers = ctypes.string_at(some.data_ptr(), some.numel() * 8) if some.numel() else b""
-        return RecordedTensor(kind, name, tuple(value.shape), numbers, float(flat.sum()), float((flat * flat).sum()))
+        sums, double = (float(flat.sum()), float((flat * flat).sum())), value.dtype not in _SINGLE
+        return RecordedTensor(kind, name, tuple(value.shape), numbers, *sums, double)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None
 

@@ -79,6 +79,7 @@ class TrainingRecord:
         losses: What was reported, and what part of the job's each counts.
         hooked: Names of tensors whose gradients hooks change.
         normalised: Kinds of layers that take statistics of a batch.
+        double: Whether all weights were in float64.
         sharded: Whether tensors are parts of others that no worker has as a whole.
         fenced: Whether the kernel refuses what it writes elsewhere.
         cut_off: What keeps it from other programs.
@@ -95,6 +96,7 @@ class TrainingRecord:
     losses: list[tuple[float, float]] = field(default_factory=list)
     hooked: tuple[str, ...] = ()
     normalised: tuple[str, ...] = ()
+    double: bool = True
     sharded: bool = False
     fenced: bool = True
     cut_off: CutOff = CutOff.NAMESPACE
@@ -130,6 +132,7 @@ def _take(record: TrainingRecord, entry: Mapping[str, Any], numbers: NDArray[np.
         case {"step": [optimizer, number]}:
             record.steps[optimizer, number] = _step(entry, numbers)
             record.refused = None
+            record.double = record.double and entry["double"]
             record.hooked = tuple(entry.get("hooked", record.hooked))
             record.normalised = tuple(entry.get("normalised", record.normalised))
             record.sharded = record.sharded or entry.get("sharded", False)

@@ -43,10 +43,10 @@ def standing(home: Path, spec: Job, profile_key: str, plan: Plan, path: str | No
 
 
 def bars(verdict: Verification) -> bool:
-    """Whether Headgate does not choose several workers for a job because of its verdict. Batch normalisation differs
-    under every launcher: that is no reason."""
+    """Whether Headgate does not choose several workers for a job because of its verdict: they differ, fail, or are to
+    be tried. Batch normalisation differs under every launcher: that is no reason."""
     differs = verdict.answer is Sameness.DIFFERS and verdict.cause is not Why.NORMALISATION
-    return differs or verdict.cause is Why.NOT_YET
+    return differs or verdict.cause in (Why.NOT_YET, Why.WORKERS_FAILED)
 
 
 def unknown(plan: Plan, why: Why) -> Verification:
@@ -56,17 +56,19 @@ def unknown(plan: Plan, why: Why) -> Verification:
 
 def left_out(spec: Job, plan: Plan) -> Why | None:
     """Why nothing can be said of a job, whatever it trains; None: it can be tried."""
-    if spec.roles or spec.isolation not in (None, DEFAULT):
+    if spec.roles:
+        return Why.ROLES
+    if spec.isolation not in (None, DEFAULT):
         return Why.ELSEWHERE
     if program(spec) is None or source(spec) is None:
-        return Why.NO_STEP
+        return Why.UNSEEN
     if not plan.synchronous or plan.backup_workers or "weak" in spec.allow:
         return Why.ASYNCHRONOUS
     if hides_steps(spec):
         return Why.UNSEEN
     if not fence.is_there():
         return Why.UNFENCED
-    return Why.NO_STEP if spec.contract is None and scripts.shares_nothing(spec) else None
+    return None
 
 
 def hides_steps(spec: Job) -> bool:

@@ -66,6 +66,7 @@ class Why(StrEnum):
     UNFENCED = "unfenced"
     NOT_YET = "not-yet"
     ELSEWHERE = "elsewhere"
+    ROLES = "roles"
 
 
 class LeftOut(StrEnum):

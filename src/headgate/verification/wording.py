@@ -34,7 +34,8 @@ _CAUSES = {
     Why.OPEN: "this kernel has neither network namespaces nor Landlock for TCP, which would keep a trial from the "
     "network; ask for one: `headgate verify`",
     Why.GPU: "it fails without the GPUs that the job holds; ask for a trial when they are free: `headgate verify`",
-    Why.UNSEEN: "it trains by a framework that shows its steps to nobody; headgate.keras and headgate.jax show them",
+    Why.UNSEEN: "it is no Python script, or trains by a framework that shows its steps to nobody; headgate.keras and "
+    "headgate.jax show them",
     Why.SHARDED: "no worker has a whole tensor, as under FullyShardedDataParallel",
     Why.OWN_BATCH: "each worker has a whole batch, so that no run alone trains the same; the workers are the same "
     "as each other",
@@ -43,7 +44,8 @@ _CAUSES = {
     Why.UNFENCED: "this kernel has no Landlock, which would keep a trial in; ask for one: `headgate verify`",
     Why.NOT_YET: "that takes a run of some seconds, from the 20th second of the job on",
     Why.ROOM: "there is no room to run it a second time",
-    Why.ELSEWHERE: "it runs on other machines, or in a container",
+    Why.ELSEWHERE: "it runs in a container or a guest",
+    Why.ROLES: "a job of roles trains by no plan of Headgate's",
 }
 _NAMING = {
     Why.HOOK,
@@ -102,6 +104,8 @@ def kept_alone(found: Verification) -> str:
     """Why a job keeps one worker where Headgate would give it several."""
     if found.answer is Sameness.DIFFERS:
         return f"because several would train something else: {sentence(found)}"
+    if found.cause is Why.WORKERS_FAILED:
+        return f"because several fail: {sentence(found)}"
     return "until it is verified that several train the same; a trial beside it is to tell"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from headgate import runs
+from headgate.engines import scripts
 from headgate.events import ENDED, Action, Event, StopRequested, TaskStarted
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
@@ -85,7 +86,8 @@ class Verifying(Component):
             return
         self._seen[job] = live.attempt
         plan = live.current.plan
-        if plan.workers < 2 or not self._may(run, live):
+        shares_nothing = live.spec.contract is None and scripts.shares_nothing(live.spec)  # which is told
+        if plan.workers < 2 or shares_nothing or not self._may(run, live):
             return
         verdict = self._standing(run, live, plan)
         self._tell(run, live, verdict)
@@ -134,7 +136,7 @@ class Verifying(Component):
             for run, live in self._left(jobs):
                 if passing:
                     self._unknown[run.id, key] = found
-                self._tell(run, live, found)
+                self._tell(run, live, found, tried=True)
         except (OSError, ValueError, TimeoutError) as error:
             for run, _ in self._left(jobs):
                 self._live_runs.failed("what its workers train could not be verified", error, run.id)
@@ -170,15 +172,20 @@ class Verifying(Component):
                 process.terminate()
         return store.parse(answer.decode())
 
-    def _tell(self, run: LiveRun, live: LiveJob, found: Verification, again: bool = True) -> None:
-        """A verdict is there: it stands with the job, and a difference is warned of, or ends it."""
+    def _tell(self, run: LiveRun, live: LiveJob, found: Verification, again: bool = True, tried: bool = False) -> None:
+        """A verdict is there: it stands with the job, and a difference is warned of, or ends it.
+
+        Args:
+            again: Whether it is told though it is what the job had.
+            tried: Whether a trial has found it; else that nothing is known stands with the job alone.
+        """
         text = store.dump(found)
         if not again and live.verified == text:
             return
         live.verified = text
         run.record_job(live.spec.name)
         differs = found.answer is Sameness.DIFFERS
-        if found.cause is not Why.NOT_YET:
+        if tried or found.answer is not Sameness.UNKNOWN:
             self._live_runs.event(run, "warning" if differs else "note", sentence(found), live.spec.name)
         running = live.current is not None and live.current.plan.workers > 1
         if differs and live.spec.verify == "strict" and running and live.state not in ENDED:
