@@ -205,7 +205,7 @@ def test_threads_that_stay_as_it_began_beside_another_cost_it_time_after_that_ha
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0, end=15), "c": MadeUp(ran=0.0)})
     account, alone = told(run), told(run, a=AloneRate(16.0, 15.2, 16.8, 3))
     assert account.grant is not None
-    assert account.grant.is_fixed
+    assert account.grant.stayed
     assert account.grant.may_have_lost == pytest.approx(20.0, rel=0.05)
     assert lost(alone) == pytest.approx(40 * (1 - 10 / 16), abs=1.2)
     assert "beside b and afterwards" in verdict(alone).why
@@ -213,9 +213,19 @@ def test_threads_that_stay_as_it_began_beside_another_cost_it_time_after_that_ha
 
 def test_what_is_advised_where_nothing_tells_is_a_command_that_runs_it_as_it_was(tmp_path: Path) -> None:
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
-    spec = {**run.jobs[0].spec, "script": "train.py", "args": ["--epochs", "3"]}
-    assert "`headgate run train.py -- --epochs 3`" in verdict(told(run, {"a": {"spec": spec}})).next
+    spec = {**run.jobs[0].spec, "script": "/my work/train.py", "workdir": "/my work", "args": ["--epochs", "3"]}
+    assert "`cd '/my work' && headgate run train.py -- --epochs 3`" in verdict(told(run, {"a": {"spec": spec}})).next
     assert "`" not in verdict(told(run, {"a": {"spec": {**spec, "env": {"SEED": "1"}}}})).next
+
+
+@pytest.mark.parametrize("profile", [None, {"batch": 8}], ids=["a plain script", "one that reports itself"])
+def test_where_its_threads_cannot_change_it_is_said_that_no_trial_tells_it(
+    tmp_path: Path, profile: Mapping[str, Any] | None
+) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
+    found = verdict(told(run, {"a": {"profile": profile}}))
+    assert found.name == "not-known"
+    assert ("its threads stay as they began" in found.next) is (profile is None)
 
 
 @pytest.mark.parametrize(("waited", "batch", "source"), [(0.0, 8, "profile"), (0.3, 8, None), (0.0, 4, None)])

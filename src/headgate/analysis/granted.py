@@ -75,7 +75,8 @@ class ThreadGrant:
         power: Of the threads, that its speed follows; None where nothing tells.
         source: What tells that; None where nothing does.
         lost: Seconds that it cost; 0 where nothing tells.
-        is_fixed: Whether it had as many from its start to its end, whoever ran beside it.
+        stayed: Whether it kept them after these jobs had gone.
+        is_fixed: Whether it cannot change them while it runs, so that no trial tells what more would bring.
     """
 
     threads: int
@@ -85,6 +86,7 @@ class ThreadGrant:
     power: Power | None = None
     source: Source | None = None
     lost: TimeEstimate = NONE
+    stayed: bool = False
     is_fixed: bool = False
 
 
@@ -146,8 +148,8 @@ def fewer_threads(
     threads, jobs = _threads(job, edges), _jobs(beside)
     others = sum(jobs.values(), np.zeros_like(own))
     alone = _threads_alone(job, cores)
-    is_fixed = _is_fixed(threads, own, others)
-    short = np.isfinite(threads) & (threads < alone) & ((others >= _AWAY) | is_fixed)
+    stayed = _stayed(threads, own, others)
+    short = np.isfinite(threads) & (threads < alone) & ((others >= _AWAY) | stayed)
     nothing = np.zeros_like(own)
     if not short.any() or not _is_full(job, threads, short, own, edges):
         return Fewer(nothing, nothing, nothing)
@@ -165,7 +167,8 @@ def fewer_threads(
         power,
         source,
         seconds if power is not None else NONE,
-        is_fixed,
+        stayed,
+        stayed or (job.division is None and job.profile is None),
     )
     part, low, high = parts
     return Fewer(part, low if power is not None else nothing, high, grant)
@@ -195,7 +198,7 @@ def _told_power(
     return like, "like-job" if like is not None else None
 
 
-def _is_fixed(threads: Array, own: Array, others: Array) -> bool:
+def _stayed(threads: Array, own: Array, others: Array) -> bool:
     """Whether it kept the threads that it began with beside others, though these were away later: what others left it
     as it started holds to its end."""
     ran = np.isfinite(threads) & (own > 0.0)

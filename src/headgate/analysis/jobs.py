@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -234,7 +235,10 @@ class RecordedJob:
         script = self.spec.get("script")
         if not script or self.distributed or says_more or self.limit("cores") is not None:
             return ""
-        return shlex.join(["headgate", "run", *self.where, str(script), *self._rest])
+        folder = str(self.spec.get("workdir") or ".")
+        name = os.path.relpath(str(script), folder) if os.path.isabs(str(script)) else str(script)
+        command = shlex.join(["headgate", "run", *self.where, name, *self._rest])
+        return f"cd {shlex.quote(folder)} && {command}"  # in another folder it would be another job
 
     @property
     def one_worker(self) -> str:

@@ -144,7 +144,7 @@ def on_fewer(grant: ThreadGrant, account: Account) -> str:
     beside = f" and {len(grant.beside) - 2} others" if len(grant.beside) > 2 else ""
     names = f"{', '.join(grant.beside[:2])}{beside}" if beside else " and ".join(grant.beside)
     had, more = (_COUNTS.get(count, str(count)) for count in (grant.threads, grant.alone))
-    later = " and afterwards, as its threads stay as it began with them" if grant.is_fixed else ""
+    later = " and afterwards, as its threads stay as they began" if grant.stayed else ""
     return f"{account.job} was on {had} of {more} cores beside {names}{later}; {_saves(grant, more)}."
 
 
@@ -165,7 +165,9 @@ def _rounded(seconds: float) -> str:
 def alone_once(account: Account) -> str:
     """What tells what more threads bring a job."""
     command = f", `{account.again}`" if account.again else ""
-    return f"Run {account.job} alone once{command}: Headgate then tells it of later runs."
+    is_fixed = account.grant is not None and account.grant.is_fixed
+    why = " No trial tells it while it runs, as its threads stay as they began." if is_fixed else ""
+    return f"Run {account.job} alone once{command}: Headgate then tells it of later runs.{why}"
 
 
 def alone_first(account: Account) -> str:
