@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,15 @@ def test_a_job_that_has_all_that_it_can_use_lacks_no_threads(
     account = told(run, {"a": {"spec": {**run.jobs[0].spec, "env": env}}})
     assert account.grant is None
     assert "would bring" not in verdict(account).why
+
+
+@pytest.mark.parametrize("profile", [None, {"batch": 8}], ids=["a plain script", "one that follows its grant"])
+def test_threads_that_the_shell_stated_are_all_that_a_plain_script_would_have(
+    tmp_path: Path, profile: Mapping[str, Any] | None
+) -> None:
+    (tmp_path / "environment.json").write_text(json.dumps({"OMP_NUM_THREADS": "1"}))
+    run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
+    assert (told(run, {"a": {"profile": profile}}).grant is None) is (profile is None)
 
 
 @pytest.mark.parametrize(("alone", "seconds"), [(16.0, 40 * (1 - 10 / 16)), (10.0, 0.0)])

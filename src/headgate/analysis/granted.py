@@ -222,8 +222,7 @@ def by_limit(job: RecordedJob, own: Array, edges: Array, cores: float) -> Power:
     if len(job.tasks) > 1 or not limited.any() or not np.isfinite(cores) or job.allowed_cores(task, cores) >= cores:
         return Power(0.0, 0.0, 0.0)
     had, alone = float(np.median(threads[limited])), float(np.ceil(cores - 1e-9))
-    stated = job.told_threads
-    if stated or had >= alone or not _is_full(job, threads, limited, own, edges):
+    if _stated(job) or had >= alone or not _is_full(job, threads, limited, own, edges):
         return Power(0.0, 0.0, 0.0)
     return Power(*(1.0 - (had / alone) ** size for size in _profiled(job) or UNKNOWN))
 
@@ -281,8 +280,14 @@ def _threads_alone(job: RecordedJob, cores: float) -> float:
     environment says."""
     most = min(cores, job.allowed_cores(job.tasks[0], cores))
     alone = max(float(np.ceil(most - 1e-9)), 1.0) if np.isfinite(most) else 1.0
-    stated = job.told_threads
+    stated = _stated(job)
     return min(alone, max(float(stated), 1.0)) if stated.isdecimal() and len(stated) < 6 else alone
+
+
+def _stated(job: RecordedJob) -> str:
+    """The threads that its user gave it; empty: none. A script that follows what it is granted does so whatever the
+    shell said."""
+    return job.told_threads or (job.shell_threads if job.division is None and job.profile is None else "")
 
 
 def _jobs(beside: Mapping[str, Array]) -> dict[str, Array]:

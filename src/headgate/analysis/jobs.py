@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,6 +122,7 @@ class RecordedJob:
         faults: Those that it survived.
         proofs: What pauses of other jobs told about it; for each of them, the latest.
         asides: Seconds that a worker spent beside its steps, by what they were spent on; the worker that spent most.
+        shell_threads: What `OMP_NUM_THREADS` said where the run was handed in; empty: nothing.
         where: The options that have a command run or plan it where it ran; empty: on this machine, or not known.
     """
 
@@ -154,6 +154,7 @@ class RecordedJob:
     faults: tuple[Survived, ...] = ()
     proofs: tuple[Proof, ...] = ()
     asides: Mapping[str, float] = field(default_factory=dict)
+    shell_threads: str = ""
     where: tuple[str, ...] = ()
 
     @property
@@ -236,7 +237,7 @@ class RecordedJob:
         if not script or self.distributed or says_more or self.limit("cores") is not None:
             return ""
         folder = str(self.spec.get("workdir") or ".")
-        name = os.path.relpath(str(script), folder) if os.path.isabs(str(script)) else str(script)
+        name = str(script).removeprefix(f"{folder}/")
         command = shlex.join(["headgate", "run", *self.where, name, *self._rest])
         return f"cd {shlex.quote(folder)} && {command}"  # in another folder it would be another job
 

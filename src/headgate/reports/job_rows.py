@@ -61,6 +61,7 @@ def job(
     until: float,
     after: float,
     most: int | None,
+    shell_threads: str,
 ) -> RecordedJob:
     """A job from its row.
 
@@ -72,6 +73,7 @@ def job(
         until: Seconds of the run.
         after: Second of the run from which on it is told.
         most: As of `recording.read`.
+        shell_threads: As of `RecordedJob`.
     """
     name = row["name"]
     mine = {TaskOfRun(task["id"]): task for task in task_rows}
@@ -126,6 +128,7 @@ def job(
         faults=survived([event for event in events if (event["t"] or 0.0) >= after]),
         proofs=_proofs(reader, name),
         asides=_asides(_of(reader, "asides", list(tasks))),
+        shell_threads=shell_threads,
         where=_where(meta),
     )
 

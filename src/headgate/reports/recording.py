@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate import runs
+from headgate import runs, variables
 from headgate.analysis.jobs import RecordedJob, RecordedNode, Usage
 from headgate.analysis.usage import EMPTY, Signal, completed, readings
 from headgate.identifiers import TaskOfRun
@@ -86,6 +86,7 @@ def read(store: Path, since: float | None = None, most: int | None = None) -> Re
         usage = _usage(reader, after, most)
         _complete(usage, [task for task in tasks if (task["started"] or 0.0) >= after])
         tasks_of, events_of = _by_job(tasks), _by_job(events)
+        shell_threads = (variables.read(store.absolute().parent) or {}).get("OMP_NUM_THREADS") or ""
         steps = stepping.read(reader, after, _MOST_STEPS if most is None else most // _READINGS_A_STEP)
         return Recording(
             id=meta.get("id", store.parent.name),
@@ -107,6 +108,7 @@ def read(store: Path, since: float | None = None, most: int | None = None) -> Re
                     seconds,
                     after,
                     most,
+                    shell_threads,
                 )
                 for row in rows
             ),
