@@ -225,8 +225,10 @@ class UserFile:
         elif isinstance(node, yaml.SequenceNode):
             for i, value in enumerate(node.value):
                 self._walk(value, (*place, i), around)
-        elif self._is_text(place) and node.tag.startswith(_TAG) and node.tag != f"{_TAG}null":
-            node.tag = f"{_TAG}str"
+        elif node.tag.startswith(_TAG):
+            means_text = self._is_text(place) and node.tag != f"{_TAG}null"
+            # A time with a date is none of ours: it is told as it stands there.
+            node.tag = f"{_TAG}str" if means_text or node.tag == f"{_TAG}timestamp" else node.tag
 
     def _walk_keys(self, node: yaml.MappingNode, place: Place, around: tuple[yaml.Node, ...]) -> None:
         seen = set()
@@ -265,9 +267,14 @@ OTHER_NAMES = {
     **dict.fromkeys(("depends_on", "dependency", "needs"), "after"),
     **dict.fromkeys(("environment", "envs", "env_vars"), "env"),
     **dict.fromkeys(("cwd", "chdir", "working_dir"), "workdir"),
+    **dict.fromkeys(
+        ("nworkers", "n_workers", "nproc", "nproc_per_node", "nprocs", "world_size", "replicas"), "workers"
+    ),
+    **dict.fromkeys(("start", "start_at", "start_time", "begin", "delay"), "at"),
+    **dict.fromkeys(("time_limit", "walltime", "max_time"), "timeout"),
+    **dict.fromkeys(("retry", "max_retries", "restarts", "max_restarts"), "retries"),
     "arguments": "args",
     "job_name": "name",
-    "time_limit": "timeout",
 }
 """What other schedulers call what Headgate has, and what it is called here; spelling alone would lead to another."""
 

@@ -97,6 +97,13 @@ def test_what_other_schedulers_call_an_option_is_known(place: User, typed: str, 
     assert f"No such option: {typed}. {meant}" in place.types("run", "train.py", typed, "2", code=2).stderr
 
 
+@pytest.mark.parametrize(("option", "value"), [("--gpus", "x"), ("--cores", "1,5"), ("--workers", "two")])
+def test_a_value_that_is_no_number_is_told_in_plain_words(place: User, option: str, value: str) -> None:
+    told = place.types("run", "train.py", option, value, code=2).stderr
+    assert f"Invalid value for '{option}': '{value}' is not a valid " in told
+    assert "number." in told and "range" not in told
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [

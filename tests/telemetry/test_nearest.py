@@ -80,3 +80,19 @@ def test_a_hint_names_nothing_that_its_lines_do_not_give(line: str) -> None:
         followed = ProgressReader(ProgressRule(named[1])).feed([line.format(value) for value in (0.25, 0.5, 0.75)])
         assert [reading.loss for reading in followed] == [0.25, 0.5, 0.75]
     assert "metric: score" not in hint
+
+
+@pytest.mark.parametrize(
+    ("line", "is_near"),
+    [
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB at step 3.", False),
+        ("[rank0]: ValueError: expected a loss above 0.5 at step 3", False),
+        ("UserWarning: the score of 0.5 is that of epoch 3", False),
+        ("trainError: 0.51 at round 3, score ~ 0.7", True),
+        ("Error at iteration 3 ~> 0.51", True),
+    ],
+)
+def test_an_exception_printed_alone_does_not_come_near_a_loss(line: str, is_near: bool) -> None:
+    reader = ProgressReader(ProgressRule())
+    reader.feed([line])
+    assert (reader.hint() is not None) == is_near

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import click
 
 from headgate import runs
+from headgate.cli.options import Whole
 from headgate.engines.log import gone_before
 from headgate.errors import NotFoundError, UsageError
 from headgate.events import ENDED
@@ -29,7 +30,7 @@ _FOLLOW_SECONDS = 0.2
 @click.option("--all", "every", is_flag=True, help="Print the logs of all its tasks, each under its name.")
 @click.option("--run", help="Run of the job, by its id or part of it. Default: the latest with a job of this name.")
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until the job ends.")
-@click.option("-n", "--tail", metavar="N", type=click.IntRange(min=0), help="Print only the last N lines: -n 20.")
+@click.option("-n", "--tail", metavar="N", type=Whole(min=0), help="Print only the last N lines: -n 20.")
 @click.option("--json", "as_json", is_flag=True, help="Print the paths and sizes of the log files as JSON instead.")
 def command(job: str, every: bool, run: str | None, follow: bool, tail: int | None, as_json: bool) -> None:
     """Print the output of a job's first worker, or of the task you name: standard output and errors. Of a job made of

@@ -17,12 +17,22 @@ import click
 from headgate.engines.declared import declared
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_COUNT = click.IntRange(min=1)
 _EXAMPLE = " " * 13 + "headgate"  # how a further example begins in a docstring
+
+
+class Whole(click.IntRange):
+    """A whole number in a range, by that name in messages."""
+
+    name = "whole number"
+
+
+_COUNT = Whole(min=1)
 
 
 class Finite(click.FloatRange):
     """A number in a range, which by itself takes NaN, and infinity where it has no end."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = super().convert(value, param, ctx)
@@ -241,7 +251,7 @@ def stated_plan(command: _F) -> _F:
             ),
             click.option(
                 "--staleness",
-                type=click.IntRange(min=0),
+                type=Whole(min=0),
                 metavar="N",
                 help="ps: asynchronous with bounded staleness: no worker is more than N steps ahead of the slowest.",
             ),
@@ -272,7 +282,7 @@ def layout(command: _F) -> _F:
             stated_plan,
             click.option(
                 "--moves",
-                type=click.IntRange(min=0),
+                type=Whole(min=0),
                 metavar="N",
                 help="Move a running job to a better plan at most N times. Default: 2.",
             ),

@@ -15,7 +15,7 @@ import yaml
 
 from headgate import runs
 from headgate.cli import planned, profiled
-from headgate.cli.options import CommandLine, Finite, OfJobs, example, launched, of_engines, stated_plan
+from headgate.cli.options import CommandLine, Finite, OfJobs, Whole, example, launched, of_engines, stated_plan
 from headgate.cli.placement import PlacementOptions
 from headgate.cli.planned import RankedPlans
 from headgate.cli.running import launches
@@ -55,10 +55,10 @@ from headgate.telemetry import machine
 )
 @click.option("--cores", type=Finite(min=0, min_open=True), help="Most cores for the whole job: 8.")
 @click.option("--memory", help="Most memory of a task: 2GiB.")
-@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="How many candidates to show.")
+@click.option("--top", type=Whole(min=1), default=10, show_default=True, help="How many candidates to show.")
 @click.option(
     "--explain",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     help="Say where the seconds of a step go in candidate N: --explain 1.",
 )
@@ -74,7 +74,7 @@ from headgate.telemetry import machine
 @click.option(
     "--probe",
     "probes",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="K",
     help="First measure the K best plans in short runs: --probe 3.",
 )

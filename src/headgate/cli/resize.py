@@ -7,13 +7,12 @@ import json
 import click
 
 from headgate.cli.choosing import running_jobs
+from headgate.cli.options import Whole
 
 
 @click.command()
 @click.argument("job")
-@click.option(
-    "--workers", metavar="N", type=click.IntRange(min=1), required=True, help="How many workers it is to have: 4."
-)
+@click.option("--workers", metavar="N", type=Whole(min=1), required=True, help="How many workers it is to have: 4.")
 @click.option("--run", help="Run of the job, by its id or part of it. Default: the latest that is running.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(job: str, workers: int, run: str | None, as_json: bool) -> None:

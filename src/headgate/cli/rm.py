@@ -8,12 +8,13 @@ import sys
 import click
 
 from headgate import runs
+from headgate.cli.options import Whole
 from headgate.errors import UsageError
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@click.option("--keep", metavar="N", type=click.IntRange(min=0), help="Delete all but the latest N runs: --keep 20.")
+@click.option("--keep", metavar="N", type=Whole(min=0), help="Delete all but the latest N runs: --keep 20.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask. --keep needs it with --json, or without a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ids of what was deleted as JSON.")
 def command(names: tuple[str, ...], keep: int | None, yes: bool, as_json: bool) -> None:

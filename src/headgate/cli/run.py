@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from headgate.cli import options
+from headgate.cli.options import Whole
 from headgate.errors import UsageError
 
 
@@ -22,7 +23,7 @@ from headgate.errors import UsageError
 @click.option("--cores", type=options.Finite(min=0, min_open=True), help="Most cores for each script: 2, or 0.5.")
 @click.option("--memory", help="Most memory for each script: 2GiB.")
 @click.option("--gpu-memory", help="Memory that each script is expected to hold on its GPU: 10GiB.")
-@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="GPUs for each script: 1. With 0 it sees none.")
+@click.option("--gpus", type=Whole(min=0), metavar="N", help="GPUs for each script: 1. With 0 it sees none.")
 @click.option("--exclusive", is_flag=True, help="No other job of Headgate's on the GPUs of each script.")
 @click.option(
     "--isolation",
@@ -61,7 +62,7 @@ from headgate.errors import UsageError
 @click.option("--timeout", metavar="TIME", help="Longest that an attempt of each job may run: 90m, or 2h.")
 @click.option(
     "--retries",
-    type=click.IntRange(min=0, max=1000),
+    type=Whole(min=0, max=1000),
     metavar="N",
     help="How often each job is started again after it failed: 2. Default: 0.",
 )

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from headgate.cli import options
+from headgate.cli.options import Whole
 from headgate.errors import UsageError
 from headgate.jobs import Limits
 
@@ -23,11 +24,11 @@ _CODES = {"same": 0, "differs": 8, "unknown": 9}
 @click.option("--job", "name", metavar="NAME", help="Verify this job of a job file: --job digits.")
 @options.stated_plan
 @options.launched
-@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Compare N steps. Default: 6; with --resume 24.")
+@click.option("--steps", type=Whole(min=1), metavar="N", help="Compare N steps. Default: 6; with --resume 24.")
 @click.option(
     "--resume", is_flag=True, help="Verify a stop at a random place and a resume, in place of several workers."
 )
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="--resume: stop at the place that N stands for.")
+@click.option("--seed", type=Whole(min=0), metavar="N", help="--resume: stop at the place that N stands for.")
 @click.option(
     "--seconds",
     type=options.Finite(min=0, min_open=True),

@@ -23,6 +23,10 @@ _DECIMAL = re.compile(r"\d\.\d|\de-?\d")
 _NAMED = re.compile(
     r"(?<![\w./@-])(?<!\bfrom )(?<!\bthan )([a-z][\w./@-]{0,40}?)['\"]?(?:\s{0,2}[:=]\s{0,2}\[?|\s)[-+]?\d{0,9}\.\d?"
 )
+_EXCEPTION = re.compile(
+    r"\s{0,8}(?:\[[\w./ -]{1,40}\]:?\s)?[A-Za-z_][\w.]{0,80}(?:Error|Exception|Warning):\s(?![-+.\d])"
+)
+"""The last line of a traceback, which some programs print alone."""
 _DIGITS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 
 _MOST_WITHOUT = 3  # lines that name the metric and do not give it
@@ -51,7 +55,7 @@ class Nearest:
             return False
         line = line[:_MOST_CHARACTERS]
         low = line.lower()
-        if not any(c.isdigit() for c in low):
+        if not any(c.isdigit() for c in low) or _EXCEPTION.match(line):
             return False
         words = set(_WORDS.findall(low)) | ({self._metric} if self._metric in low else set())
         near = 2 * len(words) + (3 if _DECIMAL.search(low) else 0)
