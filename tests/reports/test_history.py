@@ -13,7 +13,9 @@ from tests.analysis.made_up import MadeUp, recording
 
 from headgate import runs
 from headgate.analysis.fairness import AloneRate
-from headgate.reports.history import EarlierRuns
+from headgate.analysis.verdicts import verdict
+from headgate.reports.explained import explained
+from headgate.reports.history import OtherRuns
 from headgate.reports.recording import Recording, read
 
 SCRIPT = {"script": "/home/me/train.py", "args": ["--epochs", "5"], "workdir": "/home/me"}
@@ -34,7 +36,7 @@ def record(
 
 
 def before(run: Recording, cores: float | None = None) -> AloneRate | None:
-    return EarlierRuns(run).alone(run.jobs[0], cores)
+    return OtherRuns(run).alone(run.jobs[0], cores)
 
 
 @pytest.mark.parametrize("counter", ["step", "epoch"])
@@ -49,6 +51,17 @@ def test_earlier_runs_alone_tell_how_fast_it_was(home: Path, counter: str) -> No
     assert two.runs == 2
     assert two.steps_per_second == pytest.approx(10.5, rel=0.02)
     assert two.low < 10.0 < 11.0 < two.high
+
+
+def test_what_a_job_lost_by_fewer_threads_is_told_once_it_has_run_alone_though_that_was_later(home: Path) -> None:
+    job = MadeUp(ran=1.0, threads={0: 1})
+    run = record(home, 1, {"a": job, "b": MadeUp(ran=1.0, threads={0: 2})})
+    assert verdict(explained(run, "a")[0]).name == "not-known"
+    record(home, 2, {"a": MadeUp(ran=2.0, steps=16.0, threads={0: 2})})
+    [account] = explained(run, "a")
+    assert account.grant is not None
+    assert account.grant.source == "runs-alone"
+    assert account.grant.lost.low <= 40 * (1 - 10 / 16) <= account.grant.lost.high
 
 
 def test_a_job_of_another_name_that_is_the_same_counts(home: Path) -> None:

@@ -179,7 +179,7 @@ def accounts(
     alone: Mapping[str, AloneRate] = {},
 ) -> tuple[Account, ...]:
     """The account of each job of a run, which took `seconds` or has taken them so far. The accounts begin at the second
-    `since` of the run; jobs and nodes are given from there on. `alone` is how fast jobs were in earlier runs alone."""
+    `since` of the run; jobs and nodes are given from there on. `alone` is how fast jobs were in other runs alone."""
     by_name = {node.name: node for node in nodes}
     if sum(len(job.tasks) for job in jobs) <= _MOST_OF_ONE_GRID:
         grid = _grid(jobs, by_name, since, seconds)
@@ -193,8 +193,8 @@ def accounts(
         beside = dict(zip((job.name for job in jobs), crowd.beside()))
 
         def found_of(job: RecordedJob, like: Power | None = None) -> Account:
-            earlier = None if like is not None else alone.get(job.name)
-            return _of_many(job, beside[job.name], crowd, by_name, seconds, earlier, like)
+            alone_rate = None if like is not None else alone.get(job.name)
+            return _of_many(job, beside[job.name], crowd, by_name, seconds, alone_rate, like)
 
     found = [found_of(job) for job in jobs]
     powers = _powers(jobs, found)
@@ -221,7 +221,7 @@ def _of_many(
     crowd: Crowd,
     nodes: Mapping[str, RecordedNode],
     seconds: float,
-    earlier: AloneRate | None,
+    alone_rate: AloneRate | None,
     like: Power | None,
 ) -> Account:
     """The account of one of very many jobs, by the busiest of those that ran beside it, and while it ran: all accounts
@@ -232,7 +232,7 @@ def _of_many(
         return _unread(job, max(seconds, job.submitted) if job.ended is None else job.ended, waited)
     rest = crowd.rest([job, *beside], start, end)
     grid = _grid([job, *beside, rest], during(nodes, start, end), start, end)
-    return _account(job, beside, grid, seconds, earlier, like)
+    return _account(job, beside, grid, seconds, alone_rate, like)
 
 
 def _unread(job: RecordedJob, until: float, waited: float | None) -> Account:
@@ -289,7 +289,7 @@ def _account(
     others: Sequence[RecordedJob],
     grid: Grid,
     seconds: float,
-    earlier: AloneRate | None = None,
+    alone_rate: AloneRate | None = None,
     like: Power | None = None,
 ) -> Account:
     until = job.ended if job.ended is not None else max(seconds, job.submitted)
@@ -318,7 +318,7 @@ def _account(
     working = [np.maximum(ready, on_gpu) + outside.idle for ready in lost.ready[1:]]
     beside = grid.neighbours(job, job.tasks[0])
     fewer = fewer_threads(
-        job, beside, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]), earlier=earlier, like=like
+        job, beside, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]), alone_rate=alone_rate, like=like
     )
     by_limit = fewer_by_limit(job, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]))
     own_left = of_steps * (1.0 - fewer.part) * (1.0 - by_limit.usual)

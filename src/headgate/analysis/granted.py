@@ -6,7 +6,7 @@ these that tells:
 1. its own steps, as its threads became more or fewer. Once or twice they may have done so just as the job changed by
    itself: then no more counts than the cores say that it used beyond those of fewer threads;
 2. its profile, where that has several numbers of threads, or one run of it had;
-3. earlier runs of the same job alone;
+3. other runs of the same job alone;
 4. another job of this run with the same script.
 
 Where none does, nothing is lost to anybody: to a program of one thread more bring nothing. But that it may be is told.
@@ -47,7 +47,7 @@ _TIMED = 0.15
 """Error of a power that comes from the times of steps elsewhere."""
 
 
-Source = Literal["own-steps", "trial", "profile", "earlier-runs", "like-job"]
+Source = Literal["own-steps", "trial", "profile", "runs-alone", "like-job"]
 """What tells the power of the threads of a job."""
 
 
@@ -132,7 +132,7 @@ def fewer_threads(
     edges: Array,
     cores: float,
     *,
-    earlier: AloneRate | None = None,
+    alone_rate: AloneRate | None = None,
     like: Power | None = None,
 ) -> Fewer:
     """What a job lost because it was given fewer compute threads while other jobs ran.
@@ -142,7 +142,7 @@ def fewer_threads(
         own: Seconds of each bucket that it lost to nobody.
         edges: Of the buckets.
         cores: Of its node.
-        earlier: How fast it was in earlier runs alone, if there are any.
+        alone_rate: How fast it was in other runs alone, if there are any.
         like: The power of another job with its script, if that is known.
     """
     threads, jobs = _threads(job, edges), _jobs(beside)
@@ -154,7 +154,7 @@ def fewer_threads(
     if not short.any() or not _is_full(job, threads, short, own, edges):
         return Fewer(nothing, nothing, nothing)
     usual = float(np.median(threads[short]))
-    power, source = _told_power(job, threads, own, edges, earlier, like, alone / usual)
+    power, source = _told_power(job, threads, own, edges, alone_rate, like, alone / usual)
     few = np.where(short, threads, alone)
     parts = [1.0 - np.power(few / alone, size) for size in power or UNKNOWN]
     seconds = TimeEstimate(*(float(np.sum(part * own)) for part in parts))
@@ -179,7 +179,7 @@ def _told_power(
     threads: Array,
     own: Array,
     edges: Array,
-    earlier: AloneRate | None,
+    alone_rate: AloneRate | None,
     like: Power | None,
     times: float,
 ) -> tuple[Power | None, Source | None]:
@@ -193,8 +193,8 @@ def _told_power(
         return power, "trial" if was_tried else "own-steps"
     if (power := _profiled(job) or _against_profile(job, own, edges, times)) is not None:
         return power, "profile"
-    if (power := _against(earlier, job, own, edges, times)) is not None:
-        return power, "earlier-runs"
+    if (power := _against(alone_rate, job, own, edges, times)) is not None:
+        return power, "runs-alone"
     return like, "like-job" if like is not None else None
 
 
@@ -245,12 +245,12 @@ def _own_power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> Po
     return Power(*np.clip([sure, low, max(of_steps, of_cores)], 0.0, 1.0))
 
 
-def _against(earlier: AloneRate | None, job: RecordedJob, own: Array, edges: Array, times: float) -> Power | None:
-    """The power by how fast it was in earlier runs alone, on so many times the threads."""
+def _against(alone_rate: AloneRate | None, job: RecordedJob, own: Array, edges: Array, times: float) -> Power | None:
+    """The power by how fast it was in other runs alone, on so many times the threads."""
     speed = _speeds(job, np.ones_like(own), own, edges).get(1.0)
-    if earlier is None or speed is None:
+    if alone_rate is None or speed is None:
         return None
-    faster = np.array([earlier.steps_per_second, earlier.low, earlier.high]) / speed
+    faster = np.array([alone_rate.steps_per_second, alone_rate.low, alone_rate.high]) / speed
     return Power(*np.clip(np.log(faster) / np.log(times), 0.0, 1.0))
 
 

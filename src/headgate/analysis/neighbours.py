@@ -38,7 +38,7 @@ _TOLD_BY: Mapping[Source, str] = {
     "own-steps": "its own steps tell",
     "trial": "a trial of some seconds told",
     "profile": "its profile tells",
-    "earlier-runs": "runs of it alone tell",
+    "runs-alone": "runs of it alone tell",
     "like-job": "another job of its script tells",
 }
 _PROGRAMS, _OTHER_RUNS = "Programs outside Headgate", "Other runs, or programs outside Headgate,"
@@ -167,7 +167,7 @@ def alone_once(account: Account) -> str:
     command = f", `{account.again}`" if account.again else ""
     is_fixed = account.grant is not None and account.grant.is_fixed
     why = " No trial tells it while it runs, as its threads stay as they began." if is_fixed else ""
-    return f"Run {account.job} alone once{command}: Headgate then tells it of later runs.{why}"
+    return f"Run {account.job} alone once{command}: Headgate then tells it, of this run too.{why}"
 
 
 def alone_first(account: Account) -> str:

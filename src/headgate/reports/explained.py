@@ -14,7 +14,7 @@ from headgate.analysis.accounts import Account, accounts
 from headgate.analysis.losing import ITSELF, LEAST_SECONDS, NODE, OTHERS, Loss, Resource, TimeEstimate
 from headgate.analysis.more import More, Speedup
 from headgate.analysis.verdicts import Verdict, verdict
-from headgate.reports.history import EarlierRuns, beside
+from headgate.reports.history import OtherRuns, beside
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, counted, listed, say_moment
@@ -55,8 +55,8 @@ def explained(run: Recording, job: str | None = None) -> list[Account]:
     every = accounts(run.jobs, run.nodes, run.seconds, run.since)
     unknown = {each.job for each in every if each.grant is not None and each.grant.may_have_lost > 0.0}
     if unknown:
-        earlier = EarlierRuns(run)
-        rates = {each.name: earlier.alone(each) for each in run.jobs if each.name in unknown}
+        others = OtherRuns(run)
+        rates = {each.name: others.alone(each) for each in run.jobs if each.name in unknown}
         alone = {name: rate for name, rate in rates.items() if rate is not None}
         every = accounts(run.jobs, run.nodes, run.seconds, run.since, alone) if alone else every
     found = [each for each in every if job in (None, each.job)]

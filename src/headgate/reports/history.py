@@ -1,4 +1,4 @@
-"""How fast a job was when it ran alone, from earlier runs of the same job."""
+"""How fast a job was when it ran alone, from other runs of the same job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SPREAD = 1.645
 """Deviations on each side of a band of 90 %."""
 
 
-class _EarlierRun(NamedTuple):
+class _OtherRun(NamedTuple):
     """A run that is over: when it was, in seconds since the epoch, cores and NIC of its nodes, rows of its jobs, and
     those of each kind of job, with what they were, by `_kind`."""
 
@@ -47,18 +47,19 @@ class _EarlierRun(NamedTuple):
     kinds: Mapping[str, Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]]
 
 
-class EarlierRuns:
-    """The earlier runs in the same folder as a run; each is looked at once, however many jobs are asked for."""
+class OtherRuns:
+    """The other runs in the same folder as a run, before it and since; each is looked at once, however many jobs are
+    asked for."""
 
     def __init__(self, run: Recording) -> None:
         here = {node.name: (node.cores, node.nic_bytes_per_second) for node in run.nodes}
-        every = list(_earlier(run))
+        every = list(_others_of(run))
         # Nothing else ran meanwhile, and it ran on the same nodes.
         alone = [each for each in every if not any(_overlap(each, other) for other in every if other is not each)]
         self._alone = [each for each in reversed(alone) if each.nodes == here]
 
     def alone(self, job: RecordedJob, cores: float | None = None) -> AloneRate | None:
-        """How fast a job was in earlier runs alone on the same nodes; None if there are none.
+        """How fast a job was in other runs alone on the same nodes; None if there are none.
 
         A run counts if its job had the same script or command, arguments, environment and working folder, and if
         nothing else ran meanwhile: no other job, no other run, and no programs outside on more than a tenth of the
@@ -79,11 +80,11 @@ class EarlierRuns:
         return _together(found)
 
 
-def _earlier(run: Recording) -> Iterator[_EarlierRun]:
+def _others_of(run: Recording) -> Iterator[_OtherRun]:
     """In the order in which they began."""
     beside = sorted(run.folder.parent.iterdir()) if run.folder.parent.is_dir() else []
-    before = [each for each in beside if each.name < run.folder.name and (each / runs.STORE).exists()]
-    for folder in before[-_LOOKED_AT:]:
+    others = [each for each in beside if each.name != run.folder.name and (each / runs.STORE).exists()]
+    for folder in others[-_LOOKED_AT:]:
         try:
             with RunReader(folder / runs.STORE) as reader:
                 meta = reader.meta()
@@ -98,7 +99,7 @@ def _earlier(run: Recording) -> Iterator[_EarlierRun]:
         for row in rows:
             spec = as_object(row["spec"])
             kinds.setdefault(_kind(spec), []).append((row, spec))
-        yield _EarlierRun(folder, began, began + ended, nodes, rows, kinds)
+        yield _OtherRun(folder, began, began + ended, nodes, rows, kinds)
 
 
 def beside(run: Recording) -> tuple[str, ...]:
@@ -120,11 +121,11 @@ def beside(run: Recording) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _overlap(one: _EarlierRun, other: _EarlierRun) -> bool:
+def _overlap(one: _OtherRun, other: _OtherRun) -> bool:
     return one.began < other.ended and other.began < one.ended
 
 
-def _rates(each: _EarlierRun, job: RecordedJob, cores: float | None) -> list[tuple[float, float, int]]:
+def _rates(each: _OtherRun, job: RecordedJob, cores: float | None) -> list[tuple[float, float, int]]:
     """Rate, its standard error and number of nodes, for each job of a run that is the same and ran alone."""
     same = [row for row, spec in each.kinds.get(_kind(job.spec), ()) if _is_same(spec, job.spec, cores)]
     alone = [row for row in same if not any(_beside(row, other) for other in each.jobs if other is not row)]

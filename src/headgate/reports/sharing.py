@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headgate.analysis.fairness import Dominance, JobSharing, RunSharing, shared_nodes, shares_of
 from headgate.analysis.fairness import sharing as found_of
-from headgate.reports.history import EarlierRuns
+from headgate.reports.history import OtherRuns
 from headgate.reports.recording import Recording
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import MISSING, counted, listed
@@ -21,19 +21,19 @@ _SLICE_MOST = 0.95
 
 
 def shared(run: Recording) -> RunSharing | None:
-    """What each job got of its share, against its own earlier runs; None if no two jobs ran at the same time."""
+    """What each job got of its share, against other runs of it; None if no two jobs ran at the same time."""
     first = found_of(run.jobs, run.nodes, run.seconds, {}, {})
     if first is None:
         return None
-    earlier = EarlierRuns(run)
-    alone = {job.name: rate for job in run.jobs if (rate := earlier.alone(job)) is not None}
+    others = OtherRuns(run)
+    alone = {job.name: rate for job in run.jobs if (rate := others.alone(job)) is not None}
     slices = {}
     nodes = shared_nodes(run.jobs, run.nodes)
     cores = sum(node.cores or 0.0 for node in nodes) / max(len(nodes), 1)
     shares = shares_of(run.jobs, first.machines, run.seconds)
     for job in run.jobs:
         machines = shares[job.name]
-        if cores and machines <= _SLICE_MOST and (rate := earlier.alone(job, machines * cores)) is not None:
+        if cores and machines <= _SLICE_MOST and (rate := others.alone(job, machines * cores)) is not None:
             slices[job.name] = rate
     return found_of(run.jobs, run.nodes, run.seconds, alone, slices)
 
@@ -69,7 +69,7 @@ def section(run: Recording) -> Markup | None:
         ("Machines", "", "its share: m machines over the n jobs that ran at the same time"),
         ("Got of it", "", "steps that it made, over those that its share gives"),
         ("90 % band", "text", ""),
-        ("Against", "text", "earlier runs of the same job alone"),
+        ("Against", "text", "other runs of the same job alone"),
     )
     rows = [(job, band(job), against(job)) for job in sharing.jobs]
     return render("sharing.html", columns=columns, rows=rows, sentences=sentences(sharing))
