@@ -30,11 +30,12 @@ def played(
     limit: float | None = None,
     machine: float = 2.0,
     rho: float = 100.0,
+    trial: float = 5.0,
     of_a: float = 1.0,
     of_b: float = 1.0,
 ) -> tuple[Play, list[tuple[int, Trial]], list[float]]:
     """Two jobs of which each uses a core: the trials, and the cores of `a` in each second."""
-    play, trials, had = Play(f"headgate:rho={rho}", machine), [], []
+    play, trials, had = Play(f"headgate:rho={rho},trial={trial}", machine), [], []
     play.at(0, Arrived(A, 1.0, limit), Arrived(B, 1.0))
     play.at(0, *(Predicted(job, 900.0, 800.0, 1000.0, follows=follows, cores=known.get(job)) for job in (A, B)))
     for now in range(1, seconds + 1):
@@ -64,13 +65,14 @@ def test_each_job_is_tried_once_for_seconds_and_all_trials_take_no_more_than_3_p
     "given",
     [
         {"seconds": 59},
+        {"trial": 0.0},
         {"follows": False},
         {"known": {A: 1.0, B: math.inf}},
         {"limit": 1.0, "known": {B: 1.0}},
         {"machine": 1.0},
         {"of_a": 0.3, "known": {B: 1.0}},
     ],
-    ids=["too short", "fixed threads", "known", "its limit", "one core", "its core is not full"],
+    ids=["too short", "turned off", "fixed threads", "known", "its limit", "one core", "its core is not full"],
 )
 def test_a_trial_that_would_tell_nothing_or_must_not_be_never_begins(given: Mapping[str, object]) -> None:
     _, trials, _ = played(**{"seconds": 130, **given})  # type: ignore[arg-type]

@@ -700,6 +700,7 @@ def test_options_are_part_of_the_name() -> None:
         ("flowcon:faithful=1", "policy 'flowcon': `faithful` is '1'; expected nothing, true or false"),
         ("flowcon:faithful,disk=5", "policy 'flowcon': `disk` is 5.0; expected nothing: `faithful` knows CPU alone"),
         ("headgate:rho=0.5", "policy 'headgate': `rho` is 0.5; expected 1 or more"),
+        ("headgate:trial=2", "policy 'headgate': `trial` is 2.0; expected 0, or 4 to 60 seconds"),
         ("headgate:floor=0", "policy 'headgate': `floor` is 0.0; expected above 0, at most 1"),
         ("las:itval=nan", "policy 'las': `itval` is nan; expected a positive number of seconds"),
         ("themis:fairness=1", "policy 'themis': `fairness` is 1.0; expected 0 or more, below 1"),

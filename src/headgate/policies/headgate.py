@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from headgate.identifiers import JobId
 from headgate.policies.running_job import TRIAL_CORES, RunningJob
 from headgate.policies.themis import FairFinish
-from headgate.policies.trials import SECONDS, ShortTrials, trial_parts
+from headgate.policies.trials import LEAST_SECONDS, MOST_SECONDS, SECONDS, ShortTrials, trial_parts
 from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each, check, first_come, nodes_of
 
 RHO = 2.0
@@ -45,18 +45,21 @@ class HeadgatePolicy(WeighingPolicy):
     Args:
         rho: The bound, kept as far as jobs that come later let it. Near 1 it comes close to an equal share. A large
             one is `srpt`: a lower mean at a higher maximum.
+        trial: Seconds for which a job on one of two cores is tried on both; 0: it is not.
     """
 
     name = "headgate"
     tries = True
 
-    def __init__(self, *, rho: float = RHO, itval: float = 10.0, floor: float = 0.05) -> None:
+    def __init__(self, *, rho: float = RHO, trial: float = SECONDS, itval: float = 10.0, floor: float = 0.05) -> None:
         super().__init__(itval=itval, floor=floor)
         check(self.name, "rho", rho, rho >= 1, "1 or more")
+        fits = trial == 0 or LEAST_SECONDS <= trial <= MOST_SECONDS
+        check(self.name, "trial", trial, fits, f"0, or {LEAST_SECONDS:g} to {MOST_SECONDS:g} seconds")
         self._rho = rho
         self._finish = FairFinish()
         self._order = SteadyOrder()
-        self._trials = ShortTrials()
+        self._trials = ShortTrials(trial)
 
     def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
         fair = self._finish.fair(now, cores, jobs)
@@ -88,7 +91,10 @@ class HeadgatePolicy(WeighingPolicy):
         if short is not None:
             lent = trial_parts(short, order, nodes, self.floor, cores)
             decided |= {id: (part, f"{short.id.name} is tried on two cores") for id, part in lent.items()}
-            decided[short.id] = lent[short.id], f"tried on two cores for {SECONDS:g} s, to see what they bring it"
+            decided[short.id] = (
+                lent[short.id],
+                f"tried on two cores for {self._trials.seconds:g} s, to see what they bring it",
+            )
         return decided
 
     def _why(self, job: RunningJob, before: int, pressed: bool) -> str:

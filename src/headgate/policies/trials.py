@@ -10,9 +10,10 @@ from headgate.policies.base import Trial
 from headgate.policies.placements import Placements
 from headgate.policies.running_job import TRIAL_CORES, RunningJob
 
-SECONDS = 5.0
-"""One or two for its threads and what is read of it to follow, and three that tell (`headgate.analysis.scaling`)."""
-_LEAST_SECONDS = 60.0
+SECONDS, LEAST_SECONDS, MOST_SECONDS = 5.0, 4.0, 60.0
+"""Of a trial: by default, at the least and at the most. One or two are for its threads and what is read of it to
+follow, and three tell (`headgate.analysis.scaling`)."""
+_YOUNGEST_SECONDS = 60.0
 """A job that has run for less may end soon, and what its steps cost is hardly known."""
 _LEAST_CORES = 0.7
 """That it has to use of its one core. With less it waits for something else, or others have the core."""
@@ -23,8 +24,11 @@ _MOST_COST = 0.03
 class ShortTrials:
     """One trial at a time, once a job.
 
-    A trial takes a core from the jobs beside it for `SECONDS`. All trials of the jobs that are there take no more than
-    3 % of what these have used so far.
+    A trial takes a core from the jobs beside it for some seconds. All trials of the jobs that are there take no more
+    than 3 % of what these have used so far.
+
+    Args:
+        seconds: Of a trial; 0: there are none.
 
     Attributes:
         ends_at: When the trial under way ends; infinity: none is.
@@ -32,7 +36,8 @@ class ShortTrials:
         begun: The trial that began with the last look; None: none did.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self.seconds = seconds
         self.ends_at = self.next_at = math.inf
         self.begun: Trial | None = None
         self._current: JobId | None = None
@@ -59,21 +64,21 @@ class ShortTrials:
         if current is not None and now < self.ends_at and current.told_cores is None and not current.last_because:
             return current
         self._current, self.ends_at = None, math.inf
-        for job in order:
+        for job in order if self.seconds else ():
             beside = [other for other in order if other is not job and _share_a_node(job, other, nodes)]
             if not beside or not _may_be_tried(now, cores, job, beside, nodes, left_alone):
                 continue
             there = [job, *beside]
-            cost = sum(each.trial_cost for each in there) + SECONDS
+            cost = sum(each.trial_cost for each in there) + self.seconds
             lacks = cost / _MOST_COST - sum(each.attained for each in there)
             if lacks > 0.0:
                 self.next_at = min(self.next_at, now + lacks / TRIAL_CORES)
             elif not all(may_turn(now, each.id) for each in there):
                 self.next_at = now
             else:
-                self._current, self.ends_at = job.id, now + SECONDS
-                job.trial_cost = SECONDS
-                self.begun = Trial(job.id, TRIAL_CORES, SECONDS, tuple(other.id for other in beside))
+                self._current, self.ends_at = job.id, now + self.seconds
+                job.trial_cost = self.seconds
+                self.begun = Trial(job.id, TRIAL_CORES, self.seconds, tuple(other.id for other in beside))
                 return job
         return None
 
@@ -87,7 +92,7 @@ def _may_be_tried(
     left_alone: Collection[JobId],
 ) -> bool:
     """Whether a trial of a job would tell something, and takes a core from none that must not be held up."""
-    if not job.is_to_be_tried or job.trial_cost or job.last_because or now - job.arrived < _LEAST_SECONDS:
+    if not job.is_to_be_tried or job.trial_cost or job.last_because or now - job.arrived < _YOUNGEST_SECONDS:
         return False
     if job.used is None or job.used.cpu_cores < _LEAST_CORES:
         return False
