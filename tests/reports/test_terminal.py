@@ -29,7 +29,7 @@ def test_the_summary_has_verdicts_a_line_a_job_what_happened_and_the_report(stor
         "done",
         "20",
         "s",
-        "0.0476",
+        "0.04762",
         "200",
         "15",
         "s",
@@ -43,6 +43,19 @@ def test_the_summary_has_verdicts_a_line_a_job_what_happened_and_the_report(stor
     assert lines[3].startswith(
         "2 jobs were run on nimbus (2 cores) under policy equal and all finished, the last after 40 s"
     )
+
+
+def test_a_table_tells_times_and_losses_as_the_sentences_do(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("jobs", name="a", position=0, state="done", submitted=0.0, started=0.0, ended=92.0, attempt=1)
+    recorder.add("tasks", id="a/worker-0", job="a", attempt=1, started=0.0, ended=92.0, exit={"cpu_seconds": 80.0})
+    recorder.add("progress", t=9.0, task="a/worker-0", step=1, loss=2.0, count=1)
+    recorder.add("progress", t=90.0, task="a/worker-0", step=2, loss=0.12346, count=1)
+    recorder.close()
+    text = printed(tmp_path / "run.sqlite")
+    row = next(line for line in text.splitlines() if line.startswith("a  done"))
+    assert "1 min 32 s" in row and "1 min 20 s" in row and " 0.1235 " in row
+    assert "a from 2 to 0.1235" in text
 
 
 def test_what_a_user_wrote_is_no_markup(tmp_path: Path) -> None:

@@ -201,6 +201,7 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
     by = np.array([[one.by.get(name, empty) for name in names] for one in each])
     most = np.array([[one.most.get(name, empty) for name in names] for one in each])
     by_least = np.array([[one.by.get(name, empty) for name in names] for one in least])
+    by_least = by_least.reshape(len(least), len(names), len(empty))  # also where no neighbour is known
     caps, stolen = np.array([one.by_cap for one in each]), np.array([one.stolen for one in each])
     whole = by.sum(axis=1) + caps + stolen
     slowest, at = np.argmax(whole, axis=0), np.arange(len(empty))

@@ -135,22 +135,14 @@ def _row(job: JobFigures) -> list[str]:
     return [
         job.name,
         job.state,
-        _clock(job.run_seconds) if job.started is not None else MISSING,
-        MISSING if job.loss_final is None else f"{job.loss_final:.3g}",
+        say_seconds(job.run_seconds) if job.started is not None else MISSING,
+        say_loss(job.loss_final),
         f"{job.steps:,}" if job.steps is not None else MISSING,
-        MISSING if job.cpu_seconds is None else _clock(job.cpu_seconds),
+        say(job.cpu_seconds, "s"),
         f"{used}/{granted}",
         say(job.memory_peak_bytes, "B"),
         say(job.input_fraction, "%"),
     ]
-
-
-def _clock(seconds: float) -> str:
-    """Short enough for a column: `12.3 s`, `4:05 min`, `2:03 h`."""
-    if seconds < 60:
-        return say_seconds(seconds)
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
 
 
 def metrics(found: Sequence[MeasuredTarget], console: Console, *, spans: bool) -> None:

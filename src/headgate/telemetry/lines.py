@@ -32,7 +32,7 @@ _NUMBER = (
     r"([-+]?(?:\d{1,18}(?:[.,_]\d{1,20}){0,6}+\.?(?:e[-+]?\d{1,3})?|\.\d{1,20}(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?))"
 )
 _COUNT = r"(\d{1,12}(?:[,_]\d{3}){0,4}+)"
-_OUT_OF = r"(?:\s{0,6}(?:/|of)\s{0,6}" + _COUNT + ")?"
+_OUT_OF = r"(?:\s{0,6}(?:/|(?:out\s)?of)\s{0,6}" + _COUNT + ")?"
 # Not followed by what would make it part of a version, a date, a time, a range or a quantity with a unit.
 _ENDS = r"(?!\w|\.\d|[:/-]\d)"
 _PAIR = re.compile(_NAME + _WHEN + _IS + _NUMBER + _OUT_OF + r"([km](?=\s|,|$)(?!\s\d{1,2}s))?+" + _ENDS)
