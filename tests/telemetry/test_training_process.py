@@ -40,6 +40,19 @@ STARTS = {
         child = mp.get_context("fork").Process(target=train, args=(0,))
         child.start(); child.join()
     """,
+    "workers of its own": """
+        import multiprocessing as mp
+        from burns import burn
+        child = mp.get_context("fork").Process(target=burn)
+        child.start(); child.join()
+    """,
+    "a queue": """
+        import multiprocessing as mp
+        from burns import burn
+        if __name__ == "__main__":
+            with mp.get_context("spawn").Pool(1) as pool:
+                pool.apply(burn)
+    """,
     "a loader": """
         import torch
         from torch.utils.data import DataLoader, Dataset
@@ -75,15 +88,26 @@ def _burning(parent: int) -> int | None:
     """A child that has run for a while: what it imports is done."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     for child in children:
-        fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-        if (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > 1.5:
+        if _cpu_seconds(int(child)) > 1.5:
             return int(child)
     return None
 
 
+def _cpu_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.parametrize(
     ("started", "trains"),
-    [("a launcher", True), ("spawn", True), ("fork", True), ("a loader", False)],
+    [
+        ("a launcher", True),
+        ("spawn", True),
+        ("fork", True),
+        ("workers of its own", True),
+        ("a queue", False),
+        ("a loader", False),
+    ],
     indirect=["started"],
 )
 def test_a_process_that_trains_is_no_worker_of_a_loader(
@@ -100,7 +124,7 @@ def test_a_process_that_trains_is_no_worker_of_a_loader(
     values = sampler.read(0.3, [target])["a"]
     if trains:
         assert values["main_ready"] > 0.9 and values["helper_cores"] < 0.1
-    elif Path(f"/proc/{parent}/stat").exists():
+    elif _cpu_seconds(parent) > 1.0:  # else it only started the other, as a launcher does
         assert values["helper_cores"] > 0.9  # the main one may wait for a core of its own meanwhile
 
 

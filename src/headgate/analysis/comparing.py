@@ -54,9 +54,11 @@ _ONE_THREAD = 1.1
 """Threads that ran or waited, up to which they are one that was always there."""
 _AWAY = 0.3
 """Part of the cores that a neighbour uses while it is there, up to which it is away."""
+_TELLS = 0.2
+"""Weight of what the steps tell beside what was counted, from which on it is looked at."""
 _STAYED = 2
 """Switches of a neighbour that came and went once: more than chance, less than proof."""
-_ERROR = 0.1
+_ERROR = 0.15
 """Relative error of what is compared, besides that by chance: a neighbour does not use its cores evenly."""
 _LONGEST = 20.0
 """As a logarithm: steps that are longer than so many times stand."""
@@ -135,10 +137,25 @@ class Compared(NamedTuple):
     dearer: bool
     by_waiting: float
 
-    def known_worse(self, counted: float) -> bool:
-        """Whether so many seconds that were counted are known better than these, and agree with them."""
-        low, high = self.seconds.low, self.seconds.high
-        return self.sure and low <= counted <= high and high - low > 2.0 * COUNTED_ERROR * counted > 0.0
+    def with_counted(self, waits: Array, counted: float, error: float) -> Compared | None:
+        """The mean of these and of what was counted, each by how well it is known. None if what was counted is known so
+        much better that it stands alone.
+
+        Args:
+            waits: What was counted, of each bucket.
+            counted: Seconds of it.
+            error: Relative, to one side of a band of 90 %.
+        """
+        seconds, low, high = self.seconds
+        if counted <= LEAST_SECONDS or seconds > self.by_waiting:  # that is more than waiting explains
+            return self
+        of_steps, of_counted = max(high - seconds, seconds - low), error * counted
+        weight = of_counted**2 / (of_counted**2 + of_steps**2)
+        if weight < _TELLS:
+            return None
+        mean, half = weight * seconds + (1.0 - weight) * counted, of_steps * math.sqrt(weight)
+        estimate = TimeEstimate(mean, max(mean - half, 0.0), mean + half)
+        return self._replace(parts=weight * self.parts + (1.0 - weight) * waits, seconds=estimate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +265,11 @@ def slower_steps(
             parts = _unsure(parts, waits[name], least, by_waiting if several else None, effect)
         seconds = TimeEstimate(*(float(np.sum(part * stepping)) for part in parts))
         stands = float(np.sum(by_waiting * stepping))
-        result = Compared(parts[0], _widened(seconds), effect.steps.sure, effect.is_dearer, stands)
-        if not result.known_worse(float(np.sum(waits[name] * stepping))):
+        of_steps = Compared(parts[0], _widened(seconds), effect.steps.sure, effect.is_dearer, stands)
+        counted_seconds = float(np.sum(waits[name] * stepping))
+        error = _ERROR if one_thread else COUNTED_ERROR  # what one thread waited, it lost
+        result = of_steps.with_counted(waits[name], counted_seconds, error) if of_steps.sure else of_steps
+        if result is not None:
             compared[name] = result
     differences = {name: result.parts - waits[name] for name, result in compared.items()}
     return SlowerSteps(differences, compared, one_thread)

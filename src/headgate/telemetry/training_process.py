@@ -9,7 +9,9 @@ _LOADS = "pt_data_worker"
 """What PyTorch calls the workers of a `DataLoader`."""
 _NAMES_THEM = (2, 6)
 """PyTorch does so from this version on: with it, a process without that name is none."""
-_OF_MULTIPROCESSING = (b"multiprocessing", b"--multiprocessing-fork")
+_OF_MULTIPROCESSING = (b"multiprocessing", b"--multiprocessing-fork", b"popen_loky")
+_LOCK = "/dev/shm/sem."
+"""Where the C library keeps semaphores that have a name, also once that is gone."""
 _PYTHON = re.compile(rb"(?:.*/)?(?:python|pypy)[\d.t]*$")
 _TORCH = re.compile(r"\s(/\S*/torch)/lib/libtorch")
 _VERSION = re.compile(r"__version__ = ['\"](\d+)\.(\d+)")
@@ -19,7 +21,8 @@ def trains_by_itself(proc: str, pid: int, parent: int) -> bool:
     """Whether a process of a task, which another one of it started, is no helper of that.
 
     It is a Python program of its own, as one that a command line or a launcher starts, or a copy of its parent, by fork
-    or `spawn`, that is no worker of a loader as far as PyTorch says so. What cannot be told is taken for a helper.
+    or `spawn`, that is no worker of a loader: PyTorch names these. Where it does not, or another library loads, only
+    processes that a queue feeds with work are taken for helpers.
 
     Args:
         proc: Where /proc is found.
@@ -33,7 +36,18 @@ def trains_by_itself(proc: str, pid: int, parent: int) -> bool:
     copied = words == its or any(mark in word for word in words for mark in _OF_MULTIPROCESSING)
     if not copied:
         return _PYTHON.match(words[0]) is not None
-    return _names_loader_workers(Path(proc, str(pid)))
+    process = Path(proc, str(pid))
+    return _names_loader_workers(process) or not _is_fed(process)
+
+
+def _is_fed(process: Path) -> bool:
+    """Whether a process may take work from a queue of `multiprocessing`: such a queue has a lock that is shared between
+    processes, as a named semaphore. A copy of a process has its parent's as well."""
+    try:
+        with (process / "maps").open(errors="replace") as maps:
+            return any(_LOCK in line for line in maps)
+    except OSError:
+        return True
 
 
 def _names_loader_workers(process: Path) -> bool:
