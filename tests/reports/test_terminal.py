@@ -53,7 +53,7 @@ def test_a_table_tells_times_and_losses_as_the_sentences_do(tmp_path: Path) -> N
     recorder.add("progress", t=90.0, task="a/worker-0", step=2, loss=0.12346, count=1)
     recorder.close()
     text = printed(tmp_path / "run.sqlite")
-    row = next(line for line in text.splitlines() if line.startswith("a  done"))
+    row = next(line for line in text.splitlines() if line.split()[:2] == ["a", "done"])
     assert "1 min 32 s" in row and "1 min 20 s" in row and " 0.1235 " in row
     assert "a from 2 to 0.1235" in text
 
