@@ -178,7 +178,7 @@ def test_a_job_is_slowed_only_while_it_runs(tmp_path: Path) -> None:
 def test_of_several_neighbours_the_worst_is_named_and_all_count(tmp_path: Path) -> None:
     found = told(tmp_path, SAME, {"b": MadeUp(ran=0.5), "c": MadeUp(ran=1.0)})
     assert found.why.startswith("c slowed a by 33%")
-    assert "and together with b 20 s (50% of its time)" in found.why
+    assert ". Together with b that is 20 s (50% of its time)." in found.why
 
 
 @pytest.mark.parametrize(

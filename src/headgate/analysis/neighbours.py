@@ -65,7 +65,7 @@ def neighbours(account: Account) -> Iterator[Cause]:
     if also := [to for to in each if to != culprit]:
         others = "programs outside it" if also == [OTHERS] else also[0]
         others = f"{len(also)} others" if len(also) > 1 else others
-        why += f", and together with {others} {part_of(cost.seconds, account.elapsed)}"
+        why += f". Together with {others} that is {part_of(cost.seconds, account.elapsed)}"
     why += "."
     if (grant := account.grant) is not None and grant.lost.seconds >= max(_WORTH_A_WORD * cost.seconds, LEAST_SECONDS):
         why += f" {on_fewer(grant, account)}"
