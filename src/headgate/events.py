@@ -22,6 +22,8 @@ from headgate.shares import Share
 
 JobState = Literal["waiting", "running", "stopping", "done", "failed", "stopped", "killed", "skipped", "interrupted"]
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped", "killed", "skipped", "interrupted"})
+FAULTS: frozenset[JobState] = frozenset({"failed", "killed", "interrupted"})
+"""States of a job, and kinds of events, that tell of a fault."""
 NAMED_BY_REASON: frozenset[JobState] = frozenset({"stopped", "killed"})
 """States that the reason of a job names: "stopped by its user"."""
 

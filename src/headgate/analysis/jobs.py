@@ -14,14 +14,12 @@ from headgate.analysis.proving import Proof
 from headgate.analysis.sampled import SampledStep, TracedStep
 from headgate.analysis.steps import StepBreakdown
 from headgate.analysis.usage import EMPTY, Signal
-from headgate.events import ENDED, NAMED_BY_REASON, JobState
+from headgate.events import ENDED, FAULTS, NAMED_BY_REASON, JobState
 from headgate.identifiers import TaskName, TaskOfRun
 from headgate.shares import slice_of
 from headgate.telemetry.columns import Column
 
 STATES: tuple[JobState, ...] = get_args(JobState)
-FAULTS: frozenset[str] = frozenset({"failed", "killed", "interrupted"})
-"""States of a job, and kinds of events, that tell of a fault."""
 _FASTER = 1.25
 """From so many times the speed on, one worker instead of several is worth a word."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,14 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate import runs
-from headgate.analysis.jobs import FAULTS
 from headgate.cli.following import gpu_cell, position, print_table, task_cells
+from headgate.events import FAULTS
 from headgate.identifiers import FIRST_WORKER, TaskOfRun
+from headgate.reports import standing
 from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes, say_seconds
 
-_RECENT_SECONDS = 3600.0
-"""What held jobs back is told of so much of the run, so that a long one is told of as fast as a short one."""
 _MOST_ROWS = 100
 """Of jobs."""
 _WARNINGS = 10
@@ -43,12 +42,6 @@ def command(run: str | None, as_json: bool) -> None:
     Example: headgate status
              headgate status 20261121-0930 --json
     """
-    from headgate.analysis.verdicts import verdict
-    from headgate.reports.explained import as_lines, explained
-    from headgate.reports.recording import read
-    from headgate.verification import store
-    from headgate.verification.wording import sentence
-
     folder = runs.find(run)
     summary = runs.summary(folder)
     with RunReader(folder / runs.STORE) as reader:
@@ -56,17 +49,17 @@ def command(run: str | None, as_json: bool) -> None:
         shown = summary.jobs if as_json else _shown(summary.jobs)
         jobs = [{**asdict(job), **latest(reader, job.name)} for job in shown]
         warnings = reader.query("SELECT t, job, task, text FROM events WHERE kind = 'warning' ORDER BY rowid")
-    recording = read(folder / runs.STORE, _RECENT_SECONDS)
-    accounts = explained(recording)
+    held_back = standing.read(folder)
     if as_json:
-        verdicts = {account.job: verdict(account)._asdict() for account in accounts if account.elapsed > 0.0}
+        verdicts = held_back.verdicts
         trained = {name: json.loads(text) for name, text in verified.items() if text}
         jobs = [{**job, "verdict": verdicts.get(job["name"]), "verified": trained.get(job["name"])} for job in jobs]
-        click.echo(json.dumps({**asdict(summary), "jobs": jobs, "warnings": warnings}, indent=2))
+        indent = 2 if len(jobs) <= _MOST_ROWS else None
+        click.echo(json.dumps({**asdict(summary), "jobs": jobs, "warnings": warnings}, indent=indent))
         return
-    if recording.since > 0.0:
+    if held_back.recent:
         click.echo("In its last hour (`headgate explain` tells of all of it):")
-    for text, failed in as_lines(accounts):
+    for text, failed in held_back.lines:
         click.secho(text, fg="red" if failed else None)
     where = f" on host {summary.elsewhere}" if summary.elsewhere else ""
     click.echo(f"run {summary.id}: {summary.state}{where}, policy {summary.policy}, in {summary.path}")
@@ -100,12 +93,20 @@ def command(run: str | None, as_json: bool) -> None:
     if decided:
         click.echo()
         print_table(_decisions(decided))
-    for name, verification in verified.items():
-        if verification:
-            click.echo(f"{name}: {sentence(store.parse(verification))}")
+    _tell_verified({name: text for name, text in verified.items() if text})
     if warnings:
         click.echo()
         print_table(_warned(warnings))
+
+
+def _tell_verified(verified: Mapping[str, str]) -> None:
+    """Say whether the workers of jobs train what one does, given the JSON of each."""
+    if verified:
+        from headgate.verification import store  # which takes its time
+        from headgate.verification.wording import sentence
+
+        for name, verification in verified.items():
+            click.echo(f"{name}: {sentence(store.parse(verification))}")
 
 
 def _shown(jobs: Sequence[runs.JobSummary]) -> list[runs.JobSummary]:

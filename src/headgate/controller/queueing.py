@@ -19,6 +19,7 @@ from headgate.controller.pairing import LOOKED_AT, Pairing
 from headgate.controller.preemption import Key, Ranking
 from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
+from headgate.controller.shortage import Shortage
 from headgate.controller.start_forecast import StartForecast, beside, expected_starts
 from headgate.events import Action, GpuMemoryUsed, MarkJob, MemoryUsed, Resize
 from headgate.identifiers import JobId
@@ -276,12 +277,14 @@ class Queue:
         waiting = [claim for _, claim in sorted(entry for each in self._waiting.values() for entry in each)]
         have = [(claim, claim.slots) for claim in running]
         starts = expected_starts(now, self._resources, waiting, running, ends, self._seconds)
-        found = []
-        for claim, start in zip(waiting, starts, strict=True):
-            lacks = self._resources.shortage(claim.request)
-            holders = beside(claim.request, have, lacks.on_gpu)
-            found.append(StartForecast(claim.job.id, lacks, holders, start.at, start.unknown))
-        return found
+        lacking: dict[ResourceRequest, tuple[Shortage, tuple[JobId, ...]]] = {}
+        for request in dict.fromkeys(claim.request for claim in waiting):  # thousands of jobs may ask for the same
+            lacks = self._resources.shortage(request)
+            lacking[request] = lacks, beside(request, have, lacks.on_gpu)
+        return [
+            StartForecast(claim.job.id, *lacking[claim.request], start.at, start.unknown)
+            for claim, start in zip(waiting, starts, strict=True)
+        ]
 
     # --- what follows -----------------------------------------------------------------------------------------------
 

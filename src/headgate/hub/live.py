@@ -462,7 +462,7 @@ class LiveHub:
 
 async def _write_report(store: Path, page: Path) -> None:
     """Draw up a run's page in a process of its own, so that it holds up no job of another run."""
-    code = "import sys, pathlib, headgate.reports.html as html; html.write(*map(pathlib.Path, sys.argv[1:]))"
+    code = "import sys, pathlib, headgate.reports.html as html; html.write_at_end(*map(pathlib.Path, sys.argv[1:]))"
     writer = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(store), str(page))
     try:
         await writer.wait()

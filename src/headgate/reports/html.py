@@ -7,14 +7,17 @@ import hashlib
 import re
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from headgate.analysis.accounts import Account
 from headgate.analysis.job_figures import figures
-from headgate.analysis.jobs import FAULTS, RecordedJob
-from headgate.reports import sections, sharing
+from headgate.analysis.jobs import RecordedJob
+from headgate.events import FAULTS
+from headgate.reports import sections, sharing, standing
 from headgate.reports.explained import explained
 from headgate.reports.figures import (
     Plot,
@@ -65,12 +68,31 @@ def write(store: Path, to: Path) -> Path:
     return save(text, to)
 
 
-def page(run: Recording) -> str:
-    """The whole page."""
+def write_at_end(store: Path, to: Path) -> None:
+    """Write the report of a run that has ended, and keep what `headgate status` tells of it.
+
+    Raises:
+        NotFoundError, StorageError: As of `write`.
+    """
+    with told_as_damage(store):
+        run, accounts = read(store), list[Account]()
+
+        def explain(run: Recording) -> list[Account]:
+            accounts[:] = explained(run)
+            return accounts
+
+        save(page(run, explain), to)
+        if accounts:
+            with suppress(OSError):  # it is made again for each look
+                standing.keep(run, accounts)
+
+
+def page(run: Recording, explain: Callable[[Recording], list[Account]] = explained) -> str:
+    """The whole page; `explain` makes the accounts of a run's jobs."""
     parts = _Parts()
     heading = parts.of("heading", sections.heading, run, [figures(job) for job in run.jobs])
     story = parts.section("What happened", sections.story, run, [figures(job) for job in run.jobs])
-    accounts = parts.of("accounts", explained, run) or []
+    accounts = parts.of("accounts", explain, run) or []
     few = shown_jobs(run)
     left_out = len(run.jobs) - len(few)
     if left_out:

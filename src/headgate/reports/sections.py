@@ -10,12 +10,12 @@ from typing import Any
 from headgate.analysis.accounts import Account
 from headgate.analysis.faults import KIND, survived
 from headgate.analysis.job_figures import JobFigures
-from headgate.analysis.jobs import FAULTS, Phase, RecordedJob, RecordedTask
+from headgate.analysis.jobs import Phase, RecordedJob, RecordedTask
 from headgate.analysis.losing import LEAST_SECONDS
 from headgate.analysis.nics import NicUse
 from headgate.analysis.own_steps import PARTS, Part
 from headgate.analysis.verdicts import verdict
-from headgate.events import state_in_words
+from headgate.events import FAULTS, state_in_words
 from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
 from headgate.reports.figures import Plot, job_colour
 from headgate.reports.frames import frames

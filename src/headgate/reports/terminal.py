@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.analysis.job_figures import JobFigures, figures
-from headgate.analysis.jobs import FAULTS, RecordedTask
+from headgate.analysis.jobs import RecordedTask
 from headgate.analysis.steps import StepBreakdown
+from headgate.events import FAULTS
 from headgate.reports.explained import as_lines, explained
 from headgate.reports.figures import nic_uses
 from headgate.reports.measured import Learned, Level, MeasuredTarget

@@ -26,10 +26,10 @@ from headgate.hub.parts.engines import Engines
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.parts.planning import Choosing
-from headgate.hub.state.attempt import Attempt
+from headgate.hub.state.attempt import Attempt, LiveTask
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.identifiers import TaskId
+from headgate.identifiers import JobId, TaskId
 from headgate.plans import Plan
 from headgate.roles import Addresses, task_names
 from headgate.shares import Share, spare
@@ -361,24 +361,31 @@ class Oversubscription(Component):
     def __init__(self, live_runs: LiveRuns, machine: Node) -> None:
         self._live_runs = live_runs
         self._machine = machine
+        self._started: dict[JobId, None] = {}
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
+        self._started.update({action.job: None for action in actions if isinstance(action, StartTask)})
         if isinstance(event, TaskExited) or any(
             isinstance(action, StartTask | SetShare | MarkIdle) for action in actions
         ):
             self.look()
 
+    def forget(self, run: str) -> None:
+        for job in [job for job in self._started if job.run == run]:
+            del self._started[job]
+
     def look(self) -> None:
         """Look at all tasks, and tell those for which it has changed."""
         live_runs, machine = self._live_runs, self._machine
-        running = [
-            (attempt, task, machine.name if run.submission.engine == LOCAL else task.node)
-            for run in live_runs.runs.values()
-            for job in run.jobs.values()
-            if (attempt := job.current) is not None
-            for task in attempt.tasks.values()
-            if task.state != "ended"
-        ]
+        running: list[tuple[Attempt, LiveTask, str]] = []
+        for id in list(self._started):
+            run, job = live_runs.find(id)
+            tasks = [task for task in job.current.tasks.values() if task.state != "ended"] if job.current else []
+            if job.current is None or not tasks:
+                del self._started[id]
+                continue
+            here = machine.name if run.submission.engine == LOCAL else ""
+            running += [(job.current, task, here or task.node) for task in tasks]
         cores = {node.name: node.cores for run in live_runs.runs.values() for node in run.nodes}
         cores[machine.name] = machine.cores  # whatever an engine there was told to use of it
         promised, threads = defaultdict[str, float](float), Counter[str]()

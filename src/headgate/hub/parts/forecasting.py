@@ -10,15 +10,17 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, answer
 from headgate.analysis.scaling import Scaling, useful_cores
+from headgate.controller.shortage import Shortage
 from headgate.controller.start_forecast import StartForecast
 from headgate.events import Action, Event, Fitted, Progress, TaskExited, TaskStarted, Usage
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.run import REST, LiveRuns
 from headgate.identifiers import JobId, TaskId
 from headgate.profiling import lengths, store
 from headgate.telemetry.vocabulary import is_adversarial
@@ -285,56 +287,63 @@ class StartEstimates(Component):
         self._waits = waits
         self._ahead = ahead
         self._told_at = -math.inf
+        self._rest_seconds = 0.0
         self._has_news = False
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         now = time.monotonic()
         self._has_news = self._has_news or bool(actions) or isinstance(event, Fitted | TaskStarted)
-        # Of many jobs that wait all are told anew, so not with each of many that start; events come every second.
-        pause = _SOONEST_SECONDS if self._has_news else _AGAIN_SECONDS
+        # All that wait are told anew: of many not with each one that starts. Events come every second.
+        pause = max(_SOONEST_SECONDS if self._has_news else _AGAIN_SECONDS, self._rest_seconds)
         if self._waits() and now >= self._told_at + pause:
+            before = time.thread_time()
             self._tell(self._ahead(now))
             self._told_at, self._has_news = now, False
+            self._rest_seconds = REST * (time.thread_time() - before)
 
     def _tell(self, ahead: Sequence[StartForecast]) -> None:
+        now, words, known = time.monotonic(), lru_cache(_in_words), lru_cache(_known)
         for place, each in enumerate(ahead):
             run, live = self._live_runs.find(each.job)
-            reason, lacks = _in_words(each, place), each.lacks
-            waits = {"kind": lacks.kind, **lacks.facts, "holders": _known(each.job, each.holders)}
+            before_it = f"; {place} before it" if place else ""
+            lacks = each.lacks
+            reason = before_it.join(words(each.job.run, lacks, each.holders, each.unknown, each.at, now))
+            waits = {"kind": lacks.kind, **lacks.facts, "holders": known(each.job.run, each.holders)}
             if live.state == "waiting" and (live.reason, live.waits) != (reason, waits):
                 live.reason, live.waits = reason, waits
-                live.expected = run.clock() + each.at - time.monotonic() if each.at is not None else None
+                live.expected = run.clock() + each.at - now if each.at is not None else None
                 run.record_job(live.spec.name)
 
 
-def _in_words(ahead: StartForecast, place: int) -> str:
-    words = f"for {ahead.lacks.in_words()}"
-    if ahead.holders:
-        has = "have" if len(ahead.holders) > 1 else "has"
-        names = _names(ahead.job, ahead.holders)
-        if ahead.lacks.kind in ("gpu-unseen", "gpu-alone"):
-            words += f"; {names} {'are' if len(ahead.holders) > 1 else 'is'} there"
+def _in_words(
+    run: str, lacks: Shortage, holders: tuple[JobId, ...], unknown: tuple[JobId, ...], at: float | None, now: float
+) -> tuple[str, str]:
+    """What a job of a run waits for, and until when: what comes before its place, and after."""
+    words, later = f"for {lacks.in_words()}", ""
+    if holders:
+        many, names = len(holders) > 1, _names(run, holders)
+        if lacks.kind in ("gpu-unseen", "gpu-alone"):
+            words += f"; {names} {'are' if many else 'is'} there"
         else:
-            words += f"; {names} {has} some of it" if ahead.lacks.free_bytes is not None else f", which {names} {has}"
-    if place:
-        words += f"; {place} before it"
-    if ahead.lacks.kind == "gpu-unseen":
-        return words  # that is over before any of them ends
-    if ahead.unknown:
-        many = len(ahead.unknown) > 1
-        words += f"; nothing tells yet how long {_names(ahead.job, ahead.unknown)} {'take' if many else 'takes'}"
-    if ahead.at is not None:
-        words += f"; expected to start at about {say_time(time.time() + max(ahead.at - time.monotonic(), 0.0))}"
-    return words
+            has = "have" if many else "has"
+            words += f"; {names} {has} some of it" if lacks.free_bytes is not None else f", which {names} {has}"
+    if lacks.kind == "gpu-unseen":
+        return words, later  # that is over before any of them ends
+    if unknown:
+        takes = "take" if len(unknown) > 1 else "takes"
+        later += f"; nothing tells yet how long {_names(run, unknown)} {takes}"
+    if at is not None:
+        later += f"; expected to start at about {say_time(time.time() + max(at - now, 0.0))}"
+    return words, later
 
 
-def _known(job: JobId, others: Sequence[JobId]) -> list[str]:
-    """What other jobs are called where this one is told of."""
-    return [other.name if other.run == job.run else str(other) for other in others]
+def _known(run: str, others: Sequence[JobId]) -> list[str]:
+    """What other jobs are called where one of a run is told of."""
+    return [other.name if other.run == run else str(other) for other in others]
 
 
-def _names(job: JobId, others: Sequence[JobId]) -> str:
+def _names(run: str, others: Sequence[JobId]) -> str:
     """Jobs by name, those of another run with that."""
-    known = _known(job, others)
-    more = len(known) - _NAMED
-    return ", ".join(known) if more <= 0 else f"{', '.join(known[:_NAMED])} and {more} more"
+    known = _known(run, others[:_NAMED])
+    more = len(others) - _NAMED
+    return ", ".join(known) if more <= 0 else f"{', '.join(known)} and {more} more"

@@ -45,6 +45,8 @@ Watcher = Callable[[dict[str, Any]], None]
 
 JOB = TypeAdapter(Job)
 SHOW_SECONDS = 0.5
+REST = 50.0
+"""Seconds of rest for each CPU second that it takes to tell how very many jobs stand."""
 _FLUSH_SECONDS = 5.0
 """Longest that the first rows of a run may take to be on disk; whoever hands it in waits for them."""
 _EVERY_REPORT_SECONDS = 600.0  # ten rows a second for a month would be 26 million
@@ -84,6 +86,7 @@ class LiveRun:
         self._progress: dict[TaskId, tuple[float, Progress]] = {}  # since when, and what, is not written yet
         self._seeds: dict[str, int] = {}
         self._tasks: dict[TaskId, dict[str, Any]] = {}
+        self._specs: dict[int, tuple[Job, str]] = {}
         with contextlib.ExitStack() as undo:  # nothing is left of a run that cannot be begun
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             try:
@@ -97,6 +100,7 @@ class LiveRun:
                     f"cannot write {self.folder}: {error.strerror}; free some space there, or set HEADGATE_HOME"
                 ) from error
             undo.pop_all()
+        self._left = list(reversed(self.jobs.values()))  # that may not have ended
 
     def _begin(self, policy: str) -> None:
         """Write what the run begins with."""
@@ -159,7 +163,9 @@ class LiveRun:
 
     @property
     def ended(self) -> bool:
-        return all(job.state in ENDED for job in self.jobs.values())
+        while self._left and self._left[-1].state in ENDED:  # of very many jobs each is looked at once
+            self._left.pop()
+        return not self._left
 
     def clock(self) -> float:
         """Seconds since the run began."""
@@ -184,7 +190,7 @@ class LiveRun:
             "jobs",
             name=name,
             position=job.position,
-            spec=json.dumps(JOB.dump_python(job.spec, mode="json")),  # spells what is no UTF-8
+            spec=self._spec_of(job),
             state=job.state,
             reason=job.reason,
             exit_code=job.exit_code,
@@ -199,6 +205,14 @@ class LiveRun:
             waits=job.waits,
             verified=job.verified,
         )
+
+    def _spec_of(self, job: LiveJob) -> str:
+        """The JSON of what a job is now, which seldom changes."""
+        known = self._specs.get(job.position)
+        if known is None or known[0] is not job.spec:
+            text = json.dumps(JOB.dump_python(job.spec, mode="json"))  # spells what is no UTF-8
+            known = self._specs[job.position] = job.spec, text
+        return known[1]
 
     def record_task(self, task: TaskId, **row: object) -> None:
         """Write what is known of a task to the store, with what was known before."""
@@ -393,13 +407,14 @@ class Watchers:
             self._timer.cancel()
 
     def _show(self) -> None:
-        self._timer = None
+        self._timer, began = None, time.thread_time()
         snapshots = {run: self._snapshot(run) for run, watchers in self._watchers.items() if watchers}
-        if any(snapshot is not None for snapshot in snapshots.values()):
-            self._timer = asyncio.get_running_loop().call_later(SHOW_SECONDS, self._show)
         for run, snapshot in snapshots.items():
             if snapshot is not None:
                 self.tell(run, snapshot)
+        if any(snapshot is not None for snapshot in snapshots.values()):
+            pause = max(SHOW_SECONDS, REST * (time.thread_time() - began))
+            self._timer = asyncio.get_running_loop().call_later(pause, self._show)
 
 
 class LiveRuns:

@@ -1,0 +1,87 @@
+"""What held the jobs of a run back, as `headgate status` tells it; kept with a run that has ended.
+
+It is made of all that was recorded, which takes seconds of very many jobs, and does not change any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headgate import __version__, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headgate.analysis.accounts import Account
+    from headgate.reports.recording import Recording
+
+FILE = "verdicts.json"
+RECENT_SECONDS = 3600.0
+"""It is told of so much of the run, so that a long one is told of as fast as a short one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What held the jobs of a run back.
+
+    Args:
+        lines: What is said of that, and whether it is of a job that failed.
+        verdicts: Those of its jobs, by name; the fields of `Verdict`.
+        recent: Whether it is of the last hour alone.
+    """
+
+    lines: tuple[tuple[str, bool], ...]
+    verdicts: Mapping[str, Mapping[str, Any]]
+    recent: bool
+
+    @classmethod
+    def of(cls, run: Recording, accounts: Sequence[Account]) -> Standing:
+        from headgate.analysis.verdicts import verdict
+        from headgate.reports.explained import as_lines
+
+        verdicts = {account.job: verdict(account)._asdict() for account in accounts if account.elapsed > 0.0}
+        return cls(tuple(as_lines(accounts)), verdicts, run.since > 0.0)
+
+
+def read(folder: Path) -> Standing:
+    """That of a run in a folder: as it was kept, or else as its store tells now.
+
+    Raises:
+        StorageError: The store cannot be read.
+    """
+    return _kept(folder) or _made(folder)
+
+
+def keep(run: Recording, accounts: Sequence[Account]) -> None:
+    """Keep that of a run that has ended, given the accounts of its jobs over all of its time.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    standing = Standing.of(run, accounts) if run.seconds <= RECENT_SECONDS else _made(run.folder)
+    kept = {"headgate": __version__, **{name: getattr(standing, name) for name in Standing.__slots__}}
+    fresh = run.folder / f".{FILE}"
+    fresh.write_text(json.dumps(kept))
+    fresh.replace(run.folder / FILE)
+
+
+def _kept(folder: Path) -> Standing | None:
+    """What was kept by this version, once the run had ended; None: nothing that can be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads((folder / FILE).read_bytes())
+        if kept.pop("headgate") == __version__:
+            return Standing(tuple((str(text), bool(failed)) for text, failed in kept.pop("lines")), **kept)
+    return None
+
+
+def _made(folder: Path) -> Standing:
+    from headgate.reports.explained import explained
+    from headgate.reports.recording import read as recorded
+
+    run = recorded(folder / runs.STORE, RECENT_SECONDS)
+    return Standing.of(run, explained(run))
