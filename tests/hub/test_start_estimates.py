@@ -71,10 +71,10 @@ def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User)
     user.sees_job("quick", lambda job: job["cpu_cores"], quick, "uses the CPU")
     user.touch("quick")
     user.sees_state("quick", "done", run=quick)
-    memory_now = psutil.virtual_memory()
-    most = memory_now.available - memory_now.total // 40  # half of what is kept free beside others
+    most = psutil.virtual_memory().available * 6 // 10
     holder = f"{{name: holder, script: quiet.py, args: [hold], priority: 2, limits: {{memory: {most}}}}}"
-    user.write("holder.yaml", f"jobs: [{holder}, {{name: again, script: train.py, args: [free]}}]")
+    again = f"{{name: again, script: train.py, args: [free], limits: {{memory: {most}}}}}"
+    user.write("holder.yaml", f"jobs: [{holder}, {again}]")
     run = user.detaches("holder.yaml")
     memory = "for .* of memory, which holder has"
     user.sees_job("again", partial(is_told, memory + expected), run, "waits for memory")

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from tests.analysis.made_up import MadeUp, recording
 
+from headgate import __version__
 from headgate.analysis.accounts import Account, accounts
 from headgate.analysis.losing import OTHERS, REST
 from headgate.cli.dry_run import planned, starts
@@ -18,7 +19,7 @@ from headgate.cli.status import command
 from headgate.cluster import Cluster
 from headgate.hub.submission import Submission
 from headgate.jobs import Job
-from headgate.reports import html
+from headgate.reports import html, standing
 from headgate.reports.recording import Recording, read
 from headgate.runs import STORE
 from headgate.telemetry import machine
@@ -107,3 +108,33 @@ def test_of_very_many_jobs_a_page_and_status_show_those_that_failed_and_say_how_
     shown = CliRunner().invoke(command, catch_exceptions=False).stdout
     assert "... and 50 more of 150 jobs (149 done, 1 failed); --json has all" in shown
     assert "j149" in shown
+
+
+def test_of_very_many_jobs_that_go_on_a_few_are_looked_at_and_told_as_among_all(home: Path) -> None:
+    run = many(home / "runs" / "20260101-000000-aaaa", 120)
+    few = read(run.folder / STORE, few=24)
+    assert few.whole is not None and (len(few.whole), few.unread) == (24, 96)
+    assert few.whole < {job.name for job in few.jobs} < {job.name for job in run.jobs}  # and those beside them
+    among = {each.job: each for each in accounts(run.jobs, run.nodes, run.seconds)}
+    for each in accounts(few.jobs, few.nodes, few.seconds, only=few.whole):
+        assert each.parts == among[each.job].parts
+        assert [(loss.to, loss.lost) for loss in each.losses] == [
+            (loss.to, loss.lost) for loss in among[each.job].losses
+        ]
+    shown = CliRunner().invoke(command, catch_exceptions=False).stdout
+    assert "96 jobs more of this run: `headgate explain` tells of all" in shown
+
+
+def test_what_is_kept_of_a_run_that_has_ended_is_what_is_told_of_it(home: Path) -> None:
+    run = many(home / "runs" / "20260101-000000-aaaa", 30)
+    told = [CliRunner().invoke(command, asked, catch_exceptions=False).stdout for asked in ([], ["--json"])]
+    html.write_at_end(run.folder / STORE, run.folder / "report.html")
+    kept = run.folder / standing.FILE
+    assert kept.is_file()
+    again = [CliRunner().invoke(command, asked, catch_exceptions=False).stdout for asked in ([], ["--json"])]
+    assert again == told
+    kept.write_text(kept.read_text().replace("waited to start", "was kept"))
+    assert "was kept" in CliRunner().invoke(command, catch_exceptions=False).stdout
+    for damaged in ("", "[]", "{}", kept.read_text().replace(__version__, "0.0")):
+        kept.write_text(damaged)
+        assert CliRunner().invoke(command, catch_exceptions=False).stdout == told[0]

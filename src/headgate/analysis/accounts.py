@@ -177,9 +177,11 @@ def accounts(
     seconds: float,
     since: float = 0.0,
     alone: Mapping[str, AloneRate] = {},
+    only: Collection[str] | None = None,
 ) -> tuple[Account, ...]:
     """The account of each job of a run, which took `seconds` or has taken them so far. The accounts begin at the second
-    `since` of the run; jobs and nodes are given from there on. `alone` is how fast jobs were in other runs alone."""
+    `since` of the run; jobs and nodes are given from there on. `alone` is how fast jobs were in other runs alone.
+    `only` names the jobs that have one; None: all do."""
     by_name = {node.name: node for node in nodes}
     if sum(len(job.tasks) for job in jobs) <= _MOST_OF_ONE_GRID:
         grid = _grid(jobs, by_name, since, seconds)
@@ -196,15 +198,16 @@ def accounts(
             alone_rate = None if like is not None else alone.get(job.name)
             return _of_many(job, beside[job.name], crowd, by_name, seconds, alone_rate, like)
 
-    found = [found_of(job) for job in jobs]
-    powers = _powers(jobs, found)
+    chosen = [job for job in jobs if only is None or job.name in only]
+    found = [found_of(job) for job in chosen]
+    powers = _powers(chosen, found)
     found = [
         found_of(job, like) if (like := _power_of_like_jobs(each, job, powers)) is not None else each
-        for each, job in zip(found, jobs, strict=True)
+        for each, job in zip(found, chosen, strict=True)
     ]
-    turns = {each.job: _turn(each, job) for each, job in zip(found, jobs, strict=True)}
+    turns = {each.job: _turn(each, job) for each, job in zip(found, chosen, strict=True)}
     groups = _slowed_each_other(found)
-    orders = {id(group): in_order(group, turns) for group in groups.values()}
+    orders = {id(group): in_order(group & turns.keys(), turns) for group in groups.values()}
     return tuple(replace(each, turns=turns, together=orders.get(id(groups.get(each.job)), ())) for each in found)
 
 

@@ -27,6 +27,10 @@ class ProgressSeries:
     metrics: Mapping[str, tuple[Array, Array]]
 
 
+_NOTHING: Array = np.empty(0)
+NO_PROGRESS = ProgressSeries(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, (), _NOTHING, None, {})
+
+
 def together(progress: ProgressSeries, *, synchronous: bool) -> ProgressSeries:
     """The reports of a job's workers as those of one: one report from what each worker said in turn.
 

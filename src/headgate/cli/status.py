@@ -38,6 +38,9 @@ def command(run: str | None, as_json: bool) -> None:
     state and why, progress, share and why, and use. For a job of several tasks: the node of each task. At the end: the
     warnings of the run.
 
+    Of a run of more than 96 jobs that goes on, a few jobs alone are looked at for what held them back; the others have
+    no `verdict` in the JSON until the run has ended. `headgate explain` tells of all.
+
     \b
     Example: headgate status
              headgate status 20261121-0930 --json

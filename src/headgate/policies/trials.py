@@ -65,8 +65,10 @@ class ShortTrials:
             return current
         self._current, self.ends_at = None, math.inf
         for job in order if self.seconds else ():
+            if not _may_be_tried(now, cores, job, nodes):  # first: of very many jobs few may
+                continue
             beside = [other for other in order if other is not job and _share_a_node(job, other, nodes)]
-            if not beside or not _may_be_tried(now, cores, job, beside, nodes, left_alone):
+            if not beside or any(other.id in left_alone or len(nodes.of[other.id]) > 1 for other in beside):
                 continue
             there = [job, *beside]
             cost = sum(each.trial_cost for each in there) + self.seconds
@@ -83,22 +85,13 @@ class ShortTrials:
         return None
 
 
-def _may_be_tried(
-    now: float,
-    cores: float,
-    job: RunningJob,
-    beside: Sequence[RunningJob],
-    nodes: Placements,
-    left_alone: Collection[JobId],
-) -> bool:
-    """Whether a trial of a job would tell something, and takes a core from none that must not be held up."""
+def _may_be_tried(now: float, cores: float, job: RunningJob, nodes: Placements) -> bool:
+    """Whether a trial of a job would tell something."""
     if not job.is_to_be_tried or job.trial_cost or job.last_because or now - job.arrived < _YOUNGEST_SECONDS:
         return False
     if job.used is None or job.used.cpu_cores < _LEAST_CORES:
         return False
-    if job.most_cores(cores) != TRIAL_CORES or len(nodes.of[job.id]) > 1:
-        return False
-    return not any(other.id in left_alone or len(nodes.of[other.id]) > 1 for other in beside)
+    return job.most_cores(cores) == TRIAL_CORES and len(nodes.of[job.id]) == 1
 
 
 def _share_a_node(job: RunningJob, other: RunningJob, nodes: Placements) -> bool:

@@ -52,13 +52,13 @@ def culprit_named(to: str, meanwhile: Sequence[str] = ()) -> str:
 
 def explained(run: Recording, job: str | None = None) -> list[Account]:
     """The accounts of a run's jobs, or of one."""
-    every = accounts(run.jobs, run.nodes, run.seconds, run.since)
+    every = accounts(run.jobs, run.nodes, run.seconds, run.since, only=run.whole)
     unknown = {each.job for each in every if each.grant is not None and each.grant.may_have_lost > 0.0}
     if unknown:
         others = OtherRuns(run)
         rates = {each.name: others.alone(each) for each in run.jobs if each.name in unknown}
         alone = {name: rate for name, rate in rates.items() if rate is not None}
-        every = accounts(run.jobs, run.nodes, run.seconds, run.since, alone) if alone else every
+        every = accounts(run.jobs, run.nodes, run.seconds, run.since, alone, run.whole) if alone else every
     found = [each for each in every if job in (None, each.job)]
     if not any(loss.to == OTHERS for each in found for loss in each.losses):
         return found

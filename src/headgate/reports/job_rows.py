@@ -13,7 +13,7 @@ import numpy as np
 
 from headgate.analysis.faults import survived
 from headgate.analysis.jobs import Phase, RecordedDecision, RecordedJob, RecordedTask, Usage, phases, running
-from headgate.analysis.progress import ProgressSeries, together
+from headgate.analysis.progress import NO_PROGRESS, ProgressSeries, together
 from headgate.analysis.proving import OUTCOMES, Gain, Proof
 from headgate.analysis.steps import divide
 from headgate.analysis.usage import EMPTY, Array, Signal, highest, settings, total
@@ -130,6 +130,64 @@ def job(
         asides=_asides(_of(reader, "asides", list(tasks))),
         shell_threads=shell_threads,
         where=_where(meta),
+    )
+
+
+def used_beside(
+    row: Mapping[str, Any],
+    task_rows: Sequence[Mapping[str, Any]],
+    events: Sequence[Mapping[str, Any]],
+    usage: Mapping[str, Usage],
+    until: float,
+    after: float,
+) -> RecordedJob:
+    """What a job used, for the accounts of those that ran beside it; arguments as of `job`."""
+    submitted, ended = row["submitted"] or 0.0, row["ended"] if row["ended"] is not None else until
+    course = phases(
+        [(event["t"], event["kind"], "") for event in events],
+        submitted=submitted,
+        started=row["started"],
+        ended=row["ended"],
+        state=row["state"] or "waiting",
+        until=ended,
+    )
+    course = tuple(replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after)
+    ran = running(course)
+    tasks = {TaskOfRun(task["id"]): task for task in task_rows}
+    records = tuple(
+        RecordedTask(
+            id,
+            task["node"] or "",
+            task["started"],
+            task["ended"],
+            usage.get(id, {}),
+            None,
+            None,
+            gpus=_numbers(task.get("gpus")),
+        )
+        for id, task in tasks.items()
+    )
+    return RecordedJob(
+        name=row["name"],
+        state=row["state"] or "waiting",
+        reason=row["reason"] or "",
+        exit_code=row["exit_code"],
+        spec=as_object(row["spec"]),
+        submitted=max(submitted, after),
+        started=row["started"],
+        ended=row["ended"],
+        attempts=row["attempt"] or 0,
+        phases=course,
+        progress=NO_PROGRESS,
+        usage={},
+        entitled=EMPTY,
+        decisions=(),
+        division=None,
+        profile=None,
+        plan=None,
+        memory_peak_bytes=None,
+        cpu_seconds=_spent(tasks.values(), usage, ran),
+        tasks=records,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,22 @@ import numpy as np
 from headgate import runs, variables
 from headgate.analysis.jobs import RecordedJob, RecordedNode, Usage
 from headgate.analysis.usage import EMPTY, Signal, completed, readings
+from headgate.events import FAULTS
 from headgate.identifiers import TaskOfRun
 from headgate.reports import stepping
-from headgate.reports.job_rows import cpu_seconds, job, loads
+from headgate.reports.job_rows import cpu_seconds, job, loads, used_beside
 from headgate.telemetry.columns import COLUMNS, Column
 from headgate.telemetry.store import RunReader
 
 NODE = "node:"
+BESIDE: frozenset[Column] = frozenset(
+    {"cpu_cores", "disk_read", "disk_write", "net_in", "net_out", "gpu_busy", "gpu_memory_bytes"}
+)
+"""What jobs are told of those beside them."""
 _MOST_STEPS, _READINGS_A_STEP = 2000, 4
 """Sampled steps of each task, which tell how a step divides; each has several rows, and a day of them takes minutes."""
+_MANY = 4
+"""Jobs are left out only where many are."""
 _LAST_ROWS = 1000
 """Rows among which the latest is, though rows come a moment late."""
 
@@ -38,6 +46,8 @@ class Recording:
         tasks: Usage by task.
         events: In the order in which they happened.
         since: From which second of the run on it was read; jobs and their usage begin then at the earliest.
+        whole: The jobs that were read whole, where of the others only what they used beside these was; None: all were.
+        unread: How many others there are.
     """
 
     id: str
@@ -51,18 +61,22 @@ class Recording:
     tasks: Mapping[TaskOfRun, Usage]
     events: Sequence[Mapping[str, Any]]
     since: float = 0.0
+    whole: frozenset[str] | None = None
+    unread: int = 0
 
     def job(self, name: str) -> RecordedJob | None:
         return next((job for job in self.jobs if job.name == name), None)
 
 
-def read(store: Path, since: float | None = None, most: int | None = None) -> Recording:
+def read(store: Path, since: float | None = None, most: int | None = None, few: int | None = None) -> Recording:
     """Read a run's store, also one that is still written. Of a long run a part of the sampled steps is read.
 
     Args:
         since: Read only the last so many seconds: that takes as long however long the run is. None: all of it.
         most: Read about so many readings and reports of each task, and a quarter as many sampled steps, from all of its
             time, where there are more. Means stay what they are; the least and the greatest may be missed. None: all.
+        few: Read so many jobs whole, where there are more than four times as many: of those that run, that failed,
+            that wait and the others, an equal part each. None: all.
 
     Raises:
         NotFoundError: There is no such file.
@@ -83,7 +97,14 @@ def read(store: Path, since: float | None = None, most: int | None = None) -> Re
         if state == "running" and not alive:
             state = "interrupted"
         after = max(seconds - since, 0.0) if since is not None else 0.0
-        usage = _usage(reader, after, most)
+        whole = _chosen(rows, few) if few is not None and len(rows) > _MANY * few else None
+        unread = len(rows) - len(whole) if whole is not None else 0
+        if whole is not None:
+            tasks = _beside(tasks, whole)
+            names = {task["job"] for task in tasks}.union(whole)
+            rows = [row for row in rows if row["name"] in names]
+        others = {task["id"] for task in tasks if whole is not None and task["job"] not in whole}
+        usage = _usage(reader, after, most, None if whole is None else [task["id"] for task in tasks], others)
         _complete(usage, [task for task in tasks if (task["started"] or 0.0) >= after])
         tasks_of, events_of = _by_job(tasks), _by_job(events)
         shell_threads = (variables.read(store.absolute().parent) or {}).get("OMP_NUM_THREADS") or ""
@@ -110,13 +131,43 @@ def read(store: Path, since: float | None = None, most: int | None = None) -> Re
                     most,
                     shell_threads,
                 )
+                if whole is None or row["name"] in whole
+                else used_beside(row, tasks_of[row["name"]], events_of[row["name"]], usage, seconds, after)
                 for row in rows
             ),
             nodes=_nodes(meta, usage),
             tasks={TaskOfRun(target): signals for target, signals in usage.items() if not target.startswith(NODE)},
             events=events,
             since=after,
+            whole=whole,
+            unread=unread,
         )
+
+
+def _chosen(rows: Sequence[Mapping[str, Any]], few: int) -> frozenset[str]:
+    """The names of the few jobs of very many that are read whole."""
+    kinds: list[list[str]] = [[], [], [], []]
+    for row in rows:
+        state = row["state"]
+        kind = 0 if state in ("running", "stopping") else 1 if state in FAULTS else 2 if state == "waiting" else 3
+        kinds[kind].append(row["name"])
+    left, chosen = few, list[str]()
+    for place, names in enumerate(kinds):
+        chosen += names[: left // (len(kinds) - place)]
+        left = few - len(chosen)
+    return frozenset(chosen)
+
+
+def _beside(tasks: Sequence[dict[str, Any]], whole: Collection[str]) -> list[dict[str, Any]]:
+    """The tasks of some jobs, and of others those that were at work while any of them ran."""
+    began = min((task["started"] or 0.0 for task in tasks if task["job"] in whole), default=math.inf)
+    ended = [task["ended"] if task["ended"] is not None else math.inf for task in tasks if task["job"] in whole]
+    end = max(ended, default=0.0)
+    return [
+        task
+        for task in tasks
+        if task["job"] in whole or ((task["ended"] is None or task["ended"] > began) and (task["started"] or 0.0) < end)
+    ]
 
 
 def _by_job(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -140,18 +191,29 @@ def _latest(reader: RunReader, table: str) -> float | None:
     return float(found) if found is not None else None
 
 
-def _usage(reader: RunReader, after: float, most: int | None) -> dict[str, dict[Column, Signal]]:
-    """Usage by target after a time; of columns that hold anything."""
+def _usage(
+    reader: RunReader, after: float, most: int | None, tasks: Sequence[str] | None, others: Collection[str]
+) -> dict[str, dict[Column, Signal]]:
+    """Usage by target after a time; of columns that hold anything.
+
+    Args:
+        tasks: Those that are read, beside the nodes; None: all.
+        others: Those of them of which only that is read which concerns jobs beside them.
+    """
     columns = [column for column in COLUMNS if column in reader.columns("usage")]
     if most is None:  # a day of numbers: no column is read for nothing
         counts = ", ".join(f"count({column})" for column in columns)
         held = reader.tuples(f"SELECT {counts} FROM usage WHERE rowid >= ?", (reader.first_row("usage", after),))[0]
         columns = [column for column, count in zip(columns, held) if count]
     result: dict[str, dict[Column, Signal]] = {}
-    for target in reader.keys("usage"):
-        rows = reader.thinned("usage", target, ", ".join(["t", *columns]), after=after, most=most)
-        table = np.array(rows, dtype=float).reshape(-1, 1 + len(columns))
-        signals = {column: readings(table[:, 0], table[:, index + 1]) for index, column in enumerate(columns)}
+    targets = reader.keys("usage")
+    if tasks is not None:
+        targets = [*(target for target in targets if target.startswith(NODE)), *tasks]
+    for target in targets:
+        read = [column for column in columns if target not in others or column in BESIDE]
+        rows = reader.thinned("usage", target, ", ".join(["t", *read]), after=after, most=most)
+        table = np.array(rows, dtype=float).reshape(-1, 1 + len(read))
+        signals = {column: readings(table[:, 0], table[:, index + 1]) for index, column in enumerate(read)}
         if len(table):
             result[target] = {column: signal for column, signal in signals.items() if len(signal)}
     return result

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from headgate.reports.recording import Recording
 
 FILE = "verdicts.json"
+_FEW = 24
+"""Jobs of a run that goes on which are looked at: what each of very many lost takes a hundredth of a second."""
 RECENT_SECONDS = 3600.0
 """It is told of so much of the run, so that a long one is told of as fast as a short one."""
 
@@ -43,9 +45,14 @@ class Standing:
     def of(cls, run: Recording, accounts: Sequence[Account]) -> Standing:
         from headgate.analysis.verdicts import verdict
         from headgate.reports.explained import as_lines
+        from headgate.reports.words import counted
 
         verdicts = {account.job: verdict(account)._asdict() for account in accounts if account.elapsed > 0.0}
-        return cls(tuple(as_lines(accounts)), verdicts, run.since > 0.0)
+        lines = as_lines(accounts)
+        if run.unread:
+            more = f"{counted(run.unread, 'job')} more of this run: `headgate explain` tells of all, and takes longer."
+            lines.append((more, False))
+        return cls(tuple(lines), verdicts, run.since > 0.0)
 
 
 def read(folder: Path) -> Standing:
@@ -83,5 +90,5 @@ def _made(folder: Path) -> Standing:
     from headgate.reports.explained import explained
     from headgate.reports.recording import read as recorded
 
-    run = recorded(folder / runs.STORE, RECENT_SECONDS)
+    run = recorded(folder / runs.STORE, RECENT_SECONDS, few=_FEW)
     return Standing.of(run, explained(run))
