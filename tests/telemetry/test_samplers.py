@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -248,6 +249,13 @@ def apart() -> Iterator[Task]:
             "route add default via 10.99.9.2",
         ):
             subprocess.run([*inside, *command.split()], check=True)
+
+        def is_up() -> bool:
+            """Whether the kernel has seen the far end come up: before that it drops what is sent, and says nothing."""
+            shown = subprocess.run([*inside, "-j", "link", "show", "d0"], check=True, capture_output=True).stdout
+            return bool(json.loads(shown)[0]["operstate"] == "UP")
+
+        until(is_up, what="the link is up")
         yield running
     finally:
         running.close()

@@ -238,30 +238,27 @@ class IsolationStage:
         raise AssertionError(f"{what}: expected {low:.4g} to {high:.4g}, measured {[round(x, 3) for x in seen]}")
 
     def uses(self, box: Box, low: float, high: float, when: str) -> None:
-        """Hold the cores that a box uses to be from `low` to `high`."""
-        self.settles(lambda seconds: self.cores([box], seconds)[0], low, high, f"cores in use {when}")
-
-    def capped(self, box: Box, cap: float) -> None:
-        """Hold what a task that could use two cores uses to its cap, within 5 %.
-
-        Of whole cores others may take a part. A fraction is to be had in full, unless others filled the machine each
-        time: then it is the most that is had.
-        """
-        low, high = (0.95 * cap, 1.05 * cap) if self.caps_fractions else (0.05, 1.05 * math.ceil(cap))
+        """Hold the cores that a box uses to be from `low` to `high`; or below, if others left no more each time."""
         others_took = []
 
         def measured(seconds: float) -> float:
             idle, began = self.idle_seconds(), self.now()
             used = self.cores([box], seconds)[0]
             spare = (self.idle_seconds() - idle) / (self.now() - began)
-            others_took.append(used <= high and spare < cap - used)
+            others_took.append(used <= high and spare < low - used)
             return used
 
         try:
-            self.settles(measured, low, high, f"cores in use under a cap of {cap:g}")
+            self.settles(measured, low, high, f"cores in use {when}")
         except AssertionError:
             if not all(others_took):
                 raise
+
+    def capped(self, box: Box, cap: float) -> None:
+        """Hold what a task that could use two cores uses to its cap, within 5 %; of whole cores others may take a
+        part."""
+        low, high = (0.95 * cap, 1.05 * cap) if self.caps_fractions else (0.05, 1.05 * math.ceil(cap))
+        self.uses(box, low, high, f"under a cap of {cap:g}")
 
 
 def descriptors() -> int:
