@@ -63,7 +63,7 @@ def describe(key: str) -> MetricName:
         stands_in = bare in vocabulary.STANDS_IN or bare.startswith("l_")
         return MetricName(name, part, False, STANDS_IN if stands_in else NO_LOSS - 1, None)
     rest = tokens - vocabulary.PLAIN - losses
-    smoothed = vocabulary.SMOOTHED
+    smoothed = vocabulary.SMOOTHED | vocabulary.LANGUAGE_MODEL
     rank = 0 if not rest else 1 if rest <= smoothed else 2 if rest <= smoothed | {"epoch"} else PART_OF
     return MetricName(name, part, is_loss, rank, None)
 

@@ -14,7 +14,7 @@ VALIDATING = frozenset(
 TRAINING = frozenset({"train", "training", "tr", "learn"})
 PARTS = VALIDATING | TRAINING | {"evaluate", "set"}
 
-PLAIN = TRAINING | {"loss", "losses", "step", "batch", "iter", "cur", "current", "lm"}
+PLAIN = TRAINING | {"loss", "losses", "step", "batch", "iter", "cur", "current"}
 """What a name may consist of and still be the loss of training as of now."""
 
 SMOOTHED = frozenset(
@@ -23,6 +23,9 @@ SMOOTHED = frozenset(
         "cumulative",
     }
 )
+
+LANGUAGE_MODEL = frozenset({"lm"})
+"""The loss of a language model, beside which others may stand: the whole one, where a line has it."""
 
 STANDS_IN = frozenset({"xent", "nll", "cost", "cross_entropy", "crossentropy", "ce", "bce", "mse", "rmse", "learn"})
 """Names of a loss that do not say so: they count where the line says a step or an epoch, and no line has another
