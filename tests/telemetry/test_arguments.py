@@ -130,6 +130,12 @@ def test_an_argument_is_understood_as_the_script_declares_it_or_nothing_is_known
         ("p.add_argument('epochs', nargs='?', default=9)", "", TrainingLength(epochs=9)),
         ("EPOCHS = 10\nif sys.argv[1:]: train(int(sys.argv[1]))", "2", NOTHING),
         ("EPOCHS = 10", "2", TrainingLength(epochs=10)),
+        ("p.add_argument('--epochs', default=9)\nif args.debug: args.epochs = 1", "", NOTHING),
+        ("p.add_argument('--epochs', dest='num_epochs', default=9)\nargs.num_epochs *= 2", "", NOTHING),
+        ("p.add_argument('--epochs', default=9)\nif args.debug: args.epochs = 1", "--epochs 3", TrainingLength(3)),
+        ("p.add_argument('--epochs', default=9)\nself.num_epochs = args.epochs", "", TrainingLength(9)),
+        ("p.add_argument('--epochs', default=9)\nargs.max_steps = args.epochs * len(x)", "", TrainingLength(9)),
+        ("epochs = 10\nepochs += 5", "", NOTHING),
     ],
 )
 def test_what_a_script_declares_in_other_ways(text: str, words: str, known: TrainingLength, tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def length(words: Sequence[str], script: Path | None) -> TrainingLength:
     """The length stated by the arguments of a command, or else by the defaults of its script.
 
     An option may be given by another of its names (`-e 2`) or by the beginning of one (`--epoch 1`), as the script
-    declares it. Where an argument may state a length in a way that is not understood, no default counts.
+    declares it. Where an argument may state a length in a way that is not understood, or the script sets it anew, no
+    default counts.
 
     Args:
         words: The arguments, such as `--epochs 5`, `--max-steps=1000` or `trainer.max_epochs=5`.
@@ -87,7 +88,9 @@ def length(words: Sequence[str], script: Path | None) -> TrainingLength:
     defaults = _agreed(_constants(nodes)) | _agreed(
         (name, option.default) for option in declared if option.has_default for name in option.names
     )
-    return TrainingLength(_first(defaults, _EPOCHS), _first(defaults, _STEPS))
+    changed = _changed(nodes)
+    epochs, steps = (_first(defaults, names) if changed.isdisjoint(names) else None for names in (_EPOCHS, _STEPS))
+    return TrainingLength(epochs, steps)
 
 
 def _nodes(script: Path) -> list[ast.AST]:
@@ -230,6 +233,23 @@ def _constants(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int | None]]:
         for target in targets:
             if isinstance(target, ast.Name):
                 yield _plain(target.id), _literal(value)
+
+
+def _changed(nodes: Sequence[ast.AST]) -> frozenset[str]:
+    """The lengths that a script sets otherwise on its way: `args.epochs = 1`, `epochs *= 2`."""
+    names: list[str] = []
+    for node in nodes:
+        if isinstance(node, ast.AugAssign):
+            names.append(_name_of(node.target))
+        elif isinstance(node, ast.Assign) and _name_of(node.value) not in _LENGTHS:  # else it hands one on
+            options = [target for target in node.targets if isinstance(target, ast.Attribute)]
+            names += [option.attr for option in options if _name_of(option.value) != "self"]
+    return frozenset(map(_plain, names)) & _LENGTHS
+
+
+def _name_of(node: ast.expr) -> str:
+    """The last name of a variable or an attribute; empty of anything else."""
+    return _plain(getattr(node, "attr", "") or getattr(node, "id", ""))
 
 
 def _literal(node: ast.expr) -> int | None:
