@@ -270,7 +270,8 @@ class Scanner:
         if is_loss and (not vocabulary.NO_LOSS.isdisjoint(before) or line[pair.end() : pair.end() + 1] == "%"):
             return None  # «packet loss: 3%», «best val loss: 0.2»
         if separator is None and verb is None:
-            if not (is_loss or rank == STANDS_IN or name in vocabulary.WITHOUT_SEPARATOR or name == self._metric):
+            may_be_the_metric = f"_{name}".endswith(f"_{self._metric}") or self._metric.endswith(f"_{name}")
+            if not (is_loss or rank == STANDS_IN or name in vocabulary.WITHOUT_SEPARATOR or may_be_the_metric):
                 return None
             if number.isdigit() and not is_loss:
                 return None
