@@ -26,6 +26,12 @@ SCRIPT = """
 """
 
 
+def fits_once() -> int:
+    """Bytes that are there now, and never twice: more than half of all memory, and less than what others leave."""
+    memory = psutil.virtual_memory()
+    return int(memory.total // 2 + memory.available) // 2
+
+
 def is_told(words: str, job: Mapping[str, Any]) -> bool:
     return re.fullmatch(words, job["reason"]) is not None
 
@@ -33,7 +39,7 @@ def is_told(words: str, job: Mapping[str, Any]) -> bool:
 @pytest.mark.long  # who waits for what is told by tests/controller/test_queueing.py
 def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User) -> None:
     user.write("train.py", SCRIPT)
-    most = psutil.virtual_memory().available * 6 // 10
+    most = fits_once()
     jobs = (("first", 3), ("low", 1), ("high", 2))
     lines = [
         f"  - {{name: {name}, script: train.py, args: [{name}], priority: {priority}, limits: {{memory: {most}}}}}"
@@ -71,7 +77,7 @@ def test_jobs_that_do_not_fit_wait_by_priority_and_are_told_for_what(user: User)
     user.sees_job("quick", lambda job: job["cpu_cores"], quick, "uses the CPU")
     user.touch("quick")
     user.sees_state("quick", "done", run=quick)
-    most = psutil.virtual_memory().available * 6 // 10
+    most = fits_once()
     holder = f"{{name: holder, script: quiet.py, args: [hold], priority: 2, limits: {{memory: {most}}}}}"
     again = f"{{name: again, script: train.py, args: [free], limits: {{memory: {most}}}}}"
     user.write("holder.yaml", f"jobs: [{holder}, {again}]")

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import headgate
@@ -108,10 +109,14 @@ def words_of(job: Job) -> tuple[str, ...]:
         return job.args
     if not isinstance(job.run, str):
         return (*(job.run or ()), *job.args)
-    if _OF_A_SHELL.search(job.run):
-        return ()
+    return (*words, *job.args) if (words := _split(job.run)) else ()
+
+
+@lru_cache(maxsize=1024)
+def _split(line: str) -> tuple[str, ...]:
+    """The words of a line; none where it is a shell's to read."""
     try:
-        return (*shlex.split(job.run), *job.args)
+        return () if _OF_A_SHELL.search(line) else tuple(shlex.split(line))
     except ValueError:  # a quote that nothing closes: the shell's to complain of
         return ()
 
