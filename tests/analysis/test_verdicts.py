@@ -108,15 +108,24 @@ def test_what_its_user_asked_it_to_wait_for_held_no_job_back(tmp_path: Path, spe
     run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30), "b": MadeUp(ran=1.0, end=30)})
     late = replace(run.jobs[0], spec={**run.jobs[0].spec, **spec})
     never = replace(late, phases=(Phase("waiting", 0.0, 40.0, 0, "for b to finish"),), tasks=())
-    skipped = replace(never, state="skipped", reason="b, which it comes after, ended as failed", ended=40.0)
     for job, why in (
-        (skipped, "a was skipped: b, which it comes after, ended as failed."),
         (never, "a waited for its start, as its `at:` or `after:` says, and did not begin."),
         (late, None),
     ):
         found = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])
         assert (found.name, found.next) == ("healthy", "")
         assert found.why == (why or "a spent its 10 s on its own work.")
+
+
+def test_a_job_that_was_skipped_is_not_healthy(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30), "b": MadeUp(ran=1.0, end=30)})
+    phases = (Phase("waiting", 0.0, 40.0, 0, "for b to finish"),)
+    reason = "b, which it comes after, ended as failed"
+    spec = {**run.jobs[0].spec, "after": "b"}
+    job = replace(run.jobs[0], spec=spec, phases=phases, tasks=(), state="skipped", reason=reason, ended=40.0)
+    found = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])
+    assert (found.name, found.next) == ("waiting", "")
+    assert found.why == f"a was skipped: {reason}."
 
 
 @pytest.mark.parametrize("evidence", get_args(Evidence))

@@ -78,6 +78,8 @@ def verdict(account: Account) -> Verdict:
     much is unexplained."""
     if account.failure:
         return _failed(account)
+    if account.skipped:
+        return Verdict("waiting", f"{account.job} was skipped: {account.skipped}.", "", 0.0, 0.0)
     result, unsure = _of_its_time(account), doubtful(account)
     if unsure is not None and result.name not in ("healthy", "not-known") and may_be(unsure) > result.low:
         result = result._replace(why=f"{result.why} {doubt(unsure, account)}")
@@ -133,8 +135,6 @@ def _of_its_time(account: Account) -> Verdict:
     lost = sum(cause.cost.seconds for cause in _causes(account))
     if account.asked_to_wait >= elapsed > 0.0:
         why = f"{account.job} waited for its start, as its `at:` or `after:` says, and did not begin."
-        if account.skipped:
-            why = f"{account.job} was skipped: {account.skipped}."
         return Verdict("healthy", why, "", 0.0, 0.0)
     own = f"{say_seconds(account.parts['compute'].seconds)} of " if lost >= LEAST_SECONDS_TOLD else ""
     why = f"{account.job} spent {own}its {say_seconds(elapsed - account.asked_to_wait)} on its own work."
