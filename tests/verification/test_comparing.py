@@ -74,6 +74,17 @@ def test_what_rounding_alone_does_to_a_tensor_is_allowed_for() -> None:
     assert verdict(record(RIGHT), *parts(tiny), rounded=rounded)[0] is Sameness.SAME
 
 
+def test_weights_that_a_script_changes_in_each_worker_are_named_though_gradients_differ_with_them() -> None:
+    set_to = {**WRONG, "weight w": [3.0, 3.9]}
+    first, second = record(RIGHT, set_to, batch=0.5), record(RIGHT, {**set_to, "weight w": [3.0, 3.8]}, batch=0.5)
+    found = compared(Records(record(RIGHT, RIGHT), None, (first, second), double=True))
+    assert (found.answer, found.cause) == (Sameness.DIFFERS, Why.SET)
+    assert found.difference is not None
+    assert (found.difference.step, found.difference.kind) == (2, "weight")
+    own = record(RIGHT, {**set_to, "gradient w": [1.0, 2.0], "weight w": [3.0, 3.8]}, batch=0.5)
+    assert verdict(record(RIGHT, RIGHT), first, own) == (Sameness.DIFFERS, Why.APART)
+
+
 def test_a_script_that_rounding_takes_elsewhere_tells_nothing() -> None:
     assert verdict(record(RIGHT), *parts(WRONG), rounded=record(WRONG)) == (Sameness.UNKNOWN, Why.SENSITIVE)
 
@@ -89,7 +100,7 @@ def test_each_cause_is_told_from_what_was_recorded() -> None:
     assert verdict(record(RIGHT, normalised=("BatchNorm1d",)), *parts(WRONG))[1] is Why.NORMALISATION
     moved = {**RIGHT, "buffer mean": [1.0]}
     assert verdict(record(moved), *parts({**moved, "buffer mean": [2.0]}))[1] is Why.BUFFER
-    one, other = parts(RIGHT)[0], parts({**RIGHT, "weight w": [3.0, 5.0]})[1]
+    one, other = parts(RIGHT)[0], parts({**RIGHT, "gradient w": [1.0, 3.0], "weight w": [3.0, 5.0]})[1]
     assert verdict(record(RIGHT), one, other) == (Sameness.DIFFERS, Why.APART)
 
 

@@ -97,7 +97,8 @@ def compared_among(records: Records) -> Verification:
     if not far:
         return replace(answer, cause=Why.OWN_BATCH)
     difference = min(far, key=lambda each: each.step)
-    return replace(answer, answer=Sameness.DIFFERS, cause=Why.APART, difference=difference)
+    cause = Why.SET if _same_gradients(records, difference.step) else Why.APART
+    return replace(answer, answer=Sameness.DIFFERS, cause=cause, difference=difference)
 
 
 def distance(
@@ -196,9 +197,13 @@ def _blamed(
     """The answer where something differs, with the probable cause."""
     difference = plan.first or apart
     assert difference is not None
-    if apart is not None and plan.first is not None and apart.step < plan.first.step:
-        difference = apart
+    sets_weights = apart is not None and _same_gradients(records, apart.step)
+    if apart is not None and plan.first is not None:
+        comes_first = apart.step < plan.first.step or (sets_weights and apart.step == plan.first.step)
+        difference = apart if comes_first else plan.first
     cause, detail = _cause(records, plan, apart, difference)
+    if cause is Why.APART and sets_weights:
+        cause = Why.SET
     found = replace(answer, difference=difference, cause=cause, detail=detail)
     if cause in (Why.RANDOM, Why.DATA) and apart is None:
         return found  # drawn anew by each worker, as they may: nothing is known of the rest
@@ -231,6 +236,15 @@ def _cause(
     elif difference.kind == WEIGHT and at.tensors.keys() & {(GRADIENT, name) for name in difference.tensors}:
         cause = Why.OPTIMIZER
     return cause, detail
+
+
+def _same_gradients(records: Records, step: int) -> bool:
+    """Whether all workers have had the same gradients up to a step, as far as they have any that are seen."""
+    first, *others = records.workers
+    if not any(kind == GRADIENT for at in first.steps.values() for kind, _ in at.tensors):
+        return False
+    apart = [distance(first, other, records.double, {}, (GRADIENT,)).first for other in others]
+    return all(difference is None or difference.step > step for difference in apart)
 
 
 def _until(record: TrainingRecord, key: Key) -> list[RecordedStep]:

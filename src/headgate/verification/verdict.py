@@ -35,6 +35,8 @@ class Why(StrEnum):
     """An optimizer that was not given to `prepare`."""
     APART = "apart"
     """Workers differ from each other."""
+    SET = "set"
+    """Workers differ from each other by what the script does to weights."""
     OPTIMIZER = "optimizer"
     """The same gradients, other weights."""
     RESUME = "resume"

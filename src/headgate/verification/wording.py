@@ -20,6 +20,8 @@ _CAUSES = {
     "loader is not divided among them",
     Why.UNPREPARED: "an optimizer takes steps that was not given to `prepare`: give it, with its model",
     Why.APART: "the workers differ from each other: each trains by gradients of its own",
+    Why.SET: "the script changes weights or learning rates by what each worker has, as gradients are the same: let all "
+    "decide alike, by `hg.mean(...)` or `hg.agree(...)`",
     Why.OPTIMIZER: "gradients are the same, and what the optimizer makes of them is not: its state, its schedule, "
     "or weights that the script sets",
     Why.RESUME: "the checkpoint does not hold all that the script goes on from; `hg.keep(...)` saves more",
