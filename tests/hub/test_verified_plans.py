@@ -31,7 +31,7 @@ LAB = "lab: true\nname: verified\noversubscribe: true\nnodes:\n" + "".join(
     f"  - {{name: {name}, cores: 1, memory: 1GiB, nic: 1Gbit}}\n" for name in "ab"
 )
 SCRIPT = """
-import os, torch
+import os, time, torch
 import headgate.torch as hg
 from part import scaled
 from torch.utils.data import DataLoader, TensorDataset
@@ -43,6 +43,7 @@ loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
 model, optimizer, loader = hg.prepare(model, optimizer, loader)
 for epoch in hg.epochs(10_000_000):
     for features, classes in loader:
+        time.sleep(0.1)
         loss = torch.nn.functional.cross_entropy(scaled(model(features)), classes)
         optimizer.zero_grad()
         loss.backward()
@@ -72,9 +73,14 @@ class LabUser:
         heavy = profile(dense_bytes=100_000, memory_peak_bytes=64 << 20, batch=64)
         profiles.save(user.home / "profiles", key, heavy)
 
-    def events(self, run: str, kind: str) -> list[str]:
-        with RunReader(self.user.home / "runs" / run / "run.sqlite") as reader:
-            return [row["text"] for row in reader.rows("events", "kind = ?", [kind])]
+    def sees_event(self, run: str, kind: str, seconds: float = 60.0) -> str:
+        """The first event of a kind, once it is there."""
+
+        def look() -> str | None:
+            with RunReader(self.user.home / "runs" / run / "run.sqlite") as reader:
+                return next((row["text"] for row in reader.rows("events", "kind = ?", [kind])), None)
+
+        return wait.until(look, seconds, f"run {run} tells a {kind}") or ""
 
 
 @pytest.fixture
@@ -86,12 +92,10 @@ def lab(user: User) -> Iterator[LabUser]:
 def test_a_script_is_tried_beside_its_job_which_then_gets_several_workers(lab: LabUser) -> None:
     user = lab.user
     run = user.detaches(*RUN[1:])
-    [why] = lab.events(run, "plan")
-    assert (
-        why == "single, 1 worker on a, until it is verified that several train the same; a trial beside it is to tell"
-    )
+    why = lab.sees_event(run, "plan")
+    assert why.startswith("single, 1 worker on a, until it is verified that several train the same")
     user.sees_job("train", lambda job: bool(job["verified"]), run)
-    wait.until(lambda: list((user.home / store.FOLDER).glob("*.json")), 300, what="the trial has ended")
+    wait.until(lambda: list((user.home / store.FOLDER).glob("*.json")), 600, what="the trial has ended")
     verified = user.jobs(run)["train"]["verified"]
     assert verified["answer"] == "same", verified
     assert set(verified["sources"]) == {"0/train.py", "0/part.py"}
@@ -101,11 +105,13 @@ def test_a_script_is_tried_beside_its_job_which_then_gets_several_workers(lab: L
     (user.folder / "go").unlink()
 
     run = user.detaches(*RUN[1:])  # the verdict is known
-    assert lab.events(run, "plan")[0].startswith("allreduce, 2 workers on a, b: ")
+    assert lab.sees_event(run, "plan").startswith("allreduce, 2 workers on a, b: ")
     user.touch("go")
     user.sees_state("train", "done", run=run)
     assert user.jobs(run)["train"]["verified"]["answer"] == "same"
-    assert "the same with 2 workers to " in (user.home / "runs" / run / "report.html").read_text()
+    report = user.home / "runs" / run / "report.html"
+    wait.until(report.exists, 60, what="the report is written")
+    assert "the same with 2 workers to " in report.read_text()
     assert len(list((user.home / "runs").iterdir())) == 2  # those of trials are gone
     assert not list((user.home / "verifying").iterdir())
 
@@ -114,13 +120,11 @@ def test_one_that_differs_keeps_one_worker(lab: LabUser) -> None:
     user = lab.user
     user.write("part.py", WRONG)
     run = user.detaches(*RUN[1:])
-    warned = wait.until(lambda: lab.events(run, "warning"), 300, what="the trial has ended")
-    assert warned is not None
-    assert warned[0].startswith("differs with 2 workers by ")
+    assert lab.sees_event(run, "warning", 600).startswith("differs with 2 workers by ")
     assert json.loads(user.types("status", run, "--json").stdout)["jobs"][0]["verified"]["cause"] == "loss"
     user.types("stop", "--kill")
     run = user.detaches(*RUN[1:])
-    [why] = lab.events(run, "plan")
+    why = lab.sees_event(run, "plan")
     assert why.startswith("single, 1 worker on a, because several would train something else: differs with 2 workers")
     user.touch("go")
     user.sees_state("train", "done", run=run)

@@ -78,7 +78,7 @@ def test_a_strict_job_that_differs_is_stopped_and_the_verdict_is_known_the_next_
     user.write("train.py", SCRIPT)
     words = ("run", "train.py", "--strategy", "allreduce", "--workers", "2", "--verify", "strict")
     user.variables.pop("HEADGATE_VERIFY")
-    user.starts(*words).communicate(timeout=300)
+    user.starts(*words).communicate(timeout=600)
     [job] = user.json("status")["jobs"]
     assert job["state"] == "stopped"
     assert "verify: strict" in job["reason"]

@@ -102,8 +102,8 @@ class LiveHub:
         sampling = Sampling(self._live_runs, engine, self._step)
         self._engines = Engines(home, engine, self._listener, sampling.told, self._nodes, self._live_runs)
         self._readiness = Readiness(self._live_runs, self._engines, self._step)
-        verifying = Verifying(home, self._live_runs, self._step)
-        barred = verifying.barred
+        self._verifying = Verifying(home, self._live_runs, self._step)
+        barred = self._verifying.barred
         self._choosing = choosing = Choosing(home, self._live_runs, self._nodes, node, self._step, barred)
         self._replanning = Replanning(
             home, self._live_runs, self._nodes, self._engines, self._forecasting, choosing, node, self._step, barred
@@ -113,7 +113,7 @@ class LiveHub:
             self._nodes,
             Reserving(self._live_runs, self._engines, self._nodes, self._step),  # before what is reserved is started
             Executor(home, self._live_runs, self._engines, self._nodes, self._listener, choosing, self._finish),
-            *(self._readiness, choosing, self._replanning, self._forecasting, verifying),
+            *(self._readiness, choosing, self._replanning, self._forecasting, self._verifying),
             StartEstimates(
                 self._live_runs,
                 lambda: self._controller.waits,
@@ -355,6 +355,10 @@ class LiveHub:
                 f"found {workers} workers; the nodes of job {job!r} take at most {at_most:,} tasks of one job"
             )
         self._step(events.ResizeRequested(JobId.of(run, job), workers))
+
+    def begins_to_end(self) -> None:
+        """Give up trials: each would begin its next run by another hub."""
+        self._verifying.close()
 
     async def close(self) -> None:
         """Kill what runs and write what is left."""

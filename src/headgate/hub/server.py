@@ -84,6 +84,7 @@ class HubServer:
             # Whoever comes from here on finds no socket, and waits for the lock to start another hub.
             self._ending = True
             path.unlink(missing_ok=True)
+            self._hub.begins_to_end()
             await self._stop_jobs()
         finally:
             socket.close()  # and not waited for: from Python 3.12 on that would last until the last client has gone

@@ -64,7 +64,7 @@ class Verifying(Component):
         if plan.workers < 2 or not self._may(run, live):
             return None
         verdict = self._standing(run, live, plan)
-        self._tell(run, live, verdict, again=False)
+        self._tell(run, live, verdict)
         if verdict.cause is Why.NOT_YET:
             self._begin(run, live, plan, self._key(run, live, plan), 0.0)
         return verdict if bars(verdict) else None
@@ -172,21 +172,18 @@ class Verifying(Component):
                 process.terminate()
         return store.parse(answer.decode())
 
-    def _tell(self, run: LiveRun, live: LiveJob, found: Verification, again: bool = True, tried: bool = False) -> None:
-        """A verdict is there: it stands with the job, and a difference is warned of, or ends it.
+    def _tell(self, run: LiveRun, live: LiveJob, found: Verification, tried: bool = False) -> None:
+        """A verdict is there: it stands with the job, and a difference is warned of, once, or ends it.
 
         Args:
-            again: Whether it is told though it is what the job had.
             tried: Whether a trial has found it; else that nothing is known stands with the job alone.
         """
-        text = store.dump(found)
-        if not again and live.verified == text:
-            return
-        live.verified = text
-        run.record_job(live.spec.name)
-        differs = found.answer is Sameness.DIFFERS
-        if tried or found.answer is not Sameness.UNKNOWN:
-            self._live_runs.event(run, "warning" if differs else "note", sentence(found), live.spec.name)
+        text, differs = store.dump(found), found.answer is Sameness.DIFFERS
+        if live.verified != text:
+            live.verified = text
+            run.record_job(live.spec.name)
+            if tried or found.answer is not Sameness.UNKNOWN:
+                self._live_runs.event(run, "warning" if differs else "note", sentence(found), live.spec.name)
         running = live.current is not None and live.current.plan.workers > 1
         if differs and live.spec.verify == "strict" and running and live.state not in ENDED:
             reason = "stopped because its workers do not train what one does (`verify: strict`)"
