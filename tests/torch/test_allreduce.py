@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from tests.torch import right_answers
 
 from headgate.plans import Plan
+from headgate.task import Channel
+from headgate.task.environment import TaskEnvironment
+from headgate.testing.listener import ChannelListener
+from headgate.testing.wait import until
 from headgate.torch.allreduce import AllReduce
 
 
@@ -51,3 +56,27 @@ def test_a_collective_that_is_done_just_after_a_wait_ran_out_is_no_fault() -> No
     link.begin(1.0)
     link.launch(0)
     assert list(link.finish().sums) == [buffer]
+
+
+def _threads_of_gloo() -> int:
+    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    return sum("gloo" in name for name in names)
+
+
+def test_threads_of_a_group_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    welcome = {"index": 0, "plan": {"workers": 1}, "node": "here", "address": "127.0.0.1", "threads": None}
+    before = _threads_of_gloo()
+    with ChannelListener(tmp_path, welcome) as listener:
+        for name, value in listener.environment().items():
+            monkeypatch.setenv(name, value)
+        channel = Channel.open(TaskEnvironment.read(), "torch", torch.__version__, None)
+        until(lambda: bool(channel.welcome), 30.0, "the welcome")
+        link = AllReduce(channel, torch.device("cpu"))
+        link.register([torch.ones(2)])
+        link.begin(1.0)
+        link.launch(0)
+        assert _threads_of_gloo() > before
+        link.close()
+        assert _threads_of_gloo() == before
+        link.close()
+        channel.close()

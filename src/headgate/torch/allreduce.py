@@ -118,9 +118,12 @@ class AllReduce(Backend):
     def close(self) -> None:
         # Ended by hand, so that a worker which is done does not wait for one that is not.
         self._works = []
-        for group in {id(group): group for group in (self._gloo, self._group)}.values():
+        for group in {id(group): group for group in (self._gloo, self._group) if group is not None}.values():
             if hasattr(group, "abort"):
                 group.abort()
+        # Threads of a group let go of tensors after a collective is done, which takes the interpreter's lock. While the
+        # interpreter ends, that kills the process: they have to be over before, and end with their group.
+        group = self._gloo = self._group = None
 
     # --- how workers find each other ---------------------------------------------------------------------------------
 
