@@ -3,9 +3,9 @@ a step, or accumulated when a checkpoint is asked for."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,21 +13,27 @@ from torch import nn
 from headgate.torch.backend import REMOTE
 
 _SMALL = 1 << 16
-"""Elements of the largest gradient that is held on to, where there are so small ones."""
+"""Elements of the largest gradient that is looked at, where there are so small ones."""
 
 
-@dataclass(frozen=True)
-class _AfterStep:
-    """A gradient as a step left it."""
+class _AfterStep(NamedTuple):
+    """A gradient as a step left it.
+
+    Args:
+        parameter: Whose it is.
+        gradient: It; weak, so that a script which drops its gradients has their memory at once.
+        version: How often it had been changed.
+    """
 
     parameter: torch.Tensor
-    gradient: torch.Tensor
+    gradient: weakref.ref[torch.Tensor]
     version: int
 
     @property
     def stands(self) -> bool:
         """Whether it is the same still: no backward has come since."""
-        return self.parameter.grad is self.gradient and self.gradient._version == self.version
+        gradient = self.parameter.grad
+        return gradient is not None and gradient is self.gradient() and gradient._version == self.version
 
 
 class Gradients:
@@ -41,7 +47,7 @@ class Gradients:
         """An optimizer is about to take a step: does the script drop gradients between two of them?"""
         before = self._after.get(id(optimizer))
         if before:
-            self._drops[id(optimizer)] = all(each.parameter.grad is not each.gradient for each in before)
+            self._drops[id(optimizer)] = all(_is_dropped(each) for each in before)
 
     def stepped(self, optimizer: Any) -> None:
         """It has taken one."""
@@ -50,7 +56,11 @@ class Gradients:
             parameters = [each.parameter for each in held]
         else:
             parameters = _small(optimizer)
-        self._after[id(optimizer)] = [_AfterStep(p, p.grad, p.grad._version) for p in parameters if p.grad is not None]
+        self._after[id(optimizer)] = [
+            _AfterStep(parameter, weakref.ref(gradient), gradient._version)
+            for parameter in parameters
+            if (gradient := parameter.grad) is not None
+        ]
 
     def forget(self, optimizer: Any) -> None:
         """It is gone."""
@@ -70,6 +80,12 @@ class Gradients:
             for model in models
         ]
         return found if any(found) else []
+
+
+def _is_dropped(after: _AfterStep) -> bool:
+    """Whether the script has dropped a gradient since the step."""
+    gradient = after.gradient()
+    return gradient is None or gradient is not after.parameter.grad
 
 
 def put_back(models: Sequence[nn.Module], saved: Sequence[Mapping[str, torch.Tensor]]) -> None:
