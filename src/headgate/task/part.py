@@ -17,6 +17,8 @@ WELCOME_SECONDS = 60.0
 """How long a task waits to be told what it is."""
 START_SECONDS = 300
 """How long the tasks of a job wait for each other to start."""
+JOIN_SECONDS = 600.0
+"""How long a worker that joins others waits for their state, and they for it."""
 GOODBYE_SECONDS = 10.0
 """How long a worker whose step failed waits to be told that another one is gone."""
 LOOPBACK = "127.0.0.1"
@@ -152,6 +154,24 @@ def first_endpoint(channel: Channel, error: Callable[[str], Exception] = Runtime
             raise Stop
         raise error(f"worker 0 of this job did not listen within {START_SECONDS} s; see its log")
     return endpoint_of(channel, "worker", 0)
+
+
+def state_to_join(channel: Channel) -> str:
+    """The checkpoint that a worker which joins others starts from; empty where it does not join.
+
+    Raises:
+        Stop: The others gave none, or it was asked to stop meanwhile: they go on without it.
+    """
+    if not channel.welcome.get("joins"):
+        return ""
+    channel.send({"type": "joining"})
+    if not channel.wait_for(lambda: bool(channel.state), JOIN_SECONDS):
+        if not channel.stopping:
+            text = f"the workers that were to be joined gave no state within {JOIN_SECONDS:g} s; they go on alone"
+            channel.send({"type": "note", "text": text})
+            channel.flush(2.0)
+        raise Stop
+    return channel.state
 
 
 def workers_gone(channel: Channel, workers: int) -> list[int]:

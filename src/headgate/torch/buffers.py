@@ -165,3 +165,17 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
     ramp = torch.linspace(1.0, 2.0, flat.numel(), dtype=flat.dtype, device=flat.device)
     found: list[float] = torch.stack([flat.abs().sum(), (flat * ramp).sum(), flat.norm()]).tolist()
     return found
+
+
+def check_layers(model: nn.Module) -> None:
+    """
+    Raises:
+        RuntimeError: The model changes its parameters while it computes, each worker for its own samples.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+            raise RuntimeError(
+                f"{type(module).__name__}(max_norm={module.max_norm}) at {name or 'the top'} of the model changes "
+                "the rows that a batch uses while it computes: the weights of several workers, which use different "
+                "rows, would drift apart. Leave max_norm out, or run with --strategy single"
+            )

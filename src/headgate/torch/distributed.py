@@ -15,7 +15,7 @@ from headgate.task.standing import CURE, difference, place
 from headgate.torch import gradient_hooks, loss_mean, rng
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Observer, TimedRound, WorkerGroup
-from headgate.torch.buffers import Buffers
+from headgate.torch.buffers import Buffers, check_layers
 from headgate.torch.control import ReduceError
 from headgate.torch.coupling import warner
 from headgate.torch.dealing import Dealer, Dealt, Slices
@@ -26,10 +26,6 @@ from headgate.torch.standing import Stands, sizes
 from headgate.torch.trained import Added
 from headgate.torch.waiting import Waits
 from headgate.torch.weighing import Weighing, Weight
-
-JOIN_SECONDS = 600.0
-"""How long a worker that joins others waits for their state, and they for it."""
-
 
 _MOST_PARTS = 1024
 """The latest rounds that a reported loss stands for: a script may report none, or one an epoch."""
@@ -45,24 +41,6 @@ class Owner(Observer, Protocol):
 
     def note(self, text: str) -> None:
         """Tell the user something."""
-
-
-def state_to_join(channel: Channel) -> str:
-    """The checkpoint that a worker which joins others starts from; empty where it does not join.
-
-    Raises:
-        Stop: The others gave none, or it was asked to stop meanwhile: they go on without it.
-    """
-    if not channel.welcome.get("joins"):
-        return ""
-    channel.send({"type": "joining"})
-    if not channel.wait_for(lambda: bool(channel.state), JOIN_SECONDS):
-        if not channel.stopping:
-            text = f"the workers that were to be joined gave no state within {JOIN_SECONDS:g} s; they go on alone"
-            channel.send({"type": "note", "text": text})
-            channel.flush(2.0)
-        raise Stop
-    return channel.state
 
 
 class Worker:
@@ -168,7 +146,8 @@ class Worker:
             self._models.append(model)
         if callable(loss_reduction):
             self._weighing.by_batch = loss_reduction
-        self._check_layers(model)
+        if self._plan["workers"] > 1:
+            check_layers(model)
         if self.on_servers:
             from headgate.torch.ps.tables.lazy_tensor import defer
 
@@ -188,19 +167,6 @@ class Worker:
         elif trains and isinstance(link, Backend) and self._reducer is not None:
             steps = self._joined["tables"] if self._joined else {}
             link.adopt_tables(model, optimizer, self._reducer.table_arrives, steps)
-
-    def _check_layers(self, model: nn.Module) -> None:
-        """
-        Raises:
-            RuntimeError: The model changes its parameters while it computes, each worker for its own samples.
-        """
-        for name, module in model.named_modules() if self._plan["workers"] > 1 else ():
-            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
-                raise RuntimeError(
-                    f"{type(module).__name__}(max_norm={module.max_norm}) at {name or 'the top'} of the model changes "
-                    "the rows that a batch uses while it computes: the weights of several workers, which use different "
-                    "rows, would drift apart. Leave max_norm out, or run with --strategy single"
-                )
 
     def share_random(self, generators: Sequence[torch.Generator]) -> None:
         """Draw data with the same random stream as the others from now on, and all else with one of its own.
@@ -339,7 +305,7 @@ class Worker:
             return {"ahead": ahead}
         if isinstance(self._link, Backend) and self._reducer is not None:
             standing = {"rounds": self._reducer.rounds, "used": self._stands.used}
-            late = {"weighed_late": self._reducer.waits_for_weight, "weighing": self._weighing.state()}
+            late = {"weighed_late": self._reducer.said.waits, "weighing": self._weighing.state()}
             return {**self._link.before_save(), **standing, **late}
         return {}
 
@@ -388,7 +354,7 @@ class Worker:
             gradient_hooks.watch(self._reducer.averages, self._reducer.sees_hook)
             if self._joined is not None:
                 self._reducer.rounds = self._joined["rounds"]
-                self._reducer.waits_for_weight = self._joined["weighed_late"]
+                self._reducer.said.waits = self._joined["weighed_late"]
                 self._stands.used = self._joined["used"]
                 self._weighing.go_on(self._joined["weighing"])
         elif isinstance(link, Asynchronous):

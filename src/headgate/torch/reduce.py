@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Callable, Protocol
 
 import torch
@@ -23,17 +23,8 @@ from headgate.torch.backend import REMOTE, Backend, RoundResult, TimedRound
 from headgate.torch.buckets import GradientBuckets, rows, sparse_parameters
 from headgate.torch.control import HEAD, Agreed, ReduceError, Said, Shape
 from headgate.torch.late import Late
+from headgate.torch.said_weights import Meant, SaidWeights
 from headgate.torch.weighing import Weight
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """A backward as it was before its gradients were exchanged."""
-
-    gradients: Sequence[tuple[torch.Tensor, torch.Tensor | None]]
-    arrived: dict[int, int]
-    tables: dict[int, tuple[torch.Tensor, torch.Tensor | None]]
-    earlier: dict[int, torch.Tensor]
 
 
 class Weigher(Protocol):
@@ -74,7 +65,7 @@ class Reducer:
         summed: Whether the loss of a batch is the sum of its samples' losses, not their mean.
         rounds: Rounds so far.
         part: Of what counted in the latest round, samples or tokens, this worker's part.
-        waits_for_weight: Whether the script says after each backward what its gradients weigh.
+        said: What the script says that gradients weigh.
     """
 
     def __init__(
@@ -112,13 +103,7 @@ class Reducer:
         self._accumulated = Accumulated()
         self._launched = 0
         self._late = Late(backend.look)
-        self._says_before = False  # the script says weights before backward
-        self.waits_for_weight = False
-        self._pending: list[tuple[torch.Tensor, int]] | None = None  # gradients that wait for it, and their versions
-        self._written: list[tuple[torch.Tensor, int]] = []  # the same of the latest round
-        self._kept: _Kept | None = None
-        self._stepped = False
-        self._unsaid = False
+        self.said = SaidWeights(self._parameters)
         self._marks = (0, 0)
 
     def add(self, model: nn.Module) -> None:
@@ -159,10 +144,9 @@ class Reducer:
                     "an optimizer takes its step while backward runs, before the gradients of other workers are there. "
                     "Let it step after backward, or in a hook by register_post_accumulate_grad_hook"
                 )
-            if self._pending is not None:
-                self._check_untouched()
+            self.said.step_begins()
             self._end_round()
-        self._stepped, self._unsaid, self._kept = True, False, None
+        self.said.stepped()
 
     def check(self, optimizer: Any, tensors: bool = True) -> None:
         """
@@ -196,11 +180,7 @@ class Reducer:
 
     def take_part(self) -> None:
         """The running backward is one whose end ends a round."""
-        if self._pending is not None:
-            raise ReduceError(
-                "a backward began before report(weight=...) said what the one before weighs; call it between each "
-                "backward and the next, or before each"
-            )
+        self.said.backward_begins()
         if not self._open:
             self._begin_round()
         task = torch._C._current_graph_task_id()
@@ -221,7 +201,7 @@ class Reducer:
         slot = buckets.slots.get(key)
         if slot is None:
             return  # sparse: added up when all is known
-        if self.waits_for_weight:
+        if self.said.waits:
             return
         with torch.no_grad():
             self._contribute(slot.view, parameter)
@@ -239,7 +219,7 @@ class Reducer:
         self._arrived.clear()
         self._tables.clear()
         self._lay_out()
-        if not self.waits_for_weight:
+        if not self.said.waits:
             self._take_weight()
 
     def _take_weight(self) -> None:
@@ -314,16 +294,11 @@ class Reducer:
         # A backward within a backward (reentrant checkpointing) ends while a node of the outer one is at work.
         if not self._open or torch._C._current_autograd_node() is not None:
             return
-        if self.waits_for_weight:
-            self._pending = self._versions()
-        else:
+        if not self.said.backward_ended():
             self._end_round()
 
-    # --- where a weight is said after backward -----------------------------------------------------------------------
-
     def weight_said(self, fetched: bool) -> None:
-        """The script has said what the gradients of a backward weigh. It means the backward that has ended, if no step
-        was taken since, and otherwise the next one.
+        """The script has said what the gradients of a backward weigh.
 
         Args:
             fetched: Whether a batch was fetched, or may have been, that no backward has come of yet.
@@ -331,65 +306,22 @@ class Reducer:
         Raises:
             ReduceError: It comes too late.
         """
-        if self._pending is not None:
-            self._check_untouched()
+        meant = self.said.said(fetched)
+        if meant is Meant.EXCHANGED:
+            kept = self.said.put_back()
+            self._begin_round()
+            self._arrived, self._tables = dict(kept.arrived), dict(kept.tables)
+            self._accumulated.earlier = dict(kept.earlier)
+        if meant is not Meant.NEXT:
             self._end_round()
-        elif self._says_before or (fetched and not self._unsaid):
-            self._says_before = True
-        elif self._kept is not None:
-            self._check_untouched()
-            self._begin_again(self._kept)
-        else:
-            raise ReduceError(
-                "report(weight=...) came after optimizer.step(), or after backward only in a later step; call it "
-                "before optimizer.step() from the first step on, best before backward"
-            )
-
-    def _begin_again(self, kept: _Kept) -> None:
-        """Exchange the gradients of the latest backward again, with the weight that was said; from now on, wait for
-        it."""
-        self.waits_for_weight = True
-        for parameter, gradient in kept.gradients:
-            parameter.grad = gradient
-        if any(gradient_hooks.runs_after(parameter) for parameter in self._parameters):
-            raise ReduceError(
-                "report(weight=...) came after a backward whose gradients a hook has taken already "
-                "(register_post_accumulate_grad_hook); call it before backward"
-            )
-        self._begin_round()
-        self._arrived, self._tables, self._accumulated.earlier = kept.arrived, kept.tables, kept.earlier
-        self._end_round()
-
-    def _keep(self) -> None:
-        """Before the first step: gradients as they are here, for a weight that is said of them yet."""
-        held = [*self._parameters, *(weight for weight, _ in self._tables.values())]
-        gradients = [(p, None if p.grad is None else p.grad.detach().clone()) for p in held if p.requires_grad]
-        self._kept = _Kept(gradients, dict(self._arrived), dict(self._tables), dict(self._accumulated.earlier))
-
-    def _versions(self) -> list[tuple[torch.Tensor, int]]:
-        return [(p, -1 if p.grad is None else p.grad._version) for p in self._parameters if p.requires_grad]
-
-    def _check_untouched(self) -> None:
-        """
-        Raises:
-            ReduceError: Gradients were changed after their backward.
-        """
-        before = self._written if self._pending is None else self._pending
-        if any((-1 if p.grad is None else p.grad._version) != version for p, version in before):
-            raise ReduceError(
-                "gradients were changed, as by clipping, between backward and report(weight=...); call it right after "
-                "backward, or before it"
-            )
 
     @torch.no_grad()
     def _end_round(self) -> None:
         buckets = self._laid_out
-        said = self.waits_for_weight
+        said = self.said.waits
         if said:
             self._take_weight()
-            self._pending = None
-        elif not self._stepped and not self.summed and not self._says_before:
-            self._keep()
+        self.said.exchanges(self.summed, self._arrived, self._tables, self._accumulated.earlier)
         tables = [(weight, weight.grad) for weight, _ in self._tables.values()]
         self._contribute_rest(buckets, tables, of_all=said)
         begin = time.perf_counter()
@@ -408,8 +340,7 @@ class Reducer:
         brought = self._write_back(buckets, result)
         self._accumulated.earlier.clear()
         self._open = False
-        self._unsaid = True
-        self._written = self._versions() if self._kept is not None else []
+        self.said.exchanged()
         self.rounds += 1
         if self._backend.ordered and self._order is None:
             self._reorder(buckets)

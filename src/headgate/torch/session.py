@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 from headgate.task import Channel, Gate, TaskEnvironment, at_end
+from headgate.task.part import JOIN_SECONDS, state_to_join
 from headgate.task.session import StartPoint, TaskSession
 from headgate.torch import batches, checkpoints, data_notes, rng
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import Movement, TimedRound
 from headgate.torch.counted import Counted
-from headgate.torch.distributed import JOIN_SECONDS, Worker, state_to_join
+from headgate.torch.distributed import Worker
 from headgate.torch.evaluating import Evaluating
 from headgate.torch.held import Boundaries, HeldState
 from headgate.torch.iteration import Iteration
