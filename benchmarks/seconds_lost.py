@@ -5,9 +5,10 @@
 Jobs with a fixed number of steps, in scripts that use headgate.torch and in plain ones, some of which change by
 themselves meanwhile, run beside a neighbour that comes late, comes and goes, is niced, or starts many processes: a
 program outside Headgate, or a job. Before and after its cases each job runs by itself. What it really lost is how much
-longer it ran than in the mean of those two, which themselves tell how steady the machine is. They are the controls too:
-nobody may be blamed in them. A loss of less than a tenth of the time is left out of the errors: the machine's noise is
-as large. Needs a machine of two cores that does nothing else; all cases take about ten minutes.
+longer it ran than in the mean of those two, which themselves tell how steady the machine is; if it was faster, it lost
+nothing. They are the controls too: nobody may be blamed in them. A loss of less than a tenth of the time is left out of
+the errors: the machine's noise is as large. Needs a machine of two cores that does nothing else; all cases take about
+ten minutes.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def _row(
     alone = statistics.mean(map(seconds_of, controls))
     differ = abs(seconds_of(controls[1]) - seconds_of(controls[0]))
     truly, (told, low, high) = seconds_of(shared) - alone, lost(shared)
-    held, verdict = low <= truly <= high, shared["verdict"]["name"]
+    held, verdict = low <= max(truly, 0.0) <= high, shared["verdict"]["name"]
     times = f"{seconds_of(shared):>8.1f}{alone:>8.1f}{differ:>8.1f}{truly:>8.1f}{told:>8.1f}"
     band = f"{low:.1f} to {high:.1f}"
     print(f"{victim!s:28}{beside.name:22}{policy:9}{times}   {band:16}{'yes' if held else 'no':6}{verdict}", flush=True)
@@ -222,7 +223,7 @@ def _row(
         "low": low,
         "high": high,
         "held": held,
-        "held_but_for_noise": low - differ <= truly <= high + differ,
+        "held_but_for_noise": low - differ <= max(truly, 0.0) <= high + differ,
         "verdict": verdict,
         "blamed_alone": max(lost(control)[0] / seconds_of(control) for control in controls),
         "losses": shared["lost"],

@@ -58,7 +58,16 @@ def test_one_stay_is_not_enough_to_be_sure(switches: tuple[int, ...], count: int
 
 def test_a_job_that_changed_at_one_of_many_switches_changed_by_itself() -> None:
     found = effect(0.5 * (np.arange(WINDOWS) >= OFTEN[2]) + noise(4), there(*OFTEN))
-    assert found.sure and found.low <= 0.0 <= found.high
+    assert found.sure and found.low <= 0.0 <= found.high and not found.agrees
+
+
+def test_a_neighbour_agrees_with_what_changed_each_time_and_at_once() -> None:
+    cores = there(*OFTEN)
+    assert effect(0.3 * cores + noise(10), cores).agrees
+    late = np.roll(cores, -2)  # each change came two windows before
+    assert not effect(0.3 * late + noise(11), cores).agrees
+    thrice = 0.4 * sum(cores * (np.arange(WINDOWS) // 20 == part) for part in (0, 2))  # of five times, at four
+    assert not effect(thrice + noise(12), cores).agrees
 
 
 def test_what_changes_elsewhere_as_well_may_change_at_a_switch() -> None:

@@ -242,8 +242,10 @@ def slower_steps(
     one_thread = _is_one_thread(job, edges)
     effects_of = slower(job, signals, _signal(whole, edges), one_thread)
     waited = {name: float(np.sum(waits[name] * stepping)) > LEAST_SECONDS for name in effects_of}
+    # Where nothing was counted, only what it changed each time is surely its own doing.
+    sure = {name: effect.steps.sure and (waited[name] or effect.steps.agrees) for name, effect in effects_of.items()}
     sizes = {
-        name: [_longer(size, beside[name], effect) for size in _size(effect, waited[name], one_thread)]
+        name: [_longer(size, beside[name], effect) for size in _size(effect, sure[name], waited[name], one_thread)]
         for name, effect in effects_of.items()
     }
     # What cannot be compared stays as it was counted: what others cost, and what a neighbour does that never goes.
@@ -260,12 +262,12 @@ def slower_steps(
         ]
         by_waiting = np.maximum(most.get(name, waits[name]), waits[name])
         least = waits[name] if one_thread else _APART * waits[name]
-        if not effect.steps.sure:
+        if not sure[name]:
             several = waited[name] and not one_thread
             parts = _unsure(parts, waits[name], least, by_waiting if several else None, effect)
         seconds = TimeEstimate(*(float(np.sum(part * stepping)) for part in parts))
         stands = float(np.sum(by_waiting * stepping))
-        of_steps = Compared(parts[0], _widened(seconds), effect.steps.sure, effect.is_dearer, stands)
+        of_steps = Compared(parts[0], _widened(seconds), sure[name], effect.is_dearer, stands)
         counted_seconds = float(np.sum(waits[name] * stepping))
         error = _ERROR if one_thread else COUNTED_ERROR  # what one thread waited, it lost
         result = of_steps.with_counted(waits[name], counted_seconds, error) if of_steps.sure else of_steps
@@ -301,7 +303,7 @@ def _unsure(
     return [np.maximum(point, waits) if changed else waits, waits, np.maximum(high, waits)]
 
 
-def _size(effect: Slower, waited: bool, one_thread: bool) -> tuple[float, float, float]:
+def _size(effect: Slower, sure: bool, waited: bool, one_thread: bool) -> tuple[float, float, float]:
     """The effect of a core of a neighbour, with its band. If the job never waited for a core, only what its steps took
     more of CPU time was this neighbour's doing, and if that may be nothing, nothing was."""
     steps, dearer = effect.steps, effect.dearer
@@ -309,9 +311,9 @@ def _size(effect: Slower, waited: bool, one_thread: bool) -> tuple[float, float,
         return steps.each, steps.low, steps.high
     if waited:
         # What one thread waited is known: it cannot have lost much more where its steps took no more of the CPU.
-        doubtful = one_thread and not steps.sure and not effect.is_dearer
+        doubtful = one_thread and not sure and not effect.is_dearer
         return steps.each, steps.low, min(steps.high, dearer.high) if doubtful else steps.high
-    if steps.sure and not effect.is_dearer:
+    if not effect.is_dearer:
         return 0.0, 0.0, min(steps.high, dearer.high)
     if dearer.each >= steps.each:
         return steps.each, steps.low, steps.high

@@ -17,9 +17,9 @@ That holds of threads that go on without each other, as those of several process
 meet at a barrier many times in a step, and all of them stand there while one waits for a core. If each of T threads
 waits for the part u = 1 - R / D of the time, some thread does for 1 - (1 - u)^T of it, and for T u of it, or all, if
 never two do at once. Threads that sleep at the barrier lose the first: where one has to wait, the others find a core.
-Threads that spin there run as well, though they get nowhere, and lose the mean of both. T is D, rounded up. What the
-hypervisor keeps counts neither as running nor as waiting. Each task that runs loses the part of it that the node loses
-on average.
+Threads that spin there run as well, though they get nowhere, and lose the mean of both. T is D over what the busiest
+thread wanted: as many threads as are alike. What the hypervisor keeps counts neither as running nor as waiting. Each
+task that runs loses the part of it that the node loses on average.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ _NOISE_CORES = 0.03
 """The readings of two targets are not of one moment. A neighbour that used less may not have run at all."""
 _LEAST_READY = 0.02
 """A task that was ready for less of a second lost nothing in it that could be told from rounding."""
-_BESIDE_THREADS = 0.15
-"""Cores of a task beyond whole threads that are no compute thread's: of one that logs, or collects."""
 _AROUND = 5
 """Buckets over which the number of threads is seen."""
 THROTTLED = 0.01
@@ -56,6 +54,7 @@ class OnNode:
         cap: That cap in cores; infinite where it has none.
         meets: Whether its threads wait for each other, many times in a step.
         spins: Whether they spin until all are there.
+        busiest: Part of the bucket in which its busiest thread ran or waited; None: as `ready`.
     """
 
     ran: Array
@@ -65,6 +64,7 @@ class OnNode:
     cap: Array
     meets: npt.NDArray[np.bool_] | bool = False
     spins: npt.NDArray[np.bool_] | bool = False
+    busiest: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +106,8 @@ def contended(task: OnNode, neighbours: Mapping[str, Array], stolen: Array, core
     alone = np.minimum(capped, ran + taken)
     told = (ready > _LEAST_READY) & (alone > 0.0)
     waits = np.where(told, 1.0 - ratio(ran, alone), 0.0)  # each of its threads
-    threads = np.maximum(np.ceil(_smooth(alone) - _BESIDE_THREADS), 1.0)
+    busiest = _smooth(np.nan_to_num(ready if task.busiest is None else task.busiest))
+    threads = np.maximum(_smooth(alone) / np.maximum(busiest, _LEAST_READY), 1.0)
     most, some = np.minimum(threads * waits, 1.0), 1.0 - np.power(1.0 - waits, threads)
     lost = ready * np.where(task.spins, (some + most) / 2.0, np.where(task.meets, some, waits))
     throttled = told & (np.nan_to_num(task.throttled) > THROTTLED)

@@ -78,11 +78,16 @@ class Grid:
                 cap=np.where(np.isfinite(cap) & (cap >= limit), cap, np.inf),
                 meets=meets & ~self._is_helped(task),
                 spins=meets & self._spins(task),
+                busiest=self._busiest(task),
             ),
             self.neighbours(job, task),
             self.mean(node.signal("cpu_stolen")) if node is not None else np.zeros_like(ready),
             self.cores(task),
         )
+
+    def _busiest(self, task: RecordedTask) -> Array | None:
+        busiest = _carried(self.mean(task.signal("cpu_ready")))
+        return busiest if np.isfinite(busiest).any() else None
 
     def _waited(self, task: RecordedTask) -> Array:
         """Threads that waited for a core. What a cap throttles waits too, and not every kernel counts it as that."""

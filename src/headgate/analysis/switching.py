@@ -23,8 +23,10 @@ import numpy.typing as npt
 
 from headgate.analysis.usage import Array
 
-_SPAN = 5
-"""Windows on each side of a switch."""
+_SPAN, _NEAR = 5, 2
+"""Windows on each side of a switch; and next to it."""
+_AGREES, _MISSES_OF = 0.4, 6
+"""Part of its effect that has to be seen at each switch of a neighbour, but for one of so many."""
 _MOST_BETWEEN = 3
 """Windows in which a neighbour may come or go: one that takes longer is no switch."""
 _LEAST_CORES, _COMES, _GOES = 0.15, 0.55, 0.3
@@ -44,6 +46,8 @@ class SwitchEffect(NamedTuple):
     Args:
         switches: How often it came or went.
         sure: Whether that was often enough, and apart from other neighbours: else the change may be the job's own.
+        agrees: Whether the quantity changed accordingly each time, as the course of the job hardly does by chance: at
+            the switch itself, and not only somewhere near.
     """
 
     each: float
@@ -51,6 +55,7 @@ class SwitchEffect(NamedTuple):
     high: float
     switches: int
     sure: bool
+    agrees: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +68,14 @@ class _Stretch:
 
 
 class _Switch(NamedTuple):
-    """A change of the quantity, and of the cores of each neighbour; windows that it is seen in, before and after."""
+    """A change of the quantity, and of the cores of each neighbour; windows that it is seen in, before and after.
+
+    Args:
+        at_once: The change of the quantity by the windows next to it alone.
+    """
 
     change: float
+    at_once: float
     cores: Array
     before: int
     after: int
@@ -91,7 +101,7 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
     moved = np.array([switch.cores for switch in switches])
     weight = 1.0 / np.sqrt([switch.spread for switch in switches])
     columns, changes = moved * weight[:, None], np.array([switch.change for switch in switches]) * weight
-    each = np.linalg.lstsq(columns, changes, rcond=None)[0]
+    each: Array = np.asarray(np.linalg.lstsq(columns, changes, rcond=None)[0], dtype=np.float64)
     free = len(switches) - int(np.linalg.matrix_rank(columns))
     rest = float(np.sum((changes - columns @ each) ** 2))
     usual = _usual(values, stretches)
@@ -103,10 +113,22 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
     for index, (one, error) in enumerate(zip(each, band, strict=True)):
         came, went = (sum(bool(sign * switch.cores[index] >= _LEAST_CORES) for switch in switches) for sign in (1, -1))
         sure = bool(known[index] and came and went and came + went >= _SURE)
-        found.append(
-            SwitchEffect(float(one), float(one - error), float(one + error), came + went, sure) if came + went else None
-        )
+        agrees = _agrees(index, each, switches)
+        effect = SwitchEffect(float(one), float(one - error), float(one + error), came + went, sure, agrees)
+        found.append(effect if came + went else None)
     return found
+
+
+def _agrees(index: int, each: Array, switches: Sequence[_Switch]) -> bool:
+    """Whether the quantity changed as one neighbour came and went, nearly each time."""
+    own = [switch for switch in switches if abs(switch.cores[index]) >= _LEAST_CORES]
+    others = np.where(np.arange(len(each)) == index, 0.0, each)
+    missed = 0
+    for switch in own:
+        expected = float(switch.cores[index] * each[index])
+        seen = (change - float(switch.cores @ others) for change in (switch.change, switch.at_once))
+        missed += any(change * expected < _AGREES * expected**2 for change in seen)
+    return missed <= len(own) // _MISSES_OF
 
 
 def least_of(cores: Array) -> float:
@@ -165,7 +187,12 @@ def _switches(values: Array, cores: Array, stretches: Sequence[_Stretch]) -> lis
         new = slice(after.begin, min(after.begin + _SPAN, after.end))
         change = float(np.median(values[new]) - np.median(values[old]))
         moved = np.median(cores[:, new], axis=1) - np.median(cores[:, old], axis=1)
-        found.append(_Switch(change, moved, old.stop - old.start, new.stop - new.start))
+        last, first = (
+            slice(max(old.stop - _NEAR, old.start), old.stop),
+            slice(new.start, min(new.start + _NEAR, new.stop)),
+        )
+        at_once = float(np.median(values[first]) - np.median(values[last]))
+        found.append(_Switch(change, at_once, moved, old.stop - old.start, new.stop - new.start))
     return found
 
 
