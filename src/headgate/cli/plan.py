@@ -55,7 +55,9 @@ from headgate.telemetry import machine
 )
 @click.option("--cores", type=Finite(min=0, min_open=True), help="Most cores for the whole job: 8.")
 @click.option("--memory", help="Most memory of a task: 2GiB.")
-@click.option("--top", type=Whole(min=1), default=10, show_default=True, help="How many candidates to show.")
+@click.option(
+    "--top", type=Whole(min=1), metavar="N", default=10, show_default=True, help="How many candidates to show."
+)
 @click.option(
     "--explain",
     type=Whole(min=1),
