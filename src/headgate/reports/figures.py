@@ -16,6 +16,9 @@ from headgate.reports.recording import Recording
 from headgate.telemetry.columns import Column
 
 BUCKETS = 600
+"""Of a plot with a line for each of a few jobs;"""
+_FEW_JOBS, _LEAST_BUCKETS = 10, 120
+"""of more jobs as many fewer, so that a page stays as large, but no fewer than these: its lines are thin then."""
 COLOURS = 8
 """Colours in the style sheet; a ninth job has the first one's, dashed."""
 _METRICS = 12
@@ -74,10 +77,14 @@ def job_colour(index: int) -> tuple[str, int]:
     return f"job-{index % COLOURS}", index // COLOURS
 
 
-def grid(seconds: float, finest: float) -> Array:
-    """Edges of the buckets: evenly spaced over the run, none shorter than `finest` seconds, at most `BUCKETS`."""
-    end = max(seconds, 1e-3)
-    return np.linspace(0.0, end, min(max(math.ceil(end / finest), 1), BUCKETS) + 1)
+def _most_buckets(run: Recording) -> int:
+    return max(BUCKETS * _FEW_JOBS // max(len(run.jobs), _FEW_JOBS), _LEAST_BUCKETS)
+
+
+def grid(run: Recording, finest: float) -> Array:
+    """Edges of the buckets: evenly spaced over the run, none shorter than `finest` seconds, and not too many."""
+    end = max(run.seconds, 1e-3)
+    return np.linspace(0.0, end, min(max(math.ceil(end / finest), 1), _most_buckets(run)) + 1)
 
 
 def entitled_plot(run: Recording) -> Plot | None:
@@ -100,7 +107,7 @@ def loss_plots(run: Recording) -> list[Plot]:
     edges = _fine(run)
     spent = {job.name: job.signal("cpu_cores").cumulative(job.progress.t) for job in run.jobs}
     most = max((float(at[-1]) for at in spent.values() if len(at)), default=0.0)
-    cpu_edges = np.linspace(0.0, max(most, 1e-3), BUCKETS + 1)
+    cpu_edges = np.linspace(0.0, max(most, 1e-3), _most_buckets(run) + 1)
     over_time: list[Line] = []
     over_cpu: list[Line] = []
     metrics: dict[str, list[Line]] = {}
@@ -133,7 +140,7 @@ def loss_plots(run: Recording) -> list[Plot]:
 
 
 def _fine(run: Recording) -> Array:
-    return grid(run.seconds, run.seconds / BUCKETS if run.seconds else 1.0)
+    return grid(run, run.seconds / BUCKETS if run.seconds else 1.0)
 
 
 def _apart(lines: Sequence[Line]) -> bool:
@@ -201,7 +208,7 @@ def throughput_plot(run: Recording, index: int) -> Plot | None:
     signal, unit = (samples, "samples/s") if len(samples) else (steps, "steps/s")
     if not len(signal):
         return None
-    edges = grid(run.seconds, max(float(np.median(signal.end - signal.start)), run.seconds / BUCKETS, 1e-3))
+    edges = grid(run, max(float(np.median(signal.end - signal.start)), run.seconds / BUCKETS, 1e-3))
     line = _line(job.name, job_colour(index)[0], signal, edges, 0)
     return Plot(f"throughput-{index}", "Samples a second" if len(samples) else "Steps a second", unit, edges, [line])
 
@@ -289,4 +296,4 @@ def _usage_grid(run: Recording) -> Array:
     """Buckets no shorter than a usual sampling interval: a finer one would only repeat each reading."""
     signals = [node.signal("cpu_cores") for node in run.nodes] + [job.signal("cpu_cores") for job in run.jobs]
     intervals = [float(np.median(signal.end - signal.start)) for signal in signals if len(signal)]
-    return grid(run.seconds, max(min(intervals, default=1.0), 1e-3))
+    return grid(run, max(min(intervals, default=1.0), 1e-3))
