@@ -76,8 +76,8 @@ def gang(folder: Path, body: str, workers: int, **environment: str) -> Iterator[
     folder.mkdir()
     script = folder / "script.py"
     script.write_text(PREAMBLE + textwrap.dedent(body))
-    strategy: Any = "allreduce" if workers > 1 else "single"
-    plan = Plan(strategy=strategy, workers=workers, batch_per_worker=None)
+    strategy: Any = environment.get("STRATEGY", "allreduce") if workers > 1 else "single"
+    plan = Plan(strategy=strategy, workers=workers, servers=int(strategy == "ps"), batch_per_worker=None)
     with Gang(folder, plan, [sys.executable, str(script)], environment) as running:
         running.start()
         yield running
@@ -365,7 +365,8 @@ model, optimizer = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(3):
     model(torch.ones(4, 8)).mean().backward()
     optimizer.step()
-gradients = torch.autograd.grad(model(torch.ones(4, 8)).mean(), model.parameters())
+inputs = torch.full((4, 8), 1.0 + index * ("OWN" in os.environ))
+gradients = torch.autograd.grad(model(inputs).mean(), model.parameters())
 for parameter, gradient in zip(model.parameters(), gradients):
     parameter.grad = gradient
 optimizer.step()
@@ -382,6 +383,59 @@ def test_what_cannot_be_shared_is_said(tmp_path: Path) -> None:
         "no loader was prepared",
         "the optimizer took a step without a backward",
     ]
+
+
+@pytest.mark.long
+def test_a_step_by_gradients_of_one_worker_is_refused(tmp_path: Path) -> None:
+    with gang(tmp_path / "job", SELFSERVED, 2, OWN="1") as running:
+        assert running.left("worker-0") == 1
+        assert "takes a step with gradients that no backward made" in running.output("worker-0")
+
+
+CAUGHT = """
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(24, 8), torch.randn(24, 1))
+hidden, head = nn.Linear(8, 4), nn.Linear(4, 1)
+model = nn.Sequential(hidden, head)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer, loader = hg.prepare(model, optimizer, DataLoader(data, batch_size=4))
+
+def fails(gradient):
+    raise RuntimeError("no memory")
+
+for epoch in hg.epochs(2):
+    for number, (features, targets) in enumerate(loader):
+        optimizer.zero_grad()
+        inside = hidden(features)
+        if index == 0 and number == 2:
+            inside.register_hook(fails)
+        try:
+            nn.functional.mse_loss(head(inside), targets).backward()
+        except RuntimeError as error:
+            if "no memory" not in str(error) and "SWALLOWS" not in os.environ:
+                raise
+            if "SAVES" in os.environ:
+                hg._session._worker.as_lowest(True)
+            continue
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more", "said"),
+    [
+        ("ps", {}, "a backward failed before (RuntimeError), and the script went on"),
+        pytest.param("ps", {"SWALLOWS": "1"}, "a backward failed before (RuntimeError)", marks=pytest.mark.long),
+        pytest.param("ps", {"SAVES": "1"}, "a step failed in the middle of its exchange", marks=pytest.mark.long),
+        pytest.param("allreduce", {}, "a backward failed before (RuntimeError)", marks=pytest.mark.long),
+    ],
+)
+def test_a_worker_that_goes_on_after_an_error_in_the_middle_of_a_step_is_told_so(
+    strategy: str, more: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    with gang(tmp_path / "job", CAUGHT, 2, STRATEGY=strategy, **more) as running:
+        assert running.left("worker-0") == 1
+        assert said in running.output("worker-0").strip().splitlines()[-1]
 
 
 FAILING = """

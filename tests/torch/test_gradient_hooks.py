@@ -13,6 +13,8 @@ import torch
 from tests.harness.gang import Gang
 
 from headgate.plans import Plan
+from headgate.torch import gradient_hooks
+from headgate.torch.control import ReduceError
 
 CASES = ("hooked", "hooked_and_summed", "stepped_in_backward")
 
@@ -35,6 +37,15 @@ import headgate.torch as hg
 torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)
 kind = sys.argv[1]
+
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return values.view_as(values)
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.sign()
+
 data = TensorDataset(torch.randint(0, 30, (24, 3)), torch.randn(24, 2))
 table, hidden, head = nn.EmbeddingBag(30, 4, mode="sum", sparse=True), nn.Linear(4, 4), nn.Linear(4, 2)
 model = nn.Sequential(table, hidden, nn.Tanh(), head)
@@ -48,6 +59,8 @@ if kind == "a module later":
     hidden.register_full_backward_pre_hook(lambda module, gradients: (gradients[0].sign(),))
 elif kind == "a module in proportion":
     hidden.register_full_backward_hook(lambda module, gradients, _: (gradients[0] * 0.1,))
+elif kind == "several parameters":
+    torch.autograd.graph.register_multi_grad_hook([hidden.weight, head.weight], print)
 elif kind == "inside of backward":
     hidden.register_full_backward_hook(lambda module, *_: optimizer.step())
 for epoch in hg.epochs(2):
@@ -60,6 +73,8 @@ for epoch in hg.epochs(2):
             features.register_hook(lambda gradient: -gradient * (torch.arange(4) % 2))
         elif kind == "a tensor that is looked at":
             features.register_hook(lambda gradient: print(gradient.norm()))
+        elif kind == "a function":
+            features = Function.apply(features)
         nn.functional.mse_loss(head(features), targets).backward()
         optimizer.step()
 print("weights", *(p.sum().item() for p in model.parameters()))
@@ -68,6 +83,8 @@ REFUSED = {
     "a module": "a hook on Linear at 1 of the model changes gradients",
     "a module later": "a hook on a Linear changes gradients",
     "a tensor": "a hook on a tensor of shape (3, 4) inside of the model changes gradients",
+    "several parameters": "register_multi_grad_hook is called for parameters",
+    "a function": "the backward of Function changes gradients not in proportion",
     "inside of backward": "an optimizer takes its step while backward runs",
 }
 RIGHT = ("sparse rows", "a module in proportion", "a tensor in proportion", "a tensor that is looked at")
@@ -118,3 +135,37 @@ def test_a_hook_of_a_tensor_that_is_no_part_of_a_model_runs_as_ever() -> None:
     tensor.register_hook(lambda gradient: gradient * 5)  # type: ignore[no-untyped-call]
     tensor.sum().backward()  # type: ignore[no-untyped-call]
     assert tensor.grad is not None and tensor.grad.tolist() == [5, 5]
+
+
+class _Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, most: float) -> torch.Tensor:
+        ctx.most = most
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0].clamp_(-ctx.most, ctx.most), None
+
+
+class _Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(values)
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return -0.5 * gradients[0] * (ctx.saved_tensors[0] > 0)
+
+
+def test_a_backward_of_the_script_s_own_is_refused_unless_it_only_scales() -> None:
+    values = torch.arange(4.0, requires_grad=True)
+    reversed_ = _Reversed.apply(values).sum()  # type: ignore[no-untyped-call]
+    gradient_hooks.compare_functions([reversed_.grad_fn.next_functions[0][0]])
+    reversed_.backward()
+    assert values.grad is not None and values.grad.tolist() == [0, -0.5, -0.5, -0.5]
+    clipped = _Clipped.apply(values, 0.1).sum()  # type: ignore[no-untyped-call]
+    gradient_hooks.compare_functions([clipped.grad_fn.next_functions[0][0]])
+    with pytest.raises(ReduceError, match="the backward of _Clipped changes gradients not in proportion"):
+        clipped.backward()

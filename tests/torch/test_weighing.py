@@ -115,6 +115,10 @@ RIGHT: dict[str, Parts] = {
     "two masks": lambda out, x, y, m: (
         (losses(out, y) * m).sum() / m.sum() + (losses(out, y) * (1 - m)).sum() / (1 - m).sum()
     ),
+    "added up": lambda out, x, y, m: (losses(out, y) * m).sum() / int(sum([m.sum(), (m * m).sum()])) + out.mean(),
+    "classes that weigh": lambda out, x, y, m: (
+        F.cross_entropy(out, y, weight=torch.arange(1.0, 6.0).double()) + F.mse_loss(out[:, :3], x)
+    ),
     "kept from nothing": lambda out, x, y, m: losses(out, y).sum() / m.sum().clamp(min=1),
     "kept from little": lambda out, x, y, m: losses(out, y).sum() / torch.clamp_min(m.sum(), 4.5),
     "by the greater": lambda out, x, y, m: losses(out, y).sum() / torch.maximum(m.sum(), torch.ones(())),
@@ -243,6 +247,20 @@ TOLD: dict[str, tuple[Parts, str]] = {
         lambda out, x, y, m: out.square().mean() + out.abs().mean() * (3 + out.detach().mean() * 2),
         "multiplied by a number that is not the same in all workers",
     ),
+    "classes counted in each part": (
+        lambda out, x, y, m: F.cross_entropy(out, y, weight=torch.bincount(y.clamp(min=0), minlength=5).double() + 1),
+        "weighs classes by numbers that are not the same",
+    ),
+    "positives counted in each part": (
+        lambda out, x, y, m: F.binary_cross_entropy_with_logits(
+            out[:, 0], m, pos_weight=(1 - m).sum() / m.sum().clamp(min=1), reduction="none"
+        ).mean(),
+        "weighs classes by numbers that are not the same",
+    ),
+    "a normaliser that goes on": (
+        lambda out, x, y, m: losses(out, y).sum() / (0.9 * 100 + 0.1 * max(m.sum().item(), 1)),
+        "not seen to be a count",
+    ),
     "padded in each part": (
         lambda out, x, y, m: F.mse_loss(out.repeat(1, int(m.sum()) + 1), out.detach().repeat(1, int(m.sum()) + 1) + 1),
         "pads its samples to its own longest",
@@ -344,7 +362,7 @@ def _alone() -> Weighing:
 
 def test_a_backward_that_is_given_a_gradient_is_read_or_refused() -> None:
     weighing = _alone()
-    watch(weighing.sees)
+    watch(weighing.sees, lambda error: None)
     F.cross_entropy(out(), labels).backward(torch.tensor(2.0))  # type: ignore[no-untyped-call]
     assert weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4)).counts == 3
     each().backward(mask / mask.sum())

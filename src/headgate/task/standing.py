@@ -48,8 +48,9 @@ def difference(standings: Mapping[int, Standing]) -> str:
     weights = [each.get("weights") for each in standings.values()]
     if any(_drawn_apart(weights[0], each) for each in weights):
         return (
-            "the workers' weights are not the same any more: the script changed them after prepare, each worker by its "
-            f"own random or other numbers ({place(first)}); change them before prepare, or by what is the same in all"
+            "the workers' weights are not the same any more: the script changed them after prepare, or gave them "
+            "gradients that no backward made, as those of torch.autograd.grad, each worker by its own random or other "
+            f"numbers ({place(first)}); change them before prepare, or by what is the same in all"
         )
     buffers = _apart(standings)
     if buffers:

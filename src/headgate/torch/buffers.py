@@ -1,7 +1,8 @@
 """Buffers that a model changes while it computes, as the codebook of a quantizer: each worker by its own samples.
 
-After each backward those that have changed are compared between the workers, by a few numbers that travel with the
-gradients. What the script says is a mean, or a sum, is combined instead. Batch normalisation keeps its own statistics.
+A parameter that is not trained is one of them: a codebook may be such a one. After each backward those that have
+changed are compared between the workers, by a few numbers that travel with the gradients. What the script says is a
+mean, or a sum, is combined instead. Batch normalisation keeps its own statistics.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+
+from headgate.torch.backend import REMOTE
 
 MEAN, SUM = "mean", "sum"
 _MOST_VALUES = 1 << 16
@@ -39,7 +43,15 @@ class _WatchedBuffer:
 
     @property
     def tensor(self) -> torch.Tensor | None:
-        return self.module._buffers.get(self.key)
+        if self.key in self.module._buffers:
+            return self.module._buffers[self.key]
+        parameter = self.module._parameters.get(self.key)
+        return None if parameter is None or parameter.requires_grad else parameter
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether it is one that is not trained: what changes it by `data` leaves no trace."""
+        return self.key in self.module._parameters
 
     def has_changed(self) -> bool:
         tensor = self.tensor
@@ -65,7 +77,7 @@ class _Combined:
         return [
             buffer
             for module in self.module.modules()
-            for key, buffer in module._buffers.items()
+            for key, buffer in (*module._buffers.items(), *_untrained(module))
             if buffer is not None and buffer.dtype != torch.bool and key not in module._non_persistent_buffers_set
         ]
 
@@ -98,8 +110,11 @@ class Buffers:
         if self._rounds <= _FIRST or not self._rounds & (self._rounds - 1):
             self._look_for_new()
         self._rounds += 1
-        looks = self._rounds <= _FIRST or not self._rounds % _LOOK_AT_GPU
-        changed = [(each.name, each.tensor) for each in self._watched if each.has_changed()]
+        first = self._rounds <= _FIRST
+        looks = first or not self._rounds % _LOOK_AT_GPU
+        changed = [
+            (each.name, each.tensor) for each in self._watched if each.has_changed() or (first and each.is_parameter)
+        ]
         return tuple(
             (name, *(float(f"{number:.6g}") for number in _numbers(tensor)))
             for name, tensor in changed
@@ -145,7 +160,7 @@ class Buffers:
         ours = {id(module) for combined in self._combined for module in combined.module.modules()}
         self._watched = []
         for name, module, key in _buffers(self._models):
-            if id(module) not in ours and module._buffers[key] is not None:
+            if id(module) not in ours:
                 of_state = key not in module._non_persistent_buffers_set
                 self._watched.append(known.get((id(module), key)) or _WatchedBuffer(name, module, key, of_state))
 
@@ -154,9 +169,19 @@ def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, str]
     for number, model in enumerate(models):
         for path, module in model.named_modules():
             if not isinstance(module, nn.modules.batchnorm._NormBase):
-                for key in module._buffers:
+                for key, tensor in (*module._buffers.items(), *_untrained(module)):
                     name = f"{path}.{key}" if path else key
-                    yield name + (f" of model {number}" if number else ""), module, key
+                    if tensor is not None:
+                        yield name + (f" of model {number}" if number else ""), module, key
+
+
+def _untrained(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters of a module itself that are not trained, and that this process has."""
+    for key, parameter in module._parameters.items():
+        if parameter is None or parameter.requires_grad or hasattr(parameter, REMOTE):
+            continue
+        if not is_lazy(parameter):
+            yield key, parameter
 
 
 def _numbers(tensor: torch.Tensor) -> list[float]:

@@ -76,7 +76,7 @@ class Coupling:
         if self._told or looks == _MOST_LOOKS or len(self._samples) != 1 or min(self._samples) < 2:
             return
         self._looks[form] = looks + 1
-        nodes = _sorted([root.grad_fn for root in roots])
+        nodes = sorted_nodes([root.grad_fn for root in roots])
         entries = [node for node in nodes if _is_entry(node)]
         sums, before = [_sum_of(node) for node in entries], self._entries.get(form, [])
         self._entries[form] = sums
@@ -308,7 +308,7 @@ def _sum_of(node: Any) -> float | None:
     return None
 
 
-def _sorted(roots: Sequence[Any]) -> list[Any]:
+def sorted_nodes(roots: Sequence[Any]) -> list[Any]:
     """All nodes below some, each after those that it is made of; none where they are too many."""
     done: dict[Any, None] = {}
     stack: list[tuple[Any, Iterator[Any]]] = []

@@ -16,9 +16,11 @@ from headgate.torch import gradient_hooks, loss_mean, rng
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Observer, TimedRound, WorkerGroup
 from headgate.torch.buffers import Buffers, check_layers
+from headgate.torch.closures import Arguments, averaged
 from headgate.torch.control import ReduceError
 from headgate.torch.coupling import warner
 from headgate.torch.dealing import Dealer, Dealt, Slices
+from headgate.torch.gradients import is_same
 from headgate.torch.kept import MEAN, WORKER, AcrossWorkers, KeptObject, compared
 from headgate.torch.reduce import Reducer
 from headgate.torch.shards import Sharing
@@ -255,17 +257,50 @@ class Worker:
                 "takes other batches, and as many as it gets to; call it between passes, or use a synchronous plan"
             )
 
-    def optimizer_begins(self, optimizer: Any) -> None:
+    def optimizer_begins(self, optimizer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments | None:
         """A step of the optimizer begins: gradients have to be there.
 
+        Args:
+            optimizer: It.
+            args: Of its step.
+            kwargs: Of its step.
+
+        Returns:
+            Other arguments for the step; None: those that it has.
+
         Raises:
-            ReduceError: It steps what no prepared model has, from gradients of this worker alone.
+            ReduceError: It steps what no prepared model has, or no backward made its gradients: they are of this
+                worker alone.
         """
-        if self._reducer is not None:
-            self._reducer.settle()
-            self._weighing.settle()
-            self._reducer.check(optimizer)
-            self._stands.steps(optimizer)
+        if self._reducer is None or not isinstance(self._link, Backend):
+            return None
+        self._reducer.settle()
+        self._weighing.settle()
+        self._reducer.check(optimizer)
+        self._stands.steps(optimizer)
+        if self.workers == 1:
+            return None
+        replaced = averaged(args, kwargs, self._mean_loss)
+        is_new = self._reducer.rounds != self._rounds.get(id(optimizer), 0)
+        if not (is_new or replaced) and not is_same(optimizer, self._link.add_up):
+            raise ReduceError(
+                f"the optimizer {type(optimizer).__name__} takes a step with gradients that no backward made, as "
+                "torch.autograd.grad gives them: they are of this worker's samples alone. Call backward() on the loss, "
+                "or run with --strategy single"
+            )
+        return replaced
+
+    def _mean_loss(self, loss: float) -> float:
+        """The loss of the whole batch, from that of this worker's part; all workers call it alike."""
+        assert self._reducer is not None and isinstance(self._link, Backend)
+        part = float(self._reducer.part_of_loss)
+        return float(self._link.add_up(torch.tensor([loss * part if part else 0.0], dtype=torch.float64)))
+
+    def unexchanged(self) -> list[dict[str, float]] | None:
+        """What workers compare at the end of an epoch where no gradients were exchanged yet; None: some were."""
+        if not self.in_step or self._reducer is None or self.workers == 1 or self._reducer.rounds:
+            return None
+        return [sizes(self._models)]
 
     def stray_begins(self, optimizer: Any) -> None:
         """A step of an optimizer begins that was not given to `prepare`.
@@ -350,7 +385,7 @@ class Worker:
             flags, agree = self._agreed.flags, self._agreed.agree
             self._reducer = Reducer(link, self, self._mark, flags, agree, self._differs, self._exchanged)
             self._weighing.start()
-            loss_mean.watch(self._weighing.sees)
+            loss_mean.watch(self._weighing.sees, self._backward_failed)
             gradient_hooks.watch(self._reducer.averages, self._reducer.sees_hook)
             if self._joined is not None:
                 self._reducer.rounds = self._joined["rounds"]
@@ -420,6 +455,10 @@ class Worker:
     def _take_part(self) -> None:
         if self._reducer is not None and not self._reducer.summed:
             self._reducer.take_part()
+
+    def _backward_failed(self, error: BaseException) -> None:
+        if self._reducer is not None and not self.meetings.failure:
+            self.meetings.failure = self._reducer.failed(error)  # ends the worker, if the script goes on to its end
 
     def _named(self, parameter: torch.Tensor) -> str:
         for model in self._models:

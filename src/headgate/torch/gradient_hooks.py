@@ -7,11 +7,14 @@ multiple of what it is given, or else no average is what one process computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import graph
 
 from headgate.torch.backend import REMOTE
 from headgate.torch.control import ReduceError
@@ -69,6 +72,53 @@ class _ComparedHook:
                     "with --strategy single"
                 )
         return changed
+
+
+_OWN_BACKWARD = frozenset(("backward", "grad", "run_backward", "autograd"))
+"""Names by which a backward may go through another graph, which cannot be done twice."""
+
+
+def compare_functions(nodes: Iterable[Any]) -> None:
+    """Compare, in the backward that comes, what functions with a backward of the script's own make of gradients."""
+    for node in nodes:
+        if not isinstance(node, torch.autograd.function.BackwardCFunction):
+            continue
+        function: Any = getattr(type(node), "_forward_cls", None)
+        code = getattr(inspect.unwrap(function.backward), "__code__", None) if function is not None else None
+        ours = getattr(function, "__module__", "").startswith(("torch.", _OURS))
+        if code is not None and not ours and not _OWN_BACKWARD & set(code.co_names):
+            node.register_prehook(_ComparedFunction(function, node))
+
+
+class _ComparedFunction:
+    """A backward of the script's own.
+
+    Args:
+        function: The `autograd.Function`.
+        context: What its forward has kept: the node itself.
+    """
+
+    def __init__(self, function: Any, context: Any) -> None:
+        self._function = function
+        self._context = weakref.ref(context)
+
+    def __call__(self, gradients: Any) -> None:
+        context = self._context()
+        given = [None if each is None else each.detach().clone() for each in gradients]
+        if context is None:
+            return
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            try:
+                halved = self._function.backward(context, *map(_half, given))
+                whole = self._function.backward(context, *given)
+            except Exception:  # noqa: BLE001 - it cannot be asked twice: that tells nothing
+                return
+        if not _close(_half(whole), halved):
+            raise ReduceError(
+                f"the backward of {self._function.__name__} changes gradients not in proportion, as clipping does. "
+                "With several workers it sees the gradient of one worker's samples: the result is not that of one "
+                "process. Change gradients after backward, or run with --strategy single"
+            )
 
 
 _calls: dict[Any, int] = {}
@@ -198,6 +248,19 @@ def watch(averaged: Callable[[torch.Tensor], bool], hooked: Callable[[torch.Tens
         kind.register_post_accumulate_grad_hook = _watched_post_hook
         for name in _MODULE_HOOKS:
             _watch_modules(name)
+        multi: Any = graph.register_multi_grad_hook
+
+        def watched(tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+            assert _averaged is not None
+            if any(map(_averaged, tensors)):
+                raise ReduceError(
+                    "register_multi_grad_hook is called for parameters of a prepared model: with several workers it "
+                    "would see the gradients of one worker's samples. Use register_post_accumulate_grad_hook, look at "
+                    "gradients after backward, or run with --strategy single"
+                )
+            return multi(tensors, *args, **kwargs)
+
+        graph.register_multi_grad_hook = watched
 
 
 def _watched_hook(self: torch.Tensor, hook: Callable[[Any], Any]) -> Any:

@@ -4,7 +4,7 @@ a step, or accumulated when a checkpoint is asked for."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from headgate.torch.backend import REMOTE
 
 _SMALL = 1 << 16
 """Elements of the largest gradient that is looked at, where there are so small ones."""
+_ALIKE = 1e-9
 
 
 class _AfterStep(NamedTuple):
@@ -97,6 +98,33 @@ def put_back(models: Sequence[nn.Module], saved: Sequence[Mapping[str, torch.Ten
                 parameter.grad = gradient.to(parameter.device, parameter.dtype, copy=True)
             elif not hasattr(parameter, REMOTE):
                 parameter.grad = None
+
+
+@torch.no_grad()
+def is_same(optimizer: Any, add_up: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+    """Whether an optimizer has the same gradients in all workers, which call this alike.
+
+    Args:
+        optimizer: It.
+        add_up: Adds up a tensor over all workers.
+    """
+    gradients = [
+        parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
+        for group in getattr(optimizer, "param_groups", ())
+        for parameter in group["params"]
+        if parameter.grad is not None and not hasattr(parameter, REMOTE)
+    ]
+    numbers = torch.zeros(5, dtype=torch.float64)
+    numbers[0] = 1.0
+    for gradient in gradients:
+        flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1).double()
+        ramp = torch.linspace(1.0, 2.0, flat.numel(), dtype=flat.dtype, device=flat.device)
+        numbers[1] += flat.abs().sum().cpu()
+        numbers[3] += (flat * ramp).sum().cpu()
+    numbers[2], numbers[4] = numbers[1] ** 2, numbers[3] ** 2
+    workers, *sums = add_up(numbers).tolist()
+    size = workers * sums[1]
+    return all(workers * squares - total**2 <= _ALIKE * size for total, squares in (sums[:2], sums[2:]))
 
 
 def _small(optimizer: Any) -> list[torch.Tensor]:

@@ -38,7 +38,7 @@ Position = tuple[Optional[int], Optional[int], list[dict[str, Any]]]
 
 
 _LOOKS = 3
-"""The first passes over each loader, at each of which it is looked for a cycle."""
+"""Passes over each loader, from the first on, that are each looked at for a cycle."""
 _LOOK_SECONDS = 1.5
 """And the time from one look to the next after those."""
 

@@ -59,6 +59,7 @@ class LossTerm:
         elements: How many numbers are summed, of a sum that is divided; 0: it is not such a one.
         listed: By what a list of such terms was divided; 1: it is not seen to be of a list.
         whole: Whether it leaves none of several numbers of each sample out, though it could.
+        weights: A number made of the weights that its classes have, which have to be the same in all workers.
     """
 
     node: Any
@@ -69,6 +70,7 @@ class LossTerm:
     elements: int = 0
     listed: float = 1.0
     whole: bool = False
+    weights: float = 0.0
 
     @property
     def count(self) -> float:
@@ -237,7 +239,9 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
             return
         by, doubt = divisor.sums()
         counted = not divisor.plain or divisor.read is not None
-        seen.counted.append(LossTerm(node, kind, by, divisor.times, counted, _summed(node)))
+        seen.counted.append(
+            LossTerm(node, kind, by, divisor.times, counted, _summed(node), weights=_class_weights(node))
+        )
     else:
         is_weighed = kind.startswith("NllLoss") and reduction == 1
         if not is_weighed and kind != "Mean" and reduction != 1:
@@ -246,10 +250,47 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
         by, doubt = divisor.counts(_meant(node, kind))
         times, listed = divisor.times * divisor.fractions, divisor.exact if divisor.plain else 1.0
         whole = is_weighed and float(node._saved_target.numel()) == float(node._saved_total_weight)
-        term = LossTerm(node, kind, by, times, is_weighed or not divisor.plain, listed=listed, whole=whole)
+        counted = is_weighed or not divisor.plain
+        term = LossTerm(node, kind, by, times, counted, listed=listed, whole=whole, weights=_class_weights(node))
         (seen.counted if is_weighed else seen.means).append(term)
     if doubt:
         seen.doubts.append(doubt)
+
+
+_WEIGH_CLASSES = ("NllLoss", "BinaryCrossEntropy", "MultiMarginLoss")
+_NEAR = 4
+"""Nodes below a term among which the one is that weighs classes."""
+_read_weights: dict[tuple[int, int], float] = {}
+"""Of weights on a GPU, by address and version: each reading waits for it."""
+
+
+def _class_weights(node: Any) -> float:
+    """A number made of the weights of the classes in a loss; 0: they have none."""
+    for each, _ in zip(_below(node), range(_NEAR)):
+        if not kind_of(each).startswith(_WEIGH_CLASSES):
+            continue
+        weights = [getattr(each, "_saved_pos_weight", None), each._saved_weight]
+        if kind_of(each).startswith("Binary") and _is_of_samples(each._saved_weight, each._saved_self):
+            weights.pop()
+        return sum(_sum_of(weight) for weight in weights if isinstance(weight, torch.Tensor))
+    return 0.0
+
+
+def _is_of_samples(weight: torch.Tensor | None, given: torch.Tensor) -> bool:
+    """Whether each sample has a weight of its own."""
+    return weight is not None and weight.dim() == given.dim() and weight.shape[:1] == given.shape[:1]
+
+
+def _sum_of(weight: torch.Tensor) -> float:
+    ramp = torch.linspace(1.0, 2.0, weight.numel(), dtype=torch.float64, device=weight.device)
+    if not weight.is_cuda:
+        return float((weight.reshape(-1).double() * ramp).sum())
+    key = weight.data_ptr(), weight._version
+    if key not in _read_weights:
+        if len(_read_weights) > _MOST_PARTS:
+            _read_weights.clear()
+        _read_weights[key] = float((weight.reshape(-1).double() * ramp).sum())
+    return _read_weights[key]
 
 
 def _meant(node: Any, kind: str) -> float:
@@ -360,14 +401,19 @@ def _below(node: Any) -> Iterator[Any]:
         node = live[0]
 
 
-_listener: list[Callable[[Sequence[torch.Tensor]], None]] = []
+_listeners: list[tuple[Callable[[Sequence[torch.Tensor]], None], Callable[[BaseException], None]]] = []
 
 
-def watch(listener: Callable[[Sequence[torch.Tensor]], None]) -> None:
-    """Have each backward that begins with losses tell them to `listener` from now on, and to none before."""
-    if not _listener:
+def watch(begins: Callable[[Sequence[torch.Tensor]], None], fails: Callable[[BaseException], None]) -> None:
+    """Have each backward that begins with losses told from now on, and to none that were given before.
+
+    Args:
+        begins: Is given the losses.
+        fails: Is given what a backward raises.
+    """
+    if not _listeners:
         _watch()
-    _listener[:] = [listener]
+    _listeners[:] = [(begins, fails)]
 
 
 def _watch() -> None:
@@ -375,10 +421,16 @@ def _watch() -> None:
 
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
         # A backward within a backward (reentrant checkpointing) begins with no loss.
-        if torch._C._current_graph_task_id() == -1:
-            roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
-            with _disable_current_modes(), torch.no_grad():
-                _listener[0](roots)
-        return inner(tensors, grad_tensors, *args, **kwargs)
+        if torch._C._current_graph_task_id() != -1:
+            return inner(tensors, grad_tensors, *args, **kwargs)
+        begins, fails = _listeners[0]
+        roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        with _disable_current_modes(), torch.no_grad():
+            begins(roots)
+        try:
+            return inner(tensors, grad_tensors, *args, **kwargs)
+        except BaseException as error:
+            fails(error)
+            raise
 
     torch.autograd.backward = backward

@@ -98,14 +98,17 @@ def of_tensor(value: torch.Tensor) -> Normaliser:
 
 def of_number(value: float) -> Normaliser | None:
     """What a number of Python's is made of; None: of nothing that was read from a tensor."""
-    guarded: Normaliser | None = None
+    guarded: Normaliser | None = Normaliser(value, value, (), True) if value in _counts else None
     for number, tensor in reversed(_readings):
         read = abs(float(tensor)) if number is None and tensor is not None else abs(number or 0.0)
         count = _held(tensor)
         if read == value:
             made = Normaliser(read, read, (), True) if tensor is None else of_tensor(tensor)
             # It may be the greater of a count and 1, though this time that is the count.
-            return replace(made, known=made.known or count is not None)
+            made = replace(made, known=made.known or count is not None)
+            if made.known and not made.steps and value > 1:
+                _counts.add(value)
+            return made
         exceeds = value - read
         if count is not None and not count.steps and (0 < exceeds <= _LITTLE or (not read and value == 1)):
             guarded = Normaliser(read, value, (), True)
@@ -124,11 +127,16 @@ def _simple(steps: Steps) -> Steps:
 
 _readings: deque[tuple[float | None, torch.Tensor | None]] = deque(maxlen=_MOST_READINGS)
 """Numbers that the script has read from tensors, or tensors that it has compared with something."""
+_counts: set[float] = set()
+"""Counts that losses were divided by since the latest step."""
 
 
-def forget() -> None:
-    """A backward has begun: what the next loss is divided by is read after this."""
+def forget(stepped: bool = False) -> None:
+    """A backward has begun: what the next loss is divided by is read after this, unless it is what this one is divided
+    by, as where batches are accumulated for a step. `stepped`: one is taken."""
     _readings.clear()
+    if stepped:
+        _counts.clear()
 
 
 # --- what is wrapped -------------------------------------------------------------------------------------------------
@@ -193,7 +201,8 @@ def _combined(result: torch.Tensor, args: Sequence[Any], kwargs: Any, sign: floa
         return both if clear else _unclear(result, args, kwargs)
     count, number = (second, one) if first is None else (first, other)
     if count is not None and isinstance(number, (int, float)):
-        return replace(count, steps=(*count.steps, ("plus", sign * number)))
+        # `sum` of Python begins with 0.
+        return replace(count, steps=(*count.steps, ("plus", sign * number))) if number else count
     return _unclear(result, args, kwargs)
 
 

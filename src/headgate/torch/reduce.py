@@ -105,6 +105,7 @@ class Reducer:
         self._late = Late(backend.look)
         self.said = SaidWeights(self._parameters)
         self._marks = (0, 0)
+        self._failure = ""  # that a backward ended in the middle of a round
 
     def add(self, model: nn.Module) -> None:
         """Average the gradients of this model too."""
@@ -133,11 +134,20 @@ class Reducer:
 
     @property
     def one_of_all(self) -> nn.Parameter | None:
-        """A parameter, another one in each round."""
-        return self._parameters[self.rounds % len(self._parameters)] if self._parameters else None
+        """A parameter that is trained, another one in each round."""
+        count = len(self._parameters)
+        places = ((self.rounds + n) % count for n in range(count))
+        return next((self._parameters[n] for n in places if self._parameters[n].requires_grad), None)
+
+    @property
+    def part_of_loss(self) -> torch.Tensor | float:
+        """What this worker's loss of the latest round is multiplied with, for the sum over all to be that of the whole
+        batch."""
+        return self._weight.factor if self.summed else self.part
 
     def settle(self) -> None:
         """The optimizer begins its step: end a round whose backward had no end of its own."""
+        self._check_whole()
         if self._open:
             if torch._C._current_graph_task_id() != -1:
                 raise ReduceError(
@@ -145,8 +155,30 @@ class Reducer:
                     "Let it step after backward, or in a hook by register_post_accumulate_grad_hook"
                 )
             self.said.step_begins()
-            self._end_round()
+            try:
+                self._end_round()
+            except BaseException as error:
+                self.failed(error)
+                raise
         self.said.stepped()
+
+    def failed(self, error: BaseException) -> str:
+        """A backward ends with an error. What is then wrong for good, in words; empty: no round was open."""
+        if self._open:
+            self._failure = (
+                f"a backward failed before ({type(error).__name__}), and the script went on: the other workers wait "
+                "for the rest of that step. Let the error end the script, or leave a batch out before its backward, in "
+                "all workers alike (hg.agree)"
+            )
+        return self._failure
+
+    def _check_whole(self) -> None:
+        """
+        Raises:
+            ReduceError: A backward failed before, and the script has gone on.
+        """
+        if self._failure:
+            raise ReduceError(self._failure)
 
     def check(self, optimizer: Any, tensors: bool = True) -> None:
         """
@@ -180,6 +212,7 @@ class Reducer:
 
     def take_part(self) -> None:
         """The running backward is one whose end ends a round."""
+        self._check_whole()
         self.said.backward_begins()
         if not self._open:
             self._begin_round()

@@ -172,6 +172,9 @@ class Session(TaskSession):
         if not self._loaders.states or (not comes and self._patience_ends(anchor)):
             self.obey(None)
 
+    def settings(self) -> Sequence[Mapping[str, Any]] | None:
+        return None if self._worker is None else self._worker.unexchanged()
+
     def like(self, value: Any, number: float) -> Any:
         floats = isinstance(value, torch.Tensor) and value.is_floating_point()
         return torch.full_like(value.detach(), number) if floats else number
@@ -206,16 +209,16 @@ class Session(TaskSession):
 
     # --- what the optimizer and the loaders tell ---------------------------------------------------------------------
 
-    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if self._to_arrive:
             self.arrived(False)
         self._trained.begins(optimizer)
-        if self._worker is not None:
-            self._worker.optimizer_begins(optimizer)
+        changed = None if self._worker is None else self._worker.optimizer_begins(optimizer, args, kwargs)
         if self.meter.sampled:
             if optimizer is self._trained.optimizers[-1]:
                 self.meter.unhook()
             self.meter.mark("optimizer")
+        return changed
 
     def _optimizer_ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.meter.sampled:

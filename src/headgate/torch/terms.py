@@ -16,7 +16,7 @@ from headgate.torch.normalisers import Steps, applied
 
 MOST = 8
 """Terms that are told with each exchange."""
-_FIELDS = 10
+_FIELDS = 12
 NUMBERS = MOST * _FIELDS
 _ALIKE = 1e-9
 _FEW = 4
@@ -40,6 +40,7 @@ class TermSlot:
         divided: Whether it is a sum that the script divides.
         whole: Whether it leaves no number out, though it could.
         rate: Its count for a sample.
+        weights: A number made of the weights of its classes.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TermSlot:
     divided: bool
     whole: bool
     rate: float
+    weights: float = 0.0
 
     @property
     def key(self) -> tuple[str, int]:
@@ -74,7 +76,7 @@ class TermSlot:
 
     def numbers(self) -> list[float]:
         """As they are added up over the workers: their squares tell whether all have the same."""
-        pairs = (self.count, self.rate, self.times, self.exceeds)
+        pairs = (self.count, self.rate, self.times, self.exceeds, self.weights)
         squares = [value for number in pairs for value in (number, number * number)]
         return [*squares, float(self.is_unclear), float(self.whole and self.rate > 1)]
 
@@ -119,7 +121,8 @@ def _slot(name: str, number: int, term: LossTerm, taken: float) -> TermSlot:
     by, divisor = term.by, term.listed  # a constant, as it is of no list
     rate = by.base / divisor / taken if taken else 0.0
     of = (term.times / divisor, term.counted, by.known, bool(term.elements), term.whole)
-    return TermSlot(name, number, (term.node,), by.base / divisor, by.local / divisor, by.steps, *of, rate)
+    weights = term.weights
+    return TermSlot(name, number, (term.node,), by.base / divisor, by.local / divisor, by.steps, *of, rate, weights)
 
 
 def _together(name: str, terms: Sequence[LossTerm], count: float, times: float, taken: float) -> TermSlot:
@@ -127,7 +130,8 @@ def _together(name: str, terms: Sequence[LossTerm], count: float, times: float, 
     first = terms[0]
     nodes = tuple(term.node for term in terms)
     of = (first.times * times, first.counted and count == first.count, first.by.known, False, False)
-    return TermSlot(name, 0, nodes, count, count, (), *of, count / taken if taken else 0.0)
+    rate = count / taken if taken else 0.0
+    return TermSlot(name, 0, nodes, count, count, (), *of, rate, sum(term.weights for term in terms) / len(terms))
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,7 @@ class Summed:
         same_rate: Whether all have the same for a sample.
         same_times: Whether it is multiplied with the same in all.
         same_exceeds: Whether what it is divided by exceeds the same number in all.
+        same_weights: Whether its classes weigh the same in all.
         unclear: Whether it is unclear in any.
         whole: Whether it leaves nothing out in any.
     """
@@ -151,14 +156,16 @@ class Summed:
     same_rate: bool
     same_times: bool
     same_exceeds: bool
+    same_weights: bool
     unclear: bool
     whole: bool
 
     @classmethod
     def read(cls, numbers: Sequence[float], workers: float) -> Summed:
-        pairs = [(numbers[2 * n], numbers[2 * n + 1]) for n in range(4)]
-        count, rate, times, exceeds = (_same(workers, total, squares) for total, squares in pairs)
-        return cls(workers, pairs[0][0], count, rate, times, exceeds, numbers[8] > 0, numbers[9] == workers)
+        pairs = [(numbers[2 * n], numbers[2 * n + 1]) for n in range(5)]
+        count, rate, times, exceeds, weights = (_same(workers, total, squares) for total, squares in pairs)
+        of = (count, rate, times, exceeds, weights, numbers[10] > 0, numbers[11] == workers)
+        return cls(workers, pairs[0][0], *of)
 
     def divisor(self, slot: TermSlot) -> float:
         """What one process divides the term by."""
@@ -194,6 +201,11 @@ def doubt(slot: TermSlot, summed: Summed, taken: float, selected: Callable[[Any]
     name = slot.name
     if not summed.same_times:
         return f"its term {name} is multiplied by a number that is not the same in all workers ({slot.times:g} here)"
+    if not summed.same_weights:
+        return (
+            f"its term {name} weighs classes by numbers that are not the same in all workers, as where each counts "
+            "them in its own part of a batch"
+        )
     if summed.unclear:
         return (
             f"its term {name} is divided by {slot.local:g}, which is made of the count {slot.count:g} in a way that is "
@@ -203,6 +215,11 @@ def doubt(slot: TermSlot, summed: Summed, taken: float, selected: Callable[[Any]
     unknown = slot.divided and not slot.known and not known
     if unknown and slot.count == 1.0 and taken > 1:
         return f"its term {name} is divided by 1, which may stand for a count of nothing"
+    if several and unknown and not (summed.same or summed.same_rate) and slot.count % 1:
+        return (
+            f"its term {name} is a sum divided by {slot.count:g}, which is not seen to be a count of this worker's "
+            "samples, and differs between workers"
+        )
     if several and unknown and summed.same and slot.count % taken:
         return f"its term {name} is a sum divided by {slot.count:g}, which is the same in all workers"
     whole = (summed.whole and taken > 1) or not slot.counted

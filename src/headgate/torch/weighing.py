@@ -15,15 +15,17 @@ from typing import Any, Optional
 
 import torch
 
-from headgate.torch import normalisers, terms
+from headgate.torch import gradient_hooks, normalisers, terms
 from headgate.torch.control import ReduceError
-from headgate.torch.coupling import Coupling
+from headgate.torch.coupling import Coupling, sorted_nodes
 from headgate.torch.dealing import Dealt
 from headgate.torch.loss_mean import LossReading, is_selected, parameter_of, read
 from headgate.torch.terms import Summed, TermSlot
 
 _QUIET = 12
 """Rounds in a row that need no waiting, after which no worker waits for a form of loss that it had in them."""
+_LOOKS = 2
+"""Backwards of each form of loss whose functions are looked at."""
 _DIGITS = 6
 _COUNTING, _TAKEN, _WAITS, _NEEDS = range(4)
 _FIRST = 4 + 2 * _DIGITS
@@ -103,6 +105,7 @@ class Weighing:
         self._needed = False
         self._quiet = 0
         self._forms: set[int] = set()
+        self._looks: dict[int, int] = {}
         self._doubt = ""
 
     def start(self) -> None:
@@ -147,7 +150,11 @@ class Weighing:
                 nodes = {node: None for term in self._seen.terms for node in (term.node,)}
                 self._hooks = [node.register_prehook(self._scaled(node)) for node in nodes]
         with normalisers.aside():
-            self._coupling.sees(roots, _shape(self._seen))
+            form = _shape(self._seen)
+            self._coupling.sees(roots, form)
+            looks = self._looks[form] = self._looks.get(form, 0) + 1
+            if looks <= _LOOKS:
+                gradient_hooks.compare_functions(sorted_nodes([root.grad_fn for root in roots]))
         normalisers.forget()
 
     def release(self) -> None:
@@ -163,6 +170,10 @@ class Weighing:
         Raises:
             LossError: They may not be those of one process, and the script did not say what they weigh.
         """
+        normalisers.forget(stepped=True)
+        self._settle()
+
+    def _settle(self) -> None:
         doubt, self._doubt = self._doubt, ""
         if doubt:
             raise LossError(
@@ -190,7 +201,7 @@ class Weighing:
             said = self._of_batches.get(loader) if said is None else said
             self._of_batches = {}
         if said is None:
-            self.settle()
+            self._settle()
         seen, self._seen = self._seen, LossReading()
         self._shape = _shape(seen)
         self._doubt, self._own, self._factors, self.lacks = "", [], {}, False

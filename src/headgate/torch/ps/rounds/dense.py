@@ -14,6 +14,7 @@ import torch
 
 from headgate.task import Channel, Stop
 from headgate.torch.backend import MIB, Backend, Passage, RoundResult, Transfer
+from headgate.torch.control import ReduceError
 from headgate.torch.ps.rounds.client import Behind, Client, Forsaken
 from headgate.torch.ps.rounds.exchange import Exchange, Round
 from headgate.torch.ps.tables.model_tables import RemoteTables
@@ -103,6 +104,7 @@ class Dense(Backend):
         self.tables.overflowed(anywhere)
 
     def begin(self, weight: float, samples: float = 0.0) -> None:
+        self._check_between()
         self._samples = samples
         step = 0 if self.observer is None else self.observer.step
         self._round = self._client.begin(self._registered, weight, step=step)
@@ -147,6 +149,7 @@ class Dense(Backend):
             buffer = torch.cat([_bytes(tensor) for tensor in here]) if here else torch.empty(0, dtype=torch.uint8)
             if not buffer.numel():
                 return
+            self._check_between()
             exchange = Exchange([buffer], self._servers)
             running = self._client.begin(exchange, 0.0, lowest_only=True)
             self._client.launch(running, 0)
@@ -160,6 +163,7 @@ class Dense(Backend):
                     tensor.detach().copy_(mine)
 
     def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._check_between()
         exchange = Exchange([tensor.detach().cpu().contiguous()], self._servers)
         running = self._client.begin(exchange, 1.0)
         self._client.launch(running, 0)
@@ -247,6 +251,17 @@ class Dense(Backend):
         if self._exchange is None:
             raise RuntimeError("a round was to begin before its buffers were registered")
         return self._exchange
+
+    def _check_between(self) -> None:
+        """
+        Raises:
+            ReduceError: A round is open: what began it failed, and the script has gone on.
+        """
+        if self._round is not None:
+            raise ReduceError(
+                "a step failed in the middle of its exchange with the other workers, and the script went on: they wait "
+                "for the rest of that step. Let the error end the script"
+            )
 
     @property
     def _running(self) -> Round:
