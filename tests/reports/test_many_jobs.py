@@ -19,7 +19,7 @@ from headgate.cli.status import command
 from headgate.cluster import Cluster
 from headgate.hub.submission import Submission
 from headgate.jobs import Job
-from headgate.reports import html, standing
+from headgate.reports import html, run_verdicts
 from headgate.reports.recording import Recording, read
 from headgate.runs import STORE
 from headgate.telemetry import machine
@@ -130,7 +130,7 @@ def test_what_is_kept_of_a_run_that_has_ended_is_what_is_told_of_it(home: Path) 
     run = many(home / "runs" / "20260101-000000-aaaa", 30)
     told = [CliRunner().invoke(command, asked, catch_exceptions=False).stdout for asked in ([], ["--json"])]
     html.write_at_end(run.folder / STORE, run.folder / "report.html")
-    kept = run.folder / standing.FILE
+    kept = run.folder / run_verdicts.FILE
     assert kept.is_file()
     again = [CliRunner().invoke(command, asked, catch_exceptions=False).stdout for asked in ([], ["--json"])]
     assert again == told

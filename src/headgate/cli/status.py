@@ -16,7 +16,7 @@ from headgate import runs
 from headgate.cli.following import gpu_cell, position, print_table, task_cells
 from headgate.events import FAULTS
 from headgate.identifiers import FIRST_WORKER, TaskOfRun
-from headgate.reports import standing
+from headgate.reports import run_verdicts
 from headgate.telemetry.store import RunReader
 from headgate.units import say_bytes, say_seconds
 
@@ -52,7 +52,7 @@ def command(run: str | None, as_json: bool) -> None:
         shown = summary.jobs if as_json else _shown(summary.jobs)
         jobs = [{**asdict(job), **latest(reader, job.name)} for job in shown]
         warnings = reader.query("SELECT t, job, task, text FROM events WHERE kind = 'warning' ORDER BY rowid")
-    held_back = standing.read(folder)
+    held_back = run_verdicts.read(folder)
     if as_json:
         verdicts = held_back.verdicts
         trained = {name: json.loads(text) for name, text in verified.items() if text}

@@ -17,7 +17,7 @@ from headgate.analysis.accounts import Account
 from headgate.analysis.job_figures import figures
 from headgate.analysis.jobs import RecordedJob
 from headgate.events import FAULTS
-from headgate.reports import sections, sharing, standing
+from headgate.reports import run_verdicts, sections, sharing
 from headgate.reports.explained import explained
 from headgate.reports.figures import (
     Plot,
@@ -84,7 +84,7 @@ def write_at_end(store: Path, to: Path) -> None:
         save(page(run, explain), to)
         if accounts:
             with suppress(OSError):  # it is made again for each look
-                standing.keep(run, accounts)
+                run_verdicts.keep(run, accounts)
 
 
 def page(run: Recording, explain: Callable[[Recording], list[Account]] = explained) -> str:

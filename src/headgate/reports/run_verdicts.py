@@ -28,7 +28,7 @@ RECENT_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunVerdicts:
     """What held the jobs of a run back.
 
     Args:
@@ -42,7 +42,7 @@ class Standing:
     recent: bool
 
     @classmethod
-    def of(cls, run: Recording, accounts: Sequence[Account]) -> Standing:
+    def of(cls, run: Recording, accounts: Sequence[Account]) -> RunVerdicts:
         from headgate.analysis.verdicts import verdict
         from headgate.reports.explained import as_lines
         from headgate.reports.words import counted
@@ -55,7 +55,7 @@ class Standing:
         return cls(tuple(lines), verdicts, run.since > 0.0)
 
 
-def read(folder: Path) -> Standing:
+def read(folder: Path) -> RunVerdicts:
     """That of a run in a folder: as it was kept, or else as its store tells now.
 
     Raises:
@@ -70,25 +70,25 @@ def keep(run: Recording, accounts: Sequence[Account]) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    standing = Standing.of(run, accounts) if run.seconds <= RECENT_SECONDS else _made(run.folder)
-    kept = {"headgate": __version__, **{name: getattr(standing, name) for name in Standing.__slots__}}
+    verdicts = RunVerdicts.of(run, accounts) if run.seconds <= RECENT_SECONDS else _made(run.folder)
+    kept = {"headgate": __version__, **{name: getattr(verdicts, name) for name in RunVerdicts.__slots__}}
     fresh = run.folder / f".{FILE}"
     fresh.write_text(json.dumps(kept))
     fresh.replace(run.folder / FILE)
 
 
-def _kept(folder: Path) -> Standing | None:
+def _kept(folder: Path) -> RunVerdicts | None:
     """What was kept by this version, once the run had ended; None: nothing that can be read."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads((folder / FILE).read_bytes())
         if kept.pop("headgate") == __version__:
-            return Standing(tuple((str(text), bool(failed)) for text, failed in kept.pop("lines")), **kept)
+            return RunVerdicts(tuple((str(text), bool(failed)) for text, failed in kept.pop("lines")), **kept)
     return None
 
 
-def _made(folder: Path) -> Standing:
+def _made(folder: Path) -> RunVerdicts:
     from headgate.reports.explained import explained
     from headgate.reports.recording import read as recorded
 
     run = recorded(folder / runs.STORE, RECENT_SECONDS, few=_FEW)
-    return Standing.of(run, explained(run))
+    return RunVerdicts.of(run, explained(run))
