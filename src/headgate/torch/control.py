@@ -28,6 +28,33 @@ class ReduceError(RuntimeError):
     """Gradients came in a way that cannot be averaged."""
 
 
+class Interruption:
+    """A backward that failed in the middle of a step, which the other workers wait for.
+
+    Attributes:
+        text: What is wrong, once it has; empty before.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def begins(self, error: BaseException) -> None:
+        """It has failed."""
+        self.text = (
+            f"a backward failed before ({type(error).__name__}), and the script went on: the other workers wait for "
+            "the rest of that step. Let the error end the script, or leave a batch out before its backward, in all "
+            "workers alike (hg.agree)"
+        )
+
+    def check(self) -> None:
+        """
+        Raises:
+            ReduceError: The script has gone on.
+        """
+        if self.text:
+            raise ReduceError(self.text)
+
+
 @dataclass(frozen=True)
 class Shape:
     """What a control vector is about.

@@ -20,7 +20,7 @@ from headgate.torch.closures import Arguments, averaged
 from headgate.torch.control import ReduceError
 from headgate.torch.coupling import warner
 from headgate.torch.dealing import Dealer, Dealt, Slices
-from headgate.torch.gradients import is_same
+from headgate.torch.gradients import check_averaged, check_same
 from headgate.torch.kept import MEAN, WORKER, AcrossWorkers, KeptObject, compared
 from headgate.torch.reduce import Reducer
 from headgate.torch.shards import Sharing
@@ -276,18 +276,14 @@ class Worker:
             return None
         self._reducer.settle()
         self._weighing.settle()
-        self._reducer.check(optimizer)
+        check_averaged(optimizer, self._reducer.averages)
         self._stands.steps(optimizer)
         if self.workers == 1:
             return None
         replaced = averaged(args, kwargs, self._mean_loss)
         is_new = self._reducer.rounds != self._rounds.get(id(optimizer), 0)
-        if not (is_new or replaced) and not is_same(optimizer, self._link.add_up):
-            raise ReduceError(
-                f"the optimizer {type(optimizer).__name__} takes a step with gradients that no backward made, as "
-                "torch.autograd.grad gives them: they are of this worker's samples alone. Call backward() on the loss, "
-                "or run with --strategy single"
-            )
+        if not (is_new or replaced):
+            check_same(optimizer, self._link.add_up)
         return replaced
 
     def _mean_loss(self, loss: float) -> float:
@@ -312,7 +308,7 @@ class Worker:
         if self._reducer is not None:
             self._reducer.settle()
             self._weighing.settle()
-            self._reducer.check(optimizer, tensors=False)
+            check_averaged(optimizer, self._reducer.averages, tensors=False)
         elif self._link is not None and not self.in_step:
             raise ReduceError(
                 f"the optimizer {type(optimizer).__name__} was not given to prepare: under a plan whose workers do not "

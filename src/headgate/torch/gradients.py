@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from headgate.torch.backend import REMOTE
+from headgate.torch.control import ReduceError
 
 _SMALL = 1 << 16
 """Elements of the largest gradient that is looked at, where there are so small ones."""
@@ -101,12 +102,15 @@ def put_back(models: Sequence[nn.Module], saved: Sequence[Mapping[str, torch.Ten
 
 
 @torch.no_grad()
-def is_same(optimizer: Any, add_up: Callable[[torch.Tensor], torch.Tensor]) -> bool:
-    """Whether an optimizer has the same gradients in all workers, which call this alike.
+def check_same(optimizer: Any, add_up: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """An optimizer is about to take a step with gradients that were not exchanged; all workers call this alike.
 
     Args:
         optimizer: It.
         add_up: Adds up a tensor over all workers.
+
+    Raises:
+        ReduceError: They are not the same in all workers.
     """
     gradients = [
         parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
@@ -124,7 +128,35 @@ def is_same(optimizer: Any, add_up: Callable[[torch.Tensor], torch.Tensor]) -> b
     numbers[2], numbers[4] = numbers[1] ** 2, numbers[3] ** 2
     workers, *sums = add_up(numbers).tolist()
     size = workers * sums[1]
-    return all(workers * squares - total**2 <= _ALIKE * size for total, squares in (sums[:2], sums[2:]))
+    if any(workers * squares - total**2 > _ALIKE * size for total, squares in (sums[:2], sums[2:])):
+        raise ReduceError(
+            f"the optimizer {type(optimizer).__name__} takes a step with gradients that no backward made, as "
+            "torch.autograd.grad gives them: they are of this worker's samples alone. Call backward() on the loss, or "
+            "run with --strategy single"
+        )
+
+
+def check_averaged(optimizer: Any, is_averaged: Callable[[torch.Tensor], bool], tensors: bool = True) -> None:
+    """
+    Args:
+        optimizer: Is about to take a step.
+        is_averaged: Whether the gradient of this parameter is averaged over the workers.
+        tensors: Whether it is looked at tensors that are no parameters of a module too.
+
+    Raises:
+        ReduceError: The optimizer is about to step a parameter whose gradient was not averaged.
+    """
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group["params"]:
+            if parameter.grad is None or is_averaged(parameter) or hasattr(parameter, REMOTE):
+                continue
+            if tensors or isinstance(parameter, nn.Parameter):
+                raise ReduceError(
+                    f"the optimizer {type(optimizer).__name__} steps a parameter of shape {tuple(parameter.shape)} "
+                    "that no prepared model had when it was prepared: its gradients are of this worker alone. Put "
+                    "parameters and layers in place before headgate.torch.prepare, or prepare the model that has them "
+                    "as well"
+                )
 
 
 def _small(optimizer: Any) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Callable, Protocol
+from typing import Callable, Protocol
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from headgate.torch import gradient_hooks, weighing
 from headgate.torch.accumulated import Accumulated
 from headgate.torch.backend import REMOTE, Backend, RoundResult, TimedRound
 from headgate.torch.buckets import GradientBuckets, rows, sparse_parameters
-from headgate.torch.control import HEAD, Agreed, ReduceError, Said, Shape
+from headgate.torch.control import HEAD, Agreed, Interruption, ReduceError, Said, Shape
 from headgate.torch.late import Late
 from headgate.torch.said_weights import Meant, SaidWeights
 from headgate.torch.weighing import Weight
@@ -105,7 +105,7 @@ class Reducer:
         self._late = Late(backend.look)
         self.said = SaidWeights(self._parameters)
         self._marks = (0, 0)
-        self._failure = ""  # that a backward ended in the middle of a round
+        self._interruption = Interruption()
 
     def add(self, model: nn.Module) -> None:
         """Average the gradients of this model too."""
@@ -147,7 +147,7 @@ class Reducer:
 
     def settle(self) -> None:
         """The optimizer begins its step: end a round whose backward had no end of its own."""
-        self._check_whole()
+        self._interruption.check()
         if self._open:
             if torch._C._current_graph_task_id() != -1:
                 raise ReduceError(
@@ -165,41 +165,8 @@ class Reducer:
     def failed(self, error: BaseException) -> str:
         """A backward ends with an error. What is then wrong for good, in words; empty: no round was open."""
         if self._open:
-            self._failure = (
-                f"a backward failed before ({type(error).__name__}), and the script went on: the other workers wait "
-                "for the rest of that step. Let the error end the script, or leave a batch out before its backward, in "
-                "all workers alike (hg.agree)"
-            )
-        return self._failure
-
-    def _check_whole(self) -> None:
-        """
-        Raises:
-            ReduceError: A backward failed before, and the script has gone on.
-        """
-        if self._failure:
-            raise ReduceError(self._failure)
-
-    def check(self, optimizer: Any, tensors: bool = True) -> None:
-        """
-        Args:
-            optimizer: Is about to take a step.
-            tensors: Whether it is looked at tensors that are no parameters of a module too.
-
-        Raises:
-            ReduceError: The optimizer is about to step a parameter whose gradient was not averaged.
-        """
-        for group in getattr(optimizer, "param_groups", ()):
-            for parameter in group["params"]:
-                if parameter.grad is None or id(parameter) in self._hooked or hasattr(parameter, REMOTE):
-                    continue
-                if tensors or isinstance(parameter, nn.Parameter):
-                    raise ReduceError(
-                        f"the optimizer {type(optimizer).__name__} steps a parameter of shape {tuple(parameter.shape)} "
-                        "that no prepared model had when it was prepared: its gradients are of this worker alone. Put "
-                        "parameters and layers in place before headgate.torch.prepare, or prepare the model that has "
-                        "them as well"
-                    )
+            self._interruption.begins(error)
+        return self._interruption.text
 
     # --- while backward runs -----------------------------------------------------------------------------------------
 
@@ -212,7 +179,7 @@ class Reducer:
 
     def take_part(self) -> None:
         """The running backward is one whose end ends a round."""
-        self._check_whole()
+        self._interruption.check()
         self.said.backward_begins()
         if not self._open:
             self._begin_round()
