@@ -88,6 +88,22 @@ def test_workers_of_legacy_keras_tell_each_metric_once(tmp_path: Path) -> None:
     assert [note for note in notes if note.startswith("share: Keras adds up over the workers")]
 
 
+@pytest.mark.timeout(600)
+def test_entries_of_a_loss_weigh_alike_whatever_a_mask_leaves_of_a_worker_s_part(tmp_path: Path) -> None:
+    script = SCRIPT.with_name("weighing.py")
+    finish(run("tf_keras", [str(script), str(tmp_path)], tmp_path), tmp_path)
+    command = [sys.executable, str(script), str(tmp_path)]
+    with Gang(tmp_path, allreduce(2), command, {**QUIET, **VARIABLES["tf_keras"]}, warm=WARM["tf_keras"]) as tasks:
+        tasks.start()
+        tasks.finish()
+        notes = [note["text"] for note in tasks.of("worker-0", "note")]
+    together, alone = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("worker-0", "alone"))
+    for kind, expected in zip(together, alone, strict=True):
+        assert distance(kind, expected) < 1e-5
+    for what in ("the loss mean_of_labels gives one number", "the model's own step computes its loss without"):
+        assert len([note for note in notes if note.startswith(what)]) == 1
+
+
 GROWING = """
 import headgate.keras as hg
 import tensorflow as tf
