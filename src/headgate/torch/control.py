@@ -39,7 +39,9 @@ class Interruption:
         self.text = ""
 
     def begins(self, error: BaseException) -> None:
-        """It has failed."""
+        """It has failed. What ends a script, as the loss of another worker, is none of it."""
+        if not isinstance(error, Exception):
+            return
         self.text = (
             f"a backward failed before ({type(error).__name__}), and the script went on: the other workers wait for "
             "the rest of that step. Let the error end the script, or leave a batch out before its backward, in all "
