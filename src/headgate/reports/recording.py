@@ -198,7 +198,7 @@ def _usage(
 
     Args:
         tasks: Those that are read, beside the nodes; None: all.
-        others: Those of them of which only that is read which concerns jobs beside them.
+        others: Those of them whose own account is not made: only what concerns jobs beside them is read.
     """
     columns = [column for column in COLUMNS if column in reader.columns("usage")]
     if most is None:  # a day of numbers: no column is read for nothing

@@ -17,10 +17,11 @@ from tests.engines.ray.running import PATIENCE_SECONDS, Running
 from headgate.cluster import Node
 from headgate.engines.ray.engine import RayEngine
 from headgate.engines.remote.pipe import Pipe, facts
-from headgate.engines.remote.wire import Close, Exited, Joined, Output, Release, Returned, SampledUsage
+from headgate.engines.remote.wire import Close, Exited, Joined, Opened, Output, Release, Returned, SampledUsage
 from headgate.errors import HeadgateError, UsageError
 from headgate.events import Exit
 from headgate.identifiers import TaskId
+from headgate.shares import Lever, Uncontrolled
 from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
@@ -139,6 +140,7 @@ def test_of_what_the_cluster_says_the_hub_takes_facts_alone(tmp_path: Path) -> N
         usage,
         output,
         Returned(1, {"rate": (1.0, None)}),
+        Opened("a:1", "a", (node.node,), (Uncontrolled(Lever.DISK_RATE, "it is not limited"),)),
         Exited(TaskId("r/a/worker-0"), Exit(code=1, reason="x")),
     ):
         assert facts(pickle.dumps(said)) == said

@@ -11,6 +11,7 @@ import struct
 import sys
 import threading
 from dataclasses import is_dataclass
+from enum import Enum
 from typing import Any
 
 from headgate.engines.remote.wire import Report, Request
@@ -85,7 +86,7 @@ class Pipe:
 
 
 def facts(data: bytes) -> Any:
-    """Unpickle plain values and Headgate's own dataclasses and identifiers, and nothing else.
+    """Unpickle plain values and Headgate's own dataclasses, enumerations and identifiers, and nothing else.
 
     Raises:
         pickle.UnpicklingError: The data hold something else, which could run any code, or are damaged.
@@ -104,7 +105,7 @@ class _Facts(pickle.Unpickler):
             return bytearray
         # Of what is loaded here already: importing runs a module.
         found = super().find_class(module, name) if module.startswith("headgate.") and module in sys.modules else None
-        if isinstance(found, type) and (is_dataclass(found) or found in IDENTIFIERS):
+        if isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum) or found in IDENTIFIERS):
             return found
         raise pickle.UnpicklingError(f"found {module}.{name}; expected plain values and Headgate's own")
 
