@@ -21,7 +21,13 @@ from headgate import cli, clusterfile, jobfile, planfile
 from headgate.studies import studyfile
 
 ROOT = Path(__file__).parents[1]
-FROM_THE_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+FROM_THE_ROOT = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
+    "CHANGELOG.md": "changelog.md",
+}
 # A link from a page to a file of the repository that is no page.
 OF_THE_REPOSITORY = re.compile(r"\]\(\.\./((?:src|tests|examples|benchmarks)/[^)#\s]+)")
 

@@ -50,6 +50,7 @@ class _DoneLate:
 def test_a_collective_that_is_done_just_after_a_wait_ran_out_is_no_fault() -> None:
     link = object.__new__(AllReduce)
     link._gloo = link._group = _DoneLate()
+    link._pending = []
     link._all, link.index, link.members = torch.distributed.AllreduceOptions(), 0, (0, 1)
     buffer = torch.ones(2)
     link.register([buffer])
@@ -75,6 +76,7 @@ def test_threads_of_a_group_end_with_it(tmp_path: Path, monkeypatch: pytest.Monk
         link.register([torch.ones(2)])
         link.begin(1.0)
         link.launch(0)
+        link.finish()
         assert _threads_of_gloo() > before
         link.close()
         assert _threads_of_gloo() == before

@@ -72,11 +72,14 @@ class _Switch(NamedTuple):
 
     Args:
         at_once: The change of the quantity by the windows next to it alone.
+        turns: 1 for each neighbour that came, -1 for one that went, 0 for one that stayed or was away, however much its
+            cores changed meanwhile.
     """
 
     change: float
     at_once: float
     cores: Array
+    turns: Array
     before: int
     after: int
 
@@ -111,7 +114,7 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
     known = np.diag(inverse @ (columns.T @ columns)) > 1.0 - _SEEN  # else it went with another one
     found: list[SwitchEffect | None] = []
     for index, (one, error) in enumerate(zip(each, band, strict=True)):
-        came, went = (sum(bool(sign * switch.cores[index] >= _LEAST_CORES) for switch in switches) for sign in (1, -1))
+        came, went = (sum(bool(switch.turns[index] == turn) for switch in switches) for turn in (1, -1))
         sure = bool(known[index] and came and went and came + went >= _SURE)
         agrees = _agrees(index, each, switches)
         effect = SwitchEffect(float(one), float(one - error), float(one + error), came + went, sure, agrees)
@@ -121,7 +124,7 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
 
 def _agrees(index: int, each: Array, switches: Sequence[_Switch]) -> bool:
     """Whether the quantity changed as one neighbour came and went, nearly each time."""
-    own = [switch for switch in switches if abs(switch.cores[index]) >= _LEAST_CORES]
+    own = [switch for switch in switches if switch.turns[index]]
     others = np.where(np.arange(len(each)) == index, 0.0, each)
     missed = 0
     for switch in own:
@@ -192,7 +195,8 @@ def _switches(values: Array, cores: Array, stretches: Sequence[_Stretch]) -> lis
             slice(new.start, min(new.start + _NEAR, new.stop)),
         )
         at_once = float(np.median(values[first]) - np.median(values[last]))
-        found.append(_Switch(change, at_once, moved, old.stop - old.start, new.stop - new.start))
+        turns = np.subtract(after.there, before.there, dtype=float)
+        found.append(_Switch(change, at_once, moved, turns, old.stop - old.start, new.stop - new.start))
     return found
 
 

@@ -38,7 +38,7 @@ def command(run: str | None, as_json: bool) -> None:
     state and why, progress, share and why, and use. For a job of several tasks: the node of each task. At the end: the
     warnings of the run.
 
-    Of a run of more than 96 jobs that goes on, a few jobs alone are looked at for what held them back; the others have
+    Of a run of more than 96 jobs that goes on, only a few jobs are looked at for what held them back. The others have
     no `verdict` in the JSON until the run has ended. `headgate explain` tells of all.
 
     \b

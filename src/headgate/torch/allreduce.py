@@ -66,6 +66,7 @@ class AllReduce(Backend):
         self._all.timeout = self._from_lowest.timeout = _NO_LIMIT
         self._buffers: list[torch.Tensor] = []
         self._works: list[Any] = []
+        self._pending: list[Any] = []  # collectives that are not known to be done
         self._launched: list[float] = []
 
     def register(self, buffers: Sequence[torch.Tensor]) -> None:
@@ -79,7 +80,7 @@ class AllReduce(Backend):
         self._launched.append(time.perf_counter())
         try:
             buffer = self._buffers[index]
-            self._works.append(self._group_of(buffer).allreduce([buffer], self._all))
+            self._works.append(self._begun(self._group_of(buffer).allreduce([buffer], self._all)))
         except RuntimeError as error:
             self._lost(error)
 
@@ -98,19 +99,20 @@ class AllReduce(Backend):
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
             here = tensor.detach().to(self._staging(tensor)).contiguous()
-            self._wait(self._group_of(here).broadcast([here], self._from_lowest))
+            self._wait(self._begun(self._group_of(here).broadcast([here], self._from_lowest)))
             if here.data_ptr() != tensor.data_ptr():
                 with torch.no_grad():
                     tensor.detach().copy_(here)
 
     def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
         here = tensor.detach().cpu().contiguous()
-        self._wait(self._gloo.allreduce([here], self._all))
+        self._wait(self._begun(self._gloo.allreduce([here], self._all)))
         return here
 
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         here = [gradient.cpu().coalesce() for gradient in gradients]
-        works = [self._gloo.allreduce([each], self._all) for each in here]  # one's messages fill the pauses of others
+        # Messages of one fill the pauses of others.
+        works = [self._begun(self._gloo.allreduce([each], self._all)) for each in here]
         for work in works:
             self._wait(work)
         return [each.to(gradient.device) for each, gradient in zip(here, gradients)]
@@ -122,8 +124,11 @@ class AllReduce(Backend):
             if hasattr(group, "abort"):
                 group.abort()
         # Threads of a group let go of tensors after a collective is done, which takes the interpreter's lock. While the
-        # interpreter ends, that kills the process: they have to be over before, and end with their group.
-        group = self._gloo = self._group = None
+        # interpreter ends, that kills the process: they have to be over before, and end with their group. That waits
+        # for collectives, and so for ever for one that another worker takes no part in.
+        if all(work.is_completed() for work in self._pending):
+            self._pending = []
+            group = self._gloo = self._group = None
 
     # --- how workers find each other ---------------------------------------------------------------------------------
 
@@ -180,8 +185,17 @@ class AllReduce(Backend):
 
     # --- waiting, and who is gone ------------------------------------------------------------------------------------
 
+    def _begun(self, work: Any) -> Any:
+        """A collective that has been started; it is pending until it has been waited for."""
+        self._pending.append(work)
+        return work
+
     def _wait(self, work: Any) -> None:
         """Wait for a collective while all workers are there."""
+        self._wait_for(work)
+        self._pending = [other for other in self._pending if other is not work]
+
+    def _wait_for(self, work: Any) -> None:
         while True:
             try:
                 if self._group is self._gloo or not hasattr(work, "block_current_stream"):
