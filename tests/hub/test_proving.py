@@ -146,6 +146,7 @@ def test_it_is_proved_who_slows_whom_and_told_by_explain(user: User) -> None:
     assert whole == pytest.approx(account["elapsed"], rel=0.05)
 
 
+@pytest.mark.long
 def test_a_job_that_says_so_is_proved_without_being_asked_for(user: User) -> None:
     starts(user, job("a", "rests", ", prove: true"), job("b", "rests"))
     sees_held(user, "b")

@@ -46,6 +46,7 @@ def account(run: Recording, job: str) -> Account:
     return next(each for each in accounts(run.jobs, run.nodes, run.seconds) if each.job == job)
 
 
+@pytest.mark.long
 def test_what_is_read_and_told_of_twice_as_many_jobs_costs_twice_as_much(home: Path) -> None:
     runs = {count: many(home / "runs" / f"202601{count // 10:02}-000000-aaaa", count) for count in (50, 100)}
     for make in (

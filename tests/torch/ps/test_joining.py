@@ -66,6 +66,7 @@ def joined(folder: Path, counts: str, joiners: int = 1) -> Iterator[Gang]:
         yield gang
 
 
+@pytest.mark.long
 def test_between_two_epochs_where_there_is_no_way_to_in_the_middle_of_one(tmp_path: Path) -> None:
     with joined(tmp_path, "yes") as gang:
         gang.finish()
