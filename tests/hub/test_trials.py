@@ -71,7 +71,7 @@ def test_each_of_two_trainings_on_two_cores_is_tried_on_both_once_for_seconds(us
         lines = user.types("logs", str(trial["job"])).stdout.splitlines()
         had = [line.rpartition(" ")[2] for line in lines if "threads now:" in line]
         assert had[:2] == ["1", "2"]
-    user.types("stop", "--kill", run)
+    user.types("stop", "--kill", "--run", run)
     for name in ("scales", "small"):
         user.sees_state(name, "killed", run=run)
     kept = [json.loads(path.read_text()) for path in (user.home / "profiles").glob("*.json")]
