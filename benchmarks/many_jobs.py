@@ -53,7 +53,9 @@ def measured(count: int) -> dict[str, float]:
         found["status"] = cpu_seconds(folder, "status")
         found["report"] = cpu_seconds(folder, "report")
         found["report bytes"] = float(next(home.glob("runs/*/report.html")).stat().st_size)
-        psutil.Process(json.loads((home / "hub" / "allocation.json").read_text())["pid"]).terminate()
+        hub = psutil.Process(json.loads((home / "hub" / "allocation.json").read_text())["pid"])
+        hub.terminate()
+        hub.wait(60.0)  # it writes into the folder until it ends
         return found
 
 
