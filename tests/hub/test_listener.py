@@ -17,7 +17,8 @@ from headgate import runs
 from headgate.cluster import Node
 from headgate.events import CheckpointDone, Event, Exit, Progress, TaskExited, TaskJoined
 from headgate.hub.parts import listener as listener_module
-from headgate.hub.parts.listener import AT_ONCE, MOST_COMPLAINTS, HubListener
+from headgate.hub.parts.listener import MOST_COMPLAINTS, HubListener
+from headgate.hub.parts.throttle import AT_ONCE
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import MOST_METRICS
 from headgate.hub.state.run import LiveRun, LiveRuns

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.analysis.losses import Losses
 from headgate.events import Progress
-from headgate.hub.parts.listener import AT_ONCE, EVERY_SECONDS, ProgressThrottle
+from headgate.hub.parts.throttle import AT_ONCE, EVERY_SECONDS, ProgressThrottle
 from headgate.identifiers import TaskId
 
 

@@ -82,14 +82,7 @@ def job(
     if run_state == "interrupted" and state not in ENDED:
         state, reason = "interrupted", "no end was recorded"
     submitted = row["submitted"] if row["submitted"] is not None else 0.0
-    course = phases(
-        [(event["t"], event["kind"], event["text"] or "") for event in events],
-        submitted=submitted,
-        started=row["started"],
-        ended=row["ended"],
-        state=state,
-        until=row["ended"] if row["ended"] is not None else until,
-    )
+    course = _course(row, [(event["t"], event["kind"], event["text"] or "") for event in events], state, until)
     attempt = next((phase.start for phase in course if phase.start < after < phase.end), after)
     course = tuple(replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after)
     plan = as_object(row["plan"])
@@ -133,6 +126,20 @@ def job(
     )
 
 
+def _course(
+    row: Mapping[str, Any], events: Sequence[tuple[float, str, str]], state: str, until: float
+) -> tuple[Phase, ...]:
+    """The phases of a job by its row and its events, up to its end or that of what is known."""
+    return phases(
+        events,
+        submitted=row["submitted"] or 0.0,
+        started=row["started"],
+        ended=row["ended"],
+        state=state,
+        until=row["ended"] if row["ended"] is not None else until,
+    )
+
+
 def used_beside(
     row: Mapping[str, Any],
     task_rows: Sequence[Mapping[str, Any]],
@@ -142,15 +149,8 @@ def used_beside(
     after: float,
 ) -> RecordedJob:
     """What a job used, for the accounts of those that ran beside it; arguments as of `job`."""
-    submitted, ended = row["submitted"] or 0.0, row["ended"] if row["ended"] is not None else until
-    course = phases(
-        [(event["t"], event["kind"], "") for event in events],
-        submitted=submitted,
-        started=row["started"],
-        ended=row["ended"],
-        state=row["state"] or "waiting",
-        until=ended,
-    )
+    submitted = row["submitted"] or 0.0
+    course = _course(row, [(event["t"], event["kind"], "") for event in events], row["state"] or "waiting", until)
     course = tuple(replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after)
     ran = running(course)
     tasks = {TaskOfRun(task["id"]): task for task in task_rows}
