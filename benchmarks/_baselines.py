@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from scipy.optimize import nnls
 
-from headgate.cluster import Cluster, Node
-from headgate.errors import UsageError
-from headgate.plans import Plan, Strategy
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import UsageError
+from headgate.model.plans import Plan, Strategy
 
 _SERVED = 4  # workers of each server in a plan made by hand
 
 
 def manual(cluster: Cluster, batch: int) -> Plan:
-    """What a person would do: one worker for each GPU, or each node where there are none; one server for every four
-    workers, on nodes without GPUs in the order of their names (on any, where all have some); equal batches.
+    """What a person would do: one worker for each GPU, or each node where there are none; one
+    server for every four workers, on nodes without GPUs in the order of their names (on any, where
+    all have some); equal batches.
 
     Args:
         cluster: The nodes.
@@ -35,7 +36,8 @@ def manual(cluster: Cluster, batch: int) -> Plan:
 
 
 def all_reduce(cluster: Cluster, batch: int) -> Plan:
-    """All-reduce on everything: one worker for each GPU of all nodes, and one for each node without; equal batches.
+    """All-reduce on everything: one worker for each GPU of all nodes, and one for each node
+    without; equal batches.
 
     Raises:
         UsageError: The cluster has no node.
@@ -58,11 +60,13 @@ def at_random(space: Sequence[Plan], seed: int) -> Plan:
 
 
 def optimus_form(measured: Mapping[Plan, float]) -> Callable[[int, int], float]:
-    """Samples a second of so many workers and servers, by the form of Optimus (EuroSys 2018) for synchronous training:
-    steps a second 1 / (a·M/w + b + c·w/p + d·w + e·p), non-negative, fitted by least squares to the seconds of a step.
+    """Samples a second of so many workers and servers, by the form of Optimus (EuroSys 2018) for
+    synchronous training: steps a second 1 / (a·M/w + b + c·w/p + d·w + e·p), non-negative, fitted
+    by least squares to the seconds of a step.
 
     Args:
-        measured: Samples a second of synchronous plans with equal batches that are stated, at least one.
+        measured: Samples a second of synchronous plans with equal batches that are stated, at least
+            one.
 
     Raises:
         ValueError: There is no such plan.
@@ -76,14 +80,19 @@ def optimus_form(measured: Mapping[Plan, float]) -> Callable[[int, int], float]:
         raise ValueError("found no measured plan with a stated batch; expected at least one")
     each = float(np.mean([batch for _, _, batch, _ in told]))
     table = [_terms(workers, servers, batch) for workers, servers, batch, _ in told]
-    found, _ = nnls(np.array(table), np.array([workers * batch / value for workers, _, batch, value in told]))
-    # Where all have the same samples in all, so do those that are asked for; else all have the usual batch.
+    found, _ = nnls(
+        np.array(table), np.array([workers * batch / value for workers, _, batch, value in told])
+    )
+    # Where all have the same samples in all, so do those that are asked for; else all have the
+    # usual batch.
     whole = {workers * batch for workers, _, batch, _ in told}
     fixed = next(iter(whole)) if len(whole) == 1 and len(told) > 1 else None
 
     def throughput(workers: int, servers: int) -> float:
         batch = each if fixed is None else fixed / workers
-        return float(workers * batch / max(float(np.array(_terms(workers, servers, batch)) @ found), 1e-12))
+        return float(
+            workers * batch / max(float(np.array(_terms(workers, servers, batch)) @ found), 1e-12)
+        )
 
     return throughput
 
@@ -93,8 +102,8 @@ def _terms(workers: int, servers: int, batch: float) -> tuple[float, ...]:
 
 
 def optimus(space: Sequence[Plan], measured: Mapping[Plan, float]) -> Plan:
-    """Optimus's greedy: from the fewest tasks one worker or one server more, whichever gains more by its fitted form,
-    until neither gains.
+    """Optimus's greedy: from the fewest tasks one worker or one server more, whichever gains more
+    by its fitted form, until neither gains.
 
     Args:
         space: Plans; of those with the same numbers of workers and servers the first is meant.
@@ -119,13 +128,17 @@ def optimus(space: Sequence[Plan], measured: Mapping[Plan, float]) -> Plan:
 
 def _workers(cluster: Cluster, batch: int) -> list[str]:
     with_gpus: list[Node] = [node for node in cluster.nodes if node.gpus]
-    names = [node.name for node in with_gpus for _ in node.gpus] or [node.name for node in cluster.nodes]
+    names = [node.name for node in with_gpus for _ in node.gpus] or [
+        node.name for node in cluster.nodes
+    ]
     if not names:
         raise UsageError("the cluster has no node to plan for")
     return names[:batch]
 
 
-def _plan(strategy: Strategy, workers: Sequence[str], batch: int, servers: tuple[str, ...] = ()) -> Plan:
+def _plan(
+    strategy: Strategy, workers: Sequence[str], batch: int, servers: tuple[str, ...] = ()
+) -> Plan:
     """With equal batches, as far as they divide."""
     least, more = divmod(batch, len(workers))
     sizes = tuple(least + (i < more) for i in range(len(workers)))

@@ -1,4 +1,6 @@
-"""Causes to inject, and the verdicts that are right: jobs, the programs beside them, and nodes of a lab."""
+"""Causes to inject, and the verdicts that are right: jobs, the programs beside them, and nodes of a
+lab.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ class Trial:
         to: Whom a neighbour's verdict has to name; empty: not looked at.
         flags: Of `headgate run`.
         hogs: That run beside the jobs. Where the first comes later on, its effect is measured.
-        changed: Settings of a node of the lab that change once the job has started, with the node before them.
+        changed: Settings of a node of the lab that change once the job has started, with the node
+            before them.
     """
 
     jobs: Sequence[dict[str, Any]]
@@ -62,16 +65,32 @@ class Cause:
     control: bool = False
 
 
-# --- jobs and programs ------------------------------------------------------------------------------------------------
+# --- jobs and programs ----------------------------------------------------------------------------
 
 
-def job(kind: str, draw: random.Random, *more: str, name: str = "job", **spec: Any) -> dict[str, Any]:
+def job(
+    kind: str, draw: random.Random, *more: str, name: str = "job", **spec: Any
+) -> dict[str, Any]:
     """A job of `plain/caused.py`, of a size and seed of this draw; its plan stays as it is."""
     size = spec.pop("size", draw.uniform(0.8, 1.25))
     seconds = spec.pop("seconds", SECONDS)
-    words = [kind, "--size", f"{size:.2f}", "--seed", str(draw.randrange(1000)), "--seconds", f"{seconds:g}", *more]
-    if "--plain" in more:  # the script names headgate.torch all the same, and would not get what plain ones get
-        spec["env"] = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "2000", **spec.get("env", {})}
+    words = [
+        kind,
+        "--size",
+        f"{size:.2f}",
+        "--seed",
+        str(draw.randrange(1000)),
+        "--seconds",
+        f"{seconds:g}",
+        *more,
+    ]
+    # the script names headgate.torch all the same, and would not get what plain ones get
+    if "--plain" in more:
+        spec["env"] = {
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "GOMP_SPINCOUNT": "2000",
+            **spec.get("env", {}),
+        }
     return {
         "name": name,
         "script": str(PLAIN / "caused.py"),
@@ -85,7 +104,13 @@ def job(kind: str, draw: random.Random, *more: str, name: str = "job", **spec: A
 def unlike(kind: str, seconds: float = SECONDS, name: str = "job", **spec: Any) -> dict[str, Any]:
     """A job of `plain/unlike.py`."""
     words = [kind, "--seconds", f"{seconds:g}"]
-    return {"name": name, "script": str(PLAIN / "unlike.py"), "python": sys.executable, "args": words, **spec}
+    return {
+        "name": name,
+        "script": str(PLAIN / "unlike.py"),
+        "python": sys.executable,
+        "args": words,
+        **spec,
+    }
 
 
 def hog(kind: str, *more: str, node: str = "") -> Hog:
@@ -109,31 +134,39 @@ def aware(kind: str, **spec: Any) -> Callable[[random.Random], Trial]:
 
 def cores_beside(draw: random.Random) -> Trial:
     if draw.random() < 0.5:
-        return Trial([job("steady", draw, *either(draw))], "others", hogs=[hog("cores", "--count", "2")])
+        return Trial(
+            [job("steady", draw, *either(draw))], "others", hogs=[hog("cores", "--count", "2")]
+        )
     beside = unlike("objects", SECONDS + 1, "beside")
     return Trial([job("steady", draw, *either(draw)), beside], "beside", ("--policy", "none"))
 
 
 def memory_beside(draw: random.Random) -> Trial:
-    """One thread, so that the hog has a core for itself. It comes and goes: one that comes once may come just as the
-    job changes by itself."""
+    """One thread, so that the hog has a core for itself. It comes and goes: one that comes once may
+    come just as the job changes by itself.
+    """
     seconds = ALONE_SECONDS + 3 * BESIDE_SECONDS
     victim = unlike(draw.choice(["stream", "embedding"]), seconds, env={"OMP_NUM_THREADS": "1"})
     return Trial([victim], "others", hogs=[hog("memory", "--after", f"{ALONE_SECONDS}", *BURSTS)])
 
 
 def disk_beside(draw: random.Random) -> Trial:
-    """It reads alone first: nothing else tells what the disk does without the hog. It reads little, so that the hog and
-    not its own reading costs it most."""
+    """It reads alone first: nothing else tells what the disk does without the hog. It reads little,
+    so that the hog and not its own reading costs it most.
+    """
     made = job("reading_little", draw, *either(draw), seconds=ALONE_SECONDS + BESIDE_SECONDS)
     count = str(draw.choice([1, 2]))
-    return Trial([made], "others", hogs=[hog("disk", "--count", count, "--after", f"{ALONE_SECONDS}")])
+    return Trial(
+        [made], "others", hogs=[hog("disk", "--count", count, "--after", f"{ALONE_SECONDS}")]
+    )
 
 
 def disk_beside_compute(draw: random.Random) -> Trial:
     made = unlike("matmul", ALONE_SECONDS + BESIDE_SECONDS)
     count = str(draw.choice([1, 2]))
-    return Trial([made], "others", hogs=[hog("disk", "--count", count, "--after", f"{ALONE_SECONDS}")])
+    return Trial(
+        [made], "others", hogs=[hog("disk", "--count", count, "--after", f"{ALONE_SECONDS}")]
+    )
 
 
 SERVED = {"strategy": "ps", "workers": 2, "servers": 1}
@@ -142,7 +175,9 @@ REDUCED = {"strategy": "allreduce", "workers": 3}
 
 def on_lab(kind: str, draw: random.Random, plan: Mapping[str, Any], **given: Any) -> Trial:
     """A job of several tasks on the lab."""
-    return Trial([job(kind, draw, "--together", plan=plan, encrypt=False)], flags=("--cluster", LAB), **given)
+    return Trial(
+        [job(kind, draw, "--together", plan=plan, encrypt=False)], flags=("--cluster", LAB), **given
+    )
 
 
 def network_beside(draw: random.Random) -> Trial:
@@ -152,12 +187,16 @@ def network_beside(draw: random.Random) -> Trial:
 
 
 def slowed_node(draw: random.Random) -> Trial:
-    return on_lab("small_network", draw, REDUCED, changed=("b", f"cores={draw.uniform(0.15, 0.2):.2f}"))
+    return on_lab(
+        "small_network", draw, REDUCED, changed=("b", f"cores={draw.uniform(0.15, 0.2):.2f}")
+    )
 
 
 def own_cap(draw: random.Random) -> Trial:
     """At 0.9 cores it costs less than the second that a verdict asks for."""
-    return Trial([job("steady", draw, *either(draw), limits={"cores": round(draw.uniform(0.4, 0.8), 1)})])
+    return Trial(
+        [job("steady", draw, *either(draw), limits={"cores": round(draw.uniform(0.4, 0.8), 1)})]
+    )
 
 
 def spinning(draw: random.Random) -> Trial:
@@ -173,7 +212,9 @@ def side_by_side(draw: random.Random) -> Trial:
     """Two jobs of one thread each, with a core for each."""
     kinds = draw.sample(["objects", "stream"], 2)
     one = {"OMP_NUM_THREADS": "1"}
-    return Trial([unlike(kind, name=f"{kind}-{index}", env=one) for index, kind in enumerate(kinds)])
+    return Trial(
+        [unlike(kind, name=f"{kind}-{index}", env=one) for index, kind in enumerate(kinds)]
+    )
 
 
 SOUND = ("healthy", "starting")
@@ -184,11 +225,17 @@ CAUSES = (
     Cause("disk hog", ("neighbour-disk",), disk_beside),
     Cause(
         *("disk hog beside compute", ("neighbour-cores",), disk_beside_compute),
-        why="a hog's reads take CPU time too: where that slows the steps it has to be blamed, and where not, nobody",
+        why=(
+            "a hog's reads take CPU time too: where that slows the steps it has to be blamed, "
+            "and where not, nobody"
+        ),
     ),
     Cause(
         *("nic hog", ("neighbour-network", "network"), network_beside),
-        why="the job's own traffic fills what the hog leaves of the NIC; the hog has to be blamed all the same",
+        why=(
+            "the job's own traffic fills what the hog leaves of the NIC; the hog has to be "
+            "blamed all the same"
+        ),
         rate="200Mbit",
     ),
     Cause(
@@ -197,25 +244,40 @@ CAUSES = (
         rate="60Mbit",
     ),
     Cause(
-        *("one server too few", ("servers", "network"), lambda draw: on_lab("steady", draw, SERVED)),
+        *(
+            "one server too few",
+            ("servers", "network"),
+            lambda draw: on_lab("steady", draw, SERVED),
+        ),
         why="a second server is a second NIC",
         rate="100Mbit",
     ),
     Cause("slow node", ("slow-node",), slowed_node, rate="1Gbit"),
-    Cause("straggler", ("straggler",), lambda draw: on_lab("straggling", draw, REDUCED), rate="1Gbit"),
+    Cause(
+        "straggler", ("straggler",), lambda draw: on_lab("straggling", draw, REDUCED), rate="1Gbit"
+    ),
     Cause("too few loaders", ("loader",), alone("loader")),
     Cause("decoding", ("decoding",), alone("decoding")),
     Cause(
         *("cold cache", ("disk", "loader"), alone("reading")),
-        why="it reads in its training process: a loader worker hides that, whether the disk or the copying takes long",
+        why=(
+            "it reads in its training process: a loader worker hides that, whether the disk or "
+            "the copying takes long"
+        ),
     ),
     Cause("own cap", ("own-cap",), own_cap),
-    Cause("threads over cores", ("own-threads",), lambda draw: Trial([job("threads", draw, "--plain")])),
+    Cause(
+        "threads over cores",
+        ("own-threads",),
+        lambda draw: Trial([job("threads", draw, "--plain")]),
+    ),
     Cause(
         *("spinning threads", ("own-threads", "small-steps"), spinning),
         why="threads spin because steps are too small for them",
     ),
-    Cause("dense pulls", ("dense-pulls",), lambda draw: on_lab("table", draw, SERVED), rate="200Mbit"),
+    Cause(
+        "dense pulls", ("dense-pulls",), lambda draw: on_lab("table", draw, SERVED), rate="200Mbit"
+    ),
     Cause(
         *("small steps", ("small-steps", "own-threads"), aware("small")),
         why="threads spin between steps that are too small for them",
@@ -223,7 +285,12 @@ CAUSES = (
     Cause("saves too often", ("checkpoints",), aware("saving")),
     Cause("evaluation counted", ("evaluation",), alone("evaluating")),
     Cause("waits to validate", ("evaluation",), alone("validating")),
-    Cause("memory limit", ("own-memory", "disk"), thrashing, why="the limit is why it reads the disk again"),
+    Cause(
+        "memory limit",
+        ("own-memory", "disk"),
+        thrashing,
+        why="the limit is why it reads the disk again",
+    ),
     Cause("garbage collection", ("garbage-collection",), aware("collecting")),
     Cause("loss at its floor", ("learned",), alone("floor", seconds=9.0)),
     Cause("two healthy", SOUND, side_by_side, SHORT, control=True),

@@ -1,4 +1,6 @@
-"""Real jobs that come over time and share this machine, or the nodes of a lab: what they are, and how each went."""
+"""Real jobs that come over time and share this machine, or the nodes of a lab: what they are, and
+how each went.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ import _frame
 from _machine_speed import Seconds
 from tests.harness.dockerd import own_dockerd
 
-from headgate.errors import IsolationError
 from headgate.isolation.container.daemon import Daemon, default_url
-from headgate.telemetry.store import RunReader
+from headgate.model.errors import IsolationError
+from headgate.recorded.store import RunReader
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent / "examples"
@@ -40,7 +42,9 @@ NODE_RATE = "500Mbit"
 
 @dataclass(frozen=True)
 class Job:
-    """A script, when it arrives (s), and its epochs; where they are stated its plan and the most cores it may use."""
+    """A script, when it arrives (s), and its epochs; where they are stated its plan and the most
+    cores it may use.
+    """
 
     name: str
     kind: str
@@ -115,7 +119,11 @@ class Run:
 
         def told(ran: Ran) -> Ran:
             came = self.began + ran.at
-            return Ran(pace(self.began, came), pace(came, came + ran.seconds), pace(came, came + ran.learnt))
+            return Ran(
+                pace(self.began, came),
+                pace(came, came + ran.seconds),
+                pace(came, came + ran.learnt),
+            )
 
         return {name: told(ran) for name, ran in self.ran.items()}
 
@@ -124,11 +132,14 @@ def published(stretch: float, scale: float) -> list[Job]:
     """The three jobs of FlowCon (ICPP 2019)."""
     kinds = ("vae", "cnn", "keras_digits")
     return [
-        Job(kind, kind, APART_SECONDS * stretch * place, epochs(kind, 2 * scale)) for place, kind in enumerate(kinds)
+        Job(kind, kind, APART_SECONDS * stretch * place, epochs(kind, 2 * scale))
+        for place, kind in enumerate(kinds)
     ]
 
 
-def at_random(count: int, seed: int, stretch: float, scale: float, of: Mapping[str, int] = KINDS) -> list[Job]:
+def at_random(
+    count: int, seed: int, stretch: float, scale: float, of: Mapping[str, int] = KINDS
+) -> list[Job]:
     """So many jobs of all kinds, of random lengths, at random times."""
     luck = random.Random(seed)
     arrivals = sorted(luck.uniform(0, SPAN_SECONDS * stretch) for _ in range(count))
@@ -140,13 +151,27 @@ def at_random(count: int, seed: int, stretch: float, scale: float, of: Mapping[s
 
 
 def distributed(stretch: float, scale: float) -> list[Job]:
-    """Four jobs of several tasks on the nodes of a lab, two or three tasks of theirs on every node."""
+    """Four jobs of several tasks on the nodes of a lab, two or three tasks of theirs on every
+    node.
+    """
     ps = {"strategy": "ps", "workers": 2, "servers": 1}
     plans: dict[str, tuple[str, float, dict[str, object]]] = {
-        "allreduce": ("vae", 1.0, {"strategy": "allreduce", "workers": 2, "worker_nodes": ["a", "b"]}),
+        "allreduce": (
+            "vae",
+            1.0,
+            {"strategy": "allreduce", "workers": 2, "worker_nodes": ["a", "b"]},
+        ),
         "ps": ("cnn", 1.0, {**ps, "worker_nodes": ["b", "c"], "server_nodes": ["d"]}),
-        "async": ("charlm", 1.0, {**ps, "synchronous": False, "worker_nodes": ["c", "d"], "server_nodes": ["a"]}),
-        "jax": ("jax_digits", 0.5, {"strategy": "allreduce", "workers": 2, "worker_nodes": ["d", "a"]}),
+        "async": (
+            "charlm",
+            1.0,
+            {**ps, "synchronous": False, "worker_nodes": ["c", "d"], "server_nodes": ["a"]},
+        ),
+        "jax": (
+            "jax_digits",
+            0.5,
+            {"strategy": "allreduce", "workers": 2, "worker_nodes": ["d", "a"]},
+        ),
     }
     return [
         Job(name, kind, APART_SECONDS * stretch * place, epochs(kind, length * scale), plan)
@@ -184,7 +209,11 @@ class Stage:
         with RunReader(folder / "run.sqlite") as reader:
             ends = {row["name"]: float(row["ended"]) for row in reader.rows("jobs")}
             ran = {
-                job.name: Ran(job.at, ends[job.name] - job.at, learnt(reader, job.name, ends[job.name]) - job.at)
+                job.name: Ran(
+                    job.at,
+                    ends[job.name] - job.at,
+                    learnt(reader, job.name, ends[job.name]) - job.at,
+                )
                 for job in jobs
             }
             return Run(float(reader.meta()["began"]), ran)
@@ -217,14 +246,18 @@ class Stage:
         )
         folders = set((self.home / "runs").glob("*")) - before
         if ended.returncode:
-            raise SystemExit(f"{ended.stdout[-2000:]}\n{' '.join(command)}: ended with {ended.returncode}")
+            raise SystemExit(
+                f"{ended.stdout[-2000:]}\n{' '.join(command)}: ended with {ended.returncode}"
+            )
         [folder] = folders
         return folder
 
 
 @contextmanager
 def stage(isolation: str, on_lab: bool) -> Iterator[Stage]:
-    """A stage, with a Docker daemon where one is needed and none answers; all of it is gone afterwards."""
+    """A stage, with a Docker daemon where one is needed and none answers; all of it is gone
+    afterwards.
+    """
     with _frame.leaving(), ExitStack() as undo:
         home = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
         added = {"HEADGATE_HOME": str(home)}
@@ -252,8 +285,14 @@ def _docker() -> Iterator[str]:
 
 
 def learnt(reader: RunReader, job: str, ended: float) -> float:
-    """When the loss had come nine tenths of the way from its first to its lowest value; s since the run began."""
-    rows = [row for row in reader.rows("progress") if row["task"].startswith(f"{job}/") and row["loss"] is not None]
+    """When the loss had come nine tenths of the way from its first to its lowest value; s since the
+    run began.
+    """
+    rows = [
+        row
+        for row in reader.rows("progress")
+        if row["task"].startswith(f"{job}/") and row["loss"] is not None
+    ]
     if not rows:
         return ended
     first, least = rows[0]["loss"], min(row["loss"] for row in rows)

@@ -1,5 +1,6 @@
-"""What all benchmarks share: the command line, what they were run on, the JSON, a lab; a training job of several tasks
-under a hub of its own, looked at from outside; a Ray of their own."""
+"""What all benchmarks share: the command line, what they were run on, the JSON, a lab; a training
+job of several tasks under a hub of its own, looked at from outside; a Ray of their own.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ import psutil
 from headgate import __version__
 from headgate.cli.status import latest
 from headgate.lab import nodes as lab_nodes
+from headgate.recorded.store import RunReader
+from headgate.sampling.machine import topology
 from headgate.studies.statistics import Ratio, paired
-from headgate.telemetry.machine import topology
-from headgate.telemetry.store import RunReader
 
 sys.path.append(str(Path(__file__).parents[1]))  # benchmarks use `tests.harness`
 
@@ -72,7 +73,9 @@ def versions(*packages: str) -> dict[str, str]:
 
 @contextmanager
 def leaving() -> Iterator[None]:
-    """What is to be undone in a `finally` in this context is so, whole, when this process is asked to end as well."""
+    """What is to be undone in a `finally` in this context is so, whole, when this process is asked
+    to end as well.
+    """
     before = {number: signal.signal(number, _leave) for number in _ENDINGS}
     try:
         yield
@@ -83,22 +86,35 @@ def leaving() -> Iterator[None]:
 
 @contextmanager
 def lab(
-    folder: Path, name: str, nodes: Mapping[str, str], rate: str, variables: dict[str, str], cores: float = 1
+    folder: Path,
+    name: str,
+    nodes: Mapping[str, str],
+    rate: str,
+    variables: dict[str, str],
+    cores: float = 1,
 ) -> Iterator[None]:
-    """A lab of nodes that are alike, by name and address, with that NIC rate; up for as long as the context, which ends
-    as well where this process is asked to."""
+    """A lab of nodes that are alike, by name and address, with that NIC rate; up for as long as the
+    context, which ends as well where this process is asked to.
+    """
     lines = ["lab: true", f"name: {name}", "oversubscribe: true", "nodes:"]
-    lines += [f"  - {{name: {n}, address: {at}, cores: {cores}, memory: 4GiB, nic: {rate}}}" for n, at in nodes.items()]
+    lines += [
+        f"  - {{name: {n}, address: {at}, cores: {cores}, memory: 4GiB, nic: {rate}}}"
+        for n, at in nodes.items()
+    ]
     file = folder / "lab.yaml"
     file.write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "headgate", "lab"]
     with leaving():
         try:
-            subprocess.run([*command, "up", file], env=variables, stdout=subprocess.DEVNULL, check=True)
+            subprocess.run(
+                [*command, "up", file], env=variables, stdout=subprocess.DEVNULL, check=True
+            )
             yield
         finally:
             _stay()
-            subprocess.run([*command, "down", name], env=variables, stdout=subprocess.DEVNULL, check=False)
+            subprocess.run(
+                [*command, "down", name], env=variables, stdout=subprocess.DEVNULL, check=False
+            )
 
 
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
@@ -116,10 +132,12 @@ def _stay() -> None:
 
 
 def end_hubs(variables: dict[str, str]) -> None:
-    """End the hubs of a `HEADGATE_HOME`, which would wait for more runs; a node of a lab has one of its own."""
+    """End the hubs of a `HEADGATE_HOME`, which would wait for more runs; a node of a lab has one of
+    its own.
+    """
     code = (
         "import os, select, signal\n"
-        "from headgate import runs\n"
+        "from headgate.recorded import runs\n"
         "from headgate.hub import client\n"
         "for hub in filter(None, map(client.connect, runs.hubs())):\n"
         "    pidfd = os.pidfd_open(hub.ask('hello')['pid'])\n"
@@ -132,7 +150,9 @@ def end_hubs(variables: dict[str, str]) -> None:
 
 def heading(repetitions: int, *packages: str) -> None:
     """Print what the figures below were measured on."""
-    print(f"{machine()}; {', '.join(f'{name} {text}' for name, text in versions(*packages).items())}")
+    print(
+        f"{machine()}; {', '.join(f'{name} {text}' for name, text in versions(*packages).items())}"
+    )
     print(f"medians of {repetitions} repetitions, taken in turn\n")
 
 
@@ -169,7 +189,7 @@ def measurements() -> Path:
     return Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
-# --- a job of several tasks -------------------------------------------------------------------------------------------
+# --- a job of several tasks -----------------------------------------------------------------------
 
 T = TypeVar("T")
 SECONDS = 120.0
@@ -204,7 +224,9 @@ for epoch in {epochs}:
             sys.exit()
 """
 
-PLAIN = SCRIPT.format(batch=BATCH, opening="", preparing="", epochs="range(100000)", reporting="", step="done")
+PLAIN = SCRIPT.format(
+    batch=BATCH, opening="", preparing="", epochs="range(100000)", reporting="", step="done"
+)
 
 HEADGATE = SCRIPT.format(
     batch=BATCH,
@@ -224,7 +246,9 @@ model, optimizer, loader = hg.prepare(model, optimizer, loader)
     reporting="hg.report(loss=loss); count.value += 1",
     step="count.value",
 )
-"""Three calls; a line for each step: when it was done, its number, and of how many samples this worker's part was."""
+"""Three calls; a line for each step: when it was done, its number, and of how many samples this
+worker's part was.
+"""
 
 DDP = SCRIPT.format(
     batch=BATCH,
@@ -237,7 +261,9 @@ model = nn.parallel.DistributedDataParallel(model)
     reporting="",
     step="done",
 )
-"""As torchrun starts it: rank, number of processes and the address of the first in the environment."""
+"""As torchrun starts it: rank, number of processes and the address of the first in the
+environment.
+"""
 
 MPI = SCRIPT.format(
     batch=BATCH,
@@ -273,7 +299,9 @@ def until(what: Callable[[], T], words: str) -> T:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of one worker: when it was done (seconds since 1970), its number, and the samples of the worker's part."""
+    """A step of one worker: when it was done (seconds since 1970), its number, and the samples of
+    the worker's part.
+    """
 
     at: float
     pid: int
@@ -303,14 +331,24 @@ class Bench:
         self.home.mkdir(mode=0o700)
         self.environment = environment(HEADGATE_HOME=str(self.home), OMP_NUM_THREADS="1")
         self.run = ""
-        for name, text in (("plain.py", PLAIN), ("train.py", HEADGATE), ("ddp.py", DDP), ("mpi.py", MPI)):
+        for name, text in (
+            ("plain.py", PLAIN),
+            ("train.py", HEADGATE),
+            ("ddp.py", DDP),
+            ("mpi.py", MPI),
+        ):
             (self.folder / name).write_text(text)
 
     def headgate(self, *words: str) -> str:
         """What a headgate command prints."""
         command = [sys.executable, "-m", "headgate", *words]
         return subprocess.run(
-            command, cwd=self.folder, env=self.environment, check=True, stdout=subprocess.PIPE, text=True
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         ).stdout
 
     def starts(self, *plan: str, count: int = 0, script: str = "train.py") -> None:
@@ -354,8 +392,9 @@ class Bench:
 
 @contextmanager
 def bench(lab: str | None = None, kind: type[Bench] = Bench) -> Iterator[Bench]:
-    """A bench, and on the way out the end of its hub; with the lab of that cluster file up, where one is given. The
-    same where this process is asked to end."""
+    """A bench, and on the way out the end of its hub; with the lab of that cluster file up, where
+    one is given. The same where this process is asked to end.
+    """
     with leaving(), tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         made = kind(Path(folder))
         if lab is not None:
@@ -370,7 +409,7 @@ def bench(lab: str | None = None, kind: type[Bench] = Bench) -> Iterator[Bench]:
                 made.headgate("lab", "down")
 
 
-# --- Ray --------------------------------------------------------------------------------------------------------------
+# --- Ray ------------------------------------------------------------------------------------------
 
 
 class Raylets:
@@ -383,10 +422,13 @@ class Raylets:
 
     def __init__(self, host: str, variables: dict[str, str] | None = None) -> None:
         self.address = f"{host}:{free_port()}"
-        self._folder = Path(tempfile.mkdtemp(prefix="hg-ray-", dir="/tmp"))  # sockets' paths must be short
-        # Ray's workers are nicer than others unless they are told not to be, and it wants a token of whoever comes if
-        # its user has one, which drivers by hand do not show.
-        self._variables = environment(RAY_worker_niceness="0", RAY_AUTH_MODE="disabled", **(variables or {}))
+        # sockets' paths must be short
+        self._folder = Path(tempfile.mkdtemp(prefix="hg-ray-", dir="/tmp"))
+        # Ray's workers are nicer than others unless they are told not to be, and it wants a token
+        # of whoever comes if its user has one, which drivers by hand do not show.
+        self._variables = environment(
+            RAY_worker_niceness="0", RAY_AUTH_MODE="disabled", **(variables or {})
+        )
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: set[str] = set()  # names
         self._on_head: Sequence[str] = ()  # a command that runs what follows it there
@@ -403,15 +445,30 @@ class Raylets:
         if not self._started:  # a cluster that knows of no other node
             self._on_head = within
             self._killed.clear()
-        elif name in self._killed:  # else there would be two of its name, and each would be called something else
-            until(lambda: host not in self._alive(), f"Ray takes the former raylet on {name} for dead")
+        elif name in self._killed:
+            # else there would be two of its name, and each would be called something else
+            until(
+                lambda: host not in self._alive(), f"Ray takes the former raylet on {name} for dead"
+            )
         self._killed.discard(name)
         joins = ("--address", self.address)
-        head = ("--head", "--port", self.address.split(":")[1], "--ray-client-server-port", str(free_port()))
+        head = (
+            "--head",
+            "--port",
+            self.address.split(":")[1],
+            "--ray-client-server-port",
+            str(free_port()),
+        )
         words = [
             *(*within, sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
             *(joins if self._started else (*head, "--include-dashboard", "false")),
-            *("--num-cpus", str(cores), "--temp-dir", str(self._folder / name), "--disable-usage-stats"),
+            *(
+                "--num-cpus",
+                str(cores),
+                "--temp-dir",
+                str(self._folder / name),
+                "--disable-usage-stats",
+            ),
             *("--object-store-memory", "80000000"),
             *(("--node-ip-address", host) if host else ()),
         ]
@@ -458,10 +515,13 @@ class Raylets:
         code = (
             "import json, sys, ray\n"
             "ray.init(sys.argv[1], logging_level='ERROR')\n"
-            "print(json.dumps([node['NodeManagerAddress'] for node in ray.nodes() if node['Alive']]))\n"
+            "print(json.dumps([node['NodeManagerAddress'] for node in ray.nodes() if "
+            "node['Alive']]))\n"
         )
         command = [*self._on_head, sys.executable, "-c", code, self.address]
-        said = subprocess.run(command, env=self._variables, check=True, stdout=subprocess.PIPE, text=True).stdout
+        said = subprocess.run(
+            command, env=self._variables, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
         found: list[str] = json.loads(said.splitlines()[-1])
         return found
 
@@ -483,7 +543,9 @@ class OnHead(Bench):
     def headgate(self, *words: str) -> str:
         if words[0] not in ("run", "resume", "calibrate", "profile"):
             return super().headgate(*words)
-        return super().headgate("lab", "exec", self.head, "--", sys.executable, "-m", "headgate", *words)
+        return super().headgate(
+            "lab", "exec", self.head, "--", sys.executable, "-m", "headgate", *words
+        )
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""How fast this machine is from moment to moment: others on the same host slow it down, and no counter in it tells.
+"""How fast this machine is from moment to moment: others on the same host slow it down, and no
+counter in it tells.
 
-A process on each core reads 16 MiB four times a second, more than its caches hold, which takes a three-hundredth of the
-core, and says what CPU time that took. Small products of matrices, which stay in the first cache, take as long as ever
-while a small network trains a fifth slower.
+A process on each core reads 16 MiB four times a second, more than its caches hold, which takes a
+three-hundredth of the core, and says what CPU time that took. Small products of matrices, which
+stay in the first cache, take as long as ever while a small network trains a fifth slower.
 """
 
 from __future__ import annotations
@@ -35,11 +36,15 @@ while os.getppid() == parent:
 """
 
 FELT = 1.5
-"""The power of what reading costs that the speed of training falls by: 1.5 and 2.5 at best in 9 and 7 minutes of pairs
-of the examples on a core each, with which two thirds and a half of what 12 s of the same work vary by were left."""
+"""The power of what reading costs that the speed of training falls by: 1.5 and 2.5 at best in 9 and
+7 minutes of pairs of the examples on a core each, with which two thirds and a half of what 12 s of
+the same work vary by were left.
+"""
 
 Seconds = Callable[[float, float], float]
-"""From one moment to another (s since the epoch), how many it would have been at the machine's usual speed."""
+"""From one moment to another (s since the epoch), how many it would have been at the machine's
+usual speed.
+"""
 
 
 @contextmanager
@@ -48,7 +53,11 @@ def probing(said: Path) -> Iterator[None]:
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with said.open("ab") as file:
         probes = [
-            subprocess.Popen([sys.executable, "-c", _PROBE, str(os.getpid()), str(core)], stdout=file, env=variables)
+            subprocess.Popen(
+                [sys.executable, "-c", _PROBE, str(os.getpid()), str(core)],
+                stdout=file,
+                env=variables,
+            )
             for core in os.sched_getaffinity(0)
         ]
         try:
@@ -58,7 +67,9 @@ def probing(said: Path) -> Iterator[None]:
                 probe.kill()
                 probe.wait()
     if any(probe.returncode != -signal.SIGKILL for probe in probes):
-        raise SystemExit("a probe of the machine's speed ended before it was to; its message is above")
+        raise SystemExit(
+            "a probe of the machine's speed ended before it was to; its message is above"
+        )
 
 
 def read(said: Path) -> Seconds:
@@ -66,7 +77,8 @@ def read(said: Path) -> Seconds:
     lines = [line.split() for line in said.read_text().splitlines()]
     rows = sorted((float(at), core, float(cost)) for at, core, cost in lines)
     usual = {
-        each: statistics.median(cost for _, core, cost in rows if core == each) for each in {row[1] for row in rows}
+        each: statistics.median(cost for _, core, cost in rows if core == each)
+        for each in {row[1] for row in rows}
     }
     times = np.array([at for at, _, _ in rows])
     speeds = np.array([usual[core] / cost for _, core, cost in rows]) ** FELT

@@ -1,9 +1,11 @@
-"""The four training scripts that planner_lab.py measures, the nodes that it measures them on, and how.
+"""The four training scripts that planner_lab.py measures, the nodes that it measures them on, and
+how.
 
-Plans are measured for real on the nodes of a lab. A task is what a run would start: its own process in the network, the
-host name and the cgroups of its node, the task library, the task channel, the strategies. What it does not have is a
-hub, and the seconds of `import torch`: it is forked where PyTorch is imported. On a Ray cluster, whose raylets are on
-the nodes of the lab, each plan is a run of engine `ray`.
+Plans are measured for real on the nodes of a lab. A task is what a run would start: its own process
+in the network, the host name and the cgroups of its node, the task library, the task channel, the
+strategies. What it does not have is a hub, and the seconds of `import torch`: it is forked where
+PyTorch is imported. On a Ray cluster, whose raylets are on the nodes of the lab, each plan is a run
+of engine `ray`.
 
 Batches can be divided by 1 to 6, for those baselines that know equal parts only.
 """
@@ -28,14 +30,14 @@ from tests.harness.gang import Gang
 from tests.harness.warm import TORCH, WarmProcess, warm_python
 
 from headgate import lab
-from headgate.cluster import Cluster, Node
-from headgate.events import ENDED
 from headgate.hub.state.peers import Peers
-from headgate.identifiers import TaskId, TaskName
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
-from headgate.plans import Plan
-from headgate.shares import Share
+from headgate.model.cluster import Cluster, Node
+from headgate.model.events import ENDED
+from headgate.model.identifiers import TaskId, TaskName
+from headgate.model.plans import Plan
+from headgate.model.shares import Share
 
 NAME = "planner-lab"
 LAB = f"""
@@ -140,11 +142,13 @@ labels = features.roll(-1, 1)
 """Compute-bound, network-bound, most of it sparse tables, and of many small operations."""
 
 
-# --- tasks that are forked --------------------------------------------------------------------------------------------
+# --- tasks that are forked ------------------------------------------------------------------------
 
 TASK = Path(__file__).with_name("_planner_lab_task.py")
 WARM_STEPS, WARM_SECONDS = 3, 0.8
-"""Of each measurement, before anything counts: library and connections set up what they need in the first steps."""
+"""Of each measurement, before anything counts: library and connections set up what they need in the
+first steps.
+"""
 LEAST_STEPS = 6
 PATIENCE_SECONDS = 60.0
 """Longest that a plan may take until it is warm."""
@@ -152,12 +156,15 @@ LOOK_SECONDS = 0.05
 _LONGEST = 2.0  # times the seconds asked for, where steps are long
 
 Measure = Callable[[Plan, str], float]
-"""Samples a second of a plan of a script; raises a `RuntimeError` that says why where it did not run."""
+"""Samples a second of a plan of a script; raises a `RuntimeError` that says why where it did not
+run.
+"""
 
 
 class Boxes:
-    """Boxes on the nodes, for the first worker of each, its second, its first server and so on; made when they are
-    first needed. What is in one all the time sleeps."""
+    """Boxes on the nodes, for the first worker of each, its second, its first server and so on;
+    made when they are first needed. What is in one all the time sleeps.
+    """
 
     def __init__(self, cluster: Cluster, isolation: ProcessIsolation) -> None:
         self._nodes = {node.name: node for node in cluster.nodes}
@@ -169,7 +176,10 @@ class Boxes:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for box in self._boxes.values():
             box.close()
@@ -184,7 +194,14 @@ class Boxes:
         if place is None:
             raise ValueError(f"node {node} is no node of a lab")
         if (node, slot) not in self._boxes:
-            launch = Launch(TaskId(f"planner/{node}/{slot}"), ("sleep", "infinity"), dict(os.environ), os.sep, 1, place)
+            launch = Launch(
+                TaskId(f"planner/{node}/{slot}"),
+                ("sleep", "infinity"),
+                dict(os.environ),
+                os.sep,
+                1,
+                place,
+            )
             self._boxes[node, slot] = self._isolation.start(launch, Share(), self._output)
         cgroups = dict.fromkeys(map(str, self._boxes[node, slot].cgroups.values()))
         there = {"namespace": place.namespace, "hostname": place.hostname, "hosts": place.hosts}
@@ -218,7 +235,9 @@ class _LabGang(Gang):
         node = self._node(name)
         before = sum(self._node(f"{role}-{i}") == node for i in range(int(index)))
         arguments = [str(TASK), self._where(node, f"{role}-{before}"), *command[1:]]
-        return warm_python(*TORCH).start(arguments, env=variables, cwd=self.folder, output=output.fileno())
+        return warm_python(*TORCH).start(
+            arguments, env=variables, cwd=self.folder, output=output.fileno()
+        )
 
     def ended(self) -> str:
         """Why a task has ended, which none should; empty where all run."""
@@ -253,13 +272,17 @@ def measure(plan: Plan, script: str, seconds: float, boxes: Boxes) -> float:
                 if why := gang.ended():
                     raise RuntimeError(why)
                 if time.monotonic() - begun > PATIENCE_SECONDS + _LONGEST * seconds:
-                    raise RuntimeError(f"it made too few steps in {PATIENCE_SECONDS + _LONGEST * seconds:g} s")
+                    raise RuntimeError(
+                        f"it made too few steps in {PATIENCE_SECONDS + _LONGEST * seconds:g} s"
+                    )
                 time.sleep(LOOK_SECONDS)
             return found
 
 
 def throughput(steps: Sequence[_frame.Step], workers: int, seconds: float) -> float | None:
-    """Samples a second from the first warm step on; None as long as there are too few steps to tell."""
+    """Samples a second from the first warm step on; None as long as there are too few steps to
+    tell.
+    """
     of_step: dict[int, list[_frame.Step]] = {}
     for step in steps:
         of_step.setdefault(step.number, []).append(step)
@@ -267,25 +290,35 @@ def throughput(steps: Sequence[_frame.Step], workers: int, seconds: float) -> fl
     if not whole:
         return None
     ends = {number: max(part.at for part in of_step[number]) for number in whole}
-    first = next((n for n in whole if n >= WARM_STEPS and ends[n] - ends[whole[0]] >= WARM_SECONDS), None)
+    first = next(
+        (n for n in whole if n >= WARM_STEPS and ends[n] - ends[whole[0]] >= WARM_SECONDS), None
+    )
     if first is None:
         return None
     last = whole[-1]
     took = ends[last] - ends[first]
-    if took < seconds or (last - first < LEAST_STEPS and took < _LONGEST * seconds) or last == first:
+    if (
+        took < seconds
+        or (last - first < LEAST_STEPS and took < _LONGEST * seconds)
+        or last == first
+    ):
         return None
     samples = sum(part.samples for number in whole if number > first for part in of_step[number])
     return samples / took
 
 
-# --- runs on Ray ------------------------------------------------------------------------------------------------------
+# --- runs on Ray ----------------------------------------------------------------------------------
 
 HEAD = "head"
-LAB_WITH_HEAD = f"{LAB}  - {{name: {HEAD}, address: 10.77.46.31, cores: 1, memory: 4GiB, nic: 1Gbit}}\n"
+LAB_WITH_HEAD = (
+    f"{LAB}  - {{name: {HEAD}, address: 10.77.46.31, cores: 1, memory: 4GiB, nic: 1Gbit}}\n"
+)
 STARTING_CORES = 1.0
 """Of each node until its raylet is there: Ray gives one up that takes longer than 30 s."""
 SLOWNESS = 4.0
-"""So many times longer than a forked task may a run take until it is warm: it imports PyTorch on a part of a core."""
+"""So many times longer than a forked task may a run take until it is warm: it imports PyTorch on a
+part of a core.
+"""
 VARIABLES = {"RAY_memory_monitor_refresh_ms": "0"}  # that looks at the whole machine's memory
 _HOLD = "import time\ntime.sleep(1e9)\n"
 _NODES = TypeAdapter(list[Node])
@@ -299,14 +332,16 @@ class OnHead(_frame.OnHead):
 
 @contextmanager
 def ray_cluster(seconds: float) -> Iterator[tuple[_frame.Bench, tuple[Node, ...], Measure]]:
-    """A Ray on the nodes of the lab: where commands are typed, the nodes as they were measured through Ray, and what
-    measures a plan. A job that sleeps on the head has the agents stay from plan to plan.
+    """A Ray on the nodes of the lab: where commands are typed, the nodes as they were measured
+    through Ray, and what measures a plan. A job that sleeps on the head has the agents stay from
+    plan to plan.
 
     Args:
         seconds: How long a plan is measured.
     """
     with _frame.bench(LAB_WITH_HEAD, OnHead) as made:
-        os.environ["HEADGATE_HOME"] = str(made.home)  # where what is asked in this process looks for the lab
+        # where what is asked in this process looks for the lab
+        os.environ["HEADGATE_HOME"] = str(made.home)
         of_lab = {node.name: node for node in lab.nodes(NAME).nodes}
         with _frame.raylets(of_lab[HEAD].address, VARIABLES) as ray:
             for name in (HEAD, *(name for name in of_lab if name != HEAD)):
@@ -314,7 +349,9 @@ def ray_cluster(seconds: float) -> Iterator[tuple[_frame.Bench, tuple[Node, ...]
                 ray.start_in_lab(NAME, name, 1)
                 lab.change(f"{NAME}/{name}", {"cores": of_lab[name].cores})
             engine = ("--engine", "ray", "--address", ray.address)
-            found = _NODES.validate_python(json.loads(made.headgate("calibrate", *engine, "--json"))["nodes"])
+            found = _NODES.validate_python(
+                json.loads(made.headgate("calibrate", *engine, "--json"))["nodes"]
+            )
             (made.folder / "hold.py").write_text(_HOLD)
             made.headgate("run", "--detach", "hold.py", "--nodes", HEAD, *engine, "--shared-files")
 
@@ -322,25 +359,37 @@ def ray_cluster(seconds: float) -> Iterator[tuple[_frame.Bench, tuple[Node, ...]
                 return _measured(made, (*engine, "--shared-files"), plan, script, seconds)
 
             try:
-                yield made, tuple(_limited(node, of_lab[node.name]) for node in found if node.name != HEAD), measure
+                yield (
+                    made,
+                    tuple(_limited(node, of_lab[node.name]) for node in found if node.name != HEAD),
+                    measure,
+                )
             finally:
                 with suppress(subprocess.CalledProcessError):
                     made.headgate("stop", "--all", "--kill")
 
 
 def _limited(node: Node, of_lab: Node) -> Node:
-    """A node of Ray's with what the lab gives it: Ray counts whole CPUs, and guesses at the memory."""
+    """A node of Ray's with what the lab gives it: Ray counts whole CPUs, and guesses at the
+    memory.
+    """
     return replace(node, cores=of_lab.cores, memory_bytes=of_lab.memory_bytes)
 
 
-def _measured(made: _frame.Bench, engine: tuple[str, ...], plan: Plan, script: str, seconds: float) -> float:
+def _measured(
+    made: _frame.Bench, engine: tuple[str, ...], plan: Plan, script: str, seconds: float
+) -> float:
     """Samples a second of a plan.
 
     Raises:
         RuntimeError: It did not run; the message says why.
     """
     usual = asdict(Plan(strategy="single", workers=1, batch_per_worker=None))
-    said = {name: value for name, value in asdict(plan).items() if name == "strategy" or value != usual[name]}
+    said = {
+        name: value
+        for name, value in asdict(plan).items()
+        if name == "strategy" or value != usual[name]
+    }
     (made.folder / "plan.yaml").write_text(json.dumps(said))
     (made.folder / "train.py").write_text(script)
     made.starts("--plan", "plan.yaml", "--no-encrypt", *engine)

@@ -1,5 +1,5 @@
-"""A task of a plan, forked on the machine from an interpreter that has imported PyTorch: goes where the task belongs,
-then is its program.
+"""A task of a plan, forked on the machine from an interpreter that has imported PyTorch: goes where
+the task belongs, then is its program.
 
     _planner_lab_task.py WHERE script.py|-m MODULE [ARGS]
 
@@ -14,7 +14,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from headgate.isolation import entering
+from headgate.isolation import nsenter
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     place = json.loads(where)
     for folder in place["cgroups"]:
         Path(folder, "cgroup.procs").write_text(str(os.getpid()))
-    entering.enter(*(os.fsencode(place[name]) for name in ("namespace", "hostname", "hosts")))
+    nsenter.enter(*(os.fsencode(place[name]) for name in ("namespace", "hostname", "hosts")))
     if command[0] == "-m":
         sys.argv[:] = command[1:]
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)

@@ -2,15 +2,18 @@
 
     python benchmarks/causes.py [--draws 5] [--only NAME,...] [--keep FOLDER] [--json PATH]
 
-Each draw injects a cause with real jobs, real programs beside them, or nodes of a lab, of other sizes and seeds than
-the draw before; runs it; and reads the verdict. Half of the draws are of plain scripts where the cause allows. Needs a
-machine of two cores or more that does nothing else, and root for the lab. A draw takes about fourteen seconds.
+Each draw injects a cause with real jobs, real programs beside them, or nodes of a lab, of other
+sizes and seeds than the draw before; runs it; and reads the verdict. Half of the draws are of plain
+scripts where the cause allows. Needs a machine of two cores or more that does nothing else, and
+root for the lab. A draw takes about fourteen seconds.
 
-The JSON is written after each draw. If the file is there already, only the draws that it lacks are made.
+The JSON is written after each draw. If the file is there already, only the draws that it lacks are
+made.
 
-Some causes may do nothing on some machines. Where that can be measured within the draw, it is: steps before and after a
-program came beside them, or steps with and without. A cause that cost hardly what a verdict asks for, or less, had no
-effect. It is not counted as a cause; but whoever is blamed for nothing is counted as blamed without a cause.
+Some causes may do nothing on some machines. Where that can be measured within the draw, it is:
+steps before and after a program came beside them, or steps with and without. A cause that cost
+hardly what a verdict asks for, or less, had no effect. It is not counted as a cause; but whoever is
+blamed for nothing is counted as blamed without a cause.
 """
 
 from __future__ import annotations
@@ -32,16 +35,19 @@ from typing import Any, NamedTuple
 import _frame
 from _causes import CAUSES, LAB, NODE_CORES, NODES, Cause, Hog, Trial
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 
 DRAW_SECONDS = 14.0
 SETTLE_SECONDS, EDGE_SECONDS = 1.5, 0.3
-"""The first steps, and those around the time at which a program comes, tell nothing of its effect."""
+"""The first steps, and those around the time at which a program comes, tell nothing of its
+effect.
+"""
 LEAST_PART, LEAST_SECONDS = 0.05, 1.0
 """Of a job's time: what cost less is no cause to a verdict, as docs/explain.md says."""
 SURE, NOTHING = 1.5, 0.5
-"""Times that: a cause that cost more has to be told, and one that cost less is not to be. Between these both is right,
-because two measures of one thing differ."""
+"""Times that: a cause that cost more has to be told, and one that cost less is not to be. Between
+these both is right, because two measures of one thing differ.
+"""
 BLAMES = "neighbour-"
 UNKNOWN = "not-known"
 
@@ -82,7 +88,7 @@ class Given(NamedTuple):
         return "right" if self.right else "none" if self.name == UNKNOWN else "WRONG"
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 HEADGATE = [sys.executable, "-m", "headgate"]
 
@@ -91,9 +97,11 @@ class Failed(Exception):
     """A draw whose run did not end as it should."""
 
 
-def explained(trial: Trial, folder: Path, variables: dict[str, str]) -> tuple[list[dict[str, Any]], float | None]:
-    """What `headgate explain --json` says of its jobs after they ran, and the seconds that the cause was measured to
-    cost.
+def explained(
+    trial: Trial, folder: Path, variables: dict[str, str]
+) -> tuple[list[dict[str, Any]], float | None]:
+    """What `headgate explain --json` says of its jobs after they ran, and the seconds that the
+    cause was measured to cost.
 
     Raises:
         Failed: The run failed, or lasted too long.
@@ -104,7 +112,9 @@ def explained(trial: Trial, folder: Path, variables: dict[str, str]) -> tuple[li
     file.write_text(json.dumps({"jobs": trial.jobs}))
     with running(trial.hogs, variables) as first:
         asked = [*HEADGATE, "run", str(file), *trial.flags]
-        with subprocess.Popen(asked, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        with subprocess.Popen(
+            asked, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as run:
             try:
                 with changing(trial.changed, folder / "started", run, variables):
                     said, _ = run.communicate(timeout=_frame.SECONDS)
@@ -114,7 +124,9 @@ def explained(trial: Trial, folder: Path, variables: dict[str, str]) -> tuple[li
     if run.returncode:
         raise Failed(f"headgate run ended with {run.returncode}: {said}")
     asked = [*HEADGATE, "explain", "--json"]
-    told = json.loads(subprocess.run(asked, env=variables, check=True, capture_output=True, text=True).stdout)
+    told = json.loads(
+        subprocess.run(asked, env=variables, check=True, capture_output=True, text=True).stdout
+    )
     store = Path(variables["HEADGATE_HOME"]) / "runs" / told["run"] / "run.sqlite"
     return told["jobs"], measured(store, trial.jobs[0]["name"], first(), folder / "effect")
 
@@ -123,7 +135,9 @@ def explained(trial: Trial, folder: Path, variables: dict[str, str]) -> tuple[li
 def changing(
     changed: Sequence[str], started: Path, run: subprocess.Popen[str], variables: dict[str, str]
 ) -> Iterator[None]:
-    """A node of the lab has other settings once the job has started, and those from before afterwards."""
+    """A node of the lab has other settings once the job has started, and those from before
+    afterwards.
+    """
     if not changed:
         yield
         return
@@ -133,7 +147,9 @@ def changing(
     try:
         yield
     finally:
-        subprocess.run([*command, f"cores={NODE_CORES}"], env=variables, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*command, f"cores={NODE_CORES}"], env=variables, check=True, stdout=subprocess.DEVNULL
+        )
 
 
 @contextmanager
@@ -146,7 +162,11 @@ def running(hogs: Sequence[Hog], variables: dict[str, str]) -> Iterator[Callable
             within = [*HEADGATE, "lab", "exec", f"{LAB}/{each.node}", "--"] if each.node else []
             command = [*within, *each.words]
             prints = subprocess.PIPE if "--after" in each.words else subprocess.DEVNULL
-            started.append(subprocess.Popen(command, env=variables, start_new_session=True, stdout=prints, text=True))
+            started.append(
+                subprocess.Popen(
+                    command, env=variables, start_new_session=True, stdout=prints, text=True
+                )
+            )
         yield lambda: said[0] if said else ""
     finally:
         for process in started:
@@ -155,8 +175,8 @@ def running(hogs: Sequence[Hog], variables: dict[str, str]) -> Iterator[Callable
 
 
 def measured(store: Path, job: str, came: str, effect: Path) -> float | None:
-    """Seconds that the cause cost a job, by its steps and not by what Headgate makes of them; None if that was not
-    measured.
+    """Seconds that the cause cost a job, by its steps and not by what Headgate makes of them; None
+    if that was not measured.
 
     Args:
         came: When a program came beside it, seconds since 1970, a line for each of its processes.
@@ -164,7 +184,11 @@ def measured(store: Path, job: str, came: str, effect: Path) -> float | None:
     """
     with RunReader(store) as reader:
         began = float(reader.meta()["began"])
-        rows = [row for row in reader.rows("progress", order="t, rowid") if row["task"].startswith(f"{job}/")]
+        rows = [
+            row
+            for row in reader.rows("progress", order="t, rowid")
+            if row["task"].startswith(f"{job}/")
+        ]
     told = [(float(row["t"]), float(row["step"])) for row in rows if row["step"] is not None]
     if not told:
         return None
@@ -195,7 +219,12 @@ def blamed(job: Mapping[str, Any]) -> str:
 
 
 def judged(
-    cause: Cause, draw: int, trial: Trial, jobs: Sequence[Mapping[str, Any]], cost: float | None, seconds: float
+    cause: Cause,
+    draw: int,
+    trial: Trial,
+    jobs: Sequence[Mapping[str, Any]],
+    cost: float | None,
+    seconds: float,
 ) -> Iterator[Given]:
     names = [each["name"] for each in trial.jobs]
     for told in jobs:
@@ -204,10 +233,12 @@ def judged(
             right = name in cause.right and (not trial.to or blamed(told) == trial.to)
             blames = name.startswith(BLAMES)
             why = told["verdict"]["why"]
-            yield Given(cause.name, draw, told["job"], name, right, blames, cost, why, seconds, told)
+            yield Given(
+                cause.name, draw, told["job"], name, right, blames, cost, why, seconds, told
+            )
 
 
-# --- the matrix -------------------------------------------------------------------------------------------------------
+# --- the matrix -----------------------------------------------------------------------------------
 
 
 def print_matrix(causes: Sequence[Cause], given: Sequence[Given]) -> None:
@@ -216,7 +247,9 @@ def print_matrix(causes: Sequence[Cause], given: Sequence[Given]) -> None:
         mine = [each for each in given if each.cause == cause.name]
         marks = Counter(each.mark for each in mine)
         without = marks["no effect"] + marks["blamed"]
-        counts = ", ".join(f"{name} {count}" for name, count in Counter(each.name for each in mine).most_common())
+        counts = ", ".join(
+            f"{name} {count}" for name, count in Counter(each.name for each in mine).most_common()
+        )
         row = f"{marks['right']:>6}{marks['none']:>6}{marks['WRONG']:>6}{without:>11}"
         print(f"{cause.name:24}{row}  {counts}")
         if cause.why:
@@ -232,7 +265,9 @@ def summary(causes: Sequence[Cause], given: Sequence[Given]) -> dict[str, Any]:
         "right_of_given": sum(each.right for each in told) / len(told) if told else None,
         "none_given": 1.0 - len(told) / len(there) if there else None,
         "no_effect": len(given) - len(there),
-        "neighbours_blamed_in_controls": sum(each.blames for each in there if each.cause in controls),
+        "neighbours_blamed_in_controls": sum(
+            each.blames for each in there if each.cause in controls
+        ),
         "neighbours_blamed_without_effect": sum(each.mark == "blamed" for each in given),
     }
 
@@ -265,7 +300,9 @@ class Draws:
         if path is not None and path.exists():
             self._kept = self._read(path)
         done = {(each.cause, each.draw) for each in self._kept}
-        self.left = {cause.name: [n for n in range(draws) if (cause.name, n) not in done] for cause in causes}
+        self.left = {
+            cause.name: [n for n in range(draws) if (cause.name, n) not in done] for cause in causes
+        }
         self._number = sum(map(len, self.left.values()))
         self._done = 0
         self._draws = draws
@@ -284,7 +321,8 @@ class Draws:
             raise SystemExit(f"{path} is no JSON of this benchmark; name another file") from None
         if content.get("seed") != self.seed:
             raise SystemExit(
-                f"{path} is of seed {content.get('seed')}; give --seed {content.get('seed')}, or another file"
+                f"{path} is of seed {content.get('seed')}; give --seed {content.get('seed')}, "
+                "or another file"
             )
         return found
 
@@ -295,7 +333,9 @@ class Draws:
 
     def write(self, figures: Mapping[str, Any]) -> None:
         rows = [each._asdict() for each in self._kept]
-        _frame.write(self._path, "causes", {"seed": self.seed, **figures, "rows": rows}, "torch", "numpy")
+        _frame.write(
+            self._path, "causes", {"seed": self.seed, **figures, "rows": rows}, "torch", "numpy"
+        )
 
     def progress(self) -> str:
         """`12/125, 28 min left`, by how long the draws of each cause have taken so far."""
@@ -318,7 +358,9 @@ def main() -> None:
     made.add_argument("--draws", type=int, default=5, help="of each cause (default: 5)")
     made.add_argument("--only", default="", metavar="NAME,...", help="these causes")
     made.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
-    made.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the runs, in this HEADGATE_HOME")
+    made.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep the runs, in this HEADGATE_HOME"
+    )
     options = made.parse_args()
     causes = chosen(options.only)
     draws = Draws(causes, options.draws, options.seed, options.json)
@@ -327,7 +369,9 @@ def main() -> None:
     failed = 0
     with tempfile.TemporaryDirectory() as place, _frame.leaving():
         folder = Path(place)
-        variables = _frame.environment(HEADGATE_HOME=str(options.keep or folder / "home"), CAUSES_FOLDER=place)
+        variables = _frame.environment(
+            HEADGATE_HOME=str(options.keep or folder / "home"), CAUSES_FOLDER=place
+        )
         try:
             for cause in causes:
                 failed += look(cause, draws, folder, variables)
@@ -336,7 +380,9 @@ def main() -> None:
     print_matrix(causes, draws.given)
     draws.write(summary(causes, draws.given))
     if failed:
-        raise SystemExit(f"{failed} draws failed; the same command with --json makes what is missing")
+        raise SystemExit(
+            f"{failed} draws failed; the same command with --json makes what is missing"
+        )
 
 
 def look(cause: Cause, draws: Draws, folder: Path, variables: dict[str, str]) -> int:
@@ -358,7 +404,13 @@ def look(cause: Cause, draws: Draws, folder: Path, variables: dict[str, str]) ->
             given = list(judged(cause, index, trial, jobs, cost, time.monotonic() - begun))
             draws.add(given)
             for each in given:
-                print(f"{cause.name:24}{index:>3}  {each.job:10}{each.mark:10} {each.name:20} {each.why}", flush=True)
+                print(
+                    (
+                        f"{cause.name:24}{index:>3}  {each.job:10}{each.mark:10} {each.name:20} "
+                        f"{each.why}"
+                    ),
+                    flush=True,
+                )
             print(f"[{draws.progress()}]", flush=True)
     return failed
 

@@ -1,12 +1,14 @@
 """What the controller costs: its CPU time in an hour with 10, 100 and 1,000 live jobs.
 
-    python benchmarks/controller_cost.py [--repetitions 3] [--seconds 20] [--policies A,B] [--json PATH]
+    python benchmarks/controller_cost.py [--repetitions 3] [--seconds 20] [--policies A,B] [--json
+    PATH]
 
-The jobs are on one node of 64 cores. As live, each tells once a second what it uses, and a loss; one job in a hundred
-ends each minute and another comes for it. So many SECONDS of this are given to the controller, and its CPU time is
-scaled to an hour. Under policies that go by it, what is left of each job is predicted, which is in the CPU time, and
-told by itself: jobs are ten minutes old as it begins, so that one in six is predicted anew in ten seconds. In memory:
-no engine, no store, no socket.
+The jobs are on one node of 64 cores. As live, each tells once a second what it uses, and a loss;
+one job in a hundred ends each minute and another comes for it. So many SECONDS of this are given to
+the controller, and its CPU time is scaled to an hour. Under policies that go by it, what is left of
+each job is predicted, which is in the CPU time, and told by itself: jobs are ten minutes old as it
+begins, so that one in six is predicted anew in ten seconds. In memory: no engine, no store, no
+socket.
 """
 
 from __future__ import annotations
@@ -18,13 +20,24 @@ from typing import Any
 import _frame
 
 from headgate import policies
-from headgate.analysis.forecast import Outlook, Question, answer
-from headgate.cluster import Node
 from headgate.controller import Controller
-from headgate.events import Event, Exit, Fitted, JobPlanned, JobSubmitted, NodeJoined, Progress, TaskExited, Usage, Wake
-from headgate.identifiers import JobId, TaskId
-from headgate.jobs import Job
-from headgate.plans import Plan
+from headgate.forecast.remaining import Outlook, Question, answer
+from headgate.model.cluster import Node
+from headgate.model.events import (
+    Event,
+    Exit,
+    Fitted,
+    JobPlanned,
+    JobSubmitted,
+    NodeJoined,
+    Progress,
+    TaskExited,
+    Usage,
+    Wake,
+)
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
 
 LIVE = (10, 100, 1_000)
 POLICIES = ("none", "equal", "headgate")
@@ -53,8 +66,9 @@ class Learning:
 
 
 def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:
-    """CPU seconds of the controller with so many jobs for so long, those of them that predictions took, and the events
-    it was told."""
+    """CPU seconds of the controller with so many jobs for so long, those of them that predictions
+    took, and the events it was told.
+    """
     controller = Controller(policies.make(policy))
     predicts, predicting = controller.policy.predicts, 0.0
     spec = Job(name="job", run="train")
@@ -72,7 +86,10 @@ def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:
     running = list(range(live))
     for number in running:
         start(0.0, number)
-    jobs = {number: Learning(number, 1.0 - AGE_SECONDS, AGE_SECONDS if predicts else 0) for number in running}
+    jobs = {
+        number: Learning(number, 1.0 - AGE_SECONDS, AGE_SECONDS if predicts else 0)
+        for number in running
+    }
     events, ends = 0, 0.0
     began = time.process_time()
     for second in range(1, seconds + 1):
@@ -120,7 +137,10 @@ def main() -> None:
         for live in LIVE:
             found = [cost(policy, live, options.seconds) for _ in range(options.repetitions)]
             spent, events = statistics.median(cpu for cpu, _, _ in found), found[0][2]
-            hour, predictions = (s * 3600 / options.seconds for s in (spent, statistics.median(p for _, p, _ in found)))
+            hour, predictions = (
+                s * 3600 / options.seconds
+                for s in (spent, statistics.median(p for _, p, _ in found))
+            )
             print(
                 f"{policy:12}{live:>6}{events / options.seconds:>17.0f}{spent / events * 1e6:>13.1f}{hour:>15.1f}"
                 f"{predictions:>13.1f}{hour / 3600:>11.2%}",

@@ -1,16 +1,20 @@
 """How long a job of several tasks takes from the command to the first step of all its workers.
 
-    python benchmarks/distributed_start.py [--engine ray] [--tasks 2,4,8] [--repetitions 3] [--json PATH]
+    python benchmarks/distributed_start.py [--engine ray] [--tasks 2,4,8] [--repetitions 3] [--json
+    PATH]
 
-Beside it as many processes of PyTorch's own DistributedDataParallel, started as torchrun starts them, and a plain
-`python`. All of them on this machine, whose cores they share: most of the time is the import of PyTorch in each.
+Beside it as many processes of PyTorch's own DistributedDataParallel, started as torchrun starts
+them, and a plain `python`. All of them on this machine, whose cores they share: most of the time is
+the import of PyTorch in each.
 
-With `--engine ray` it is what running under Ray costs. A Ray is started on this machine. From the command to the first
-step: a job under Headgate on that Ray; the same under Headgate on this machine; and by hand with Ray's own API, a
-placement group and an actor for each process of DistributedDataParallel. Then the steps of one task on Ray and on this
-machine, in turn. Last, memory and CPU of a node of Ray where nothing runs, here the head's; of the same while a task of
-Headgate's sleeps there; and of what Headgate has beside it: its agent and its warden on the node, its bridge to Ray
-beside the hub.
+With `--engine ray` it is what running under Ray costs. A Ray is started on this machine. From the
+command to the first step: a job under Headgate on that Ray; the same under Headgate on this
+machine; and by hand with
+    Ray's own API, a
+placement group and an actor for each process of DistributedDataParallel. Then the steps of one task
+on Ray and on this machine, in turn. Last, memory and CPU of a node of Ray where nothing runs, here
+the head's; of the same while a task of Headgate's sleeps there; and of what Headgate has beside it:
+its agent and its warden on the node, its bridge to Ray beside the hub.
 """
 
 from __future__ import annotations
@@ -76,7 +80,12 @@ def ddp(bench: _frame.Bench, processes: int) -> float:
     """Seconds to the first step of all of so many processes of PyTorch's own."""
     port = _frame.free_port()
     ranks = [
-        {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(processes)}
+        {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(processes),
+        }
         for rank in range(processes)
     ]
     return _processes(bench, "ddp.py", ranks)
@@ -87,7 +96,9 @@ def _processes(bench: _frame.Bench, script: str, variables: list[dict[str, str]]
         path.unlink()
     began = time.time()
     processes = [
-        subprocess.Popen([sys.executable, script, "2"], cwd=bench.folder, env={**bench.environment, **each})
+        subprocess.Popen(
+            [sys.executable, script, "2"], cwd=bench.folder, env={**bench.environment, **each}
+        )
         for each in variables
     ]
     codes = [process.wait(_frame.SECONDS) for process in processes]
@@ -114,7 +125,9 @@ def headgate(bench: _frame.Bench, *words: str, steps: int = 2) -> float:
     try:
         _frame.until(lambda: bench.job()["state"] in ("done", "failed"), "the job ends")
     except TimeoutError as error:
-        raise TimeoutError(f"{error}; {bench.job()}\n{bench.headgate('logs', 'train', '--all')}") from None
+        raise TimeoutError(
+            f"{error}; {bench.job()}\n{bench.headgate('logs', 'train', '--all')}"
+        ) from None
     if bench.job()["state"] != "done":
         raise RuntimeError(bench.headgate("logs", "train", "--all"))
     return _first(bench) - began
@@ -130,24 +143,36 @@ def step(bench: _frame.Bench, *words: str) -> float:
 def idle(bench: _frame.Bench, ray: _frame.Raylets, *words: str) -> dict[str, dict[str, float]]:
     """What each of Headgate's processes, and all of Ray's, use while a task sleeps."""
     (bench.folder / "train.py").rename(bench.folder / "trains.py")
-    (bench.folder / "train.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(10_000)\n")
+    (bench.folder / "train.py").write_text(
+        "import time\nprint('here', flush=True)\ntime.sleep(10_000)\n"
+    )
     bench.starts(*words)
     _frame.until(lambda: bench.job()["state"] == "running", "the task runs")
     processes = _frame.until(lambda: _of_headgate(bench, ray), "Headgate's processes")
-    of_ray = [each for each in ray.below(HEAD) if each not in processes.values() and not _is_task(each)]
-    found = used({"Ray, beside that task": of_ray, **{name: [process] for name, process in processes.items()}})
+    of_ray = [
+        each for each in ray.below(HEAD) if each not in processes.values() and not _is_task(each)
+    ]
+    found = used(
+        {
+            "Ray, beside that task": of_ray,
+            **{name: [process] for name, process in processes.items()},
+        }
+    )
     bench.stops()
     return found
 
 
 def used(groups: Mapping[str, Sequence[psutil.Process]]) -> dict[str, dict[str, float]]:
-    """Memory (bytes that are their own, and their part of what is shared) and cores of groups of processes, over some
-    seconds."""
+    """Memory (bytes that are their own, and their part of what is shared) and cores of groups of
+    processes, over some seconds.
+    """
     before = {name: _cpu_seconds(processes) for name, processes in groups.items()}
     time.sleep(IDLE_SECONDS)
     return {
         name: {
-            "bytes": float(sum(process.memory_full_info().pss for process in processes if process.is_running())),
+            "bytes": float(
+                sum(process.memory_full_info().pss for process in processes if process.is_running())
+            ),
             "cores": (_cpu_seconds(processes) - before[name]) / IDLE_SECONDS,
         }
         for name, processes in groups.items()
@@ -164,13 +189,19 @@ def _is_task(process: psutil.Process) -> bool:
 
 def _of_headgate(bench: _frame.Bench, ray: _frame.Raylets) -> dict[str, psutil.Process]:
     """Agent, warden and bridge of this hub, once all are there."""
-    marks = {"agent": "ray::HeadgateAgent", "warden": "engines.remote.warden", "bridge": "engines.ray.bridge"}
+    marks = {
+        "agent": "ray::HeadgateAgent",
+        "warden": "engines.remote.warden",
+        "bridge": "engines.ray.bridge",
+    }
     found: dict[str, psutil.Process] = {}
     raylets = {str(process.pid) for process in ray.below(HEAD)}
     for process in psutil.process_iter(["cmdline", "environ"]):
         line, variables = " ".join(process.info["cmdline"] or ()), process.info["environ"] or {}
         # Ray tells its workers of their raylet; the bridge is none of them.
-        ours = variables.get("RAY_RAYLET_PID") in raylets or variables.get("HEADGATE_HOME") == str(bench.home)
+        ours = variables.get("RAY_RAYLET_PID") in raylets or variables.get("HEADGATE_HOME") == str(
+            bench.home
+        )
         found |= {name: process for name, mark in marks.items() if ours and mark in line}
     return found if len(found) == len(marks) else {}
 
@@ -182,7 +213,9 @@ def _first(bench: _frame.Bench) -> float:
     return max(firsts.values())
 
 
-def here(bench: _frame.Bench, counts: Sequence[int], options: argparse.Namespace) -> dict[str, object]:
+def here(
+    bench: _frame.Bench, counts: Sequence[int], options: argparse.Namespace
+) -> dict[str, object]:
     """Jobs on this machine."""
     times: dict[str, list[float]] = {}
     headgate(bench)  # the hub is up from here on, and has measured the machine
@@ -193,14 +226,25 @@ def here(bench: _frame.Bench, counts: Sequence[int], options: argparse.Namespace
             times.setdefault(f"{count} processes, torch DDP by hand", []).append(ddp(bench, count))
             plans = {
                 "all-reduce": ("--strategy", "allreduce", "--workers", str(count)),
-                "1 of them a server": ("--strategy", "ps", "--workers", str(count - 1), "--servers", "1"),
+                "1 of them a server": (
+                    "--strategy",
+                    "ps",
+                    "--workers",
+                    str(count - 1),
+                    "--servers",
+                    "1",
+                ),
             }
             for name, plan in plans.items():
-                times.setdefault(f"{count} tasks, headgate, {name}", []).append(headgate(bench, *plan))
+                times.setdefault(f"{count} tasks, headgate, {name}", []).append(
+                    headgate(bench, *plan)
+                )
     return {"first_step": shown(times)}
 
 
-def on_ray(bench: _frame.Bench, counts: Sequence[int], options: argparse.Namespace) -> dict[str, object]:
+def on_ray(
+    bench: _frame.Bench, counts: Sequence[int], options: argparse.Namespace
+) -> dict[str, object]:
     """Jobs on a Ray of this machine."""
     firsts: dict[str, list[float]] = {}
     steps: dict[str, list[float]] = {}
@@ -213,8 +257,12 @@ def on_ray(bench: _frame.Bench, counts: Sequence[int], options: argparse.Namespa
         for _ in range(options.repetitions):
             for count in counts:
                 plan = ("--strategy", "allreduce", "--workers", str(count)) if count > 1 else SINGLE
-                firsts.setdefault(f"{count}, by hand on Ray", []).append(on_ray_by_hand(bench, ray.address, count))
-                firsts.setdefault(f"{count}, headgate on Ray", []).append(headgate(bench, *plan, *there))
+                firsts.setdefault(f"{count}, by hand on Ray", []).append(
+                    on_ray_by_hand(bench, ray.address, count)
+                )
+                firsts.setdefault(f"{count}, headgate on Ray", []).append(
+                    headgate(bench, *plan, *there)
+                )
                 firsts.setdefault(f"{count}, headgate here", []).append(headgate(bench, *plan))
             steps.setdefault("on Ray", []).append(step(bench, *SINGLE, *there))
             steps.setdefault("here", []).append(step(bench, *SINGLE))
@@ -239,13 +287,20 @@ def shown(times: Mapping[str, list[float]]) -> list[dict[str, object]]:
     return [{"what": name, "seconds": found} for name, found in times.items()]
 
 
-ENGINES = {"local": (here, "2,4,8", ("torch", "pyzmq")), "ray": (on_ray, "1,2,4,8", ("ray", "torch"))}
+ENGINES = {
+    "local": (here, "2,4,8", ("torch", "pyzmq")),
+    "ray": (on_ray, "1,2,4,8", ("ray", "torch")),
+}
 
 
 def main() -> None:
     arguments = _frame.parser("Time from the command to the first step.", 3)
-    arguments.add_argument("--engine", choices=ENGINES, default="local", help="ray: on a Ray of this machine")
-    arguments.add_argument("--tasks", help="numbers of tasks, by comma (default: 2,4,8; on Ray also 1)")
+    arguments.add_argument(
+        "--engine", choices=ENGINES, default="local", help="ray: on a Ray of this machine"
+    )
+    arguments.add_argument(
+        "--tasks", help="numbers of tasks, by comma (default: 2,4,8; on Ray also 1)"
+    )
     options = arguments.parse_args()
     measure, usual, packages = ENGINES[options.engine]
     counts = [int(count) for count in (options.tasks or usual).split(",")]

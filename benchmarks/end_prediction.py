@@ -2,14 +2,17 @@
 
     python benchmarks/end_prediction.py [--data FOLDER] [--repetitions 3] [--json PATH]
 
-Jobs: their lines are made up, in four forms, with losses of the folder `losses/` of FOLDER (default: HEADGATE_DATA, or
-../shared/data beside the checkout) or falling ones. The times of their epochs vary in six ways: by little, by much,
-with a drift as of neighbours that come and go, with an evaluation each fifth epoch, with an epoch now and then that
-takes twice as long, and with a slow first epoch. They have 6 to 80 epochs.
+Jobs: their lines are made up, in four forms, with losses of the folder `losses/` of FOLDER
+    (default: HEADGATE_DATA, or
+../shared/data beside the checkout) or falling ones. The times of their epochs vary in six ways: by
+little, by much, with a drift as of neighbours that come and go, with an evaluation each fifth
+epoch, with an epoch now and then that takes twice as long, and with a slow first epoch. They have 6
+to 80 epochs.
 
-Forecasts: each job is asked about at a random moment between its second epoch and its last. The lines so far are read
-as those of a task, and `expect` says when the last epoch ends. Given are the median error, as part of what is left, the
-median half width of the band, and how often the band of 90 % held.
+Forecasts: each job is asked about at a random moment between its second epoch and its last. The
+    lines so far are read
+as those of a task, and `expect` says when the last epoch ends. Given are the median error, as part
+of what is left, the median half width of the band, and how often the band of 90 % held.
 """
 
 from __future__ import annotations
@@ -25,13 +28,13 @@ from pathlib import Path
 
 import _frame
 
-from headgate.analysis.expected import expect
-from headgate.events import Progress
+from headgate.forecast.expected import expect
 from headgate.hub import messages
-from headgate.identifiers import TaskId
-from headgate.jobs import ProgressRule
-from headgate.telemetry.arguments import TrainingLength
-from headgate.telemetry.patterns import ProgressReader
+from headgate.model.events import Progress
+from headgate.model.identifiers import TaskId
+from headgate.model.jobs import ProgressRule
+from headgate.output.patterns import ProgressReader
+from headgate.scripts.arguments import TrainingLength
 
 JOBS = 100
 """Of each way in each repetition."""
@@ -61,8 +64,12 @@ WAYS: dict[str, Callable[[], Draw]] = {
     "by 2 %": lambda: lambda noise, epoch: math.exp(noise.gauss(0.0, 0.02)),
     "by 15 %": lambda: lambda noise, epoch: math.exp(noise.gauss(0.0, 0.15)),
     "drifting": _drifting,
-    "evaluation each fifth epoch": lambda: lambda noise, epoch: noise.gauss(1.0, 0.03) + 0.3 * (epoch % 5 == 0),
-    "some take twice as long": lambda: lambda noise, epoch: noise.gauss(1.0, 0.05) * (1 + (noise.random() < 0.08)),
+    "evaluation each fifth epoch": lambda: (
+        lambda noise, epoch: noise.gauss(1.0, 0.03) + 0.3 * (epoch % 5 == 0)
+    ),
+    "some take twice as long": lambda: (
+        lambda noise, epoch: noise.gauss(1.0, 0.05) * (1 + (noise.random() < 0.08))
+    ),
     "a slow first epoch": lambda: lambda noise, epoch: noise.gauss(1.0, 0.05) * (1 + (epoch == 1)),
 }
 
@@ -87,7 +94,9 @@ def losses(curves: Sequence[Sequence[float]], epochs: int, noise: random.Random)
 def forecast(
     form: str, times: Sequence[float], course: Sequence[float], now: float
 ) -> tuple[float, float, float] | None:
-    """When the job ends, seconds from now on: about, at the least, at the most. None: nothing is said."""
+    """When the job ends, seconds from now on: about, at the least, at the most. None: nothing is
+    said.
+    """
     reader, length = ProgressReader(ProgressRule()), TrainingLength(epochs=len(times))
     reports: list[tuple[float, float | None, Progress]] = []
     for index, (at, loss) in enumerate(zip(times, course, strict=True)):
@@ -104,8 +113,12 @@ def forecast(
     return (seconds.steps, seconds.low, seconds.high) if seconds is not None else None
 
 
-def jobs(curves: Sequence[Sequence[float]], seed: int) -> Iterator[tuple[str, str, float, bool, float]]:
-    """Way, form, relative error, whether the band held, and its relative half width, of each forecast."""
+def jobs(
+    curves: Sequence[Sequence[float]], seed: int
+) -> Iterator[tuple[str, str, float, bool, float]]:
+    """Way, form, relative error, whether the band held, and its relative half width, of each
+    forecast.
+    """
     for way, drawn in WAYS.items():
         for number in range(JOBS):
             noise = random.Random(f"{seed} {way} {number}")
@@ -120,12 +133,20 @@ def jobs(curves: Sequence[Sequence[float]], seed: int) -> Iterator[tuple[str, st
             if said is not None:
                 left = times[-1] - now
                 middle, low, high = said
-                yield way, form, abs(middle - left) / left, low <= left <= high, (high - low) / 2.0 / left
+                yield (
+                    way,
+                    form,
+                    abs(middle - left) / left,
+                    low <= left <= high,
+                    (high - low) / 2.0 / left,
+                )
 
 
 def main() -> None:
     command = _frame.parser("When jobs that print a line an epoch end, predicted against true.", 3)
-    command.add_argument("--data", type=Path, help="folder of what others measured, with losses/ in it")
+    command.add_argument(
+        "--data", type=Path, help="folder of what others measured, with losses/ in it"
+    )
     options = command.parse_args()
     _frame.heading(options.repetitions, "numpy")
     curves = recorded(options.data or _frame.measurements())
@@ -139,7 +160,15 @@ def main() -> None:
     for group in sorted(found):
         error, width = (statistics.median(each[index] for each in found[group]) for index in (0, 2))
         held = sum(each[1] for each in found[group]) / len(found[group])
-        rows.append({"jobs": group, "forecasts": len(found[group]), "error": error, "band": width, "held": held})
+        rows.append(
+            {
+                "jobs": group,
+                "forecasts": len(found[group]),
+                "error": error,
+                "band": width,
+                "held": held,
+            }
+        )
         print(f"{group:52}{len(found[group]):>10}{error:>8.1%}{f'±{width:.0%}':>8}{held:>8.1%}")
     _frame.write(options.json, "end_prediction", {"forecasts": rows}, "numpy")
 

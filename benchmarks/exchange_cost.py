@@ -2,11 +2,11 @@
 
     python benchmarks/exchange_cost.py [--steps 300] [--repetitions 1] [--json PATH]
 
-Small and larger models, and models of tables, whose compute is next to nothing, beside 1 to 4 servers, under all-reduce
-and alone: over the loopback network, not encrypted, tasks as on different nodes. The seconds of a core in
-`planning/cost.py` are read off this table: what a step takes beside `single` at 2 KB is that of a round, the rest grows
-with messages of at most 512 KiB, with tables and with rows. Needs a machine of two cores that does nothing else; about
-seven minutes.
+Small and larger models, and models of tables, whose compute is next to nothing, beside 1 to 4
+servers, under all-reduce and alone: over the loopback network, not encrypted, tasks as on different
+nodes. The seconds of a core in `planning/cost.py` are read off this table: what a step takes beside
+`single` at 2 KB is that of a round, the rest grows with messages of at most 512 KiB, with tables
+and with rows. Needs a machine of two cores that does nothing else; about seven minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 import _frame
 from tests.harness.gang import Gang
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 from headgate.testing import wait
 
 DENSE = ((16, 2), (128, 4), (512, 5))
@@ -88,17 +88,27 @@ def measure(model: str, workers: int, servers: int, steps: int) -> tuple[float, 
     )
     with tempfile.TemporaryDirectory() as place:
         script, told = Path(place, "bench.py"), Path(place, "steps-worker-0")
-        script.write_text(_SCRIPT.format(model=model, folder=place, steps=100 * (steps + WARM_STEPS)))
+        script.write_text(
+            _SCRIPT.format(model=model, folder=place, steps=100 * (steps + WARM_STEPS))
+        )
 
         def done(count: int) -> Callable[[], bool]:
             return lambda: told.exists() and told.stat().st_size >= count
 
-        with Gang(Path(place), plan, [sys.executable, str(script)], encrypt=False, warm=None) as gang:
+        with Gang(
+            Path(place), plan, [sys.executable, str(script)], encrypt=False, warm=None
+        ) as gang:
             gang.start()
             wait.until(done(WARM_STEPS), 120, "the first steps")
-            first, before = told.stat().st_size, {name: cpu_seconds(gang.pid(name)) for name in gang.names}
+            first, before = (
+                told.stat().st_size,
+                {name: cpu_seconds(gang.pid(name)) for name in gang.names},
+            )
             wait.until(done(first + steps), 120, "the steps")
-            last, after = told.stat().st_size, {name: cpu_seconds(gang.pid(name)) for name in gang.names}
+            last, after = (
+                told.stat().st_size,
+                {name: cpu_seconds(gang.pid(name)) for name in gang.names},
+            )
         spent = {name: (after[name] - before[name]) / (last - first) for name in gang.names}
     return tuple(  # type: ignore[return-value]
         sum(seconds for name, seconds in spent.items() if name.startswith(role)) / max(count, 1)
@@ -112,9 +122,23 @@ def compare(name: str, model: str, steps: int, repetitions: int) -> Sequence[dic
     for workers, servers in PLANS:
         found = [measure(model, workers, servers, steps) for _ in range(repetitions)]
         worker, server = map(statistics.median, zip(*found))
-        what = f"{workers} + {servers}" if servers else "single" if workers == 1 else f"all-reduce {workers}"
+        what = (
+            f"{workers} + {servers}"
+            if servers
+            else "single"
+            if workers == 1
+            else f"all-reduce {workers}"
+        )
         print(f"{name:24}{what:14}{1e3 * worker:>10.2f}{1e3 * server:>10.2f}", flush=True)
-        rows.append({"model": name, "workers": workers, "servers": servers, "worker": worker, "server": server})
+        rows.append(
+            {
+                "model": name,
+                "workers": workers,
+                "servers": servers,
+                "worker": worker,
+                "server": server,
+            }
+        )
     return rows
 
 
@@ -127,10 +151,14 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for width, layers in DENSE:
         size = f"{4 * width * width * layers / 1e3:,.0f} KB"
-        rows += compare(size, _LAYERS.format(width=width, layers=layers), options.steps, options.repetitions)
+        rows += compare(
+            size, _LAYERS.format(width=width, layers=layers), options.steps, options.repetitions
+        )
     for tables, samples in TABLES:
         name = f"{tables} tables, {samples} samples"
-        rows += compare(name, _ROWS.format(tables=tables, samples=samples), options.steps, options.repetitions)
+        rows += compare(
+            name, _ROWS.format(tables=tables, samples=samples), options.steps, options.repetitions
+        )
     _frame.write(options.json, "exchange_cost", {"rows": rows}, "torch", "pyzmq")
 
 

@@ -1,20 +1,23 @@
 """What each fault costs a training over several nodes.
 
-    python benchmarks/faults.py [--engine ray] [--plans synchronous,backup,asynchronous,allreduce] [--repetitions 3]
+    python benchmarks/faults.py [--engine ray] [--plans synchronous,backup,asynchronous,allreduce]
+    [--repetitions 3]
                                 [--json PATH]
 
-Needs root: the nodes are a lab's. Each plan is trained under undisturbed first, which tells its pace; then one fault
-after the other is done to it. What a fault cost is the time from it until the job is at work again as it was, less the
-time in which it would have come as far at that pace. Steps that were done again from a checkpoint count once.
+Needs root: the nodes are a lab's. Each plan is trained under undisturbed first, which tells its
+pace; then one fault after the other is done to it. What a fault cost is the time from it until the
+job is at work again as it was, less the time in which it would have come as far at that pace. Steps
+that were done again from a checkpoint count once.
 
-With `--engine ray` the raylets are on the nodes of a lab, the hub on that of Ray's head, and given is how long the
-training stands still. Two workers train on nodes of their own, with one node to spare, which the server of
-`synchronous` has. Given are the seconds from the fault until a worker has taken a step that the job had not taken
-before, and until all workers are at work again: under `synchronous` the others do without one whose node is gone. Steps
-that are done again from a checkpoint are part of the time. How soon Ray gives a node up is as its health check comes,
-unless `RAY_health_check_*` in the environment says otherwise. A run whose hub was killed is resumed at once. One whose
-head was killed is resumed once its job has failed and another head has been started, with a raylet on each node, which
-is part of the time.
+With `--engine ray` the raylets are on the nodes of a lab, the hub on that of Ray's head, and given
+is how long the training stands still. Two workers train on nodes of their own, with one node to
+spare, which the server of `synchronous` has. Given are the seconds from the fault until a worker
+has taken a step that the job had not taken before, and until all workers are at work again: under
+`synchronous` the others do without one whose node is gone. Steps that are done again from a
+checkpoint are part of the time. How soon Ray gives a node up is as its health check comes, unless
+`RAY_health_check_*` in the environment says otherwise. A run whose hub was killed is resumed at
+once. One whose head was killed is resumed once its job has failed and another head has been
+started, with a raylet on each node, which is part of the time.
 """
 
 from __future__ import annotations
@@ -34,8 +37,9 @@ from pathlib import Path
 
 import _frame
 
-from headgate import lab, runs
+from headgate import lab
 from headgate.hub import client
+from headgate.recorded import runs
 
 LAB = """
 lab: true
@@ -80,11 +84,14 @@ class Training:
         found = [step for step in self.bench.steps() if step.at <= until]
         if self.plan == "asynchronous":
             return sum(step.samples for step in found)
-        # All workers of a step tell its number, stragglers late; after a restart it goes on from the checkpoint's.
+        # All workers of a step tell its number, stragglers late; after a restart it goes on from
+        # the checkpoint's.
         return max((step.number for step in found[-8:]), default=0) * _frame.BATCH
 
     def cost(self, fault: Callable[[], object], workers: int = 2) -> float:
-        """Seconds that a fault cost, until so many workers are at work again: a step may do without a backup worker."""
+        """Seconds that a fault cost, until so many workers are at work again: a step may do without
+        a backup worker.
+        """
         before = time.time()
         self._lasts(PACE_SECONDS)
         at = time.time()
@@ -99,7 +106,7 @@ class Training:
         end = time.time() + seconds
         _frame.until(lambda: time.time() >= end, "time passes")
 
-    # --- the faults -------------------------------------------------------------------------------------------------
+    # --- the faults -------------------------------------------------------------------------------
 
     def kill(self, task: str) -> float:
         """kill -9 of a task."""
@@ -128,7 +135,9 @@ class Training:
     def resize(self, workers: int) -> float:
         """Workers come or go."""
         name = self.bench.job()["name"]
-        return self.cost(lambda: self.bench.headgate("resize", name, "--workers", str(workers)), workers)
+        return self.cost(
+            lambda: self.bench.headgate("resize", name, "--workers", str(workers)), workers
+        )
 
 
 @contextmanager
@@ -136,7 +145,9 @@ def training(bench: _frame.Bench, plan: str) -> Iterator[Training]:
     """A job that is at work, and killed on the way out."""
     bench.starts("--cluster", "bench", "--nodes", "a,b,c,d", *PLANS[plan])
     made = Training(bench, plan)
-    _frame.until(lambda: made.at_work(3 if plan == "backup" else 2, 0.0), f"{plan}: all are at work")
+    _frame.until(
+        lambda: made.at_work(3 if plan == "backup" else 2, 0.0), f"{plan}: all are at work"
+    )
     try:
         yield made
     finally:
@@ -158,7 +169,7 @@ def costs(bench: _frame.Bench, plan: str) -> dict[str, float]:
     return found
 
 
-# --- on Ray -----------------------------------------------------------------------------------------------------------
+# --- on Ray ---------------------------------------------------------------------------------------
 
 RAY_LAB = """
 lab: true
@@ -198,10 +209,19 @@ class Stillness(Training):
 
         def next_step() -> float:
             # What was under way when the fault came is none that the job took after it.
-            return next((step.at for step in self.bench.steps() if step.at > over and step.number > before + 1), 0.0)
+            return next(
+                (
+                    step.at
+                    for step in self.bench.steps()
+                    if step.at > over and step.number > before + 1
+                ),
+                0.0,
+            )
 
         first = _frame.until(next_step, f"{self.plan}: the next step")
-        _frame.until(lambda: self.at_work(workers, over), f"{self.plan}: {workers} workers are at work again")
+        _frame.until(
+            lambda: self.at_work(workers, over), f"{self.plan}: {workers} workers are at work again"
+        )
         return first - at, time.time() - at
 
     def unplug(self, node: str) -> None:
@@ -217,11 +237,15 @@ class Stillness(Training):
 
     def resume(self) -> None:
         """Go on with the run, as another one."""
-        self.bench.run = json.loads(self.bench.headgate("resume", self.bench.run, "--detach", "--json"))["run"]
+        self.bench.run = json.loads(
+            self.bench.headgate("resume", self.bench.run, "--detach", "--json")
+        )["run"]
 
     def node(self) -> str:
         """The node of the worker that is disturbed."""
-        return str(next(each["node"] for each in self.bench.job()["tasks"] if each["task"] == WORKER))
+        return str(
+            next(each["node"] for each in self.bench.job()["tasks"] if each["task"] == WORKER)
+        )
 
 
 def kill_agent(ray: _frame.Raylets, node: str) -> None:
@@ -258,7 +282,10 @@ FAULTS: dict[str, tuple[Fault, bool]] = {
     "kill -9 of a worker": (lambda job, ray: os.kill(job.bench.pid(WORKER), signal.SIGKILL), False),
     "kill -9 of its node's agent": (lambda job, ray: kill_agent(ray, job.node()), True),
     "kill -9 of its node's raylet": (lambda job, ray: ray.kill(job.node()), True),
-    f"NIC of its node down for {OUTAGE_SECONDS:g} s": (lambda job, ray: job.unplug(job.node()), False),
+    f"NIC of its node down for {OUTAGE_SECONDS:g} s": (
+        lambda job, ray: job.unplug(job.node()),
+        False,
+    ),
     "NIC of its node down for good": (lambda job, ray: job.cut(job.node()), True),
     "kill -9 of the hub": (lambda job, ray: kill_hub(job), False),
     "kill -9 of Ray's head": (kill_head, False),
@@ -296,10 +323,15 @@ def on_lab(options: argparse.Namespace, plans: Sequence[str]) -> list[dict[str, 
             for plan in plans:
                 for fault, cost in costs(bench, plan).items():
                     seconds.setdefault((plan, fault), []).append(cost)
-    print("seconds of training lost by each fault; a lost worker is not missed until another has taken its place")
+    print(
+        "seconds of training lost by each fault; a lost worker is not missed until another "
+        "has taken its place"
+    )
     for (plan, fault), found in seconds.items():
         print(f"{plan:14}{fault:32}{_spread(found):>24}")
-    return [{"plan": plan, "fault": fault, "seconds": found} for (plan, fault), found in seconds.items()]
+    return [
+        {"plan": plan, "fault": fault, "seconds": found} for (plan, fault), found in seconds.items()
+    ]
 
 
 def on_ray(options: argparse.Namespace, plans: Sequence[str]) -> list[dict[str, object]]:
@@ -316,26 +348,39 @@ def on_ray(options: argparse.Namespace, plans: Sequence[str]) -> list[dict[str, 
                         with training_on_ray(bench, ray, plan) as job:
                             workers = 1 if takes_node and plan == "synchronous" else 2
                             seconds = job.seconds(lambda: fault(job, ray), workers)  # noqa: B023
-                        print(f"{plan}: {name}: {seconds[0]:.1f} s, {seconds[1]:.1f} s", file=sys.stderr, flush=True)
+                        print(
+                            f"{plan}: {name}: {seconds[0]:.1f} s, {seconds[1]:.1f} s",
+                            file=sys.stderr,
+                            flush=True,
+                        )
                         found.setdefault((plan, name), []).append(seconds)
-                        start(ray, *(node for node in (*WORKING, SPARE) if node not in ray.running()))
+                        start(
+                            ray, *(node for node in (*WORKING, SPARE) if node not in ray.running())
+                        )
     print(f"{'seconds until':46}{'the next step':>24}{'all are at work':>24}")
     for (plan, name), pairs in found.items():
         nexts, both = ([pair[i] for pair in pairs] for i in (0, 1))
         print(f"{plan:14}{name:32}{_spread(nexts):>24}{_spread(both):>24}")
-    return [{"plan": plan, "fault": name, "seconds": pairs} for (plan, name), pairs in found.items()]
+    return [
+        {"plan": plan, "fault": name, "seconds": pairs} for (plan, name), pairs in found.items()
+    ]
 
 
 def _spread(values: list[float]) -> str:
     return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
-ENGINES = {"local": (on_lab, PLANS, ("torch", "pyzmq")), "ray": (on_ray, RAY_PLANS, ("ray", "torch"))}
+ENGINES = {
+    "local": (on_lab, PLANS, ("torch", "pyzmq")),
+    "ray": (on_ray, RAY_PLANS, ("ray", "torch")),
+}
 
 
 def main() -> None:
     arguments = _frame.parser("What each fault costs.", 3)
-    arguments.add_argument("--engine", choices=ENGINES, default="local", help="ray: on a Ray of the lab's nodes")
+    arguments.add_argument(
+        "--engine", choices=ENGINES, default="local", help="ray: on a Ray of the lab's nodes"
+    )
     arguments.add_argument("--plans", help="some of the engine's, by comma (default: all)")
     options = arguments.parse_args()
     measure, there, packages = ENGINES[options.engine]
@@ -344,7 +389,9 @@ def main() -> None:
         arguments.error(f"--plans: found {', '.join(unknown)}; expected some of {', '.join(there)}")
     _frame.heading(options.repetitions, *packages)
     rows = measure(options, plans)
-    _frame.write(options.json, Path(__file__).stem, {"engine": options.engine, "rows": rows}, *packages)
+    _frame.write(
+        options.json, Path(__file__).stem, {"engine": options.engine, "rows": rows}, *packages
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""What a step of data-parallel training costs over what the network and the computing allow, framework by framework.
+"""What a step of data-parallel training costs over what the network and the computing allow,
+framework by framework.
 
-    python benchmarks/frameworks.py [--only jax,torch-ps] [--sizes 25] [--rates 1Gbit] [--workers 2] [--servers 1]
+    python benchmarks/frameworks.py [--only jax,torch-ps] [--sizes 25] [--rates 1Gbit] [--workers 2]
+    [--servers 1]
                                     [--repetitions 3] [--json PATH]
 
-A model of equal linear layers, 25 MB unless `--sizes` says otherwise, plain SGD, every task on a lab node of its own.
-The bound of a step is forward, and then whichever is longer: backward, or the bytes each way through the busiest NIC at
-its rate. Forward and backward are timed in the same process without the exchange. Nothing is encrypted but
-`torch-ps-encrypted`. `torch-ddp` is PyTorch's own DistributedDataParallel over Gloo, started by hand on the same nodes.
-Where workers do not wait for each other, a step is one of each worker. Needs root, for the lab.
+A model of equal linear layers, 25 MB unless `--sizes` says otherwise, plain SGD, every task on a
+lab node of its own. The bound of a step is forward, and then whichever is longer: backward, or the
+bytes each way through the busiest NIC at its rate. Forward and backward are timed in the same
+process without the exchange. Nothing is encrypted but `torch-ps-encrypted`. `torch-ddp` is
+PyTorch's own DistributedDataParallel over Gloo, started by hand on the same nodes. Where workers do
+not wait for each other, a step is one of each worker. Needs root, for the lab.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ BATCH = 8
 LAB = "frameworks"
 NODES = {f"n{index}": f"10.77.45.{index + 1}" for index in range(8)}
 
-# The same model in each framework. Arguments: `headgate` or `ddp`, layers, width, batch of each worker, steps, and the
-# folder for what each worker measured.
+# The same model in each framework. Arguments: `headgate` or `ddp`, layers, width, batch of each
+# worker, steps, and the folder for what each worker measured.
 
 TORCH = """
 import json, os, sys, time
@@ -242,9 +245,14 @@ class Case:
 
 CASES = {
     "jax": Case("JAX allreduce", JAX, "both workers at once, jitted on one device", workers=2),
-    "tensorflow": Case("TensorFlow allreduce", TENSORFLOW, "both workers at once, of one replica", workers=2),
+    "tensorflow": Case(
+        "TensorFlow allreduce", TENSORFLOW, "both workers at once, of one replica", workers=2
+    ),
     "tensorflow-ps": Case(
-        *("TensorFlow ps, async", TENSORFLOW_PS, "the coordinator alone"), ps=True, synchronous=False, workers=2
+        *("TensorFlow ps, async", TENSORFLOW_PS, "the coordinator alone"),
+        ps=True,
+        synchronous=False,
+        workers=2,
     ),
     "torch": Case("torch allreduce", TORCH),
     "torch-ps": Case("torch ps", TORCH, ps=True),
@@ -285,11 +293,17 @@ class Setting:
         return max(self.bytes, self.workers * self.bytes / self.servers)
 
 
-def measured(at: Setting, steps: int, folder: Path, environment: dict[str, str]) -> tuple[float, float]:
+def measured(
+    at: Setting, steps: int, folder: Path, environment: dict[str, str]
+) -> tuple[float, float]:
     """Seconds of a step, and its bound."""
     out = Path(tempfile.mkdtemp(dir=folder))
     (folder / "train.py").write_text(at.case.script)
-    arguments = ["ddp" if at.case.by_hand else "headgate", *map(str, (*SHAPES[at.megabytes], BATCH, steps)), str(out)]
+    arguments = [
+        "ddp" if at.case.by_hand else "headgate",
+        *map(str, (*SHAPES[at.megabytes], BATCH, steps)),
+        str(out),
+    ]
     (run_by_hand if at.case.by_hand else run_headgate)(at, folder, arguments, environment)
     found = [json.loads(path.read_text()) for path in sorted(out.glob("worker-*.json"))]
     forward, backward = (max(worker[name] for worker in found) for name in ("forward", "backward"))
@@ -297,7 +311,9 @@ def measured(at: Setting, steps: int, folder: Path, environment: dict[str, str])
     return statistics.median(worker["step"] for worker in found), bound
 
 
-def run_headgate(at: Setting, folder: Path, arguments: list[str], environment: dict[str, str]) -> None:
+def run_headgate(
+    at: Setting, folder: Path, arguments: list[str], environment: dict[str, str]
+) -> None:
     nodes = list(NODES)
     plan: dict[str, object] = {
         "strategy": "ps" if at.servers else "allreduce",
@@ -308,7 +324,14 @@ def run_headgate(at: Setting, folder: Path, arguments: list[str], environment: d
         "server_nodes": nodes[at.workers : at.workers + at.servers],
     }
     (folder / "plan.yaml").write_text(json.dumps(plan))
-    command = ["run", "--plan", "plan.yaml", "--cluster", LAB, *(() if at.case.encrypted else ("--no-encrypt",))]
+    command = [
+        "run",
+        "--plan",
+        "plan.yaml",
+        "--cluster",
+        LAB,
+        *(() if at.case.encrypted else ("--no-encrypt",)),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "headgate", *command, "train.py", "--", *arguments],
         cwd=folder,
@@ -322,7 +345,9 @@ def run_headgate(at: Setting, folder: Path, arguments: list[str], environment: d
         raise RuntimeError(f"{at.case.name}: the run ended with {done.returncode}\n{done.stdout}")
 
 
-def run_by_hand(at: Setting, folder: Path, arguments: list[str], environment: dict[str, str]) -> None:
+def run_by_hand(
+    at: Setting, folder: Path, arguments: list[str], environment: dict[str, str]
+) -> None:
     nodes = list(NODES)
     added = {"MASTER_ADDR": NODES[nodes[0]], "MASTER_PORT": "29400", "WORLD_SIZE": str(at.workers)}
     processes = []
@@ -342,25 +367,43 @@ def run_by_hand(at: Setting, folder: Path, arguments: list[str], environment: di
 
 def main() -> None:
     parser = _frame.parser("A step of data-parallel training over its bound, by framework.", 3)
-    parser.add_argument("--only", default=",".join(CASES), help=f"some of {', '.join(CASES)} (default: all)")
-    parser.add_argument("--sizes", default="25", help=f"of the model, MB, some of {', '.join(map(str, SHAPES))}")
-    parser.add_argument("--rates", default="1Gbit", help=f"some of {', '.join(RATES)} (default: 1Gbit)")
-    parser.add_argument("--workers", default="2", help="numbers of workers; more than 2 under torch only (default: 2)")
+    parser.add_argument(
+        "--only", default=",".join(CASES), help=f"some of {', '.join(CASES)} (default: all)"
+    )
+    parser.add_argument(
+        "--sizes", default="25", help=f"of the model, MB, some of {', '.join(map(str, SHAPES))}"
+    )
+    parser.add_argument(
+        "--rates", default="1Gbit", help=f"some of {', '.join(RATES)} (default: 1Gbit)"
+    )
+    parser.add_argument(
+        "--workers",
+        default="2",
+        help="numbers of workers; more than 2 under torch only (default: 2)",
+    )
     parser.add_argument("--servers", default="1", help="numbers of servers (default: 1)")
-    parser.add_argument("--steps", type=int, default=22, help="the first two do not count (default: 22)")
+    parser.add_argument(
+        "--steps", type=int, default=22, help="the first two do not count (default: 22)"
+    )
     given = parser.parse_args()
     sizes, workers, servers = (
-        [int(number) for number in text.split(",")] for text in (given.sizes, given.workers, given.servers)
+        [int(number) for number in text.split(",")]
+        for text in (given.sizes, given.workers, given.servers)
     )
     if max(workers) + max(servers) > len(NODES):
-        parser.error(f"found {max(workers)} workers and {max(servers)} servers; expected at most {len(NODES)} tasks")
+        parser.error(
+            f"found {max(workers)} workers and {max(servers)} servers; expected at most "
+            f"{len(NODES)} tasks"
+        )
     packages = ("jax", "tensorflow-cpu", "keras", "torch", "pyzmq")
     _frame.heading(given.repetitions, *packages)
     cases = [CASES[name] for name in given.only.split(",")]
     found: dict[Setting, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        environment = _frame.environment(HEADGATE_HOME=os.path.join(place, "home"), TF_CPP_MIN_LOG_LEVEL="2")
+        environment = _frame.environment(
+            HEADGATE_HOME=os.path.join(place, "home"), TF_CPP_MIN_LOG_LEVEL="2"
+        )
         try:
             for rate in given.rates.split(","):
                 settings = [
@@ -374,7 +417,9 @@ def main() -> None:
                 with _frame.lab(folder, LAB, NODES, rate, environment):
                     for _ in range(given.repetitions):
                         for at in settings:
-                            found.setdefault(at, []).append(measured(at, given.steps, folder, environment))
+                            found.setdefault(at, []).append(
+                                measured(at, given.steps, folder, environment)
+                            )
         finally:
             _frame.end_hubs(environment)
     head = f"{'MB':>4} {'NIC':>8} {'workers':>8} {'servers':>8}  {'':22}"
@@ -384,15 +429,26 @@ def main() -> None:
         seconds, over = [s for s, _ in pairs], [s / b for s, b in pairs]
         bound = statistics.median(b for _, b in pairs)
         print(
-            f"{at.megabytes:>4} {at.rate:>8} {at.workers:>8} {at.servers or '':>8}  {at.case.name:22} "
+            f"{at.megabytes:>4} {at.rate:>8} {at.workers:>8} {at.servers or '':>8}  "
+            f"{at.case.name:22} "
             f"{_frame.spread(seconds):>24} {bound:>9.3f} {_frame.spread(over):>24}"
         )
-        what = {"case": at.case.name, "bytes": at.bytes, "nic": at.rate, "workers": at.workers, "servers": at.servers}
+        what = {
+            "case": at.case.name,
+            "bytes": at.bytes,
+            "nic": at.rate,
+            "workers": at.workers,
+            "servers": at.servers,
+        }
         rows.append({**what, "seconds": seconds, "bound": bound, "over": over})
     print(
-        "\nbounds: forward, and then the longer of backward and the bytes each way through the busiest NIC: of a ring"
+        "\nbounds: forward, and then the longer of backward and the bytes each way through "
+        "the busiest NIC: of a ring"
     )
-    print("2(n-1)/n of the model, of a server its part of all gradients. Forward and backward are those of")
+    print(
+        "2(n-1)/n of the model, of a server its part of all gradients. Forward and backward "
+        "are those of"
+    )
     for case in cases:
         print(f"  {case.name:22} {case.times}")
     _frame.write(given.json, "frameworks", {"batch": BATCH, "rows": rows}, *packages)

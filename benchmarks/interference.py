@@ -2,16 +2,18 @@
 
     python benchmarks/interference.py [--data FOLDER] [--pairs FILE ...] [--trees N] [--json PATH]
 
-Reads `gavel/pairs.json` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside the checkout): pairs of 26 jobs on
-one K80, P100 or V100. `--pairs` adds tables of your own, such as the `pairs.json` of HEADGATE_HOME, which
-`headgate study` writes. Repetitions are no option: nothing here is timed.
+Reads `gavel/pairs.json` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside the checkout):
+pairs of 26 jobs on one K80, P100 or V100. `--pairs` adds tables of your own, such as the
+`pairs.json` of HEADGATE_HOME, which `headgate study` writes. Repetitions are no option: nothing
+here is timed.
 
-Each job in turn is left out with all its pairs, as the first and as the second. Then each of these pairs is predicted.
-`model` leaves out all batch sizes of a model at once. What is known of a job that is left out are figures of it alone:
+Each job in turn is left out with all its pairs, as the first and as the second. Then each of these
+pairs is predicted. `model` leaves out all batch sizes of a model at once. What is known of a job
+that is left out are figures of it alone:
 
 - its throughput, and how many times that it has on the other devices;
-- its batch size, and the part of a step that grows with the batch, by a line α + β·b through the batch sizes of its
-  model, for jobs of Gavel;
+- its batch size, and the part of a step that grows with the batch, by a line α + β·b through the
+  batch sizes of its model, for jobs of Gavel;
 - what `headgate study` wrote of it, for those of your own.
 
 | predictor | is |
@@ -21,8 +23,8 @@ Each job in turn is left out with all its pairs, as the first and as the second.
 | `forest` | scikit-learn's random forest over the figures of both jobs; skipped where it is not installed |
 | `mean` | the mean of all pairs that were not left out |
 
-Errors are mean absolute errors of the part of its throughput that a job keeps. `held` is how often Headgate's band
-of nine in ten held the measured value.
+Errors are mean absolute errors of the part of its throughput that a job keeps. `held` is how often
+Headgate's band of nine in ten held the measured value.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def with_batches(solo: Mapping[str, Solo]) -> dict[str, Solo]:
     """Figures of Gavel's jobs, and those that follow from their batch sizes."""
     told: dict[str, Solo] = {}
     for device, jobs in solo.items():
-        steps = {job: 1.0 / figures[THROUGHPUT] for job, figures in jobs.items() if THROUGHPUT in figures}
+        steps = {
+            job: 1.0 / figures[THROUGHPUT] for job, figures in jobs.items() if THROUGHPUT in figures
+        }
         told[device] = {job: {**figures, **_of_batch(job, steps)} for job, figures in jobs.items()}
     return told
 
@@ -67,7 +71,9 @@ def _of_batch(job: str, steps: Mapping[str, float]) -> dict[str, float]:
     if found is None:
         return {}
     points = [
-        (float(each[2]), steps[name]) for name in steps if (each := _BATCH.fullmatch(name)) and each[1] == found[1]
+        (float(each[2]), steps[name])
+        for name in steps
+        if (each := _BATCH.fullmatch(name)) and each[1] == found[1]
     ]
     batch = float(found[2])
     if len(points) < 2:
@@ -84,7 +90,9 @@ def headgate(solo: Solo, known: Pairs) -> Predictor:
 
 def overlap(solo: Solo, known: Pairs) -> Predictor:
     def predict(job: str, other: str) -> Kept:
-        part = min(1.0, 1.0 / max(sum(solo[each].get(UTILISATION, 1.0) for each in (job, other)), 1e-9))
+        part = min(
+            1.0, 1.0 / max(sum(solo[each].get(UTILISATION, 1.0) for each in (job, other)), 1e-9)
+        )
         return Kept(part, part, part)
 
     return predict
@@ -100,12 +108,17 @@ def forest(trees: int) -> Fit:
 
     def fit(solo: Solo, known: Pairs) -> Predictor:
         names = sorted({name for figures in solo.values() for name in figures})
-        usual = {name: statistics.fmean(each[name] for each in solo.values() if name in each) for name in names}
+        usual = {
+            name: statistics.fmean(each[name] for each in solo.values() if name in each)
+            for name in names
+        }
 
         def row(job: str, other: str) -> list[float]:
             return [solo[each].get(name, usual[name]) for each in (job, other) for name in names]
 
-        fitted = RandomForestRegressor(trees, random_state=0).fit([row(*pair) for pair in known], list(known.values()))
+        fitted = RandomForestRegressor(trees, random_state=0).fit(
+            [row(*pair) for pair in known], list(known.values())
+        )
 
         def predict(job: str, other: str) -> Kept:
             part = float(fitted.predict([row(job, other)])[0])
@@ -145,7 +158,10 @@ def tables(options: Any) -> dict[str, tuple[Solo, Pairs]]:
         for device, rows in table.pairs.items():
             pairs = {(job, other): part for job, row in rows.items() for other, part in row.items()}
             if pairs:
-                found[f"{path.parent.name if path == gavel else path.name} {device}".strip()] = solo[device], pairs
+                found[f"{path.parent.name if path == gavel else path.name} {device}".strip()] = (
+                    solo[device],
+                    pairs,
+                )
     return found
 
 
@@ -162,14 +178,20 @@ def main() -> None:
         print("no scikit-learn: the random forest is skipped")
     groups: dict[str, Callable[[str], str]] = {"job": str, "model": family}
     rows = []
-    print(f"{'table':16} {'left out':8} {'pairs':>6} " + " ".join(f"{name:>9}" for name in fits) + "      held")
+    print(
+        f"{'table':16} {'left out':8} {'pairs':>6} "
+        + " ".join(f"{name:>9}" for name in fits)
+        + "      held"
+    )
     for name, (solo, pairs) in tables(options).items():
         for what, of in groups.items():
             if what == "model" and {family(job) for job in solo} == set(solo):
                 continue
             told = {each: left_out(solo, pairs, of, fit) for each, fit in fits.items()}
             rows.append({"table": name, "left_out": what, "jobs": len(solo), **told})
-            cells = [f"{each['error']:9.4f}" if each["pairs"] else f"{'-':>9}" for each in told.values()]
+            cells = [
+                f"{each['error']:9.4f}" if each["pairs"] else f"{'-':>9}" for each in told.values()
+            ]
             held = f"{told['headgate']['held']:9.0%}" if told["headgate"]["pairs"] else f"{'-':>9}"
             print(f"{name:16} {what:8} {told['mean']['pairs']:6}", *cells, held, flush=True)
     _frame.write(options.json, "interference", {"rows": rows}, "scikit-learn", "numpy")

@@ -2,8 +2,8 @@
 
     python benchmarks/lab_rates.py [--repetitions 5] [--json PATH]
 
-Two nodes send to each other as fast as it goes. `payload` is what TCP hands on, over the rate asked for; `wire` counts
-the headers of full packets too, which is what a NIC's rate is about. Needs root.
+Two nodes send to each other as fast as it goes. `payload` is what TCP hands on, over the rate asked
+for; `wire` counts the headers of full packets too, which is what a NIC's rate is about. Needs root.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import _frame
 from tests.harness.traffic import End, both_ways
 
 from headgate import lab
-from headgate.cluster import Node
+from headgate.model.cluster import Node
 
 RATES = ("50Mbit", "200Mbit", "1Gbit")
 OVERLAYS = {"plain": ("", 1500 / 1448), "vxlan": ("overlay: vxlan\n", 1500 / 1398)}
-"""Line of the file, and bytes on the wire for each of payload: a full IP packet of 1500 bytes has 52 of headers, and 50
-more around a packet of the overlay."""
+"""Line of the file, and bytes on the wire for each of payload: a full IP packet of 1500 bytes has
+52 of headers, and 50 more around a packet of the overlay.
+"""
 SECONDS = 2.0
 
 
@@ -37,7 +38,9 @@ def end(node: Node) -> End:
 def main() -> None:
     options = _frame.parser("NIC rates asked for and got.", 5).parse_args()
     _frame.heading(options.repetitions)
-    payload: dict[tuple[str, str], list[float]] = {(kind, rate): [] for kind in OVERLAYS for rate in RATES}
+    payload: dict[tuple[str, str], list[float]] = {
+        (kind, rate): [] for kind in OVERLAYS for rate in RATES
+    }
     ups = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HEADGATE_HOME"] = str(Path(folder) / "home")
@@ -52,7 +55,10 @@ def main() -> None:
                     ups.append(time.monotonic() - began)
                     first, second = lab.nodes().nodes
                     asked = first.nic_bytes_per_second or 0.0
-                    found += [each.bytes_per_second / asked for each in both_ways(end(first), end(second), SECONDS)]
+                    found += [
+                        each.bytes_per_second / asked
+                        for each in both_ways(end(first), end(second), SECONDS)
+                    ]
                     lab.down()
         finally:
             for name in lab.names():

@@ -1,13 +1,15 @@
-"""How well `headgate.analysis.curves` predicts the steps that are left to a loss.
+"""How well `headgate.forecast.curves` predicts the steps that are left to a loss.
 
     python benchmarks/loss_prediction.py [--data FOLDER] [--repetitions 3] [--json PATH]
 
-Curves: those of the folder `losses/` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside the checkout), CSV
-with `step` and `train_loss`; and those of small models that are trained here in numpy: next words by Zipf's law,
-softmax regression, a classifier and a regression with a hidden layer, by SGD and Adam, under four schedules of the
-learning rate. A repetition is one curve of each.
+Curves: those of the folder `losses/` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside
+    the checkout), CSV
+with `step` and `train_loss`; and those of small models that are trained here in numpy: next words
+by Zipf's law, softmax regression, a classifier and a regression with a hidden layer, by SGD and
+Adam, under four schedules of the learning rate. A repetition is one curve of each.
 
-Forecasts: a curve is smoothed over a 50th of its length; targets are where it first has made 50 to 95 % of its drop. At
+Forecasts: a curve is smoothed over a 50th of its length; targets are where it first has made 50 to
+    95 % of its drop. At
 25, 50 and 75 % of the steps to a target, the losses up to there are given to `Losses` one after another, and a fit says
 how many steps are left. Given are the median error, |predicted / true - 1| on a logarithmic scale, and how often the
 band of 90 % held. The constants of the band were found with curves of other seeds.
@@ -27,13 +29,18 @@ from typing import Any
 import _frame
 import numpy as np
 
-from headgate.analysis import curves
-from headgate.analysis.losses import Losses
+from headgate.forecast import curves
+from headgate.forecast.loss_history import Losses
 
 STEPS = 1500
 PARTS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95)
 WAYS = (0.25, 0.5, 0.75)
-RATES = {("words", "sgd"): 8.0, ("softmax", "sgd"): 0.3, ("classes", "sgd"): 0.2, ("regression", "sgd"): 0.03}
+RATES = {
+    ("words", "sgd"): 8.0,
+    ("softmax", "sgd"): 0.3,
+    ("classes", "sgd"): 0.2,
+    ("regression", "sgd"): 0.03,
+}
 RATES |= {("softmax", "adam"): 0.01, ("classes", "adam"): 0.005, ("regression", "adam"): 0.005}
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
@@ -78,11 +85,18 @@ def words(random: np.random.Generator) -> tuple[list[Array], Gradient]:
     return weights, gradient
 
 
-def layers(random: np.random.Generator, inputs: int, hidden: int, outputs: int) -> tuple[list[Array], Gradient]:
-    """Softmax regression on clusters where there is no hidden layer, otherwise what another network says."""
+def layers(
+    random: np.random.Generator, inputs: int, hidden: int, outputs: int
+) -> tuple[list[Array], Gradient]:
+    """Softmax regression on clusters where there is no hidden layer, otherwise what another network
+    says.
+    """
     size = np.arange(1, inputs + 1) ** -0.6
     centres = 0.5 * random.normal(size=(outputs, inputs))
-    first, second = 2 * random.normal(size=(inputs, 32)) / inputs**0.5, random.normal(size=(32, outputs))
+    first, second = (
+        2 * random.normal(size=(inputs, 32)) / inputs**0.5,
+        random.normal(size=(32, outputs)),
+    )
     weights = [np.zeros((inputs, outputs))]
     if hidden:
         weights = [random.normal(size=(inputs, hidden)) / inputs**0.5]
@@ -104,7 +118,10 @@ def layers(random: np.random.Generator, inputs: int, hidden: int, outputs: int) 
         else:
             off = scores - told - 0.1 * random.normal(size=told.shape)
             loss, by_score = float((off * off).mean()), 2 * off / 32
-        return loss, [given.T @ ((by_score @ weights[1].T) * (1 - inside * inside)), inside.T @ by_score]
+        return loss, [
+            given.T @ ((by_score @ weights[1].T) * (1 - inside * inside)),
+            inside.T @ by_score,
+        ]
 
     return weights, gradient
 
@@ -132,7 +149,11 @@ def train(model: str, optimizer: str, schedule: str, seed: int) -> list[float]:
             if optimizer == "adam":
                 first[i] = 0.9 * first[i] + 0.1 * by
                 second[i] = 0.99 * second[i] + 0.01 * by * by
-                by = first[i] / (1 - 0.9 ** (step + 1)) / (np.sqrt(second[i] / (1 - 0.99 ** (step + 1))) + 1e-8)
+                by = (
+                    first[i]
+                    / (1 - 0.9 ** (step + 1))
+                    / (np.sqrt(second[i] / (1 - 0.99 ** (step + 1))) + 1e-8)
+                )
             weight -= now * by
     return losses
 
@@ -167,7 +188,9 @@ def targets(losses: Sequence[float]) -> Iterator[tuple[float, int]]:
 
 
 def forecasts(losses: Sequence[float]) -> Iterator[tuple[float, float, bool, float]]:
-    """Of each forecast: part of the way, predicted over true, whether the band held, and seconds that the fit took."""
+    """Of each forecast: part of the way, predicted over true, whether the band held, and seconds
+    that the fit took.
+    """
     for target, step in targets(losses):
         for way in WAYS:
             now, heard = int(way * step), Losses()
@@ -178,17 +201,25 @@ def forecasts(losses: Sequence[float]) -> Iterator[tuple[float, float, bool, flo
             took = time.process_time() - before
             if fit is not None:
                 said = fit.to(target)
-                yield way, max(said.steps, 1.0) / (step - now), said.low <= step - now <= said.high, took
+                yield (
+                    way,
+                    max(said.steps, 1.0) / (step - now),
+                    said.low <= step - now <= said.high,
+                    took,
+                )
 
 
 def main() -> None:
     command = _frame.parser("Predicted against true steps to a loss.", 3)
-    command.add_argument("--data", type=Path, help="folder of what others measured, with losses/ in it")
+    command.add_argument(
+        "--data", type=Path, help="folder of what others measured, with losses/ in it"
+    )
     options = command.parse_args()
     folder = options.data or _frame.measurements()
     if not (folder / "losses").is_dir():
         print(
-            f"no {folder / 'losses'}: only curves that are trained here; name the folder with --data or HEADGATE_DATA"
+            f"no {folder / 'losses'}: only curves that are trained here; name the folder with "
+            "--data or HEADGATE_DATA"
         )
     _frame.heading(options.repetitions, "numpy")
     found: dict[tuple[str, float], list[tuple[float, bool]]] = defaultdict(list)
@@ -198,7 +229,11 @@ def main() -> None:
             times.append(took)
             for group in (kind, kind.partition(":")[0] + ": all"):
                 found[group, way].append((ratio, held))
-    print(f"{'error (held by the band of 90 %) at':38}" + "".join(f"{way:>16.0%}" for way in WAYS) + f"{'all':>24}")
+    print(
+        f"{'error (held by the band of 90 %) at':38}"
+        + "".join(f"{way:>16.0%}" for way in WAYS)
+        + f"{'all':>24}"
+    )
     rows = []
     for group in sorted({group for group, _ in found}):
         line = f"{group:38}"
@@ -206,13 +241,29 @@ def main() -> None:
             these = [each for way in ways for each in found[group, way]]
             error = math.expm1(statistics.median(abs(math.log(ratio)) for ratio, _ in these))
             right = sum(within for _, within in these) / len(these)
-            rows.append({"curves": group, "ways": ways, "forecasts": len(these), "error": error, "held": right})
+            rows.append(
+                {
+                    "curves": group,
+                    "ways": ways,
+                    "forecasts": len(these),
+                    "error": error,
+                    "held": right,
+                }
+            )
             cell = f"{error:.0%} ({right:.1%})"
             line += f"{cell:>16}" if len(ways) == 1 else f"{f'{cell} of {len(these)}':>24}"
         print(line)
     slowest = sorted(times)[int(0.99 * len(times))]
-    print(f"\na fit takes {1e3 * statistics.median(times):.2f} ms, {1e3 * slowest:.2f} ms in the slowest 1 %")
-    _frame.write(options.json, "loss_prediction", {"forecasts": rows, "fit_seconds": statistics.median(times)}, "numpy")
+    print(
+        f"\na fit takes {1e3 * statistics.median(times):.2f} ms, {1e3 * slowest:.2f} ms in "
+        "the slowest 1 %"
+    )
+    _frame.write(
+        options.json,
+        "loss_prediction",
+        {"forecasts": rows, "fit_seconds": statistics.median(times)},
+        "numpy",
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python benchmarks/more_really.py [--only ROW ...] [--seconds 10] [--json PATH]
 
-A job is run, explain is asked what more of something would buy, then the job has it and is run again. Cores are those
-of its own limit; NICs, disks and servers are those of the nodes of a lab. Needs root and a machine of two cores that
-does nothing else; all rows take about a quarter of an hour.
+A job is run, explain is asked what more of something would buy, then the job has it and is run
+again. Cores are those of its own limit; NICs, disks and servers are those of the nodes of a lab.
+Needs root and a machine of two cores that does nothing else; all rows take about a quarter of an
+hour.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Setup:
     Args:
         script: Of `benchmarks/plain`.
         args: Of it.
-        lasts: Its option that says how long it runs; steps where workers have to end at the same one.
+        lasts: Its option that says how long it runs; steps where workers have to end at the same
+            one.
         job: Keys of the job file besides.
         lab: Keys of each node of a lab; none: it runs on the machine itself.
         serves: Keys of the nodes of its servers, where they have others.
@@ -57,39 +59,58 @@ class Change:
     after: Setup
 
 
-def _cores(script: str, args: Sequence[str], few: float, many: float, threads: int, times: str) -> Change:
-    before = Setup(script, args, job={"limits": {"cores": few}, "env": {"OMP_NUM_THREADS": str(threads)}})
-    return Change("cores", times, before, replace(before, job={**before.job, "limits": {"cores": many}}))
+def _cores(
+    script: str, args: Sequence[str], few: float, many: float, threads: int, times: str
+) -> Change:
+    before = Setup(
+        script, args, job={"limits": {"cores": few}, "env": {"OMP_NUM_THREADS": str(threads)}}
+    )
+    return Change(
+        "cores", times, before, replace(before, job={**before.job, "limits": {"cores": many}})
+    )
 
 
 def _loader(args: Sequence[str], few: int, many: int, times: str) -> Change:
     one_thread = {"env": {"OMP_NUM_THREADS": "1"}}
-    few_has, many_has = (Setup("limited.py", [*args, "--workers", str(count)], job=one_thread) for count in (few, many))
+    few_has, many_has = (
+        Setup("limited.py", [*args, "--workers", str(count)], job=one_thread)
+        for count in (few, many)
+    )
     return Change("loader", times, few_has, many_has)
 
 
 def _disk(script: str, args: Sequence[str], few: int, many: int, times: str) -> Change:
-    slow, fast = (Setup(script, args, lab={"cores": "1.5", "disk": f"{rate}MB/s"}) for rate in (few, many))
+    slow, fast = (
+        Setup(script, args, lab={"cores": "1.5", "disk": f"{rate}MB/s"}) for rate in (few, many)
+    )
     return Change("disk", times, slow, fast)
 
 
-def _network(args: Sequence[str], plan: Mapping[str, Any], few: int, many: int, times: str, steps: int) -> Change:
+def _network(
+    args: Sequence[str], plan: Mapping[str, Any], few: int, many: int, times: str, steps: int
+) -> Change:
     slow, fast = (_several(args, plan, rate, steps) for rate in (few, many))
     return Change("network", times, slow, fast)
 
 
 def _several(args: Sequence[str], plan: Mapping[str, Any], rate: int, steps: int) -> Setup:
     job = {"plan": plan, "encrypt": False}
-    return Setup("limited.py", args, ["--steps", str(steps)], job, {"cores": "0.6", "nic": f"{rate}Mbit"})
+    return Setup(
+        "limited.py", args, ["--steps", str(steps)], job, {"cores": "0.6", "nic": f"{rate}Mbit"}
+    )
 
 
 def _weak(few: int, many: int) -> Change:
     """So many servers of 0.3 cores, and no NIC in the way."""
     plans = (
-        {**SERVED, "servers": count, "server_nodes": [f"server-{i + 1}" for i in range(count)]} for count in (few, many)
+        {**SERVED, "servers": count, "server_nodes": [f"server-{i + 1}" for i in range(count)]}
+        for count in (few, many)
     )
     before, after = (
-        replace(_several([], {**plan, "worker_nodes": ["node-1", "node-2"]}, 10_000, 160), serves={"cores": "0.3"})
+        replace(
+            _several([], {**plan, "worker_nodes": ["node-1", "node-2"]}, 10_000, 160),
+            serves={"cores": "0.3"},
+        )
         for plan in plans
     )
     return Change("servers", "x2", before, after)
@@ -109,7 +130,10 @@ def _both(args: Sequence[str], cores: float) -> dict[str, Change]:
     }
 
 
-RING, SERVED = {"strategy": "allreduce", "workers": 2}, {"strategy": "ps", "workers": 2, "servers": 1}
+RING, SERVED = (
+    {"strategy": "allreduce", "workers": 2},
+    {"strategy": "ps", "workers": 2, "servers": 1},
+)
 FAR = ["--sleep", "0.001"]
 CHANGES: Mapping[str, Change] = {
     "cores-conv": _cores("unlike.py", ["conv"], 1.0, 2.0, 2, "x2"),
@@ -126,13 +150,18 @@ CHANGES: Mapping[str, Change] = {
     "loader-decoding": _loader(["--decode", "10"], 1, 2, "x2"),
     "disk-plain": _disk("unlike.py", ["disk"], 40, 80, "x2"),
     "disk-plain-quarter": _disk("unlike.py", ["disk"], 40, 50, "x1.25"),
-    "disk-loader": _disk("limited.py", ["--workers", "2", "--read", "4194304", "--batch", "1"], 60, 120, "x2"),
+    "disk-loader": _disk(
+        "limited.py", ["--workers", "2", "--read", "4194304", "--batch", "1"], 60, 120, "x2"
+    ),
     "network-ring": _network([], RING, 100, 200, "x2", 40),
     "network-ring-computing": _network(["--batch", "512"], RING, 400, 800, "x2", 40),
     "network-servers": _network([], SERVED, 100, 200, "x2", 25),
     "network-servers-quarter": _network([], SERVED, 100, 125, "x1.25", 25),
     "servers-1-2": Change(
-        "servers", "x2", _several([], SERVED, 100, 25), _several([], {**SERVED, "servers": 2}, 100, 25)
+        "servers",
+        "x2",
+        _several([], SERVED, 100, 25),
+        _several([], {**SERVED, "servers": 2}, 100, 25),
     ),
     "servers-200": _network([], SERVED, 200, 400, "x2", 40),
     "servers-cores": _weak(1, 2),
@@ -149,10 +178,19 @@ def up(setup: Setup, folder: Path, variables: dict[str, str]) -> Iterator[list[s
     lines = ["lab: true", f"name: {LAB}", "oversubscribe: true", "nodes:"]
     plan = setup.job.get("plan", {})
     for number, (kind, count, keys) in enumerate(
-        [("node", plan.get("workers", 1), setup.lab), ("server", plan.get("servers", 0), {**setup.lab, **setup.serves})]
+        [
+            ("node", plan.get("workers", 1), setup.lab),
+            ("server", plan.get("servers", 0), {**setup.lab, **setup.serves}),
+        ]
     ):
         if count:
-            has = {"kind": kind, "count": count, "address": f"10.77.62.{1 + 10 * number}", "memory": "4GiB", **keys}
+            has = {
+                "kind": kind,
+                "count": count,
+                "address": f"10.77.62.{1 + 10 * number}",
+                "memory": "4GiB",
+                **keys,
+            }
             lines.append(f"  - {json.dumps(has)}")
     file = folder / "lab.yaml"
     file.write_text("\n".join(lines) + "\n")
@@ -161,13 +199,22 @@ def up(setup: Setup, folder: Path, variables: dict[str, str]) -> Iterator[list[s
         subprocess.run([*command, "up", file], env=variables, stdout=subprocess.DEVNULL, check=True)
         yield ["--cluster", str(file)]
     finally:
-        subprocess.run([*command, "down", LAB], env=variables, stdout=subprocess.DEVNULL, check=False)
+        subprocess.run(
+            [*command, "down", LAB], env=variables, stdout=subprocess.DEVNULL, check=False
+        )
 
 
-def run(setup: Setup, seconds: float, folder: Path, variables: dict[str, str]) -> tuple[float, dict[str, Any]]:
+def run(
+    setup: Setup, seconds: float, folder: Path, variables: dict[str, str]
+) -> tuple[float, dict[str, Any]]:
     """Steps a second of a job, and what `headgate explain --json` says of it."""
     lasts = setup.lasts or ["--seconds", str(seconds)]
-    script = {"name": "job", "script": str(PLAIN / setup.script), "python": sys.executable, "workdir": str(folder)}
+    script = {
+        "name": "job",
+        "script": str(PLAIN / setup.script),
+        "python": sys.executable,
+        "workdir": str(folder),
+    }
     file = folder / "jobs.yaml"
     file.write_text(json.dumps({"jobs": [{**script, "args": [*setup.args, *lasts], **setup.job}]}))
     command = [sys.executable, "-m", "headgate"]
@@ -175,7 +222,13 @@ def run(setup: Setup, seconds: float, folder: Path, variables: dict[str, str]) -
     def headgate(*words: str) -> str:
         asked = [*command, *words]
         return subprocess.run(
-            asked, env=variables, cwd=folder, check=True, stdout=subprocess.PIPE, text=True, timeout=300
+            asked,
+            env=variables,
+            cwd=folder,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=300,
         ).stdout
 
     with up(setup, folder, variables) as options:
@@ -188,10 +241,18 @@ def run(setup: Setup, seconds: float, folder: Path, variables: dict[str, str]) -
 def main() -> None:
     made = _frame.parser("What more would buy, told and really.", 1)
     made.add_argument("--only", nargs="+", choices=CHANGES, help="rows (default: all)")
-    made.add_argument("--seconds", type=float, default=10.0, help="of a run that has no number of steps (default: 10)")
+    made.add_argument(
+        "--seconds",
+        type=float,
+        default=10.0,
+        help="of a run that has no number of steps (default: 10)",
+    )
     options = made.parse_args()
     _frame.heading(options.repetitions, "torch")
-    heads = f"{'what':24}{'resource':13}{'times':>6}{'really':>9}{'told':>9}   {'band':16}{'error':>7}{'replay':>8}"
+    heads = (
+        f"{'what':24}{'resource':13}{'times':>6}{'really':>9}{'told':>9}   "
+        f"{'band':16}{'error':>7}{'replay':>8}"
+    )
     print(f"{heads}  verdict before")
     rows: list[dict[str, Any]] = []
     runs: dict[str, tuple[float, dict[str, Any]]] = {}
@@ -204,7 +265,9 @@ def main() -> None:
                 for setup in (change.before, change.after):
                     if repr(setup) not in runs:
                         runs[repr(setup)] = run(setup, options.seconds, folder, variables)
-                (before, told), (after, _) = (runs[repr(setup)] for setup in (change.before, change.after))
+                (before, told), (after, _) = (
+                    runs[repr(setup)] for setup in (change.before, change.after)
+                )
                 rows.append(_row(name, change, after / before, told))
         finally:
             _frame.end_hubs(variables)
@@ -214,14 +277,22 @@ def main() -> None:
         held = sum(row["low"] <= row["really"] <= row["high"] for row in given)
         middle = f"median error {statistics.median(errors):.1%}"
         print(f"\n{middle}, mean {statistics.mean(errors):.1%}, worst {max(errors):.0%}")
-        print(f"the band of 90 % held {held} of {len(given)}; no figure for {len(rows) - len(given)} of {len(rows)}")
+        print(
+            f"the band of 90 % held {held} of {len(given)}; no figure for "
+            f"{len(rows) - len(given)} of {len(rows)}"
+        )
     _frame.write(options.json, "more_really", {"seconds": options.seconds, "rows": rows}, "torch")
 
 
 def _row(name: str, change: Change, really: float, told: dict[str, Any]) -> dict[str, Any]:
     """Print a line of the table."""
     found = told["more"].get(change.resource, {}).get(change.times)
-    row: dict[str, Any] = {"what": name, "resource": change.resource, "times": change.times, "really": really}
+    row: dict[str, Any] = {
+        "what": name,
+        "resource": change.resource,
+        "times": change.times,
+        "really": really,
+    }
     row |= {
         "verdict": told["verdict"]["name"],
         "told": None,
@@ -235,8 +306,17 @@ def _row(name: str, change: Change, really: float, told: dict[str, Any]) -> dict
     error, off = found["speedup"] / really - 1.0, told["replay_error"]
     band = f"{found['low']:.2f} to {found['high']:.2f}"
     replayed = f"{off:>8.1%}" if off is not None else f"{'–':>8}"
-    print(f"{start}{found['speedup']:>9.2f}   {band:16}{error:>7.0%}{replayed}  {row['verdict']}", flush=True)
-    return {**row, "told": found["speedup"], "low": found["low"], "high": found["high"], "error": error}
+    print(
+        f"{start}{found['speedup']:>9.2f}   {band:16}{error:>7.0%}{replayed}  {row['verdict']}",
+        flush=True,
+    )
+    return {
+        **row,
+        "told": found["speedup"],
+        "low": found["low"],
+        "high": found["high"],
+        "error": error,
+    }
 
 
 if __name__ == "__main__":

@@ -1,23 +1,29 @@
-"""What Headgate costs: a job that is alone, a script's three calls, the node that it watches, and whoever types.
+"""What Headgate costs: a job that is alone, a script's three calls, the node that it watches, and
+whoever types.
 
-    python benchmarks/overhead.py [--only alone,steps,calls,watching,commands] [--repetitions 5] [--json PATH]
+    python benchmarks/overhead.py [--only alone,steps,calls,watching,commands] [--repetitions 5]
+    [--json PATH]
 
-- `alone`: wall time under `headgate run` over that under plain python, of `examples/cnn.py` with its three calls and of
-  `examples/plain.py`, which never mentions Headgate. The two ways are taken in turn and compared pair by pair. Both are
-  whole commands, from the prompt to the prompt; that the hub starts, and that a report is written at the end, is in the
-  figure. Beside it stands the job alone, as the run recorded it.
-- `steps`: the same of one step, for a job whose steps take 1.5, 2.5 and 10 ms: with the calls against the bare loop,
-  and one that prints a line a step against the same under plain python. Both processes of a pair are up at the same
-  time and train in turn, for an eighth of a second each; the other waits. A pair gives one ratio, and the interval is
-  over pairs, for two processes of the same script differ too. It takes about four minutes on a machine that is idle.
-- `calls`: import, report, and a step with a prepared model, optimizer and loader; of a model so small that little but
-  the overhead is left of it. Under an engine (a bare listener) and under plain `python` it is compared with the same
-  loop without Headgate, taking turns.
-- `watching`: the part of one core that sampling ten tasks once a second takes. Ten real tasks, half busy and half idle,
-  are watched by the samplers of a run, first through cgroups, then (in boxes without any) through psutil; beside them
-  `dstat` watches the node alone, where it is installed. CPU time is that of the watching process by the kernel's own
-  account, so that other load on the machine counts little.
-- `commands`: how long commands take to answer, beside a bare `python -c pass`, and how large the core install is.
+- `alone`: wall time under `headgate run` over that under plain python, of `examples/cnn.py` with
+  its three calls and of `examples/plain.py`, which never mentions Headgate. The two ways are taken
+  in turn and compared pair by pair. Both are whole commands, from the prompt to the prompt; that
+  the hub starts, and that a report is written at the end, is in the figure. Beside it stands the
+  job alone, as the run recorded it.
+- `steps`: the same of one step, for a job whose steps take 1.5, 2.5 and 10 ms: with the calls
+  against the bare loop, and one that prints a line a step against the same under plain python. Both
+  processes of a pair are up at the same time and train in turn, for an eighth of a second each; the
+  other waits. A pair gives one ratio, and the interval is over pairs, for two processes of the same
+  script differ too. It takes about four minutes on a machine that is idle.
+- `calls`: import, report, and a step with a prepared model, optimizer and loader; of a model so
+  small that little but the overhead is left of it. Under an engine (a bare listener) and under
+  plain `python` it is compared with the same loop without Headgate, taking turns.
+- `watching`: the part of one core that sampling ten tasks once a second takes. Ten real tasks, half
+  busy and half idle, are watched by the samplers of a run, first through cgroups, then (in boxes
+  without any) through psutil; beside them `dstat` watches the node alone, where it is installed.
+  CPU time is that of the watching process by the kernel's own account, so that other load on the
+  machine counts little.
+- `commands`: how long commands take to answer, beside a bare `python -c pass`, and how large the
+  core install is.
 """
 
 from __future__ import annotations
@@ -47,22 +53,25 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import headgate.torch as hg
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
-from headgate.shares import Share
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share
+from headgate.sampling.base import Target
+from headgate.sampling.round import SamplingRound, samplers
 from headgate.studies.statistics import Ratio, say_ratio
-from headgate.telemetry.base import Target
-from headgate.telemetry.round import SamplingRound, samplers
 from headgate.testing.listener import ChannelListener
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 AIM_ALONE = 1.02
 
-# --- a job that is alone ----------------------------------------------------------------------------------------------
+# --- a job that is alone --------------------------------------------------------------------------
 
-JOBS = {"cnn.py, three calls": ("cnn.py", "--epochs", "120"), "plain.py": ("plain.py", "--epochs", "60")}
+JOBS = {
+    "cnn.py, three calls": ("cnn.py", "--epochs", "120"),
+    "plain.py": ("plain.py", "--epochs", "60"),
+}
 
 
 def plain(command: tuple[str, ...]) -> float:
@@ -90,29 +99,38 @@ def under_headgate(command: tuple[str, ...], home: str) -> tuple[float, float]:
 
 
 def of_a_job_alone(options: argparse.Namespace) -> object:
-    print(f"{'':24}{'plain python':>14}{'headgate run':>14}{'ratio of whole commands':>32}{'ratio, job alone':>28}")
+    print(
+        f"{'':24}{'plain python':>14}{'headgate run':>14}{'ratio of whole commands':>32}{'ratio, job alone':>28}"
+    )
     rows = []
     with tempfile.TemporaryDirectory() as home:
         for name, command in JOBS.items():
             plain(command)  # warms the page cache for both
-            pairs = [(plain(command), *under_headgate(command, home)) for _ in range(options.repetitions)]
+            pairs = [
+                (plain(command), *under_headgate(command, home)) for _ in range(options.repetitions)
+            ]
             whole = _frame.ratio([(base, wall) for base, wall, _ in pairs])
             inside = _frame.ratio([(base, job) for base, _, job in pairs])
             base, wall = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
-            print(f"{name:24}{base:>12.1f} s{wall:>12.1f} s{say_ratio(whole):>32}{say_ratio(inside):>28}")
+            print(
+                f"{name:24}{base:>12.1f} s{wall:>12.1f} "
+                f"s{say_ratio(whole):>32}{say_ratio(inside):>28}"
+            )
             rows.append({"job": name, "pairs": pairs, "ratio": whole.value, "aim": AIM_ALONE})
         _frame.end_hubs(_frame.environment(HEADGATE_HOME=home))
     return rows
 
 
-# --- one step ---------------------------------------------------------------------------------------------------------
+# --- one step -------------------------------------------------------------------------------------
 
 STEP_MILLISECONDS = (1.5, 2.5, 10.0)
 BLOCK_SECONDS = 0.125
 BLOCKS = 18
 """Of each of the two processes of a pair, for each length of step."""
 WARMING_SECONDS = 0.5
-"""Of each process and length before its blocks count: the library weighs the model in the first steps."""
+"""Of each process and length before its blocks count: the library weighs the model in the first
+steps.
+"""
 COLD_STEPS = 2
 """At the begin of a block, untimed: caches hold what the other process needed."""
 STEPPING = f"""
@@ -198,7 +216,15 @@ def stepping(home: str, way: str, steps: int, *under: str) -> Iterator[Stepping]
         listener.listen()
         listener.settimeout(1.0)
         process = subprocess.Popen(
-            [sys.executable, *under, str(script), *(("--",) if under else ()), way, str(at), str(steps)],
+            [
+                sys.executable,
+                *under,
+                str(script),
+                *(("--",) if under else ()),
+                way,
+                str(at),
+                str(steps),
+            ],
             env=_frame.environment(HEADGATE_HOME=home),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -209,7 +235,9 @@ def stepping(home: str, way: str, steps: int, *under: str) -> Iterator[Stepping]
                 break
             except TimeoutError:
                 if process.poll() is not None:
-                    raise RuntimeError(f"the stepping script ended early, with {process.returncode}") from None
+                    raise RuntimeError(
+                        f"the stepping script ended early, with {process.returncode}"
+                    ) from None
     made = Stepping(process, connection)
     try:
         yield made
@@ -217,8 +245,12 @@ def stepping(home: str, way: str, steps: int, *under: str) -> Iterator[Stepping]
         made.end()
 
 
-def alternating(base: Stepping, under: Stepping, turns: int, steps: int, warming: int) -> tuple[Spent, Spent]:
-    """Of a step of each, on average over blocks that they train in turn, first the one first and then the other."""
+def alternating(
+    base: Stepping, under: Stepping, turns: int, steps: int, warming: int
+) -> tuple[Spent, Spent]:
+    """Of a step of each, on average over blocks that they train in turn, first the one first and
+    then the other.
+    """
     for each in (base, under):
         each.block(turns, warming)
     found: dict[Stepping, list[Spent]] = {base: [], under: []}
@@ -234,10 +266,19 @@ def mean(spent: list[Spent]) -> Spent:
 
 def of_a_step(options: argparse.Namespace) -> object:
     counts = {
-        milliseconds: tuple(max(int(seconds * 1e3 / milliseconds), 5) for seconds in (BLOCK_SECONDS, WARMING_SECONDS))
+        milliseconds: tuple(
+            max(int(seconds * 1e3 / milliseconds), 5)
+            for seconds in (BLOCK_SECONDS, WARMING_SECONDS)
+        )
         for milliseconds in STEP_MILLISECONDS
     }
-    steps = sum(BLOCKS * (block + COLD_STEPS) + warming + COLD_STEPS for block, warming in counts.values()) + 1
+    steps = (
+        sum(
+            BLOCKS * (block + COLD_STEPS) + warming + COLD_STEPS
+            for block, warming in counts.values()
+        )
+        + 1
+    )
     print(f"{'':24}{'without':>12}{'with':>12}{'ratio':>26}{'ratio of CPU time':>26}")
     rows = []
     with tempfile.TemporaryDirectory() as home:
@@ -245,20 +286,31 @@ def of_a_step(options: argparse.Namespace) -> object:
             bare.block(0, 500)
             (small, _), (large, _) = bare.block(0, 500), bare.block(100_000, 100)
         for way, without in (("calls", "bare"), ("prints", "prints")):
-            pairs: dict[float, list[tuple[Spent, Spent]]] = {milliseconds: [] for milliseconds in counts}
+            pairs: dict[float, list[tuple[Spent, Spent]]] = {
+                milliseconds: [] for milliseconds in counts
+            }
             for _ in range(options.repetitions):
                 with (
                     stepping(home, without, steps) as base,
                     stepping(home, way, steps, "-m", "headgate", "run") as under,
                 ):
                     for milliseconds, (block, warming) in counts.items():
-                        turns = max(int((milliseconds / 1e3 - small) / (large - small) * 100_000), 0)
+                        turns = max(
+                            int((milliseconds / 1e3 - small) / (large - small) * 100_000), 0
+                        )
                         pairs[milliseconds].append(alternating(base, under, turns, block, warming))
             for milliseconds, found in pairs.items():
-                wall, cpu = (_frame.ratio([(one[i], other[i]) for one, other in found]) for i in (0, 1))
-                before, after = (statistics.median(pair[i][0] for pair in found) * 1e3 for i in (0, 1))
+                wall, cpu = (
+                    _frame.ratio([(one[i], other[i]) for one, other in found]) for i in (0, 1)
+                )
+                before, after = (
+                    statistics.median(pair[i][0] for pair in found) * 1e3 for i in (0, 1)
+                )
                 name = f"{milliseconds:g} ms, {way}"
-                print(f"{name:24}{before:>9.3f} ms{after:>9.3f} ms{close(wall):>26}{close(cpu):>26}", flush=True)
+                print(
+                    f"{name:24}{before:>9.3f} ms{after:>9.3f} ms{close(wall):>26}{close(cpu):>26}",
+                    flush=True,
+                )
                 ratios = {"ratio": asdict(wall), "ratio_of_cpu_time": asdict(cpu)}
                 rows.append({"step": name, "pairs": found, **ratios, "aim": AIM_ALONE})
         _frame.end_hubs(_frame.environment(HEADGATE_HOME=home))
@@ -270,7 +322,7 @@ def close(ratio: Ratio) -> str:
     return f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
 
 
-# --- the three calls --------------------------------------------------------------------------------------------------
+# --- the three calls ------------------------------------------------------------------------------
 
 ROUNDS = 15
 STEPS = 200
@@ -279,7 +331,10 @@ REPORTS = 20_000
 
 def import_milliseconds(repetitions: int) -> float:
     """Median milliseconds that importing the library adds to having imported torch."""
-    script = "import torch, time; t = time.perf_counter(); import headgate.torch; print(time.perf_counter() - t)"
+    script = (
+        "import torch, time; t = time.perf_counter(); import headgate.torch; "
+        "print(time.perf_counter() - t)"
+    )
     source = str(ROOT / "src")
     runs = [
         subprocess.run(
@@ -318,7 +373,9 @@ class Loop:
         self.rounds: list[float] = []
 
     def prepare(self) -> Loop:
-        self.model, self.optimizer, self.loader = hg.prepare(self.model, self.optimizer, self.loader)
+        self.model, self.optimizer, self.loader = hg.prepare(
+            self.model, self.optimizer, self.loader
+        )
         return self
 
     def run(self) -> None:
@@ -347,7 +404,10 @@ def of_the_three_calls(options: argparse.Namespace) -> object:
     plain_report = report_microseconds()
 
     welcome = {"role": "worker", "index": 0, "plan": {}, "threads": None}
-    with tempfile.TemporaryDirectory() as folder, ChannelListener(Path(folder), welcome) as listener:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ChannelListener(Path(folder), welcome) as listener,
+    ):
         os.environ.update(listener.environment())
         hg._joined = False  # join anew, with an engine this time
         bare, watched = Loop(lambda loss: None), Loop(hg.report).prepare()
@@ -366,7 +426,8 @@ def of_the_three_calls(options: argparse.Namespace) -> object:
         "report under an engine, µs": report,
         "report under plain python, µs": plain_report,
         "step without Headgate, µs": bare.microseconds,
-        "added to a step under an engine (report included), µs": watched.microseconds - bare.microseconds,
+        "added to a step under an engine (report included), µs": watched.microseconds
+        - bare.microseconds,
         "added to a step under plain python (report included), µs": added_plain,
     }
     print(f"medians of {ROUNDS} rounds of {STEPS} steps, and of 5 of {REPORTS:,} reports")
@@ -375,7 +436,7 @@ def of_the_three_calls(options: argparse.Namespace) -> object:
     return results
 
 
-# --- watching ---------------------------------------------------------------------------------------------------------
+# --- watching -------------------------------------------------------------------------------------
 
 TASKS = 10
 BUSY = "while True: pass"
@@ -386,14 +447,18 @@ DSTAT = ("dstat", "--cpu", "--mem", "--disk", "--net", "--noupdate", "--nocolor"
 
 @contextmanager
 def tasks(mode: Literal["auto", "none"]) -> Iterator[list[Box]]:
-    """Ten tasks in boxes of a kind; those that are busy get little CPU, so that the machine stays usable."""
+    """Ten tasks in boxes of a kind; those that are busy get little CPU, so that the machine stays
+    usable.
+    """
     isolation = ProcessIsolation(f"watching-{os.getpid()}", mode=mode)
     boxes: list[Box] = []
     try:
         with open(os.devnull, "w") as nowhere:
             for n in range(TASKS):
                 argv = (sys.executable, "-I", "-S", "-c", BUSY if n % 2 else IDLE)
-                launch = Launch(TaskId(f"watching/task{n}/worker-0"), argv, dict(os.environ), os.getcwd(), 1)
+                launch = Launch(
+                    TaskId(f"watching/task{n}/worker-0"), argv, dict(os.environ), os.getcwd(), 1
+                )
                 boxes.append(isolation.start(launch, Share(cpu_weight=1), nowhere.fileno()))
         yield boxes
     finally:
@@ -422,14 +487,17 @@ def watch(mode: Literal["auto", "none"], seconds: int) -> tuple[float, float]:
 
 
 def dstat(seconds: int) -> float | None:
-    """Share of one core that dstat takes to watch the node once a second, its start not counted; None where it is
-    missing."""
+    """Share of one core that dstat takes to watch the node once a second, its start not counted;
+    None where it is missing.
+    """
     if shutil.which(DSTAT[0]) is None:
         return None
 
     def cpu_seconds(count: int) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*DSTAT, str(count)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            [*DSTAT, str(count)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+        )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -443,20 +511,34 @@ def of_watching(options: argparse.Namespace) -> object:
         if name == "cgroups" and through == "none":
             print("no cgroup can be written here; that row is left out", file=sys.stderr)
             continue
-        results = [watch("auto" if mode == "auto" else "none", options.seconds) for _ in range(options.repetitions)]
+        results = [
+            watch("auto" if mode == "auto" else "none", options.seconds)
+            for _ in range(options.repetitions)
+        ]
         shares = [share for share, _ in results]
         rows.append(
             {
-                "what": f"headgate, ten tasks and the node, through {name if mode == 'none' else f'cgroup {through}'}",
+                "what": (
+                    "headgate, ten tasks and the node, through "
+                    f"{name if mode == 'none' else f'cgroup {through}'}"
+                ),
                 "share_of_one_core": statistics.median(shares),
                 "all": shares,
                 "milliseconds_a_round": statistics.median(ms for _, ms in results),
                 "aim": AIMS[name],
             }
         )
-    others = [share for _ in range(options.repetitions) if (share := dstat(options.seconds)) is not None]
+    others = [
+        share for _ in range(options.repetitions) if (share := dstat(options.seconds)) is not None
+    ]
     if others:
-        rows.append({"what": "dstat, the node alone", "share_of_one_core": statistics.median(others), "all": others})
+        rows.append(
+            {
+                "what": "dstat, the node alone",
+                "share_of_one_core": statistics.median(others),
+                "all": others,
+            }
+        )
     print(f"{'':58}{'of a core':>10}{'aim':>7}{'a round':>12}")
     for row in rows:
         aim = f"{row['aim']:.0%}" if "aim" in row else ""
@@ -465,7 +547,7 @@ def of_watching(options: argparse.Namespace) -> object:
     return rows
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 COMMANDS = {
     "python -c pass": (sys.executable, "-c", "pass"),
@@ -494,11 +576,15 @@ def core() -> dict[str, int]:
         package = distribution(name)
         files = [Path(str(package.locate_file(file))) for file in package.files or ()]
         found[name] = sum(file.stat().st_size for file in files if file.is_file())
-        needed = [text for text in requires(name) or () if "extra ==" not in text and ";" not in text]
+        needed = [
+            text for text in requires(name) or () if "extra ==" not in text and ";" not in text
+        ]
         waiting += [re.split(r"[^A-Za-z0-9._-]", text)[0] for text in needed]
     source = ROOT / "src" / "headgate"
     found["headgate"] = sum(
-        file.stat().st_size for file in source.rglob("*") if file.is_file() and file.suffix != ".pyc"
+        file.stat().st_size
+        for file in source.rglob("*")
+        if file.is_file() and file.suffix != ".pyc"
     )
     return found
 
@@ -510,11 +596,16 @@ def of_commands(options: argparse.Namespace) -> object:
             for name, command in COMMANDS.items():
                 times[name].append(milliseconds(command, home))
     for name, found in times.items():
-        print(f"{name:24}{statistics.median(found):>8.0f} ms ({min(found):.0f} to {max(found):.0f})")
+        print(
+            f"{name:24}{statistics.median(found):>8.0f} ms ({min(found):.0f} to {max(found):.0f})"
+        )
     sizes = core()
     print(
         f"core install: {sum(sizes.values()) / 1e6:.1f} MB: "
-        + ", ".join(f"{name} {size / 1e6:.1f}" for name, size in sorted(sizes.items(), key=lambda item: -item[1]))
+        + ", ".join(
+            f"{name} {size / 1e6:.1f}"
+            for name, size in sorted(sizes.items(), key=lambda item: -item[1])
+        )
     )
     return {"milliseconds": times, "core_bytes": sizes}
 
@@ -530,9 +621,14 @@ COSTS: dict[str, Callable[[argparse.Namespace], object]] = {
 
 def main() -> None:
     parser = _frame.parser("What Headgate costs.", 5)
-    only = f"some of {', '.join(COSTS)}, by comma (default: all); steps takes about four minutes at 5 repetitions"
+    only = (
+        f"some of {', '.join(COSTS)}, by comma (default: all); steps takes about four "
+        "minutes at 5 repetitions"
+    )
     parser.add_argument("--only", default=",".join(COSTS), help=only)
-    parser.add_argument("--seconds", type=int, default=20, help="rounds of a repetition of watching (default: 20)")
+    parser.add_argument(
+        "--seconds", type=int, default=20, help="rounds of a repetition of watching (default: 20)"
+    )
     options = parser.parse_args()
     if options.seconds < 2 or options.repetitions < 1:
         parser.error("expected at least 2 seconds and 1 repetition")

@@ -1,15 +1,18 @@
-"""What it brings that of several jobs that wait the one starts that goes best beside those that run, simulated.
+"""What it brings that of several jobs that wait the one starts that goes best beside those that
+run, simulated.
 
-    python benchmarks/pairing.py [--data FOLDER] [--jobs 60] [--draws 30] [--passed 3,10] [--json PATH]
+    python benchmarks/pairing.py [--data FOLDER] [--jobs 60] [--draws 30] [--passed 3,10] [--json
+    PATH]
 
-Reads `gavel/pairs.json` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside the checkout). Jobs drawn from the
-26 of Gavel, of 10 minutes to 2.7 hours alone, have half of a GPU's memory each. So two run side by side on each GPU, at
-the rates that were measured, and others wait. They arrive at random, 1.2 times as many as the GPUs could do one at a
-time, or all at once. Repetitions are no option: nothing here is timed.
+Reads `gavel/pairs.json` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside the checkout).
+Jobs drawn from the 26 of Gavel, of 10 minutes to 2.7 hours alone, have half of a GPU's memory each.
+So two run side by side on each GPU, at the rates that were measured, and others wait. They arrive
+at random, 1.2 times as many as the GPUs could do one at a time, or all at once. Repetitions are no
+option: nothing here is timed.
 
-Each draw is simulated with the choice and, with the same rates, by arrival alone. Figures are ratios of the two, below
-1 where the choice does better: geometric means over the draws, with intervals of 95 %. `--passed` is how many times a
-job may be passed over.
+Each draw is simulated with the choice and, with the same rates, by arrival alone. Figures are
+ratios of the two, below 1 where the choice does better: geometric means over the draws, with
+intervals of 95 %. `--passed` is how many times a job may be passed over.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from unittest.mock import patch
 
 import _frame
 
-from headgate.cluster import Cluster, Gpu, Node
 from headgate.controller import pairing
-from headgate.errors import UsageError
+from headgate.model.cluster import Cluster, Gpu, Node
+from headgate.model.errors import UsageError
 from headgate.planning.interference import Interference, read_pairs
 from headgate.simulation import Assumptions, Trace, TraceJob, figures, simulate
 from headgate.simulation.results import Figures
@@ -44,15 +47,26 @@ def draw(models: list[str], count: int, gpus: int, load: float | None, seed: int
     jobs, now = [], 0.0
     for i, long in enumerate(seconds):
         model = luck.choice(models)
-        jobs.append(TraceJob(f"job-{i}", now, long, gpus=1, model=model, gpu_memory_bytes=GPU_BYTES // 2))
+        jobs.append(
+            TraceJob(f"job-{i}", now, long, gpus=1, model=model, gpu_memory_bytes=GPU_BYTES // 2)
+        )
         now += luck.expovariate(1.0 / apart) if apart else 0.0
     return made(f"draw-{seed}", jobs)
 
 
 def run(trace: Trace, pairs: Interference, name: str, gpus: int, passed: int) -> Figures:
-    node = Node("a", cores=64.0, memory_bytes=2**40, gpus=tuple(Gpu(i, name, GPU_BYTES) for i in range(gpus)))
+    node = Node(
+        "a",
+        cores=64.0,
+        memory_bytes=2**40,
+        gpus=tuple(Gpu(i, name, GPU_BYTES) for i in range(gpus)),
+    )
     with patch.object(pairing, "MOST_PASSED", passed):
-        return figures(simulate(trace, Cluster((node,)), "none", Assumptions(interference=pairs, share_gpus=True)))
+        return figures(
+            simulate(
+                trace, Cluster((node,)), "none", Assumptions(interference=pairs, share_gpus=True)
+            )
+        )
 
 
 def main() -> None:
@@ -60,7 +74,9 @@ def main() -> None:
     parser.add_argument("--data", default=str(_frame.measurements()))
     parser.add_argument("--jobs", type=int, default=60, help="in a draw (default: 60)")
     parser.add_argument("--draws", type=int, default=30, help="of jobs (default: 30)")
-    parser.add_argument("--passed", default="3,10", help="times that a job may be passed over (default: 3,10)")
+    parser.add_argument(
+        "--passed", default="3,10", help="times that a job may be passed over (default: 3,10)"
+    )
     options = parser.parse_args()
     try:
         pairs = read_pairs(Path(options.data) / "gavel" / "pairs.json")
@@ -77,13 +93,28 @@ def main() -> None:
             for passed in map(int, options.passed.split(",")):
                 chosen = [run(trace, pairs, name, gpus, passed) for trace in traces]
                 ratios = {
-                    each: paired(*({i: getattr(one, each) for i, one in enumerate(of)} for of in (plain, chosen)))
+                    each: paired(
+                        *(
+                            {i: getattr(one, each) for i, one in enumerate(of)}
+                            for of in (plain, chosen)
+                        )
+                    )
                     for each in FIGURES
                 }
                 rows.append({"gpu": name, "gpus": gpus, "load": said, "passed": passed})
-                rows[-1] |= {each: asdict(ratio) for each, ratio in ratios.items() if ratio is not None}
-                cells = [f"{each.value:.3f} ({each.low:.3f}, {each.high:.3f})" for each in ratios.values() if each]
-                print(f"{gpus} {name:5} {said:12} {passed:6} " + " ".join(f"{cell:>22}" for cell in cells), flush=True)
+                rows[-1] |= {
+                    each: asdict(ratio) for each, ratio in ratios.items() if ratio is not None
+                }
+                cells = [
+                    f"{each.value:.3f} ({each.low:.3f}, {each.high:.3f})"
+                    for each in ratios.values()
+                    if each
+                ]
+                print(
+                    f"{gpus} {name:5} {said:12} {passed:6} "
+                    + " ".join(f"{cell:>22}" for cell in cells),
+                    flush=True,
+                )
     given = {name: value for name, value in vars(options).items() if name != "json"}
     _frame.write(options.json, "pairing", {"options": given, "rows": rows})
 

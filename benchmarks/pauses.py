@@ -1,6 +1,8 @@
-"""Proof by pause: how often it errs, the smallest effect that it sees in a minute, and what it costs the job held.
+"""Proof by pause: how often it errs, the smallest effect that it sees in a minute, and what it
+costs the job held.
 
-    python benchmarks/pauses.py [--only errors] [--trials 100] [--effects 0.05 0.1 0.2 0.4] [--part 0.25] [--seconds 60]
+    python benchmarks/pauses.py [--only errors] [--trials 100] [--effects 0.05 0.1 0.2 0.4] [--part
+    0.25] [--seconds 60]
                                 [--json PATH]
 
 **Errors**: 21 jobs that sleep most of each step, for longer or shorter, and do not touch each other. One after the
@@ -31,7 +33,7 @@ from typing import Any
 import _frame
 
 from headgate.hub.client import Hub, connect
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 TASK = """
@@ -50,9 +52,13 @@ while os.path.exists(stay):
     step += 1
     print(f"step {step} loss {1 / step:.6f}", flush=True)
 """
-"""A job on a core. It computes for a part of each 20 ms; with 1 always, with 0 it sleeps for about 30 ms."""
+"""A job on a core. It computes for a part of each 20 ms; with 1 always, with 0 it sleeps for about
+30 ms.
+"""
 UNTOUCHED = 21
-"""Jobs that do not touch each other. Their steps vary, each by itself, so their trials hardly depend on one another."""
+"""Jobs that do not touch each other. Their steps vary, each by itself, so their trials hardly
+depend on one another.
+"""
 SETTLE_SECONDS = 15.0
 PROOF_SECONDS = 120.0
 """A proof that takes longer, since the machine is too noisy, is no trial."""
@@ -72,9 +78,21 @@ def running(jobs: dict[str, tuple[int, float]]) -> Iterator[str]:
         for name, (core, part) in jobs.items()
     ]
     file.write_text(json.dumps({"jobs": entries}))
-    command = [sys.executable, "-m", "headgate", "run", "--detach", "--json", "--policy", "none", str(file)]
+    command = [
+        sys.executable,
+        "-m",
+        "headgate",
+        "run",
+        "--detach",
+        "--json",
+        "--policy",
+        "none",
+        str(file),
+    ]
     try:
-        answer = subprocess.run(command, env=_frame.environment(), check=True, capture_output=True, text=True)
+        answer = subprocess.run(
+            command, env=_frame.environment(), check=True, capture_output=True, text=True
+        )
         run = str(json.loads(answer.stdout)["run"])
         time.sleep(SETTLE_SECONDS)
         yield run
@@ -94,7 +112,9 @@ def hub() -> Iterator[Hub]:
         yield connection
 
 
-def prove(run: str, culprit: str, victims: Sequence[str], part: float, seconds: float) -> tuple[dict[str, str], float]:
+def prove(
+    run: str, culprit: str, victims: Sequence[str], part: float, seconds: float
+) -> tuple[dict[str, str], float]:
     """What a proof of at most so many seconds says of each victim, and how long it took."""
     began = time.monotonic()
     with hub() as connection:
@@ -102,7 +122,9 @@ def prove(run: str, culprit: str, victims: Sequence[str], part: float, seconds: 
         while (left := began + seconds - time.monotonic()) > 0:
             message = connection.receive(left)
             if message is not None and message.get("type") == "proved":
-                return {proof["victim"]: proof["outcome"] for proof in message["proofs"]}, time.monotonic() - began
+                return {
+                    proof["victim"]: proof["outcome"] for proof in message["proofs"]
+                }, time.monotonic() - began
     return {}, seconds
 
 
@@ -115,7 +137,9 @@ def errors(trials: int, part: float) -> dict[str, Any]:
         for culprit in itertools.cycle(names):
             if sum(counts.values()) >= trials or time.monotonic() > began + MOST_SECONDS:
                 break
-            found, _ = prove(run, culprit, [name for name in names if name != culprit], part, PROOF_SECONDS)
+            found, _ = prove(
+                run, culprit, [name for name in names if name != culprit], part, PROOF_SECONDS
+            )
             for outcome in found.values():
                 counts[outcome] += 1
             print(f"  {sum(counts.values())} trials: {counts}", flush=True)
@@ -155,16 +179,22 @@ def _rate(folder: Path, seconds: float) -> float:
 
 def _stands(folder: Path) -> tuple[float, int]:
     with RunReader(folder / "run.sqlite") as reader:
-        row = reader.query("SELECT t, step FROM progress WHERE task = 'held/worker-0' ORDER BY t DESC LIMIT 1")[0]
+        row = reader.query(
+            "SELECT t, step FROM progress WHERE task = 'held/worker-0' ORDER BY t DESC LIMIT 1"
+        )[0]
     return row["t"], row["step"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=["errors", "effects", "cost"], help="this part alone")
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--effects", type=float, nargs="*", default=[0.05, 0.1, 0.2, 0.4])
-    parser.add_argument("--part", type=float, default=0.25, help="of its time that a job is held (default: 0.25)")
+    parser.add_argument(
+        "--part", type=float, default=0.25, help="of its time that a job is held (default: 0.25)"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="of a proof (default: 60)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -181,7 +211,9 @@ def main() -> None:
         for planted in options.effects if wanted("effects") else ():
             result["effects"].append(effect(planted, options.part, options.seconds))
             print(f"  {result['effects'][-1]}", flush=True)
-        result["costs"] = [cost(part, options.seconds) for part in (0.02, options.part) if wanted("cost")]
+        result["costs"] = [
+            cost(part, options.seconds) for part in (0.02, options.part) if wanted("cost")
+        ]
     finally:
         connection = connect()
         if connection is not None:
@@ -198,14 +230,23 @@ def main() -> None:
 def tell(result: dict[str, Any]) -> None:
     print(result["machine"])
     if (found := result["errors"]) is not None:
-        print(f"effects seen where there is none: {found['seen']} of {found['trials']} ({found['seconds']:.0f} s)")
+        print(
+            f"effects seen where there is none: {found['seen']} of {found['trials']} "
+            f"({found['seconds']:.0f} s)"
+        )
     for each in result["effects"]:
-        print(f"a neighbour on {each['planted']:.0%} of its core: {each['outcome']} after {each['seconds']:.0f} s")
+        print(
+            f"a neighbour on {each['planted']:.0%} of its core: {each['outcome']} after "
+            f"{each['seconds']:.0f} s"
+        )
     if result["effects"]:
         seen = [each["planted"] for each in result["effects"] if each["outcome"] == "seen"]
         print(f"the smallest that was seen: {min(seen):.0%}" if seen else "none of them was seen")
     for each in result["costs"]:
-        print(f"held for {each['part']:.0%} of its time at most, a job made {each['lost']:.1%} fewer steps")
+        print(
+            f"held for {each['part']:.0%} of its time at most, a job made {each['lost']:.1%} "
+            "fewer steps"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What the cost model says of several GPUs in a node from a profile of one of them, beside what others measured.
+"""What the cost model says of several GPUs in a node from a profile of one of them, beside what
+others measured.
 
     python benchmarks/planner_nodes.py [--json PATH]
 
@@ -8,12 +9,13 @@ the folder in HEADGATE_DATA (default ../shared/data beside the checkout). A prof
 take, and the bytes of the model as published; how GPUs are joined is not said. Printed are the mean error, |predicted /
 measured - 1|, and how often the band of 90 % held what was measured.
 
-The seconds by which workers on a node slow each other's compute (`_CONTENTION` in `planning.cost`) were fitted to the
-first two, and how far models are apart in them (`_UNLIKE`) is what these two show. `held out` is what a fit to all the
-other clusters says, in which also the part of a PCIe link that an all-reduce reaches through the host is fitted.
+The seconds by which workers on a node slow each other's compute (`_CONTENTION` in `planning.cost`)
+were fitted to the first two, and how far models are apart in them (`_UNLIKE`) is what these two
+show. `held out` is what a fit to all the other clusters says, in which also the part of a PCIe link
+that an all-reduce reaches through the host is fitted.
 
-`odd` counts measurements that break a law of one machine: a step that is shorter by a twentieth or more than that of
-fewer GPUs with the same batch each.
+`odd` counts measurements that break a law of one machine: a step that is shorter by a twentieth or
+more than that of fewer GPUs with the same batch each.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from typing import NamedTuple
 import _frame
 from scipy.optimize import least_squares
 
-from headgate.cluster import Cluster, Gpu, Node
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Gpu, Node
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan, Prediction, Strategy
+from headgate.model.profiles import Profile, StepTime, TimeFit
 from headgate.planning import cost, gpu_links, physics
 from headgate.planning.cost import CostModel
-from headgate.plans import Plan, Prediction, Strategy
-from headgate.profiles import Profile, StepTime, TimeFit
 from headgate.task.fit import fit_line
 
 BYTES: Mapping[str, float] = {
@@ -103,8 +105,12 @@ def pollux(folder: Path) -> Iterator[Case]:
             for row in csv.DictReader(file):
                 if len(row["placement"]) == 1:
                     count, batch = int(row["placement"]), int(row["local_bsz"])
-                    found[path.stem.removesuffix("-placements"), batch * count, count].append(float(row["step_time"]))
-    yield from _cases("Tesla T4", {key: statistics.median(times) for key, times in found.items()}, 4)
+                    found[path.stem.removesuffix("-placements"), batch * count, count].append(
+                        float(row["step_time"])
+                    )
+    yield from _cases(
+        "Tesla T4", {key: statistics.median(times) for key, times in found.items()}, 4
+    )
 
 
 def gavel(folder: Path, kind: str) -> Iterator[Case]:
@@ -125,7 +131,11 @@ def tensorflow(folder: Path) -> Iterator[Case]:
     points: dict[str, list[Point]] = defaultdict(list)
     with (folder / "tensorflow" / "ec2-k80-distributed.csv").open() as file:
         for row in csv.DictReader(file):
-            model, count, batch = row["model"], int(row["gpus"]), int(row["batch_per_gpu"]) * int(row["gpus"])
+            model, count, batch = (
+                row["model"],
+                int(row["gpus"]),
+                int(row["batch_per_gpu"]) * int(row["gpus"]),
+            )
             seconds = batch / float(row["images_per_second"])
             if count == 1:
                 alone[model][batch] = seconds
@@ -137,11 +147,17 @@ def tensorflow(folder: Path) -> Iterator[Case]:
 
 def _cases(gpu: str, found: Mapping[tuple[str, int, int], float], most: int) -> Iterator[Case]:
     for model in sorted({model for model, _, _ in found}):
-        alone = {batch: seconds for (name, batch, count), seconds in found.items() if name == model and count == 1}
+        alone = {
+            batch: seconds
+            for (name, batch, count), seconds in found.items()
+            if name == model and count == 1
+        }
         points = [
             Point(model, count, batch, seconds)
             for (name, batch, count), seconds in found.items()
-            if name == model and 1 < count <= most and min(alone) / 10 <= batch / count <= max(alone)
+            if name == model
+            and 1 < count <= most
+            and min(alone) / 10 <= batch / count <= max(alone)
         ]
         yield Case(gpu, model, dict(sorted(alone.items())), points)
 
@@ -168,7 +184,9 @@ def priced(case: Case) -> Iterator[tuple[Point, CostModel, Plan]]:
     for point in case.points:
         gpus = tuple(Gpu(i, case.gpu, 16 * GIB) for i in range(point.workers))
         node = Node("node", 8.0 * point.workers, 256 * GIB, gpus=gpus, nic_bytes_per_second=1.25e9)
-        costs = CostModel(Job(name="job", run="true", encrypt=False), Cluster((node,)), profile(case, point.batch))
+        costs = CostModel(
+            Job(name="job", run="true", encrypt=False), Cluster((node,)), profile(case, point.batch)
+        )
         served = point.strategy == "ps"
         plan = Plan(
             strategy=point.strategy,
@@ -187,22 +205,27 @@ def predicted(case: Case) -> list[tuple[Point, Prediction]]:
 
 
 def fitted(cases: list[Case]) -> tuple[float, float, float]:
-    """Seconds and parts of α, for each factor e of workers on a node, and the part of a link through the host, that fit
-    best."""
+    """Seconds and parts of α, for each factor e of workers on a node, and the part of a link
+    through the host, that fit best.
+    """
 
     def off(values: tuple[float, float, float]) -> list[float]:
         use((abs(values[0]) * 1e-3, abs(values[1]), abs(values[2])))
         found = []
         for case in cases:
             for at, costs, plan in priced(case):
-                rate = float(physics.seconds(costs.prior.mean, costs.features([plan])).throughput[0])
+                rate = float(
+                    physics.seconds(costs.prior.mean, costs.features([plan])).throughput[0]
+                )
                 found.append(math.log(rate * at.seconds / at.batch))
         return found
 
     before = used()
     try:
         start = (before[0] * 1e3, *before[1:])
-        found = least_squares(off, start, loss="soft_l1", f_scale=0.05, diff_step=1e-2, max_nfev=12).x
+        found = least_squares(
+            off, start, loss="soft_l1", f_scale=0.05, diff_step=1e-2, max_nfev=12
+        ).x
     finally:
         use(before)
     return abs(float(found[0])) * 1e-3, abs(float(found[1])), abs(float(found[2]))
@@ -226,7 +249,9 @@ def odd(cases: list[Case]) -> int:
         steps = {(1, batch): seconds for batch, seconds in case.alone.items()}
         steps |= {(at.workers, at.batch // at.workers): at.seconds for at in case.points}
         for (workers, batch), seconds in steps.items():
-            fewer = [least for (few, size), least in steps.items() if few < workers and size == batch]
+            fewer = [
+                least for (few, size), least in steps.items() if few < workers and size == batch
+            ]
             found += any(seconds < 0.95 * least for least in fewer)
     return found
 
@@ -242,7 +267,14 @@ def shown(name: str, cases: list[Case]) -> dict[str, object]:
     error, worst, band = statistics.mean(off), max(off), statistics.mean(held)
     strange = odd(cases)
     print(f"{name:38}{len(off):6}{error:9.1%}{worst:9.1%}{band:9.1%}{strange:6}")
-    return {"name": name, "points": len(off), "error": error, "worst": worst, "held": band, "odd": strange}
+    return {
+        "name": name,
+        "points": len(off),
+        "error": error,
+        "worst": worst,
+        "held": band,
+        "odd": strange,
+    }
 
 
 def main() -> None:
@@ -250,24 +282,38 @@ def main() -> None:
     folder = _frame.measurements()
     try:
         flow, first = list(elasticflow(folder)), list(pollux(folder))
-        others = {f"gavel, up to 8 {kind.upper()}": list(gavel(folder, kind)) for kind in ("k80", "p100", "v100")}
+        others = {
+            f"gavel, up to 8 {kind.upper()}": list(gavel(folder, kind))
+            for kind in ("k80", "p100", "v100")
+        }
         others["tensorflow, 8 K80 and a server"] = list(tensorflow(folder))
     except OSError as error:
-        sys.exit(f"cannot read {error.filename}: set HEADGATE_DATA to the folder of the measurements")
+        sys.exit(
+            f"cannot read {error.filename}: set HEADGATE_DATA to the folder of the measurements"
+        )
     _frame.heading(options.repetitions, "scipy")
     print(f"{'':38}{'points':>6}{'error':>9}{'worst':>9}{'held':>9}{'odd':>6}")
     rows = [shown("elasticflow, up to 8 A100", flow), shown("pollux, up to 4 T4", first)]
     rows += [shown(name, cases) for name, cases in others.items()]
-    clusters = {"A100": flow, "T4": first, **{name.rsplit(maxsplit=1)[1]: others[name] for name in list(others)[:3]}}
+    clusters = {
+        "A100": flow,
+        "T4": first,
+        **{name.rsplit(maxsplit=1)[1]: others[name] for name in list(others)[:3]},
+    }
     before = used()
     for name, cases in clusters.items():
         use(fitted([case for other in clusters if other != name for case in clusters[other]]))
         seconds, part, host = used()
-        rows.append(shown(f"{name} held out ({seconds * 1e3:.1f} ms, {part:.2f} α, {host:.2f})", cases))
+        rows.append(
+            shown(f"{name} held out ({seconds * 1e3:.1f} ms, {part:.2f} α, {host:.2f})", cases)
+        )
         use(before)
     both = fitted([*flow, *first])
     for name, (seconds, part, host) in (("fitted to A100 and T4", both), ("used", before)):
-        print(f"{name}: {seconds * 1e3:.2f} ms and {part:.3f} α for each factor e of workers; {host:.2f} of PCIe")
+        print(
+            f"{name}: {seconds * 1e3:.2f} ms and {part:.3f} α for each factor e of workers; "
+            f"{host:.2f} of PCIe"
+        )
     _frame.write(options.json, "planner_nodes", {"rows": rows, "fitted": both}, "scipy")
 
 

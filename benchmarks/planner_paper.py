@@ -1,17 +1,20 @@
-"""What the chosen plan would bring on a mixed cluster of 30 nodes, beside what a person and others would choose.
+"""What the chosen plan would bring on a mixed cluster of 30 nodes, beside what a person and others
+would choose.
 
     python benchmarks/planner_paper.py [--repetitions 5] [--json PATH]
 
-The cluster exists on paper only: 15 nodes with a K80 each, 8 CPU nodes with 16 cores, 7 old ones with 4 cores and a NIC
-of 1 Gbit/s. The other NICs have 1, 10 or 25 Gbit/s. The models are Inception V3, ResNet-50 and ResNet-152: images a
-second on one K80 are read from `tensorflow/` of the folder in HEADGATE_DATA (default ../shared/data beside the
-checkout), parameters and FLOPs are those published. There are 64 images (32 of ResNet-152) for each GPU in a step.
+The cluster exists on paper only: 15 nodes with a K80 each, 8 CPU nodes with 16 cores, 7 old ones
+with 4 cores and a NIC of 1 Gbit/s. The other NICs have 1, 10 or 25 Gbit/s. The models are Inception
+V3, ResNet-50 and ResNet-152: images a second on one K80 are read from `tensorflow/` of the folder
+in HEADGATE_DATA (default ../shared/data beside the checkout), parameters and FLOPs are those
+published. There are 64 images (32 of ResNet-152) for each GPU in a step.
 
-All figures are what the cost model says, the same for every method. Compared are what a person would do (a worker on
-each GPU, a server for every four on CPU nodes in the order of their names), all-reduce on everything, Optimus's greedy
-(its form fitted to eight random candidates) and one of the 256 best candidates at random. Each repetition gives the CPU
-nodes other names, so that none is lucky with their order. Printed are medians of images a second, and the gain over
-what a person would do.
+All figures are what the cost model says, the same for every method. Compared are what a person
+would do (a worker on each GPU, a server for every four on CPU nodes in the order of their names),
+all-reduce on everything, Optimus's greedy (its form fitted to eight random candidates) and one of
+the 256 best candidates at random. Each repetition gives the CPU nodes other names, so that none is
+lucky with their order. Printed are medians of images a second, and the gain over what a person
+would do.
 """
 
 from __future__ import annotations
@@ -27,18 +30,24 @@ import _baselines as baselines
 import _frame
 import numpy as np
 
-from headgate.cluster import Cluster, Gpu, Node
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Gpu, Node
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.profiles import Profile, TimeFit
 from headgate.planning.candidates import candidates
 from headgate.planning.choosing import in_words
 from headgate.planning.cost import CostModel
 from headgate.planning.search import search
-from headgate.plans import Plan
-from headgate.profiles import Profile, TimeFit
 
 GIB = 1 << 30
-MODELS = {"InceptionV3": (23.8e6, 34.3e9), "ResNet-50": (25.6e6, 24.6e9), "ResNet-152": (60.2e6, 69.3e9)}
-"""Parameters, and FLOPs of a sample forward and backward (three times the forward pass, a multiply-add is two)."""
+MODELS = {
+    "InceptionV3": (23.8e6, 34.3e9),
+    "ResNet-50": (25.6e6, 24.6e9),
+    "ResNet-152": (60.2e6, 69.3e9),
+}
+"""Parameters, and FLOPs of a sample forward and backward (three times the forward pass, a
+multiply-add is two).
+"""
 RATES = {"1 Gbit/s": 0.125e9, "10 Gbit/s": 1.25e9, "25 Gbit/s": 3.125e9}
 GPUS = 15
 _SERVED = 0.05  # of a step of the usual batch: what does not depend on the batch, on a GPU
@@ -76,7 +85,15 @@ def profile(model: str, batch: int, rate: float) -> Profile:
 def cluster(rate: float, seed: int) -> Cluster:
     """The nodes; those without a GPU are named in random order."""
     order = np.random.default_rng(seed).permutation(15)
-    gpu = Node("", 8, 64 * GIB, 50.0, nic_bytes_per_second=rate, gpus=(Gpu(0, "K80", 12 * GIB),), kind="gpu")
+    gpu = Node(
+        "",
+        8,
+        64 * GIB,
+        50.0,
+        nic_bytes_per_second=rate,
+        gpus=(Gpu(0, "K80", 12 * GIB),),
+        kind="gpu",
+    )
     new = Node("", 16, 64 * GIB, 50.0, nic_bytes_per_second=rate, kind="cpu")
     old = Node("", 4, 16 * GIB, 25.0, nic_bytes_per_second=RATES["1 Gbit/s"], kind="old")
     named = [replace(new if i < 8 else old, name=f"cpu-{at:02}") for i, at in enumerate(order)]
@@ -88,7 +105,9 @@ def chosen(costs: CostModel, seed: int) -> dict[str, Plan]:
     batch = costs.batch
     space = candidates(costs.cluster, costs.job, costs.profile)
     tried = np.random.default_rng(seed).permutation(len(space))[:8]
-    measured = {plan: costs.predict(plan).throughput for plan in (_even(space[i], batch) for i in tried)}
+    measured = {
+        plan: costs.predict(plan).throughput for plan in (_even(space[i], batch) for i in tried)
+    }
     return {
         "headgate": search(costs, runners_up=0).best.plan,
         "manual": baselines.manual(costs.cluster, batch),
@@ -109,17 +128,25 @@ def main() -> None:
     try:
         known = speeds(folder)
     except OSError as error:
-        sys.exit(f"cannot read {error.filename}: set HEADGATE_DATA to the folder with `tensorflow/`")
+        sys.exit(
+            f"cannot read {error.filename}: set HEADGATE_DATA to the folder with `tensorflow/`"
+        )
     _frame.heading(options.repetitions, "numpy")
     rows, gains = [], []
     methods = ("headgate", "manual", "all-reduce", "optimus", "random")
-    print(f"{'model':13}{'NICs':11}" + "".join(f"{name:>11}" for name in methods) + f"{'gain':>8}{'CPU s':>8}  chosen")
+    print(
+        f"{'model':13}{'NICs':11}"
+        + "".join(f"{name:>11}" for name in methods)
+        + f"{'gain':>8}{'CPU s':>8}  chosen"
+    )
     for model in MODELS:
         for name, rate in RATES.items():
             found: dict[str, list[float]] = {method: [] for method in methods}
             seconds = []
             for seed in range(options.repetitions):
-                costs = CostModel(Job(name="job", run="true"), cluster(rate, seed), profile(model, *known[model]))
+                costs = CostModel(
+                    Job(name="job", run="true"), cluster(rate, seed), profile(model, *known[model])
+                )
                 begun = time.process_time()
                 search(costs, runners_up=0)
                 seconds.append(time.process_time() - begun)
@@ -132,8 +159,19 @@ def main() -> None:
             took = statistics.median(seconds)
             words = in_words(plans["headgate"])
             print(f"{model:13}{name:11}{middle}{gain:8.0%}{took:8.3f}  {words}")
-            rows.append({"model": model, "nics": name, "images_per_second": found, "gain": gain, "plan": words})
-    print(f"\ngain over the manual plan: {statistics.mean(gains):.0%} on average, {min(gains):.0%} to {max(gains):.0%}")
+            rows.append(
+                {
+                    "model": model,
+                    "nics": name,
+                    "images_per_second": found,
+                    "gain": gain,
+                    "plan": words,
+                }
+            )
+    print(
+        f"\ngain over the manual plan: {statistics.mean(gains):.0%} on average, "
+        f"{min(gains):.0%} to {max(gains):.0%}"
+    )
     _frame.write(options.json, "planner_paper", {"rows": rows}, "numpy")
 
 

@@ -2,10 +2,13 @@
 
     python benchmarks/planner_scale.py [--repetitions 5] [--json PATH]
 
-For 6, 30, 300 and 3,000 nodes of 3 to 10 kinds, drawn at random (cores, NIC, GPUs), and two jobs that have a profile
-already: one bound by compute, one by the network. Printed are CPU seconds from cluster and profile to the best plan
-and nine others, the most memory that Python and numpy held meanwhile, what was chosen first, and the largest bound gap
-of the clusters drawn: how much more than the chosen plan any could bring by the model, at most (0: it is the best).
+For 6, 30, 300 and 3,000 nodes of 3 to 10 kinds, drawn at random (cores, NIC, GPUs), and two jobs
+that have a profile already: one bound by compute, one by the network. Printed are CPU seconds from
+cluster and profile
+    to the best plan
+and nine others, the most memory that Python and numpy held meanwhile, what was chosen first, and
+the largest bound gap of the clusters drawn: how much more than the chosen plan any could bring by
+the model, at most (0: it is the best).
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ import tracemalloc
 import _frame
 import numpy as np
 
-from headgate.cluster import Cluster, Gpu, Node
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Gpu, Node
+from headgate.model.jobs import Job
+from headgate.model.profiles import Profile, TimeFit
+from headgate.model.units import say_bytes
 from headgate.planning.cost import CostModel
 from headgate.planning.search import SearchResult, search
-from headgate.profiles import Profile, TimeFit
-from headgate.units import say_bytes
 
 GIB = 1 << 30
 SIZES = ((6, 3), (30, 3), (30, 6), (300, 6), (300, 10), (3000, 6), (3000, 10))
@@ -47,7 +50,10 @@ def cluster(nodes: int, kinds: int, seed: int) -> Cluster:
             kind=f"k{kind}",
         )
         count = nodes // kinds + (kind < nodes % kinds)
-        fields = {field: getattr(of_kind, field) for field in ("cores", "memory_bytes", "nic_bytes_per_second", "gpus")}
+        fields = {
+            field: getattr(of_kind, field)
+            for field in ("cores", "memory_bytes", "nic_bytes_per_second", "gpus")
+        }
         made += [Node(name=f"k{kind}-{i}", kind=of_kind.kind, **fields) for i in range(count)]
     return Cluster(tuple(made))
 
@@ -77,7 +83,10 @@ def main() -> None:
     options = _frame.parser("Planning time by the size of a cluster.", 5).parse_args()
     _frame.heading(options.repetitions, "numpy")
     found(cluster(6, 3, 0), "compute")  # what is imported is not measured
-    print(f"{'nodes':>6}{'kinds':>6}  {'job':9}{'CPU s':>24}{'memory':>12}{'costed':>9}{'gap':>8}  chosen")
+    print(
+        f"{'nodes':>6}{'kinds':>6}  "
+        f"{'job':9}{'CPU s':>24}{'memory':>12}{'costed':>9}{'gap':>8}  chosen"
+    )
     rows = []
     for nodes, kinds in SIZES:
         for name in JOBS:
@@ -95,10 +104,13 @@ def main() -> None:
             costed = int(statistics.median(answer.costed for answer in answers))
             plan = answers[0].best.plan
             print(
-                f"{nodes:6}{kinds:6}  {name:9}{_frame.spread(times):>24}{say_bytes(memory):>12}{costed:9,}{gap:8.2%}  "
+                f"{nodes:6}{kinds:6}  "
+                f"{name:9}{_frame.spread(times):>24}{say_bytes(memory):>12}{costed:9,}{gap:8.2%}  "
                 f"{plan.strategy} {plan.workers}+{plan.servers}"
             )
-            rows.append([nodes, kinds, name, times, memory, costed, [answer.gap for answer in answers]])
+            rows.append(
+                [nodes, kinds, name, times, memory, costed, [answer.gap for answer in answers]]
+            )
     _frame.write(options.json, "planner_scale", {"rows": rows}, "numpy")
 
 

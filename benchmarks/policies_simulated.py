@@ -1,12 +1,15 @@
-"""Policies that divide cores, simulated on the same jobs: the mean completion time, and how far anybody falls behind.
+"""Policies that divide cores, simulated on the same jobs: the mean completion time, and how far
+anybody falls behind.
 
-    python benchmarks/policies_simulated.py [--jobs 10] [--span 60] [--error 0.3] [--draws 8] [--startup 0]
+    python benchmarks/policies_simulated.py [--jobs 10] [--span 60] [--error 0.3] [--draws 8]
+    [--startup 0]
                                             [--policies A,B] [--json PATH]
 
-Jobs of 5 to 80 core-seconds arrive at random within `--span` seconds on two cores; each can use one or both of them.
-What is predicted to be left of a job is wrong by a factor whose logarithm has the standard deviation `--error`. Before
-anything is predicted of it, a job does `--startup` core-seconds on one core, as one that imports its framework does;
-they belong to what it takes. Sharing costs nothing.
+Jobs of 5 to 80 core-seconds arrive at random within `--span` seconds on two cores; each can use one
+or both of them. What is predicted to be left of a job is wrong by a factor whose logarithm has the
+standard deviation `--error`. Before anything is predicted of it, a job does `--startup`
+core-seconds on one core, as one that imports its framework does; they belong to what it takes.
+Sharing costs nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import statistics
 
 import _frame
 
-from headgate.cluster import Cluster, Node
+from headgate.model.cluster import Cluster, Node
 from headgate.simulation import Assumptions, Trace, TraceJob, figures, simulate
 from headgate.simulation.traces import made
 
@@ -29,18 +32,33 @@ def draw(count: int, span: float, seed: int) -> Trace:
     jobs = []
     for index in range(count):
         cores = luck.choice((1.0, CORES))
-        jobs.append(TraceJob(f"job-{index}", luck.uniform(0, span), 5 * 2 ** luck.uniform(0, 4) / cores, cores=cores))
+        jobs.append(
+            TraceJob(
+                f"job-{index}",
+                luck.uniform(0, span),
+                5 * 2 ** luck.uniform(0, 4) / cores,
+                cores=cores,
+            )
+        )
     return made(f"draw-{seed}", jobs)
 
 
 def main() -> None:
     made_parser = _frame.parser("Policies that divide cores, simulated on the same jobs.", 1)
     made_parser.add_argument("--jobs", type=int, default=10, help="in a draw (default: 10)")
-    made_parser.add_argument("--span", type=float, default=60.0, help="seconds in which they arrive (default: 60)")
-    made_parser.add_argument("--error", type=float, default=0.3, help="of what is predicted (default: 0.3)")
+    made_parser.add_argument(
+        "--span", type=float, default=60.0, help="seconds in which they arrive (default: 60)"
+    )
+    made_parser.add_argument(
+        "--error", type=float, default=0.3, help="of what is predicted (default: 0.3)"
+    )
     made_parser.add_argument("--draws", type=int, default=8, help="of jobs (default: 8)")
-    made_parser.add_argument("--startup", type=float, default=0.0, help="core-seconds before the first prediction (0)")
-    made_parser.add_argument("--policies", default=POLICIES, help=f"the first is what others are over ({POLICIES})")
+    made_parser.add_argument(
+        "--startup", type=float, default=0.0, help="core-seconds before the first prediction (0)"
+    )
+    made_parser.add_argument(
+        "--policies", default=POLICIES, help=f"the first is what others are over ({POLICIES})"
+    )
     options = made_parser.parse_args()
     _frame.heading(options.repetitions)
     machine = Cluster((Node("a", cores=CORES, memory_bytes=2**34),))
@@ -48,7 +66,9 @@ def main() -> None:
     names = options.policies.split(",")
     found = {}
     for name in names:
-        assumed = Assumptions(prediction_error=options.error, report_seconds=1.0, startup_core_seconds=options.startup)
+        assumed = Assumptions(
+            prediction_error=options.error, report_seconds=1.0, startup_core_seconds=options.startup
+        )
         found[name] = [figures(simulate(trace, machine, name, assumed)) for trace in traces]
     rows = []
     print(f"{'':18}{'mean over ' + names[0]:>20}{'makespan over it':>20}{'highest rho':>14}")

@@ -1,14 +1,16 @@
-"""Seconds that a job lost to its neighbours: as `headgate explain` tells them, against the same job then run alone.
+"""Seconds that a job lost to its neighbours: as `headgate explain` tells them, against the same job
+then run alone.
 
     python benchmarks/seconds_lost.py [--cases 20] [--seconds 8] [--policy both] [--json PATH]
 
-Jobs with a fixed number of steps, in scripts that use headgate.torch and in plain ones, some of which change by
-themselves meanwhile, run beside a neighbour that comes late, comes and goes, is niced, or starts many processes: a
-program outside Headgate, or a job. Before and after its cases each job runs by itself. What it really lost is how much
-longer it ran than in the mean of those two, which themselves tell how steady the machine is; if it was faster, it lost
-nothing. They are the controls too: nobody may be blamed in them. A loss of less than a tenth of the time is left out of
-the errors: the machine's noise is as large. Needs a machine of two cores that does nothing else; all cases take about
-ten minutes.
+Jobs with a fixed number of steps, in scripts that use headgate.torch and in plain ones, some of
+which change by themselves meanwhile, run beside a neighbour that comes late, comes and goes, is
+niced, or starts many processes: a program outside Headgate, or a job. Before and after its cases
+each job runs by itself. What it really lost is how much longer it ran than in the mean of those
+two, which themselves tell how steady the machine is; if it was faster, it lost nothing. They are
+the controls too: nobody may be blamed in them. A loss of less than a tenth of the time is left out
+of the errors: the machine's noise is as large. Needs a machine of two cores that does nothing else;
+all cases take about ten minutes.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True)
 class Neighbour:
-    """What runs beside a job: a program of `plain/hog.py`, or a job of `plain/unlike.py` if it is of no such kind.
+    """What runs beside a job: a program of `plain/hog.py`, or a job of `plain/unlike.py` if it is
+    of no such kind.
 
     Args:
         after: When it comes, as a part of the job's time alone.
@@ -107,9 +110,13 @@ class Lab:
 
     @property
     def variables(self) -> dict[str, str]:
-        return _frame.environment(HEADGATE_HOME=str(self._folder / "home"), CAUSES_FOLDER=str(self._folder))
+        return _frame.environment(
+            HEADGATE_HOME=str(self._folder / "home"), CAUSES_FOLDER=str(self._folder)
+        )
 
-    def ran(self, victim: Victim, beside: Neighbour | None = None, policy: str = "none") -> dict[str, Any]:
+    def ran(
+        self, victim: Victim, beside: Neighbour | None = None, policy: str = "none"
+    ) -> dict[str, Any]:
         """What `headgate explain --json` says of a job after it ran."""
         return self._run(victim, self._steps_of(victim), beside, policy)
 
@@ -119,18 +126,26 @@ class Lab:
         key = str(usual)
         if key not in self._steps:
             job = self._run(usual, TRIED_STEPS, None, "none")
-            stepping = job["elapsed"] - sum(job["account"][part]["seconds"] for part in ("waiting", "starting"))
-            self._steps[key] = max(round(TRIED_STEPS * self._seconds / max(stepping, 0.1)), TRIED_STEPS)
+            stepping = job["elapsed"] - sum(
+                job["account"][part]["seconds"] for part in ("waiting", "starting")
+            )
+            self._steps[key] = max(
+                round(TRIED_STEPS * self._seconds / max(stepping, 0.1)), TRIED_STEPS
+            )
         return self._steps[key]
 
-    def _run(self, victim: Victim, steps: int, beside: Neighbour | None, policy: str) -> dict[str, Any]:
+    def _run(
+        self, victim: Victim, steps: int, beside: Neighbour | None, policy: str
+    ) -> dict[str, Any]:
         words = [victim.kind, "--course", victim.course, "--steps", str(steps)]
         script = "changing_aware.py" if victim.aware else "changing.py"
         jobs = [_job("victim", script, words)]
         if beside is JOB:
             seconds = self._seconds * JOB.lasts + 3.0
             late = {"at": 4.0 + self._seconds * JOB.after}  # a start takes some seconds
-            jobs.append({**_job("beside", "unlike.py", [JOB.kind, "--seconds", f"{seconds:g}"]), **late})
+            jobs.append(
+                {**_job("beside", "unlike.py", [JOB.kind, "--seconds", f"{seconds:g}"]), **late}
+            )
         file, begun = self._folder / "jobs.yaml", self._folder / "begun"
         file.write_text(json.dumps({"jobs": jobs}))
         begun.unlink(missing_ok=True)
@@ -138,7 +153,9 @@ class Lab:
         hogs = self._hogs(beside) if beside is not None and beside is not JOB else None
         try:
             asked = [*command, "run", str(file), "--policy", policy]
-            subprocess.run(asked, env=self.variables, check=True, stdout=subprocess.DEVNULL, timeout=600)
+            subprocess.run(
+                asked, env=self.variables, check=True, stdout=subprocess.DEVNULL, timeout=600
+            )
         finally:
             if hogs is not None:
                 with suppress(ProcessLookupError):
@@ -146,7 +163,9 @@ class Lab:
                 hogs.wait()
         asked = [*command, "explain", "--json"]
         told = subprocess.run(asked, env=self.variables, check=True, capture_output=True, text=True)
-        found: dict[str, Any] = next(job for job in json.loads(told.stdout)["jobs"] if job["job"] == "victim")
+        found: dict[str, Any] = next(
+            job for job in json.loads(told.stdout)["jobs"] if job["job"] == "victim"
+        )
         return found
 
     def _hogs(self, beside: Neighbour) -> subprocess.Popen[bytes]:
@@ -155,11 +174,18 @@ class Lab:
         if beside.bursts is not None:
             words += ["--on", str(beside.bursts[0]), "--off", str(beside.bursts[1])]
         command = ["nice", "-n", str(beside.nice), sys.executable, str(PLAIN / "hog.py"), *words]
-        return subprocess.Popen(command, env=self.variables, stdout=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(
+            command, env=self.variables, stdout=subprocess.DEVNULL, start_new_session=True
+        )
 
 
 def _job(name: str, script: str, words: Sequence[str]) -> dict[str, Any]:
-    return {"name": name, "script": str(PLAIN / script), "python": sys.executable, "args": list(words)}
+    return {
+        "name": name,
+        "script": str(PLAIN / script),
+        "python": sys.executable,
+        "args": list(words),
+    }
 
 
 def seconds_of(job: dict[str, Any]) -> float:
@@ -175,10 +201,17 @@ def lost(job: dict[str, Any]) -> tuple[float, float, float]:
 
 def main() -> None:
     made = _frame.parser("Seconds lost to neighbours, told and measured.", 1)
-    made.add_argument("--cases", type=int, default=len(CASES), help=f"the first of {len(CASES)} (default: all)")
-    made.add_argument("--seconds", type=float, default=8.0, help="that a job takes alone, about (default: 8)")
     made.add_argument(
-        "--policy", choices=("none", "headgate", "both"), default="both", help="only its cases (default: both)"
+        "--cases", type=int, default=len(CASES), help=f"the first of {len(CASES)} (default: all)"
+    )
+    made.add_argument(
+        "--seconds", type=float, default=8.0, help="that a job takes alone, about (default: 8)"
+    )
+    made.add_argument(
+        "--policy",
+        choices=("none", "headgate", "both"),
+        default="both",
+        help="only its cases (default: both)",
     )
     options = made.parse_args()
     _frame.heading(options.repetitions, "torch", "numpy")
@@ -191,16 +224,24 @@ def main() -> None:
         try:
             for victim, group in groupby(cases, key=lambda case: case[0]):
                 before = lab.ran(victim)
-                shared = [(beside, policy, lab.ran(victim, beside, policy)) for _, beside, policy in group]
+                shared = [
+                    (beside, policy, lab.ran(victim, beside, policy)) for _, beside, policy in group
+                ]
                 after = lab.ran(victim)
                 rows += [_row(victim, *each, (before, after)) for each in shared]
         finally:
             _frame.end_hubs(lab.variables)
-    _frame.write(options.json, "seconds_lost", {"rows": rows, "summary": _summary(rows)}, "torch", "numpy")
+    _frame.write(
+        options.json, "seconds_lost", {"rows": rows, "summary": _summary(rows)}, "torch", "numpy"
+    )
 
 
 def _row(
-    victim: Victim, beside: Neighbour, policy: str, shared: dict[str, Any], controls: Sequence[dict[str, Any]]
+    victim: Victim,
+    beside: Neighbour,
+    policy: str,
+    shared: dict[str, Any],
+    controls: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """Print a line of the table."""
     alone = statistics.mean(map(seconds_of, controls))
@@ -209,7 +250,13 @@ def _row(
     held, verdict = low <= max(truly, 0.0) <= high, shared["verdict"]["name"]
     times = f"{seconds_of(shared):>8.1f}{alone:>8.1f}{differ:>8.1f}{truly:>8.1f}{told:>8.1f}"
     band = f"{low:.1f} to {high:.1f}"
-    print(f"{victim!s:28}{beside.name:22}{policy:9}{times}   {band:16}{'yes' if held else 'no':6}{verdict}", flush=True)
+    print(
+        (
+            f"{victim!s:28}{beside.name:22}{policy:9}{times}   "
+            f"{band:16}{'yes' if held else 'no':6}{verdict}"
+        ),
+        flush=True,
+    )
     return {
         "job": str(victim),
         "beside": beside.name,
@@ -244,10 +291,15 @@ def _summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "blamed_without_loss": sum(row["lost"] < SLIGHT / 2 * row["shared"] for row in blamed),
         "blamed_alone": len({row["job"] for row in rows if row["blamed_alone"] > SLIGHT / 2}),
     }
-    middle = f"median error {summary['median_error']:.0%} of what was lost" if errors else "nothing was lost"
+    middle = (
+        f"median error {summary['median_error']:.0%} of what was lost"
+        if errors
+        else "nothing was lost"
+    )
     print(f"\n{len(sure)} of {len(rows)} lost 10 % or more: {middle}")
     print(
-        f"bands of 90 % held {summary['held']} of {len(rows)}, {summary['held_but_for_noise']} but for what the same "
+        f"bands of 90 % held {summary['held']} of {len(rows)}, {summary['held_but_for_noise']} "
+        "but for what the same "
         "job alone differs by (aim 85 to 95 %)"
     )
     print(f"neighbours blamed for less than 5 %: {summary['blamed_without_loss']} (aim 0)")

@@ -1,28 +1,34 @@
-"""What the simulator costs, and what the orders of jobs that wait for GPUs come to on the traces of ten clusters.
+"""What the simulator costs, and what the orders of jobs that wait for GPUs come to on the traces of
+ten clusters.
 
-    python benchmarks/simulator.py [--share-gpus] [--data FOLDER] [--only NAME ...] [--policies A,B] [--jobs N]
+    python benchmarks/simulator.py [--share-gpus] [--data FOLDER] [--only NAME ...] [--policies A,B]
+    [--jobs N]
                                    [--json PATH]
 
-Reads `traces/elasticflow-traces.tar.gz` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside the checkout).
+Reads `traces/elasticflow-traces.tar.gz` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside
+the checkout).
 
-- Each cluster's jobs on nodes of 8 GPUs, twice as many GPUs as its largest job has or more, with the times between
-  jobs scaled so that they ask for 0.9 of them;
+- Each cluster's jobs on nodes of 8 GPUs, twice as many GPUs as its largest job has or more, with
+  the times between jobs scaled so that they ask for 0.9 of them;
 - `all`: the 69,351 jobs of all clusters on 160 nodes of 8 GPUs, as they came;
-- `growth`: the first 5,000 to 40,000 of them at load 0.9 on 160 nodes, and 5,000 on 40 to 320 nodes.
+- `growth`: the first 5,000 to 40,000 of them at load 0.9 on 160 nodes, and 5,000 on 40 to 320
+  nodes.
 
-A job that is stopped for another loses 30 s. Nothing else is on the GPUs, so that policies that move shares of cores
-come to `fifo`. Every simulation has a process of its own, whose CPU time and largest memory are given. Below each trace
-stands whether the mean completion time is least under srpt, then las, then fifo, as is published, and how much
-GPU-seconds of jobs vary: on one server, where service times are new better than used in expectation, for which it is at
-most 1, no order that knows nothing of what is left is before that of arrival (Righter, Shanthikumar, Yamazaki 1990);
+A job that is stopped for another loses 30 s. Nothing else is on the GPUs, so that policies that
+move shares of cores come to `fifo`. Every simulation has a process of its own, whose CPU time and
+largest memory are given. Below each trace stands whether the mean completion time is least under
+srpt, then las, then fifo, as is published, and how much GPU-seconds of jobs vary: on one server,
+where service times are new better than used in expectation, for which it is at most 1, no order
+that knows nothing of what is left is before that of arrival (Righter, Shanthikumar, Yamazaki 1990);
 above 1 that does not hold.
 
-With `--share-gpus` nobody waits: jobs on a GPU take turns, by the policy's shares. A job tells what it used, and
-its loss, ten times in what a job takes on average. Losses are made up, as the traces have none: a job's falls by the
-reciprocal of the work done, to a part of the first that is random, from a half to a hundredth.
+With `--share-gpus` nobody waits: jobs on a GPU take turns, by the policy's shares. A job tells what
+it used, and its loss, ten times in what a job takes on average. Losses are made up, as the traces
+have none: a job's falls by the reciprocal of the work done, to a part of the first that is random,
+from a half to a hundredth.
 
-Below `growth` stands by which power of the jobs, and of the nodes, CPU time grows. What is going on is said on the
-error output.
+Below `growth` stands by which power of the jobs, and of the nodes, CPU time grows. What is going on
+is said on the error output.
 """
 
 from __future__ import annotations
@@ -45,7 +51,7 @@ from typing import Any
 
 import _frame
 
-from headgate.cluster import Cluster, Gpu, Node
+from headgate.model.cluster import Cluster, Gpu, Node
 from headgate.simulation import Assumptions, Trace, figures, read, simulate
 from headgate.simulation.traces import made
 
@@ -63,7 +69,9 @@ _BEGAN = time.monotonic()
 def nodes(count: int) -> Cluster:
     """So many nodes that are alike."""
     gpus = tuple(Gpu(index, "V100", 16 * 10**9) for index in range(GPUS_OF_NODE))
-    return Cluster(tuple(Node(f"n{i}", cores=64.0, memory_bytes=2**39, gpus=gpus) for i in range(count)))
+    return Cluster(
+        tuple(Node(f"n{i}", cores=64.0, memory_bytes=2**39, gpus=gpus) for i in range(count))
+    )
 
 
 def learning(trace: Trace, seed: int = 0) -> Trace:
@@ -72,7 +80,9 @@ def learning(trace: Trace, seed: int = 0) -> Trace:
 
     def losses() -> tuple[tuple[float, float], ...]:
         factor = 10 ** luck.uniform(math.log10(2), 2)
-        return tuple((done / LOSSES, 1 / (1 + (factor - 1) * done / LOSSES)) for done in range(LOSSES))
+        return tuple(
+            (done / LOSSES, 1 / (1 + (factor - 1) * done / LOSSES)) for done in range(LOSSES)
+        )
 
     return made(trace.name, [replace(job, losses=losses()) for job in trace.jobs])
 
@@ -86,7 +96,8 @@ def one(trace: Trace, count: int, policy: str, assumptions: Assumptions) -> dict
         "gpus": count * GPUS_OF_NODE,
         **asdict(found),
         "cpu_seconds": (spent := time.process_time() - began),
-        "microseconds_an_event": spent / found.events * 1e6,  # not of wall time: others may run beside it
+        # not of wall time: others may run beside it
+        "microseconds_an_event": spent / found.events * 1e6,
         "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
@@ -97,7 +108,9 @@ def apart(trace: Trace, count: int, policy: str, assumptions: Assumptions) -> di
         return pool.submit(one, trace, count, policy, assumptions).result()
 
 
-def compare(trace: Trace, count: int, policies: Sequence[str], share_gpus: bool) -> list[dict[str, Any]]:
+def compare(
+    trace: Trace, count: int, policies: Sequence[str], share_gpus: bool
+) -> list[dict[str, Any]]:
     """Print a line for each policy, and whether their order is the published one."""
     assumptions = Assumptions(share_gpus=share_gpus, report_seconds=trace.report_seconds)
     if share_gpus:
@@ -121,24 +134,40 @@ def compare(trace: Trace, count: int, policies: Sequence[str], share_gpus: bool)
         holds = means["srpt"] <= means["las"] <= means["fifo"]
         work = [job.seconds * max(job.gpus, 1) for job in trace.jobs]
         varies = statistics.pvariance(work) / statistics.mean(work) ** 2
-        print(f"{'':12}srpt <= las <= fifo on average: {'holds' if holds else 'DOES NOT HOLD'}", end="")
+        print(
+            f"{'':12}srpt <= las <= fifo on average: {'holds' if holds else 'DOES NOT HOLD'}",
+            end="",
+        )
         print(f"; squared coefficient of variation of GPU-seconds: {varies:.2f}\n")
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What the simulator costs, and what orders come to.")
+    parser = argparse.ArgumentParser(
+        description="What the simulator costs, and what orders come to."
+    )
     parser.add_argument("--data", type=Path, help="folder of the measurements")
-    parser.add_argument("--only", nargs="+", choices=(*CLUSTERS, "all", "growth"), default=(*CLUSTERS, "all", "growth"))
-    parser.add_argument("--share-gpus", action="store_true", help="nobody waits; jobs on a GPU take turns")
-    parser.add_argument("--policies", help=f"default: {','.join(POLICIES)}; of shared GPUs {','.join(SHARING)}")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=(*CLUSTERS, "all", "growth"),
+        default=(*CLUSTERS, "all", "growth"),
+    )
+    parser.add_argument(
+        "--share-gpus", action="store_true", help="nobody waits; jobs on a GPU take turns"
+    )
+    parser.add_argument(
+        "--policies", help=f"default: {','.join(POLICIES)}; of shared GPUs {','.join(SHARING)}"
+    )
     parser.add_argument("--jobs", type=int, help="only the first so many jobs of each trace")
     parser.add_argument("--json", type=Path, help="write the result to this file")
     options = parser.parse_args()
     folder = options.data or _frame.measurements()
     archive = folder / "traces" / "elasticflow-traces.tar.gz"
     if not archive.exists():
-        raise SystemExit(f"no {archive}: name the folder of the measurements with --data or HEADGATE_DATA")
+        raise SystemExit(
+            f"no {archive}: name the folder of the measurements with --data or HEADGATE_DATA"
+        )
     usual = SHARING if options.share_gpus else POLICIES
     policies = options.policies.split(",") if options.policies else usual
     with tempfile.TemporaryDirectory() as place, tarfile.open(archive) as tar:
@@ -148,9 +177,13 @@ def main() -> None:
     if options.jobs is not None:
         traces = {name: first(trace, options.jobs) for name, trace in traces.items()}
         whole = first(whole, options.jobs)
-    print(f"{_frame.machine()}; {', '.join(f'{name} {text}' for name, text in _frame.versions().items())}; once each\n")
     print(
-        f"{'trace':12}{'jobs':>7}{'GPUs':>6}  {'policy':10}{'events':>9}{'wall s':>7}{'CPU s':>7}{'us/ev':>6}{'MiB':>7}"
+        f"{_frame.machine()}; "
+        f"{', '.join(f'{name} {text}' for name, text in _frame.versions().items())}; once each\n"
+    )
+    print(
+        f"{'trace':12}{'jobs':>7}{'GPUs':>6}  "
+        f"{'policy':10}{'events':>9}{'wall s':>7}{'CPU s':>7}{'us/ev':>6}{'MiB':>7}"
         f"{'mean h':>8}{'p99 h':>8}{'span d':>8}{'max ρ':>8}{'used%':>6}{'stopped':>8}"
     )
     rows: list[dict[str, Any]] = []
@@ -158,7 +191,12 @@ def main() -> None:
         if name in CLUSTERS:
             largest = max(job.gpus for job in traces[name].jobs)
             count = -(-max(2 * largest, round(traces[name].capacity_at(LOAD))) // GPUS_OF_NODE)
-            rows += compare(traces[name].at_load(LOAD, count * GPUS_OF_NODE), count, policies, options.share_gpus)
+            rows += compare(
+                traces[name].at_load(LOAD, count * GPUS_OF_NODE),
+                count,
+                policies,
+                options.share_gpus,
+            )
         elif name == "all":
             rows += compare(whole, 160, policies, options.share_gpus)
         else:
@@ -167,13 +205,17 @@ def main() -> None:
             for jobs, count in sizes:
                 if jobs <= len(whole.jobs):
                     part = first(whole, jobs).at_load(LOAD, count * GPUS_OF_NODE)
-                    rows += compare(replace(part, name="growth"), count, policies, options.share_gpus)
+                    rows += compare(
+                        replace(part, name="growth"), count, policies, options.share_gpus
+                    )
             print_growth([row for row in rows if row["trace"] == "growth"], policies)
     _frame.write(options.json, "simulator", {"rows": rows})
 
 
 def print_growth(rows: list[dict[str, Any]], policies: Sequence[str]) -> None:
-    """The power of the jobs at most nodes alike, and of the nodes at jobs alike, that CPU time grows with."""
+    """The power of the jobs at most nodes alike, and of the nodes at jobs alike, that CPU time
+    grows with.
+    """
     for policy in policies:
         own = [row for row in rows if row["policy"] == policy]
         said = []
@@ -182,7 +224,9 @@ def print_growth(rows: list[dict[str, Any]], policies: Sequence[str]) -> None:
             alike = [row for row in own if row[other] == own[0][other]]
             if len(alike) > 1:
                 low, high = (end(alike, key=lambda row: row[what]) for end in (min, max))
-                power = math.log(high["cpu_seconds"] / low["cpu_seconds"]) / math.log(high[what] / low[what])
+                power = math.log(high["cpu_seconds"] / low["cpu_seconds"]) / math.log(
+                    high[what] / low[what]
+                )
                 said.append(f"{what}^{power:.2f} from {low[what]:,} to {high[what]:,}")
         if said:
             print(f"{'':12}CPU time under {policy}: {'; '.join(said)}")

@@ -1,22 +1,26 @@
-"""Sparse logistic regression with 33,762,578 features: Headgate's parameter servers beside other programs.
+"""Sparse logistic regression with 33,762,578 features: Headgate's parameter servers beside other
+programs.
 
-    python benchmarks/sparse_lr.py [--cores 1,2] [--steps 300] [--passes 8] [--others PYTHON] [--repetitions 3]
+    python benchmarks/sparse_lr.py [--cores 1,2] [--steps 300] [--passes 8] [--others PYTHON]
+    [--repetitions 3]
                                    [--json PATH]
 
-Two tables, on one core and on two. Rows have 39 numbers and categories, as `headgate.workloads` makes them; all is in
-memory.
+Two tables, on one core and on two. Rows have 39 numbers and categories, as `headgate.workloads`
+makes them; all is in memory.
 
-1. Rows a second, with the same mathematics (`headgate.workloads`: batches of 4,096, SGD with a rate of 0.1): PyTorch
-   and TensorFlow in one process, the same script under Headgate without servers, Headgate's parameter servers with and
-   without waiting, and those of TensorFlow, which never wait. A worker for each core and one server. `loss` is that of
-   the last step. `CPU` is that of all processes for 4,096 rows: what a run takes more than one of a single step.
-   Unlike rows a second it says the same on a machine that others use.
-2. Seconds until the loss of all 16,384 rows is at most the lowest of scikit-learn after one pass. Each program takes
-   what does best in the same search: three rates, with and without a step size for each feature (Adagrad;
-   scikit-learn's `SGDClassifier` has none), and for those that learn from batches three sizes of these. The search for
-   batches is done by PyTorch, for each size; then each of the others takes the size that is best for it.
-   TensorFlow's servers use SGD: Keras' Adagrad moves every row. Examples of Vowpal Wabbit are parsed before. Each
-   says its loss after each pass, which does not count. Programs that are not installed for `--others` (by default this
+1. Rows a second, with the same mathematics (`headgate.workloads`: batches of 4,096, SGD with a rate
+   of 0.1): PyTorch and TensorFlow in one process, the same script under Headgate without servers,
+   Headgate's parameter servers with and without waiting, and those of TensorFlow, which never wait.
+   A worker for each core and one server. `loss` is that of the last step. `CPU` is that of all
+   processes for 4,096 rows: what a run takes more than one of a single step. Unlike rows a second
+   it says the same on a machine that others use.
+2. Seconds until the loss of all 16,384 rows is at most the lowest of scikit-learn after one pass.
+   Each program takes what does best in the same search: three rates, with and without a step size
+   for each feature (Adagrad; scikit-learn's `SGDClassifier` has none), and for those that learn
+   from batches three sizes of these. The search for batches is done by PyTorch, for each size; then
+   each of the others takes the size that is best for it. TensorFlow's servers use SGD: Keras'
+   Adagrad moves every row. Examples of Vowpal Wabbit are parsed before. Each says its loss after
+   each pass, which does not count. Programs that are not installed for `--others` (by default this
    interpreter) are skipped.
 """
 
@@ -38,7 +42,7 @@ from typing import Any
 
 import _frame
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 
 RATE = re.compile(r"steps in .* s: ([\d.]+) rows/s")
 LOSS = re.compile(r"loss ([\d.]+)")
@@ -52,7 +56,9 @@ SAME = {
 }
 
 RATES = (0.03, 0.1, 0.3)
-"""For a row at a time; with batches, SGD takes so much times the root of their rows: times their rows, it diverges."""
+"""For a row at a time; with batches, SGD takes so much times the root of their rows: times their
+rows, it diverges.
+"""
 BATCHES = (64, 256, 1024)
 ROWS = 16384
 IN_BATCHES = [
@@ -186,24 +192,36 @@ class Case:
     def __init__(self, folder: Path, cores: int) -> None:
         self.folder, self.cores = folder, cores
         (folder / "home").mkdir(parents=True)
-        self.variables = _frame.environment(HEADGATE_HOME=str(folder / "home"), OMP_NUM_THREADS=str(cores))
+        self.variables = _frame.environment(
+            HEADGATE_HOME=str(folder / "home"), OMP_NUM_THREADS=str(cores)
+        )
         every = sorted(os.sched_getaffinity(0))
         self._pinned = ["taskset", "-c", ",".join(map(str, every[:cores]))]
 
     def runs(self, *command: str) -> tuple[str, float]:
-        """What it prints, and the CPU seconds that it takes; nothing where it fails, which is told on the error
-        output."""
+        """What it prints, and the CPU seconds that it takes; nothing where it fails, which is told
+        on the error output.
+        """
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
-            [*self._pinned, *command], cwd=self.folder, env=self.variables, capture_output=True, text=True, check=False
+            [*self._pinned, *command],
+            cwd=self.folder,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         if done.returncode:
-            print(f"{' '.join(command[:6])}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+            print(
+                f"{' '.join(command[:6])}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr
+            )
             return "", 0.0
         return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    def job(self, script: list[str], plan: tuple[str, ...], arguments: list[str]) -> tuple[str, float]:
+    def job(
+        self, script: list[str], plan: tuple[str, ...], arguments: list[str]
+    ) -> tuple[str, float]:
         """What the first worker of a job prints, and the CPU seconds of all its tasks."""
         if not plan:
             return self.runs(sys.executable, *script, *arguments)
@@ -233,12 +251,19 @@ def same(case: Case, steps: int, repetitions: int) -> list[dict[str, Any]]:
             many = case.cores if name == "Headgate, not waiting" else 1
             if (told := RATE.search(text)) is not None and before:
                 cpu = (spent - before) / (steps - 1)
-                found.setdefault(name, []).append((many * float(told[1]), cpu, float(LOSS.findall(text)[-1])))
+                found.setdefault(name, []).append(
+                    (many * float(told[1]), cpu, float(LOSS.findall(text)[-1]))
+                )
     rows = []
     for name, each in found.items():
         rates, cpus, losses = zip(*each)
         rows.append(
-            {"what": name, "rows_per_second": statistics.median(rates), "least": min(rates), "most": max(rates)}
+            {
+                "what": name,
+                "rows_per_second": statistics.median(rates),
+                "least": min(rates),
+                "most": max(rates),
+            }
         )
         rows[-1] |= {"cpu_ms": 1000 * statistics.median(cpus), "loss": statistics.median(losses)}
         print(
@@ -286,7 +311,11 @@ def _reached(goal: float, lines: Lines) -> float | None:
 
 def _best(goal: float, tried: Iterable[Lines]) -> Lines | None:
     """The fastest to the loss, or else what came closest."""
-    return min(tried, key=lambda lines: (_reached(goal, lines) or math.inf, lines[-1]["loss"]), default=None)
+    return min(
+        tried,
+        key=lambda lines: (_reached(goal, lines) or math.inf, lines[-1]["loss"]),
+        default=None,
+    )
 
 
 def until_loss(case: Case, passes: int, repetitions: int, others: str) -> list[dict[str, Any]]:
@@ -295,40 +324,73 @@ def until_loss(case: Case, passes: int, repetitions: int, others: str) -> list[d
     make = "import sys, numpy as np; from headgate.workloads.samples import made; "
     make += f"np.savez(sys.argv[1], *made('sparse', 'full', {ROWS}, 0))"
     subprocess.run([sys.executable, "-c", make, str(file)], check=True)
-    wabbit = [f"{kind} -l {rate * much}" for kind, much in (("--sgd", 1), ("--adaptive", 5)) for rate in RATES]
+    wabbit = [
+        f"{kind} -l {rate * much}"
+        for kind, much in (("--sgd", 1), ("--adaptive", 5))
+        for rate in RATES
+    ]
     rows_at_a_time = {
         "scikit-learn": _Program(SKLEARN, RATES, interpreter=others),
         "Vowpal Wabbit": _Program(WABBIT, wabbit, interpreter=others),
     }
-    tried = {name: each.tries(case, file, passes, each.choices) for name, each in rows_at_a_time.items()}
+    tried = {
+        name: each.tries(case, file, passes, each.choices) for name, each in rows_at_a_time.items()
+    }
     goal = min((lines[0]["loss"] for lines in tried["scikit-learn"]), default=0.6)
     searched = _Program(TORCH, IN_BATCHES).tries(case, file, passes, IN_BATCHES)
 
     def of_sizes(kinds: Container[str]) -> list[Any]:
         found = [
-            _best(goal, (lines for lines in searched if lines[0]["choice"][2] == size and _kind(lines) in kinds))
+            _best(
+                goal,
+                (
+                    lines
+                    for lines in searched
+                    if lines[0]["choice"][2] == size and _kind(lines) in kinds
+                ),
+            )
             for size in BATCHES
         ]
         return [lines[0]["choice"] for lines in found if lines]
 
     batched = {
         "PyTorch": _Program(TORCH, of_sizes(("SGD", "Adagrad"))),
-        "Headgate, waiting": _Program(TORCH, of_sizes(("SGD", "Adagrad")), SAME["Headgate, waiting"][1]),
-        "Headgate, not waiting": _Program(TORCH, of_sizes(("SGD", "Adagrad")), SAME["Headgate, not waiting"][1]),
-        "TensorFlow's servers": _Program(TENSORFLOW, of_sizes(("SGD",)), SAME["TensorFlow's servers"][1]),
+        "Headgate, waiting": _Program(
+            TORCH, of_sizes(("SGD", "Adagrad")), SAME["Headgate, waiting"][1]
+        ),
+        "Headgate, not waiting": _Program(
+            TORCH, of_sizes(("SGD", "Adagrad")), SAME["Headgate, not waiting"][1]
+        ),
+        "TensorFlow's servers": _Program(
+            TENSORFLOW, of_sizes(("SGD",)), SAME["TensorFlow's servers"][1]
+        ),
     }
     for name, program in batched.items():
-        tried[name] = [lines for choice in program.choices for lines in program.tries(case, file, passes, [choice])]
+        tried[name] = [
+            lines
+            for choice in program.choices
+            for lines in program.tries(case, file, passes, [choice])
+        ]
     rows = []
     for name, program in (batched | rows_at_a_time).items():
         if (best := _best(goal, tried[name])) is None:
             continue
         choice = best[0]["choice"]
-        each = [lines for _ in range(repetitions) for lines in program.tries(case, file, passes, [choice])]
+        each = [
+            lines
+            for _ in range(repetitions)
+            for lines in program.tries(case, file, passes, [choice])
+        ]
         reached = [value for lines in each if (value := _reached(goal, lines)) is not None]
         rate = statistics.median(ROWS * len(lines) / lines[-1]["seconds"] for lines in each)
-        rows.append({"what": name, "goal": goal, "seconds": statistics.median(reached) if reached else None})
-        rows[-1] |= {"choice": choice, "rows_per_second": rate, "losses": [line["loss"] for line in each[0]]}
+        rows.append(
+            {"what": name, "goal": goal, "seconds": statistics.median(reached) if reached else None}
+        )
+        rows[-1] |= {
+            "choice": choice,
+            "rows_per_second": rate,
+            "losses": [line["loss"] for line in each[0]],
+        }
         when = f"{_frame.spread(reached):>20} s" if reached else f"not within {passes} passes"
         print(f"  {name:24} loss {goal:.4f} after {when}; {rate:,.0f} rows/s; {choice}", flush=True)
     return rows
@@ -342,7 +404,9 @@ def main() -> None:
     parser = _frame.parser(__doc__ or "", repetitions=3)
     parser.add_argument("--cores", default="1,2")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--passes", type=int, default=8, help="at most so many in the second table; 0 leaves it out")
+    parser.add_argument(
+        "--passes", type=int, default=8, help="at most so many in the second table; 0 leaves it out"
+    )
     parser.add_argument("--others", default=sys.executable)
     options = parser.parse_args()
     _frame.heading(options.repetitions, "torch", "tensorflow_cpu", "scikit-learn")
@@ -355,10 +419,20 @@ def main() -> None:
                 rows = same(case, options.steps, options.repetitions)
                 found.append({"cores": cores, "same": rows})
                 if options.passes:
-                    found[-1]["until_loss"] = until_loss(case, options.passes, options.repetitions, options.others)
+                    found[-1]["until_loss"] = until_loss(
+                        case, options.passes, options.repetitions, options.others
+                    )
             finally:
                 case.ends()
-    _frame.write(options.json, "sparse_lr", {"cases": found}, "torch", "tensorflow_cpu", "scikit-learn", "vowpalwabbit")
+    _frame.write(
+        options.json,
+        "sparse_lr",
+        {"cases": found},
+        "torch",
+        "tensorflow_cpu",
+        "scikit-learn",
+        "vowpalwabbit",
+    )
 
 
 if __name__ == "__main__":

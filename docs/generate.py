@@ -1,6 +1,8 @@
-"""Pages of the site that nobody writes by hand: the front page from the README, the reference from the code.
+"""Pages of the site that nobody writes by hand: the front page from the README, the reference from
+the code.
 
-MkDocs calls `on_files` before it reads any page. No page that is made here is a file of the repository.
+MkDocs calls `on_files` before it reads any page. No page that is made here is a file of the
+repository.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import headgate
-from headgate import cli, clusterfile, jobfile, planfile
+from headgate import cli
+from headgate.config import clusterfile, jobfile, planfile
 from headgate.studies import studyfile
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +40,7 @@ MORE = (
     "headgate.policies.base.Policy",
     "headgate.engines.base.Engine",
     "headgate.isolation.base.Isolation",
-    "headgate.telemetry.base.Sampler",
+    "headgate.sampling.base.Sampler",
 )
 FRAMEWORKS = ("headgate.torch", "headgate.keras", "headgate.jax")
 
@@ -70,11 +73,14 @@ def of_the_root(text: str) -> str:
 def commands() -> str:
     """What each verb says with `--help`."""
     text = (
-        "# Every option\n\nGenerated from the commands themselves: what `--help` says. [Commands](../cli.md) says what "
+        "# Every option\n\nGenerated from the commands themselves: what `--help` says. "
+        "[Commands](../cli.md) says what "
         "each verb is for, and has the exit codes.\n"
     )
     for verb in cli.VERBS:
-        text += helped(importlib.import_module(f"headgate.cli.{verb}").command, f"headgate {verb}", "##")
+        text += helped(
+            importlib.import_module(f"headgate.cli.{verb}").command, f"headgate {verb}", "##"
+        )
     return text
 
 
@@ -92,11 +98,18 @@ def helped(command: click.Command, name: str, heading: str) -> str:
 def schemas() -> str:
     """The fields of a user's files, and the JSON schemas that they are taken from."""
     text = (
-        "# Schemas\n\nGenerated from what `headgate schema jobs`, `headgate schema plan`, `headgate schema cluster` "
-        "and `headgate schema study` print. [Job files](../jobs.md), [plans](../plans.md), [labs](../lab.md) and "
+        "# Schemas\n\nGenerated from what `headgate schema jobs`, `headgate schema plan`, "
+        "`headgate schema cluster` "
+        "and `headgate schema study` print. [Job files](../jobs.md), [plans](../plans.md), "
+        "[labs](../lab.md) and "
         "[studies](../studies.md) say more about each.\n"
     )
-    files = (("Job file", jobfile), ("Plan file", planfile), ("Cluster file", clusterfile), ("Study file", studyfile))
+    files = (
+        ("Job file", jobfile),
+        ("Plan file", planfile),
+        ("Cluster file", clusterfile),
+        ("Study file", studyfile),
+    )
     for title, file in files:
         schema: dict[str, Any] = file.schema()
         text += f"\n## {title}\n"
@@ -141,9 +154,13 @@ def python() -> str:
         "# Python names\n\nGenerated from docstrings. [From Python](../python.md) has examples, "
         "[contributing](../contributing.md) says how plug-ins are registered.\n\n## headgate\n"
     )
-    text += "".join(f"\n::: {home}.{name}\n" for name, home in headgate._HOMES.items() if not name.isupper())
+    text += "".join(
+        f"\n::: {home}.{name}\n" for name, home in headgate._HOMES.items() if not name.isupper()
+    )
     for module in FRAMEWORKS:
-        text += f"\n## {module}\n" + "".join(f"\n::: {module}.{name}\n" for name in exported(module) if name != "Stop")
+        text += f"\n## {module}\n" + "".join(
+            f"\n::: {module}.{name}\n" for name in exported(module) if name != "Stop"
+        )
     return text + "\n## Planner and contracts\n" + "".join(f"\n::: {name}\n" for name in MORE)
 
 

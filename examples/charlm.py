@@ -1,4 +1,6 @@
-"""A small transformer that learns to write Python, character by character, from the standard library's own source."""
+"""A small transformer that learns to write Python, character by character, from the standard
+library's own source.
+"""
 
 import argparse
 import math
@@ -19,7 +21,9 @@ UNKNOWN = CHARACTERS.index("?")
 
 
 def modules(folder, most, seed, longest=15_000):
-    """The beginnings of the modules in `folder`, in a random order, up to `most` characters in all."""
+    """The beginnings of the modules in `folder`, in a random order, up to `most` characters in
+    all.
+    """
     paths = sorted(folder.glob("*.py"))
     random.Random(seed).shuffle(paths)
     sources = []
@@ -38,7 +42,9 @@ def encoded(text):
 
 
 class Windows(Dataset):
-    """Pieces of `length` characters, end to end, each with the same piece one character on: what comes next."""
+    """Pieces of `length` characters, end to end, each with the same piece one character on: what
+    comes next.
+    """
 
     def __init__(self, text, length):
         self.text = text
@@ -61,7 +67,9 @@ class Layer(nn.Module):
         self.mix = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.norm_2 = nn.LayerNorm(width)
-        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x):
         batch, length, width = x.shape
@@ -112,8 +120,12 @@ def evaluated(model, loader):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--characters", type=int, default=500_000, help="of the standard library to learn from")
-    parser.add_argument("--length", type=int, default=64, help="characters that the model sees at once")
+    parser.add_argument(
+        "--characters", type=int, default=500_000, help="of the standard library to learn from"
+    )
+    parser.add_argument(
+        "--length", type=int, default=64, help="characters that the model sees at once"
+    )
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--batch", type=int, default=32)
@@ -129,10 +141,15 @@ def main():
     test_loader = DataLoader(Windows(test, args.length), 64)
     model = Writer(args.length, args.width, args.layers, heads=4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=args.epochs * len(loader))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, args.lr, total_steps=args.epochs * len(loader)
+    )
     parameters = sum(p.numel() for p in model.parameters())
     print(
-        f"{len(train):,} + {len(test):,} characters, {parameters:,} parameters, {len(loader)} steps an epoch",
+        (
+            f"{len(train):,} + {len(test):,} characters, {parameters:,} parameters, {len(loader)} "
+            "steps an epoch"
+        ),
         flush=True,
     )
 
@@ -150,7 +167,13 @@ def main():
             total += loss.item()
         held_out = evaluated(model, test_loader)
         hg.report(test_loss=held_out)
-        print(f"epoch {epoch + 1}/{args.epochs}  loss {total / len(loader):.4f}  test loss {held_out:.4f}", flush=True)
+        print(
+            (
+                f"epoch {epoch + 1}/{args.epochs}  loss {total / len(loader):.4f}  test loss "
+                f"{held_out:.4f}"
+            ),
+            flush=True,
+        )
     print(model.write("def ", 300))
     held_out = evaluated(model, test_loader)
     print(f"test loss {held_out:.4f} ({held_out / math.log(2):.3f} bits a character)")

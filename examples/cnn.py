@@ -1,4 +1,6 @@
-"""A convolutional network that reads handwritten digits: 1,797 images of 8 x 8 pixels, bundled with scikit-learn."""
+"""A convolutional network that reads handwritten digits: 1,797 images of 8 x 8 pixels, bundled with
+scikit-learn.
+"""
 
 import argparse
 
@@ -55,7 +57,9 @@ def network(channels):
 
 
 def shifted(images):
-    """The batch moved by up to one pixel each way, so that the network cannot learn positions by heart."""
+    """The batch moved by up to one pixel each way, so that the network cannot learn positions by
+    heart.
+    """
     row, column = torch.randint(0, 3, (2,)).tolist()
     return F.pad(images, (1, 1, 1, 1))[:, :, row : row + 8, column : column + 8]
 
@@ -83,7 +87,9 @@ def main():
     test_loader = DataLoader(test, 360)
     model = network(args.channels)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=args.epochs * len(loader))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, args.lr, total_steps=args.epochs * len(loader)
+    )
 
     model, optimizer, loader = hg.prepare(model, optimizer, loader, scheduler=schedule)
     for epoch in hg.epochs(args.epochs):
@@ -98,7 +104,13 @@ def main():
             total += loss.item()
         right = accuracy(model, test_loader)
         hg.report(accuracy=right)
-        print(f"epoch {epoch + 1}/{args.epochs}  loss {total / len(loader):.4f}  test accuracy {right:.2%}", flush=True)
+        print(
+            (
+                f"epoch {epoch + 1}/{args.epochs}  loss {total / len(loader):.4f}  test accuracy "
+                f"{right:.2%}"
+            ),
+            flush=True,
+        )
     print(f"test accuracy {accuracy(model, test_loader):.2%}")
 
 

@@ -1,4 +1,6 @@
-"""A network of two layers in plain JAX and Optax that reads handwritten digits: 1,797 images of 8 x 8 pixels."""
+"""A network of two layers in plain JAX and Optax that reads handwritten digits: 1,797 images of 8 x
+8 pixels.
+"""
 
 import argparse
 
@@ -16,13 +18,17 @@ def digits(seed):
     """Training and test set, stratified 80 : 20, pixels from 0 to 1."""
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype("float32")
-    return train_test_split(images, labels.astype("int32"), test_size=0.2, stratify=labels, random_state=seed)
+    return train_test_split(
+        images, labels.astype("int32"), test_size=0.2, stratify=labels, random_state=seed
+    )
 
 
 def shuffled(images, labels, batch, seed):
     """The batches of an epoch: the same in every worker, and again after a resume."""
     order = np.random.default_rng(seed).permutation(len(images))
-    return [(images[part], labels[part]) for part in np.split(order, range(batch, len(order), batch))]
+    return [
+        (images[part], labels[part]) for part in np.split(order, range(batch, len(order), batch))
+    ]
 
 
 def initial(key, hidden):
@@ -70,14 +76,19 @@ def main():
 
     for epoch in hg.epochs(args.epochs):
         losses = []
-        for images, labels in hg.batches(shuffled(train_images, train_labels, args.batch, args.seed + epoch)):
+        for images, labels in hg.batches(
+            shuffled(train_images, train_labels, args.batch, args.seed + epoch)
+        ):
             params, opt_state, loss = step(params, opt_state, images, labels)
             hg.report(loss=loss, state=(params, opt_state))
             losses.append(loss)
         right = accuracy(params, test_images, test_labels)
         hg.report(accuracy=right)
         mean = np.mean([float(loss) for loss in losses]) if losses else float("nan")
-        print(f"epoch {epoch + 1}/{args.epochs}  loss {mean:.4f}  test accuracy {right:.2%}", flush=True)
+        print(
+            f"epoch {epoch + 1}/{args.epochs}  loss {mean:.4f}  test accuracy {right:.2%}",
+            flush=True,
+        )
     print(f"test accuracy {accuracy(params, test_images, test_labels):.2%}")
 
 

@@ -1,5 +1,7 @@
-"""A small convolutional network in Keras that reads handwritten digits, bundled with scikit-learn. Runs over each back
-end of Keras 3 (KERAS_BACKEND), and over several workers with KERAS_BACKEND=jax."""
+"""A small convolutional network in Keras that reads handwritten digits, bundled with scikit-learn.
+Runs over each back end of Keras 3 (KERAS_BACKEND), and over several workers with
+KERAS_BACKEND=jax.
+"""
 
 import argparse
 
@@ -45,7 +47,14 @@ def main():
         model.compile(keras.optimizers.Adam(5e-3), loss, metrics=["accuracy"])
 
     model = hg.prepare(model)
-    model.fit(train_x, train_y, batch_size=args.batch, epochs=args.epochs, verbose=2, callbacks=[hg.callback()])
+    model.fit(
+        train_x,
+        train_y,
+        batch_size=args.batch,
+        epochs=args.epochs,
+        verbose=2,
+        callbacks=[hg.callback()],
+    )
     right = model.evaluate(test_x, test_y, verbose=0, return_dict=True)["accuracy"]
     hg.report(test_accuracy=right)
     print(f"test accuracy {right:.2%}")

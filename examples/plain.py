@@ -61,7 +61,10 @@ def main():
     for epoch in range(1, args.epochs + 1):
         loss = train(model, train_loader, optimizer, criterion)
         accuracy = evaluate(model, test_loader)
-        print(f"Epoch {epoch}/{args.epochs}, Loss: {loss:.4f}, Test accuracy: {100 * accuracy:.2f}%", flush=True)
+        print(
+            f"Epoch {epoch}/{args.epochs}, Loss: {loss:.4f}, Test accuracy: {100 * accuracy:.2f}%",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

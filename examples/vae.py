@@ -1,4 +1,6 @@
-"""A variational auto-encoder (Kingma and Welling, 2014) that learns to draw the handwritten digits of scikit-learn."""
+"""A variational auto-encoder (Kingma and Welling, 2014) that learns to draw the handwritten digits
+of scikit-learn.
+"""
 
 import argparse
 
@@ -16,10 +18,18 @@ class Autoencoder(nn.Module):
         super().__init__()
         self.latent = latent
         self.encoder = nn.Sequential(
-            nn.Linear(pixels, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, 2 * latent)
+            nn.Linear(pixels, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, 2 * latent),
         )
         self.decoder = nn.Sequential(
-            nn.Linear(latent, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, pixels)
+            nn.Linear(latent, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, pixels),
         )
 
     def forward(self, x):
@@ -29,7 +39,9 @@ class Autoencoder(nn.Module):
 
 
 def negative_elbo(model, pixels):
-    """The bound on -log p(x) in nats an image: cross-entropy of the pixels plus divergence of the code from N(0, 1)."""
+    """The bound on -log p(x) in nats an image: cross-entropy of the pixels plus divergence of the
+    code from N(0, 1).
+    """
     logits, mean, log_variance = model(pixels)
     drawn = F.binary_cross_entropy_with_logits(logits, pixels, reduction="sum")
     divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum()
@@ -48,9 +60,14 @@ def evaluated(model, loader):
 def drawn(model, columns=6):
     """A few new digits, as text."""
     with torch.no_grad():
-        images = torch.sigmoid(model.decoder(torch.randn(columns, model.latent))).reshape(columns, 8, 8)
+        images = torch.sigmoid(model.decoder(torch.randn(columns, model.latent))).reshape(
+            columns, 8, 8
+        )
     shades = " .:-=+*#%@"
-    rows = ["   ".join("".join(2 * shades[int(9.99 * p)] for p in image[row]) for image in images) for row in range(8)]
+    rows = [
+        "   ".join("".join(2 * shades[int(9.99 * p)] for p in image[row]) for image in images)
+        for row in range(8)
+    ]
     return "\n".join(rows)
 
 
@@ -84,7 +101,13 @@ def main():
             total += loss.item()
         held_out = evaluated(model, test_loader)
         hg.report(test_loss=held_out)
-        print(f"epoch {epoch + 1}/{args.epochs}  loss {total / len(loader):.3f}  test loss {held_out:.3f}", flush=True)
+        print(
+            (
+                f"epoch {epoch + 1}/{args.epochs}  loss {total / len(loader):.3f}  test loss "
+                f"{held_out:.3f}"
+            ),
+            flush=True,
+        )
     print(drawn(model))
     print(f"test loss {evaluated(model, test_loader):.3f} nats an image")
 

@@ -1,5 +1,6 @@
-"""What all tests share: a Headgate folder of their own, no silent skips where every optional part is required, and who
-may run beside whom."""
+"""What all tests share: a Headgate folder of their own, no silent skips where every optional part
+is required, and who may run beside whom.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +21,21 @@ if TYPE_CHECKING:
     from xdist.scheduler import Scheduling
 
 CONTRACTS = "/headgate/testing/"
-"""A skip that a contract suite raises itself says what its subject does not claim; no installation would cure that."""
+"""A skip that a contract suite raises itself says what its subject does not claim; no installation
+would cure that.
+"""
 
 OF_THE_MACHINE = {"distributed", "engines", "faults", "hub", "isolation", "lab", "studies", "v2"}
-"""Tests of hubs, boxes and labs, which look at the machine as a whole and at how its cores are shared: where tests run
-in several processes, one of these runs after another, and what runs beside them has to stand back."""
+"""Tests of hubs, boxes and labs, which look at the machine as a whole and at how its cores are
+shared: where tests run in several processes, one of these runs after another, and what runs beside
+them has to stand back.
+"""
 
 BESIDE = (
-    *(f"tests/hub/test_{name}.py" for name in ("engines", "launched", "mpi", "odd_bytes", "resuming", "stopping")),
+    *(
+        f"tests/hub/test_{name}.py"
+        for name in ("engines", "launched", "mpi", "odd_bytes", "resuming", "stopping")
+    ),
     *(f"tests/hub/test_{name}.py" for name in ("tasks", "visible_gpus")),
 )
 """Of these, tests of what a hub does, not of how fast: they go with the others."""
@@ -39,21 +47,38 @@ WHOLE = {RAY, "keras", "jax", "torch"}
 """Of these one process has all: an interpreter that has imported the framework serves them."""
 
 FIRST = ("torch", "keras", "jax", "test_docs.py", "test_readme.py", RAY)
-"""What to begin with beside those of the machine, in this order: what takes longest is not to be the last."""
+"""What to begin with beside those of the machine, in this order: what takes longest is not to be
+the last.
+"""
 
 APART = "tests/test_docs.py"
-"""Whose tests share nothing that takes time to make: one by one to whoever is free. Of any other file one process has
-all, so that what a module shares is made once."""
+"""Whose tests share nothing that takes time to make: one by one to whoever is free. Of any other
+file one process has all, so that what a module shares is made once.
+"""
 
 SLOW = (
-    *("tests/ray/", "tests/engines/ray/", "tests/isolation/containers/", "tests/lab/", "tests/faults/"),
+    *(
+        "tests/ray/",
+        "tests/engines/ray/",
+        "tests/isolation/containers/",
+        "tests/lab/",
+        "tests/faults/",
+    ),
     "tests/isolation/guests/",
     *("tests/keras/", "tests/jax/", "tests/test_docs.py"),
-    *(f"tests/hub/test_{name}.py" for name in ("allocations", "engines", "lab", "replanning", "resuming", "sharing")),
-    *(f"tests/hub/test_{name}.py" for name in ("start_estimates", "stopping", "tasks", "visible_gpus")),
+    *(
+        f"tests/hub/test_{name}.py"
+        for name in ("allocations", "engines", "lab", "replanning", "resuming", "sharing")
+    ),
+    *(
+        f"tests/hub/test_{name}.py"
+        for name in ("start_estimates", "stopping", "tasks", "visible_gpus")
+    ),
     *(f"tests/hub/test_{name}.py" for name in ("explaining_devices", "launched", "proving")),
 )
-"""What `make test` leaves to `make test-all`: real clusters, containers, labs, faults, long trainings of frameworks."""
+"""What `make test` leaves to `make test-all`: real clusters, containers, labs, faults, long
+trainings of frameworks.
+"""
 
 NICENESS = 19
 
@@ -63,18 +88,27 @@ REQUIRE_ALL = os.environ.get("HEADGATE_TEST_REQUIRE_ALL") == "1"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / "build" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # What runs for seconds is not worth optimising for seconds.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """`HEADGATE_HOME` of this test; a hub that it started is gone when it ends."""
-    from headgate.telemetry.allocation import BATCH_JOBS
+    from headgate.machine.allocation import BATCH_JOBS
 
     folder = tmp_path / "home"
     monkeypatch.setenv("HEADGATE_HOME", str(folder))
-    monkeypatch.setenv("HEADGATE_VERIFY", "off")  # what tests of it say by the job, or by leaving it out
-    for variable in ("HEADGATE_CHANNEL", "HEADGATE_TASK", "HEADGATE_RESUME", "HEADGATE_HUB", *BATCH_JOBS):
+    # what tests of it say by the job, or by leaving it out
+    monkeypatch.setenv("HEADGATE_VERIFY", "off")
+    for variable in (
+        "HEADGATE_CHANNEL",
+        "HEADGATE_TASK",
+        "HEADGATE_RESUME",
+        "HEADGATE_HUB",
+        *BATCH_JOBS,
+    ):
         monkeypatch.delenv(variable, raising=False)
     yield folder
     if (folder / "hub").exists():
@@ -103,7 +137,11 @@ def end_hub() -> None:
 
 def _part(nodeid: str) -> str:
     """The folder or file of `tests/` that a test belongs to."""
-    return RAY if nodeid.startswith(("tests/engines/ray/", "tests/ray/")) else re.split("[/:]", nodeid)[1]
+    return (
+        RAY
+        if nodeid.startswith(("tests/engines/ray/", "tests/ray/"))
+        else re.split("[/:]", nodeid)[1]
+    )
 
 
 def _is_of_the_machine(nodeid: str) -> bool:
@@ -112,7 +150,9 @@ def _is_of_the_machine(nodeid: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
-    """All tests of the machine in one process, in their order; the others file by file to whoever is free."""
+    """All tests of the machine in one process, in their order; the others file by file to whoever
+    is free.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class MachineAndOthers(LoadScopeScheduling):  # type: ignore[misc]  # has no types
@@ -149,7 +189,13 @@ def pytest_collection() -> Generator[None, object, object]:
 def _order(nodeid: str) -> int:
     """Who has begun with others has none of the machine's to come."""
     part = _part(nodeid)
-    return 0 if _is_of_the_machine(nodeid) else 1 + FIRST.index(part) if part in FIRST else 1 + len(FIRST)
+    return (
+        0
+        if _is_of_the_machine(nodeid)
+        else 1 + FIRST.index(part)
+        if part in FIRST
+        else 1 + len(FIRST)
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -160,7 +206,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if item.get_closest_marker("hardware") is None and not hasattr(report, "wasxfail"):
         _refuse_skip(report)
@@ -183,4 +231,6 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
         where, _, reason = report.longrepr
     if CONTRACTS not in where:
         report.outcome = "failed"
-        report.longrepr = f"skipped although HEADGATE_TEST_REQUIRE_ALL is set: {reason.removeprefix('Skipped: ')}"
+        report.longrepr = (
+            f"skipped although HEADGATE_TEST_REQUIRE_ALL is set: {reason.removeprefix('Skipped: ')}"
+        )

@@ -1,4 +1,6 @@
-"""A Docker Engine for tests: the one that runs on this machine, or one that is started for them and leaves nothing."""
+"""A Docker Engine for tests: the one that runs on this machine, or one that is started for them and
+leaves nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ import pytest
 from tests.harness import dockerd
 from tests.harness.dockerd import Dockerd
 
-from headgate.errors import IsolationError
 from headgate.isolation.container.daemon import Daemon, default_url
+from headgate.model.errors import IsolationError
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""Debian's kernel for virtual machines, taken out of its package into a cache and installed nowhere."""
+"""Debian's kernel for virtual machines, taken out of its package into a cache and installed
+nowhere.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def kernel() -> Path:
     Raises:
         SystemExit: apt knows none.
     """
-    depends = subprocess.run(["apt-cache", "depends", PACKAGE], capture_output=True, text=True, check=False).stdout
+    depends = subprocess.run(
+        ["apt-cache", "depends", PACKAGE], capture_output=True, text=True, check=False
+    ).stdout
     found = re.search(r"linux-image-[0-9][^\s]*", depends)
     if found is None:
         raise SystemExit(f"apt knows no package {PACKAGE}; run: apt-get update")

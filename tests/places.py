@@ -1,4 +1,6 @@
-"""A place on this machine, made of a network namespace and cgroups of its own, for tests of what runs there."""
+"""A place on this machine, made of a network namespace and cgroups of its own, for tests of what
+runs there.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cluster import Place
-from headgate.isolation.layout import V2_CONTROLLERS, CgroupLayout, find_layout
+from headgate.machine.cgroup_layout import V2_CONTROLLERS, CgroupLayout, find_layout
+from headgate.model.cluster import Place
 from headgate.testing.wait import until
 
 ADDRESS, NEIGHBOUR = "10.99.9.1", "10.99.9.2"
@@ -48,11 +50,14 @@ def placed(folder: Path, name: str) -> Iterator[Place]:
             f"neigh add {NEIGHBOUR} lladdr 02:00:00:00:00:01 dev eth0",
         ):
             _ip("-netns", unique, *command.split())
-        folders = {controller: base / f"place-{unique}" for controller, base in layout.bases.items()}
+        folders = {
+            controller: base / f"place-{unique}" for controller, base in layout.bases.items()
+        }
         for made in dict.fromkeys(folders.values()):
             _make(made, layout)
             undo.callback(until, lambda gone=made: _removed(gone), what=f"the end of {made}")
-        if "cpu" in folders:  # so that what others run meanwhile does not keep its tasks from what they may use
+        # so that what others run meanwhile does not keep its tasks from what they may use
+        if "cpu" in folders:
             weight = folders["cpu"] / ("cpu.weight" if layout.mode == "v2" else "cpu.shares")
             weight.write_text("10000" if layout.mode == "v2" else str(1 << 18))
         yield Place(
@@ -85,7 +90,9 @@ def set_disk_rate(place: Place, disk: str, rate: int) -> None:
     if "io" in place.cgroups:
         (Path(place.cgroups["io"]) / "io.max").write_text(f"{disk} rbps={rate or 'max'}")
     else:
-        (Path(place.cgroups["blkio"]) / "blkio.throttle.read_bps_device").write_text(f"{disk} {rate}")
+        (Path(place.cgroups["blkio"]) / "blkio.throttle.read_bps_device").write_text(
+            f"{disk} {rate}"
+        )
 
 
 def _ip(*arguments: str) -> None:

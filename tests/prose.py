@@ -1,8 +1,8 @@
 """Sentences of a page in Markdown, so that a test can say how long they are.
 
-A sentence ends at a full stop, a question mark or an exclamation mark before a space. A paragraph, an item of a list
-and a cell of a table end one as well. Headings and blocks of code hold none. Code within a line counts as one word,
-a link as its text.
+A sentence ends at a full stop, a question mark or an exclamation mark before a space. A paragraph,
+an item of a list and a cell of a table end one as well. Headings and blocks of code hold none. Code
+within a line counts as one word, a link as its text.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])")
 ITEM = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
-# Not after a shortened word, and only before what can begin a sentence: a capital, a figure, code, a quote, a bracket.
-END = re.compile(r"(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bal\.)(?<!\bvs\.)(?<=[.!?])([)\"”»*_]*)\s+(?=[\"“«(*_]*[A-Z0-9])")
+# Not after a shortened word, and only before what can begin a sentence: a capital, a figure, code,
+# a quote, a bracket.
+END = re.compile(
+    r"(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bal\.)(?<!\bvs\.)(?<=[.!?])([)\"”»*_]*)\s+(?=[\"“«(*_]*[A-Z0-9])"
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class Figures:
     """How long a page's sentences are, in words.
 
     Attributes:
-        mean: Of sentences in paragraphs and lists; cells of tables are mostly no sentences and would flatter it.
+        mean: Of sentences in paragraphs and lists; cells of tables are mostly no sentences and
+            would flatter it.
         longest: The longest one, those in cells of tables included.
     """
 
@@ -46,7 +50,10 @@ def words(sentence: str) -> int:
 def figures(page: str) -> Figures:
     """How long the sentences of a page are that is given as Markdown."""
     running, cells = sentences(page)
-    return Figures(fmean(map(words, running)) if running else 0.0, max([*running, *cells], key=words, default=""))
+    return Figures(
+        fmean(map(words, running)) if running else 0.0,
+        max([*running, *cells], key=words, default=""),
+    )
 
 
 def sentences(page: str) -> tuple[list[str], list[str]]:
@@ -57,7 +64,12 @@ def sentences(page: str) -> tuple[list[str], list[str]]:
     cells: list[str] = []
     for kind, lines in groupby(text.splitlines(), key=_kind):
         if kind == "table":
-            cells += [part for line in lines for cell in line.strip(" |").split("|") for part in split(cell)]
+            cells += [
+                part
+                for line in lines
+                for cell in line.strip(" |").split("|")
+                for part in split(cell)
+            ]
         elif kind == "text":
             for block in re.split(r"\n(?=\s*(?:[-*+]|\d+[.)])\s)", "\n".join(lines)):
                 running += split(ITEM.sub("", block))

@@ -18,14 +18,16 @@ import pytest
 from tests import prose
 from tests.hub.user import furnish, speed
 
-from headgate import clusterfile, jobfile, lab, planfile
+from headgate import lab
+from headgate.config import clusterfile, jobfile, planfile
 from headgate.studies import studyfile
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 FIRST = ("README.md", "start.md", "plans.md", "cli.md", "one_machine.md")
-"""Pages whose command lines always run; those of a page on which all are of kinds that stand there too run in
-`make test-long` and `make docs`."""
+"""Pages whose command lines always run; those of a page on which all are of kinds that stand there
+too run in `make test-long` and `make docs`.
+"""
 __all__ = ["speed"]  # a fixture
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -117,32 +119,42 @@ def commands(page: Path) -> list[tuple[str, int]]:
     for block in blocks(page):
         if block.language == "console":
             for line in block.text.splitlines():
-                assert line.startswith("$ "), f"{block}: {line!r} is no command; put output into a block of `text`"
+                assert line.startswith("$ "), (
+                    f"{block}: {line!r} is no command; put output into a block of `text`"
+                )
                 code = re.search(r"# exit code (\d+)", line)
                 found.append((line[2:], int(code[1]) if code else 0))
     return found
 
 
 def kinds(page: Path) -> set[tuple[str, ...]]:
-    """Verb, options and exit code of each of a page's command lines; `--json` of every verb has a test of its own."""
+    """Verb, options and exit code of each of a page's command lines; `--json` of every verb has a
+    test of its own.
+    """
     found = set()
     for line, code in commands(page):
         words = shlex.split(line, comments=True)
         own = words[: words.index("--")] if "--" in words else words
-        options = sorted({word.partition("=")[0] for word in own if word.startswith("--")} - {"--json"})
+        options = sorted(
+            {word.partition("=")[0] for word in own if word.startswith("--")} - {"--json"}
+        )
         found.add((*own[: 3 if own[1] == "lab" else 2], *options, str(code)))
     return found
 
 
 def repeats(page: Path) -> bool:
     """Whether all that a page's command lines show stands on the first pages."""
-    shown = set().union(*(kinds(ROOT / name if name == "README.md" else ROOT / "docs" / name) for name in FIRST))
+    shown = set().union(
+        *(kinds(ROOT / name if name == "README.md" else ROOT / "docs" / name) for name in FIRST)
+    )
     return page.name not in FIRST and kinds(page) <= shown
 
 
 @pytest.fixture
 def folder(tmp_path: Path, home: Path, speed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a reader of the pages stands: the scripts that they speak of, and `headgate` on the PATH."""
+    """Where a reader of the pages stands: the scripts that they speak of, and `headgate` on the
+    PATH.
+    """
     furnish(home, speed)
     place = tmp_path / "project"
     place.mkdir()
@@ -153,9 +165,13 @@ def folder(tmp_path: Path, home: Path, speed: Path, monkeypatch: pytest.MonkeyPa
     (place / "package" / "train.py").write_text(SCRIPTS["train.py"])
     bin = tmp_path / "bin"
     bin.mkdir()
-    (bin / "headgate").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m headgate "$@"\n')
+    (bin / "headgate").write_text(
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m headgate "$@"\n'
+    )
     (bin / "headgate").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv(
+        "PATH", f"{bin}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.chdir(place)
     return place
@@ -170,20 +186,39 @@ def no_labs_left() -> Iterator[None]:
 
 def run(command: list[str], folder: Path, code: int = 0) -> None:
     done = subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
-    assert done.returncode == code, f"{shlex.join(command)} gave {done.returncode}:\n{done.stdout}{done.stderr}"
+    assert done.returncode == code, (
+        f"{shlex.join(command)} gave {done.returncode}:\n{done.stdout}{done.stderr}"
+    )
     assert "Traceback" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_are_of_a_language_that_is_checked(page: Path) -> None:
-    assert {block.language for block in blocks(page)} <= {"console", "python", "yaml", "toml", "json", "text"}
+    assert {block.language for block in blocks(page)} <= {
+        "console",
+        "python",
+        "yaml",
+        "toml",
+        "json",
+        "text",
+    }
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.long) if repeats(page) else page for page in PAGES if commands(page)],
+    [
+        pytest.param(page, marks=pytest.mark.long) if repeats(page) else page
+        for page in PAGES
+        if commands(page)
+    ],
     ids=lambda page: page.name,
 )
 @pytest.mark.usefixtures("no_labs_left")
@@ -198,13 +233,18 @@ def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Pa
             case ["headgate" | "python" | "echo", *_]:
                 run(["bash", "-c", line] if {"<", "|"}.intersection(words) else words, folder, code)
             case ["make", target, *_]:
-                assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+                assert re.search(
+                    rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE
+                ), line
             case ["git", "clone", "URL", "headgate"]:
                 pass  # the folder that the next lines install
             case ["pip" | "pipx", "install", what] | ["uv", "tool", "install", what]:
                 name, _, extras = what.rstrip("]").partition("[")
-                assert name == "./headgate"  # nothing is published, and somebody else has the name there
-                assert set(filter(None, extras.split(","))) <= PROJECT["optional-dependencies"].keys(), line
+                # nothing is published, and somebody else has the name there
+                assert name == "./headgate"
+                assert (
+                    set(filter(None, extras.split(","))) <= PROJECT["optional-dependencies"].keys()
+                ), line
             case _:
                 pytest.fail(f"{page.name}: nobody checks {line!r}")
 
@@ -213,7 +253,9 @@ def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Pa
     "block",
     [
         # TensorFlow takes its time to be imported.
-        pytest.param(block, marks=[pytest.mark.long] if "keras" in block.text and not is_first(block) else [])
+        pytest.param(
+            block, marks=[pytest.mark.long] if "keras" in block.text and not is_first(block) else []
+        )
         for block in every("python")
         if block.page.name != "README.md"  # tests/test_readme.py runs that one
     ],
@@ -250,16 +292,22 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name
+)
 def test_sentences_of_a_page_are_short(page: Path) -> None:
     found = prose.figures(page.read_text())
     assert found.most <= LONGEST, (
         f"{page.name} has a sentence of {found.most} words, at most {LONGEST}: {found.longest}"
     )
-    assert found.mean <= MEAN, f"{page.name}: a sentence has {found.mean:.1f} words on average, at most {MEAN}"
+    assert found.mean <= MEAN, (
+        f"{page.name}: a sentence has {found.mean:.1f} words on average, at most {MEAN}"
+    )
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name
+)
 def test_a_page_has_no_clause_that_a_reader_stumbles_over(page: Path) -> None:
     running, cells = prose.sentences(page.read_text())
     assert [each for each in [*running, *cells] if STUMBLE.search(each)] == []
@@ -268,7 +316,10 @@ def test_a_page_has_no_clause_that_a_reader_stumbles_over(page: Path) -> None:
 def test_nor_has_a_module() -> None:
     modules = sorted((ROOT / "src").rglob("*.py"))
     assert [
-        f"{path}: {line}" for path in modules for line in path.read_text().splitlines() if STUMBLE.search(line)
+        f"{path}: {line}"
+        for path in modules
+        for line in path.read_text().splitlines()
+        if STUMBLE.search(line)
     ] == []
 
 
@@ -299,4 +350,8 @@ goes over a line, with `code. Of a kind` and [a link](a.md)!
         ["a cell", "Two in it.", "That is so."],
     )
     found = prose.figures(page)
-    assert (found.mean, found.most, found.longest) == (5.0, 10, "Two goes over a line, with CODE and a link!")
+    assert (found.mean, found.most, found.longest) == (
+        5.0,
+        10,
+        "Two goes over a line, with CODE and a link!",
+    )

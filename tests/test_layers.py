@@ -1,4 +1,6 @@
-"""What is lower never imports what is higher, and the training side needs nothing but its framework."""
+"""What is lower never imports what is higher, and the training side needs nothing but its
+framework.
+"""
 
 from __future__ import annotations
 
@@ -12,53 +14,38 @@ from pathlib import Path
 import pytest
 
 import headgate
-from headgate.engines.declared import declared
+from headgate.engines.engine_options import declared
 
 PACKAGE = Path(headgate.__file__).parent
 
-# From the top down; what shares a line may import each other. DESIGN's order, with the modules between its rooms.
+# From the top down: a room may import those below it.
 LAYERS = (
-    ("__main__",),
-    ("cli",),
-    ("testing",),
-    ("studies",),
-    ("reports",),
-    ("hub",),
-    ("verification",),
-    ("simulation",),
-    ("lab",),
-    ("resuming",),
-    ("runs", "folders", "jobfile", "rolefile", "sparkfile", "fields", "planfile", "clusterfile", "userfile"),
-    ("controller",),
-    ("policies",),
-    ("planning",),
-    ("profiling",),
-    ("analysis",),
-    ("engines",),
-    ("isolation",),
-    ("variables",),
-    ("telemetry",),
-    (
-        "jobs",
-        "forerunners",
-        "extras",
-        "cluster",
-        "profiles",
-        "plans",
-        "shares",
-        "endings",
-        "events",
-        "identifiers",
-        "errors",
-        "paths",
-        "units",
-        "registry",
-        "goals",
-        "roles",
-        "mounts",
-    ),
+    "__main__",
+    "cli",
+    "testing",
+    "studies",
+    "reports",
+    "hub",
+    "verification",
+    "simulation",
+    "lab",
+    "controller",
+    "policies",
+    "planning",
+    "profiling",
+    "diagnosis",
+    "forecast",
+    "recorded",
+    "engines",
+    "config",
+    "scripts",
+    "isolation",
+    "sampling",
+    "output",
+    "machine",
+    "model",
 )
-RANK = {name: rank for rank, names in enumerate(reversed(LAYERS)) for name in names}
+RANK = {name: rank for rank, name in enumerate(reversed(LAYERS))}
 
 # What runs in a user's process, and what it may import besides the standard library and itself.
 OF_KERAS = {"keras", "tensorflow", "jax", "torch", "numpy", "ml_dtypes"}
@@ -69,9 +56,14 @@ TRAINING_SIDE = {
     "jax": {"jax", "numpy", "orbax"},
     "workloads": {*OF_KERAS, "pyspark"},
 }
-BESIDE = {"keras": {"headgate.jax"}, "workloads": {f"headgate.{side}" for side in ("torch", "keras", "jax")}}
-"""Where Keras computes over JAX, its workers are joined as those of a JAX script are. Workloads are scripts."""
-OTHERS_WITH_A_SLASH = {"shares.py", "lab/record.py"}
+BESIDE = {
+    "keras": {"headgate.jax"},
+    "workloads": {f"headgate.{side}" for side in ("torch", "keras", "jax")},
+}
+"""Where Keras computes over JAX, its workers are joined as those of a JAX script are. Workloads are
+scripts.
+"""
+OTHERS_WITH_A_SLASH = {"model/shares.py", "lab/record.py"}
 """What these take apart is no identifier: the share `1/3`, and the place `LAB/NODE`."""
 NEWER_THAN_3_9 = {"tomllib"}
 NEWER_KEYWORDS = {"dataclass": {"slots", "kw_only"}, "field": {"kw_only"}, "zip": {"strict"}}
@@ -85,7 +77,9 @@ def room(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and full name of everything that a module imports, lazily or not, imports by a constant name included."""
+    """Line and full name of everything that a module imports, lazily or not, imports by a constant
+    name included.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -93,7 +87,11 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             assert node.level == 0, f"{path}:{node.lineno}: a relative import"
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Call) and _called(node) in ("import_module", "__import__"):
-            yield from ((node.lineno, str(name.value)) for name in node.args[:1] if isinstance(name, ast.Constant))
+            yield from (
+                (node.lineno, str(name.value))
+                for name in node.args[:1]
+                if isinstance(name, ast.Constant)
+            )
 
 
 def _called(call: ast.Call) -> str:
@@ -122,7 +120,9 @@ def test_what_stands_lower_never_imports_what_stands_higher() -> None:
 
 
 def test_modules_import_each_other_in_no_circle() -> None:
-    names = {path: ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in MODULES}
+    names = {
+        path: ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in MODULES
+    }
     modules = {name.removesuffix(".__init__"): path for path, name in names.items()}
     graph = {
         module: {name if name in modules else name.rpartition(".")[0] for _, name in imports(path)}
@@ -149,30 +149,51 @@ def test_the_training_side_needs_only_its_framework() -> None:
     standard = sys.stdlib_module_names - NEWER_THAN_3_9
     for path in training_side():
         here = room(path)
-        allowed = {"headgate.__version__", *(f"headgate.{side}" for side in ("task", here)), *BESIDE.get(here, ())}
+        allowed = {
+            "headgate.__version__",
+            *(f"headgate.{side}" for side in ("task", here)),
+            *BESIDE.get(here, ()),
+        }
         for line, name in imports(path):
             top = name.split(".")[0]
-            ours = top == "headgate" and (name in allowed or ".".join(name.split(".")[:2]) in allowed)
+            ours = top == "headgate" and (
+                name in allowed or ".".join(name.split(".")[:2]) in allowed
+            )
             if not (ours or top in standard or top in TRAINING_SIDE[here]):
                 wrong.append(f"{path.relative_to(PACKAGE)}:{line} imports {name}")
     assert wrong == []
 
 
 @pytest.mark.parametrize(
-    "path", [*training_side(), PACKAGE / "__init__.py"], ids=lambda path: str(path.relative_to(PACKAGE))
+    "path",
+    [*training_side(), PACKAGE / "__init__.py"],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
 )
 def test_a_script_s_own_python_may_be_as_old_as_3_9(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
-    annotated = any(isinstance(node, ast.AnnAssign) or getattr(node, "returns", None) for node in ast.walk(tree))
-    assert not annotated or (0, "__future__.annotations") in {(0, name) for _, name in imports(path)}
+    annotated = any(
+        isinstance(node, ast.AnnAssign) or getattr(node, "returns", None) for node in ast.walk(tree)
+    )
+    assert not annotated or (0, "__future__.annotations") in {
+        (0, name) for _, name in imports(path)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            newer = NEWER_KEYWORDS.get(_called(node), set()) & {keyword.arg for keyword in node.keywords}
-            assert not newer, f"{path}:{node.lineno}: {_called(node)}({newer.pop()}=) is newer than Python 3.9"
+            newer = NEWER_KEYWORDS.get(_called(node), set()) & {
+                keyword.arg for keyword in node.keywords
+            }
+            assert not newer, (
+                f"{path}:{node.lineno}: {_called(node)}({newer.pop()}=) is newer than Python 3.9"
+            )
 
 
 @pytest.mark.parametrize(
-    "name", [f"{room}/{p.name}" for room in ("controller", "analysis") for p in (PACKAGE / room).glob("*.py")]
+    "name",
+    [
+        f"{room}/{p.name}"
+        for room in ("controller", "diagnosis", "forecast")
+        for p in (PACKAGE / room).glob("*.py")
+    ],
 )
 def test_the_core_has_no_clock_no_files_and_no_sockets(name: str) -> None:
     outside = {
@@ -195,22 +216,31 @@ def test_the_core_has_no_clock_no_files_and_no_sockets(name: str) -> None:
 def test_an_engine_of_a_cluster_is_named_in_its_own_package_alone(name: str) -> None:
     own = PACKAGE / "engines" / name
     others = [path for path in MODULES if own not in path.parents]
-    assert [path for path in others if re.search(rf"\b{name}\b", path.read_text(), re.IGNORECASE)] == []
+    assert [
+        path for path in others if re.search(rf"\b{name}\b", path.read_text(), re.IGNORECASE)
+    ] == []
 
 
 def test_identifiers_are_taken_apart_in_one_module() -> None:
     wrong = []
     for path in MODULES:
         name = path.relative_to(PACKAGE).as_posix()
-        if room(path) in TRAINING_SIDE or name == "identifiers.py":
+        if room(path) in TRAINING_SIDE or name == "model/identifiers.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
+            if not (
+                isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)
+            ):
                 continue
             match _called(node), node.args[0].value:
-                case "split" | "rsplit" | "partition" | "rpartition", "/" if name not in OTHERS_WITH_A_SLASH:
+                case "split" | "rsplit" | "partition" | "rpartition", "/" if (
+                    name not in OTHERS_WITH_A_SLASH
+                ):
                     wrong.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
-                case "startswith" | "removeprefix" | "count" | "find", "worker-" | "server-" | "worker" | "server":
+                case (
+                    "startswith" | "removeprefix" | "count" | "find",
+                    "worker-" | "server-" | "worker" | "server",
+                ):
                     wrong.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
     assert wrong == []
 

@@ -1,4 +1,6 @@
-"""One name, one thing: no two classes of the package are called the same, with the exceptions that are listed."""
+"""One name, one thing: no two classes of the package are called the same, with the exceptions that
+are listed.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,17 @@ FRAMEWORKS = {"torch", "keras", "jax"}
 OF_EACH_FRAMEWORK = {"Costs", "Session", "Trained"}
 """The same thing for PyTorch, Keras and JAX; a script has one of them."""
 OF_SAMPLERS = {"_Node", "_Processes"}
-"""What a sampler reads of a node, and of the processes of a task; each in the module of its sampler."""
-OF_METERS = {"Step": {"task/measured.py", "torch/meter.py"}}
+"""What a sampler reads of a node, and of the processes of a task; each in the module of its
+sampler.
+"""
+OF_METERS = {"Step": {"task/step_timing.py", "torch/meter.py"}}
 """A measured step: for PyTorch with forward, backward and exchange, for the others without."""
 
 
 def classes() -> dict[str, list[str]]:
-    """The modules that define a class of each name, by that name; a name defined twice in a module has it twice."""
+    """The modules that define a class of each name, by that name; a name defined twice in a module
+    has it twice.
+    """
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -35,7 +41,7 @@ def is_allowed(name: str, modules: list[str]) -> bool:
     if name in OF_EACH_FRAMEWORK:
         return set(folders) <= FRAMEWORKS and len(set(folders)) == len(folders)
     if name in OF_SAMPLERS:
-        return set(folders) == {"telemetry"} and len(set(modules)) == len(modules)
+        return set(folders) == {"sampling"} and len(set(modules)) == len(modules)
     return set(modules) == OF_METERS.get(name) and len(set(modules)) == len(modules)
 
 
@@ -43,4 +49,6 @@ def test_no_two_classes_are_called_the_same() -> None:
     several = {name: modules for name, modules in classes().items() if len(modules) > 1}
     assert not {name: modules for name, modules in several.items() if not is_allowed(name, modules)}
     exceptions = OF_EACH_FRAMEWORK | OF_SAMPLERS | set(OF_METERS)
-    assert exceptions <= several.keys(), "an exception for a name that is unique is left out of the list"
+    assert exceptions <= several.keys(), (
+        "an exception for a name that is unique is left out of the list"
+    )

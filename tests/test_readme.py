@@ -22,7 +22,12 @@ def script() -> str:
 
 def test_the_first_commands_are_demo_and_test_then_install_and_run() -> None:
     lines = [line.split("#")[0].strip() for line in re.findall(r"^\$ (.*)$", README, re.MULTILINE)]
-    assert lines[:4] == ["make demo", "make test", "pip install './headgate[torch]'", "headgate run train.py"]
+    assert lines[:4] == [
+        "make demo",
+        "make test",
+        "pip install './headgate[torch]'",
+        "headgate run train.py",
+    ]
 
 
 def test_the_script_needs_three_calls() -> None:
@@ -30,11 +35,20 @@ def test_the_script_needs_three_calls() -> None:
 
 
 def test_the_script_learns_the_same_under_headgate(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import torch; torch.manual_seed(0); torch.set_num_threads(1)\n" + script())
-    alone = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    (tmp_path / "train.py").write_text(
+        "import torch; torch.manual_seed(0); torch.set_num_threads(1)\n" + script()
     )
-    (tmp_path / "jobs.yaml").write_text(f"jobs: [{{script: train.py, python: {json.dumps(sys.executable)}}}]\n")
+    alone = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    (tmp_path / "jobs.yaml").write_text(
+        f"jobs: [{{script: train.py, python: {json.dumps(sys.executable)}}}]\n"
+    )
     command = [sys.executable, "-m", "headgate", "run", "jobs.yaml"]
     subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=100, check=True)
     command = [sys.executable, "-m", "headgate", "logs", "train"]
@@ -47,9 +61,16 @@ def test_the_script_runs_without_headgate_with_the_fallback_of_its_page(tmp_path
     page = (ROOT / "docs" / "script.md").read_text()
     [fallback] = re.findall(r"^```python\n(try:\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
     absent = "import sys; sys.modules['headgate'] = None\n"
-    (tmp_path / "train.py").write_text(absent + script().replace("import headgate.torch as hg\n", fallback))
+    (tmp_path / "train.py").write_text(
+        absent + script().replace("import headgate.torch as hg\n", fallback)
+    )
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert done.stdout.startswith("loss 0.")
 

@@ -1,4 +1,6 @@
-"""The site of the documentation: `make docs-site` builds it, with every link checked; here is what needs no MkDocs."""
+"""The site of the documentation: `make docs-site` builds it, with every link checked; here is what
+needs no MkDocs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_every_page_of_docs_is_in_the_navigation_once() -> None:
-    pages = re.findall(r"[\w/-]+\.md", yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    pages = re.findall(
+        r"[\w/-]+\.md", yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    )
     assert len(pages) == len(set(pages))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} <= set(pages)
 
@@ -40,11 +44,18 @@ def test_a_site_in_a_folder_is_searched_without_asking_anybody(site: Path, tmp_p
         field = browser.find_element("css selector", "input.md-search__input")
         wait.until(field.is_displayed, what="the field of the search")
         field.send_keys("administrator")
-        links = "return [...document.querySelectorAll('.md-search-result__link')].map((link) => link.href)"
+        links = (
+            "return [...document.querySelectorAll('.md-search-result__link')].map((link) "
+            "=> link.href)"
+        )
         found = wait.until(lambda: browser.execute_script(links), what="what the search finds")
         assert any("administrator.html" in link for link in found)
-        asked = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
+        asked = (
+            json.loads(entry["message"])["message"] for entry in browser.get_log("performance")
+        )
         addresses = [
-            each["params"]["request"]["url"] for each in asked if each["method"] == "Network.requestWillBeSent"
+            each["params"]["request"]["url"]
+            for each in asked
+            if each["method"] == "Network.requestWillBeSent"
         ]
         assert addresses and not [address for address in addresses if address.startswith("http")]

@@ -2,9 +2,10 @@
 
     python caused.py KIND [--seconds 7] [--size 1.0] [--seed 0] [--plain]
 
-With `--plain` a script never hears of Headgate: it prints a line for each step, or for every few where they are short.
-The folder CAUSES_FOLDER gets its data, and the files `started`, `begun` at the first step, and `effect` where it can
-tell what its cause costs: the part of a step's time that would be saved without it.
+With `--plain` a script never hears of Headgate: it prints a line for each step, or for every few
+where they are short. The folder CAUSES_FOLDER gets its data, and the files `started`, `begun` at
+the first step, and `effect` where it can tell what its cause costs: the part of a step's time that
+would be saved without it.
 """
 
 from __future__ import annotations
@@ -73,7 +74,13 @@ class Training:
         self.options = options
         torch.manual_seed(options.seed)
         wide = max(round(width * options.size), 8)
-        layers = (nn.Linear(_FEATURES, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 10))
+        layers = (
+            nn.Linear(_FEATURES, wide),
+            nn.ReLU(),
+            nn.Linear(wide, wide),
+            nn.ReLU(),
+            nn.Linear(wide, 10),
+        )
         self.model: Any = nn.Sequential(*layers)
         self.loss = nn.CrossEntropyLoss()
         self.batch = batch
@@ -93,7 +100,9 @@ class Training:
         if self.switch is not None:
             note("effect", f"{self._effect(self.switch):.3f}")
         optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=self.rate)
-        loader: Any = DataLoader(self.data, self.batch, shuffle=True, num_workers=self.workers, collate_fn=together)
+        loader: Any = DataLoader(
+            self.data, self.batch, shuffle=True, num_workers=self.workers, collate_fn=together
+        )
         epochs: Iterable[int] = range(1_000_000)
         report = self._printed()
         if not self.options.plain:
@@ -113,7 +122,9 @@ class Training:
                 report(loss, number)
                 if number == 1:
                     note("begun")
-                if number == self.options.steps or (number % self.every == 0 and self._is_over(begun)):
+                if number == self.options.steps or (
+                    number % self.every == 0 and self._is_over(begun)
+                ):
                     return
             self.each_epoch()
 
@@ -234,7 +245,9 @@ def evaluating(options: argparse.Namespace) -> Training:
     def evaluate() -> None:
         made.model.eval()
         with torch.no_grad():
-            losses = [float(made.model(part).logsumexp(dim=1).mean()) for part in torch.split(rows, 256)]
+            losses = [
+                float(made.model(part).logsumexp(dim=1).mean()) for part in torch.split(rows, 256)
+            ]
         made.tell(sum(losses) / len(losses))
         made.model.train()
 
@@ -278,13 +291,16 @@ def floor(options: argparse.Namespace) -> Training:
     """A loss that is at its floor within a second or two: what is left of it is noise."""
     made = Training(options)
     wide = 4 * _FEATURES
-    # Layers that do not learn make a step as long as that of a real model, and keep what it learns simple.
+    # Layers that do not learn make a step as long as that of a real model, and keep what it learns
+    # simple.
     layers = [nn.Linear(wide, wide, bias=False).requires_grad_(False) for _ in range(2)]
     for layer in layers:
         nn.init.orthogonal_(layer.weight)
     made.model = nn.Sequential(*layers, nn.Linear(wide, 1))
     rows = torch.randn(8192, wide)
-    made.data = Rows(rows, rows @ torch.randn(wide, 1) / wide**0.5 + 0.2 * options.size * torch.randn(8192, 1))
+    made.data = Rows(
+        rows, rows @ torch.randn(wide, 1) / wide**0.5 + 0.2 * options.size * torch.randn(8192, 1)
+    )
     made.loss, made.rate = nn.MSELoss(), 0.05  # type: ignore[assignment]
     return made
 
@@ -312,7 +328,9 @@ def table(options: argparse.Namespace) -> Training:
 
 
 class OnDisk(Dataset[Any]):
-    """Samples of so many bytes `each` in a file on the disk; `cold` ones are never in the page cache."""
+    """Samples of so many bytes `each` in a file on the disk; `cold` ones are never in the page
+    cache.
+    """
 
     def __init__(self, megabytes: int, cold: bool, each: int = 1 << 18) -> None:
         made = self._file = tempfile.TemporaryFile(dir=os.environ.get("CAUSES_FOLDER"))  # noqa: SIM115 - as long as the data set
@@ -366,7 +384,9 @@ KINDS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seconds", type=float, default=7.0)
     parser.add_argument("--steps", type=int, default=0, help="end after so many steps instead")

@@ -2,8 +2,8 @@
 
     python changing.py transformer|stream|objects [--course steady] [--steps 300]
 
-A plain script: it prints a line for each step. Where CAUSES_FOLDER is set, the file `begun` is there from the first
-step on.
+A plain script: it prints a line for each step. Where CAUSES_FOLDER is set, the file `begun` is
+there from the first step on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Step = Callable[[float], Any]
 
 
 def transformer() -> tuple[Step, Any, Any]:
-    """Sequences that become longer or shorter, in a small transformer: many short operations on all threads."""
+    """Sequences that become longer or shorter, in a small transformer: many short operations on all
+    threads.
+    """
     import torch
     from torch import nn
 
@@ -44,7 +46,9 @@ def transformer() -> tuple[Step, Any, Any]:
     def step(cost: float) -> Any:
         rows = max(round(16 * cost), 1)
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(tokens[:rows]).flatten(0, 1), labels[:rows].flatten())
+        loss = nn.functional.cross_entropy(
+            model(tokens[:rows]).flatten(0, 1), labels[:rows].flatten()
+        )
         loss.backward()
         optimizer.step()
         return loss
@@ -92,7 +96,9 @@ def run(prepared: Callable[[Any, Any], object], tell: Callable[[int, Any], objec
         prepared: Called with the model and its optimizer, if there is one.
         tell: Called with the number of a step and its loss.
     """
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--course", choices=COURSES, default="steady")
     parser.add_argument("--steps", type=int, default=300)

@@ -1,4 +1,6 @@
-"""A convolutional network that reads handwritten digits, enlarged. Plain PyTorch, a line every ten batches."""
+"""A convolutional network that reads handwritten digits, enlarged. Plain PyTorch, a line every ten
+batches.
+"""
 
 import argparse
 
@@ -12,10 +14,14 @@ def images(copies):
     """Digits of 28 by 28, each moved about a little so many times, and what they show."""
     digits = load_digits()
     small = torch.tensor(digits.images / 16).float()[:, None]
-    large = nn.functional.pad(nn.functional.interpolate(small, size=20, mode="bilinear"), (4, 4, 4, 4))
+    large = nn.functional.pad(
+        nn.functional.interpolate(small, size=20, mode="bilinear"), (4, 4, 4, 4)
+    )
     shifts = torch.randint(-3, 4, (copies, 2)).tolist()
     moved = torch.cat([torch.roll(large, (down, right), (2, 3)) for down, right in shifts])
-    return TensorDataset(moved + 0.1 * torch.randn_like(moved), torch.tensor(digits.target).repeat(copies))
+    return TensorDataset(
+        moved + 0.1 * torch.randn_like(moved), torch.tensor(digits.target).repeat(copies)
+    )
 
 
 def main():
@@ -27,7 +33,14 @@ def main():
     learn, test = random_split(images(2), [0.8, 0.2])
     loader, test_loader = DataLoader(learn, 64, shuffle=True), DataLoader(test, 1000)
     model = nn.Sequential(
-        *(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25)),
+        *(
+            nn.Conv2d(1, 16, 3),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Dropout(0.25),
+        ),
         *(nn.Flatten(), nn.Linear(32 * 12 * 12, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 10)),
     )
     optimizer = torch.optim.Adadelta(model.parameters(), lr=0.3)
@@ -40,7 +53,13 @@ def main():
             optimizer.step()
             if batch % 10 == 0:
                 seen, part = batch * len(features), 100.0 * batch / len(loader)
-                print(f"Train Epoch: {epoch} [{seen}/{len(learn)} ({part:.0f}%)]\tLoss: {loss.item():.6f}", flush=True)
+                print(
+                    (
+                        f"Train Epoch: {epoch} [{seen}/{len(learn)} ({part:.0f}%)]\tLoss: "
+                        f"{loss.item():.6f}"
+                    ),
+                    flush=True,
+                )
         model.eval()
         lost, right = 0.0, 0
         with torch.no_grad():
@@ -48,7 +67,10 @@ def main():
                 scores = model(features)
                 lost += nn.functional.cross_entropy(scores, labels, reduction="sum").item()
                 right += (scores.argmax(1) == labels).sum().item()
-        said = f"Average loss: {lost / len(test):.4f}, Accuracy: {right}/{len(test)} ({100.0 * right / len(test):.0f}%)"
+        said = (
+            f"Average loss: {lost / len(test):.4f}, Accuracy: {right}/{len(test)} "
+            f"({100.0 * right / len(test):.0f}%)"
+        )
         print(f"\nTest set: {said}\n", flush=True)
 
 

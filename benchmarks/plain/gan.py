@@ -54,7 +54,8 @@ def main():
             shares = [score.sigmoid().mean().item() for score in (right, wrong, fooled)]
             print(
                 f"[{epoch}/{args.epochs}][{batch}/{len(loader)}] Loss_D: {loss.item():.4f} "
-                f"Loss_G: {loss_of_drawer.item():.4f} D(x): {shares[0]:.4f} D(G(z)): {shares[1]:.4f} / {shares[2]:.4f}",
+                f"Loss_G: {loss_of_drawer.item():.4f} D(x): {shares[0]:.4f} D(G(z)): "
+                f"{shares[1]:.4f} / {shares[2]:.4f}",
                 flush=True,
             )
 

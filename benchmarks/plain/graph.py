@@ -1,4 +1,6 @@
-"""A graph network that sorts the nodes of a made-up citation graph. Plain PyTorch, one line an epoch."""
+"""A graph network that sorts the nodes of a made-up citation graph. Plain PyTorch, one line an
+epoch.
+"""
 
 import argparse
 import time
@@ -22,13 +24,20 @@ def graph(nodes, words, degree):
     friend = order[begins[own] + (torch.rand(len(source)) * sizes[own]).long()]
     target = torch.where(inside, friend, target)
     edges = torch.cat(
-        [torch.stack([source, target]), torch.stack([target, source]), torch.arange(nodes).repeat(2, 1)], 1
+        [
+            torch.stack([source, target]),
+            torch.stack([target, source]),
+            torch.arange(nodes).repeat(2, 1),
+        ],
+        1,
     )
     degrees = torch.bincount(edges[0], minlength=nodes).float()
     weights = (degrees[edges[0]] * degrees[edges[1]]).rsqrt()
     adjacency = torch.sparse_coo_tensor(edges, weights, (nodes, nodes)).coalesce().to_sparse_csr()
     topics = torch.rand(GROUPS, words) < 0.02
-    features = ((torch.rand(nodes, words) < 0.01) | (topics[group] & (torch.rand(nodes, words) < 0.3))).float()
+    features = (
+        (torch.rand(nodes, words) < 0.01) | (topics[group] & (torch.rand(nodes, words) < 0.3))
+    ).float()
     return adjacency, features, group
 
 
@@ -67,8 +76,10 @@ def main():
             other = nn.functional.cross_entropy(scores[~learns], group[~learns])
             right = (scores.argmax(1) == group).float()
         print(
-            f"Epoch: {epoch + 1:04d} loss_train: {loss.item():.4f} acc_train: {right[learns].mean():.4f} "
-            f"loss_val: {other.item():.4f} acc_val: {right[~learns].mean():.4f} time: {time.time() - began:.4f}s",
+            f"Epoch: {epoch + 1:04d} loss_train: {loss.item():.4f} acc_train: "
+            f"{right[learns].mean():.4f} "
+            f"loss_val: {other.item():.4f} acc_val: {right[~learns].mean():.4f} time: "
+            f"{time.time() - began:.4f}s",
             flush=True,
         )
     print("Optimization Finished!")

@@ -56,7 +56,10 @@ def disk(_: argparse.Namespace) -> Iterator[None]:
         file.flush()
         os.fsync(file.fileno())
         handle = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_DIRECT)
-        readers = [threading.Thread(target=_read, args=(handle, index), daemon=True) for index in range(_READERS)]
+        readers = [
+            threading.Thread(target=_read, args=(handle, index), daemon=True)
+            for index in range(_READERS)
+        ]
         for reader in readers:
             reader.start()
         while True:
@@ -118,16 +121,25 @@ def take(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--after", type=float, default=0.0, help="seconds to wait before")
     parser.add_argument("--seconds", type=float, default=0.0)
-    parser.add_argument("--on", type=float, default=0.0, help="seconds that it is there at a time, with --off")
-    parser.add_argument("--off", type=float, default=0.0, help="seconds that it is away in between (default: never)")
+    parser.add_argument(
+        "--on", type=float, default=0.0, help="seconds that it is there at a time, with --off"
+    )
+    parser.add_argument(
+        "--off", type=float, default=0.0, help="seconds that it is away in between (default: never)"
+    )
     parser.add_argument("--count", type=int, default=1, help="processes")
     parser.add_argument("--to", default="127.0.0.1", help="address of the sink")
     options = parser.parse_args()
-    others = [multiprocessing.Process(target=take, args=(options,), daemon=True) for _ in range(options.count - 1)]
+    others = [
+        multiprocessing.Process(target=take, args=(options,), daemon=True)
+        for _ in range(options.count - 1)
+    ]
     for each in others:
         each.start()
     take(options)

@@ -1,4 +1,5 @@
-"""A training script whose steps wait for what it is told to: its loader, the disk, the exchange of its gradients.
+"""A training script whose steps wait for what it is told to: its loader, the disk, the exchange of
+its gradients.
 
 Three calls of `headgate.torch`, so that its steps are sampled.
 """
@@ -19,7 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 import headgate.torch as hg
 
 FILE_BYTES = 64 << 20
-PACKED = zlib.compress(np.random.default_rng(0).integers(0, 9, 10_000).astype(np.int16).tobytes(), 6)
+PACKED = zlib.compress(
+    np.random.default_rng(0).integers(0, 9, 10_000).astype(np.int16).tobytes(), 6
+)
 
 
 class Samples(Dataset[torch.Tensor]):
@@ -68,7 +71,12 @@ def main() -> None:
     parser.add_argument("--read", type=int, default=0, help="bytes a sample")
     args = parser.parse_args()
     torch.manual_seed(0)
-    layers = (nn.Linear(args.width, args.width), nn.ReLU(), nn.Linear(args.width, args.width), nn.ReLU())
+    layers = (
+        nn.Linear(args.width, args.width),
+        nn.ReLU(),
+        nn.Linear(args.width, args.width),
+        nn.ReLU(),
+    )
     model: nn.Module = nn.Sequential(*layers, nn.Linear(args.width, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     samples = Samples(args.width, args.sleep, args.decode, args.read)

@@ -1,4 +1,6 @@
-"""A small transformer that learns to spell made-up names. Plain PyTorch, steps without an end that its lines tell."""
+"""A small transformer that learns to spell made-up names. Plain PyTorch, steps without an end that
+its lines tell.
+"""
 
 import argparse
 import random
@@ -14,9 +16,13 @@ def names(count, luck):
     """Names of syllables, as rows of letters' numbers that begin and end with 0."""
     found = torch.zeros(count, LONGEST + 2, dtype=torch.long)
     for row in range(count):
-        syllables = (luck.choice(CONSONANTS) + luck.choice(VOWELS) for _ in range(luck.randint(1, 4)))
+        syllables = (
+            luck.choice(CONSONANTS) + luck.choice(VOWELS) for _ in range(luck.randint(1, 4))
+        )
         name = "".join(syllables) + luck.choice(("", "n", "s", "ra"))
-        found[row, 1 : 1 + len(name[:LONGEST])] = torch.tensor([ord(letter) - 96 for letter in name[:LONGEST]])
+        found[row, 1 : 1 + len(name[:LONGEST])] = torch.tensor(
+            [ord(letter) - 96 for letter in name[:LONGEST]]
+        )
     return found
 
 
@@ -24,7 +30,9 @@ class Speller(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.letters, self.places = nn.Embedding(27, width), nn.Embedding(LONGEST + 1, width)
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
         self.head = nn.Linear(width, 27)
 

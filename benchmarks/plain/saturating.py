@@ -1,4 +1,6 @@
-"""Trainings of three kinds whose steps keep a large GPU busy, on made-up data that can be learnt. Small on a CPU."""
+"""Trainings of three kinds whose steps keep a large GPU busy, on made-up data that can be learnt.
+Small on a CPU.
+"""
 
 import argparse
 
@@ -17,10 +19,14 @@ class Language(nn.Module):
     def __init__(self, width, layers):
         super().__init__()
         self.letters, self.places = nn.Embedding(LETTERS, width), nn.Embedding(LENGTH, width)
-        layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, LETTERS)
-        self.register_buffer("ahead", torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1), persistent=False)
+        self.register_buffer(
+            "ahead", torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1), persistent=False
+        )
 
     def forward(self, letters):
         places = torch.arange(letters.shape[1], device=letters.device)
@@ -33,7 +39,12 @@ def language(large, luck):
     for _ in range(LENGTH):
         chosen = torch.randint(4, (len(letters), 1), generator=luck)
         letters = torch.cat([letters, chain[letters[:, -1:], chosen]], 1)
-    return Language(*((768, 6) if large else (32, 1))), letters[:, :-1], letters[:, 1:], 64 if large else 4
+    return (
+        Language(*((768, 6) if large else (32, 1))),
+        letters[:, :-1],
+        letters[:, 1:],
+        64 if large else 4,
+    )
 
 
 def images(large, luck):
@@ -44,10 +55,17 @@ def images(large, luck):
         for _ in range(layers)
         for part in (nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
     ]
-    model = nn.Sequential(*first, *rest, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES))
+    model = nn.Sequential(
+        *first, *rest, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES)
+    )
     labels = torch.randint(CLASSES, (4096 if large else 64,), generator=luck)
     kinds = torch.randn(CLASSES, 3, 64, 64, generator=luck)
-    return model, kinds[labels] + 2 * torch.randn(len(labels), 3, 64, 64, generator=luck), labels, 128 if large else 8
+    return (
+        model,
+        kinds[labels] + 2 * torch.randn(len(labels), 3, 64, 64, generator=luck),
+        labels,
+        128 if large else 8,
+    )
 
 
 def vectors(large, luck):
@@ -55,7 +73,12 @@ def vectors(large, luck):
     rest = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
     model = nn.Sequential(nn.Linear(256, width), nn.ReLU(), *rest, nn.Linear(width, CLASSES))
     inputs = torch.randn(65536 if large else 256, 256, generator=luck)
-    return model, inputs, (inputs @ torch.randn(256, CLASSES, generator=luck)).argmax(1), 4096 if large else 64
+    return (
+        model,
+        inputs,
+        (inputs @ torch.randn(256, CLASSES, generator=luck)).argmax(1),
+        4096 if large else 64,
+    )
 
 
 def main():
@@ -67,7 +90,9 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     large = device.type == "cuda"
     luck = torch.Generator().manual_seed(0)
-    model, inputs, answers, batch = {"language": language, "images": images, "vectors": vectors}[args.kind](large, luck)
+    model, inputs, answers, batch = {"language": language, "images": images, "vectors": vectors}[
+        args.kind
+    ](large, luck)
     model.to(device)
     inputs, answers = inputs.to(device), answers.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)

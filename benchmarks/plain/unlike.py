@@ -1,7 +1,7 @@
 """Jobs that want unlike things of a machine: cores, caches, memory bandwidth, a loader, the disk.
 
-Plain scripts: they never heard of Headgate. A line of output for each step. Where CAUSES_FOLDER is set, the file
-`begun` is there from the first step on.
+Plain scripts: they never heard of Headgate. A line of output for each step. Where CAUSES_FOLDER is
+set, the file `begun` is there from the first step on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ def conv() -> Callable[[], float]:
     from torch import nn
 
     torch.manual_seed(0)
-    body = (nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+    body = (
+        nn.Conv2d(3, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+    )
     model = nn.Sequential(*body, nn.Linear(512, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images, labels = torch.randn(64, 3, 40, 40), torch.randint(10, (64,))
@@ -44,7 +51,9 @@ def matmul() -> Callable[[], float]:
     from torch import nn
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    model = nn.Sequential(
+        nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     rows, labels = torch.randn(512, 1024), torch.randint(10, (512,))
 
@@ -126,12 +135,16 @@ def loader() -> Callable[[], float]:
     from torch import nn
     from torch.utils.data import DataLoader, IterableDataset
 
-    packed = zlib.compress(pickle.dumps(np.random.default_rng(0).integers(0, 9, 40_000).astype(np.int16)), 6)
+    packed = zlib.compress(
+        pickle.dumps(np.random.default_rng(0).integers(0, 9, 40_000).astype(np.int16)), 6
+    )
 
     class Packed(IterableDataset[torch.Tensor]):
         def __iter__(self) -> Iterator[torch.Tensor]:
             while True:
-                yield torch.from_numpy(pickle.loads(zlib.decompress(packed))[:4096].astype(np.float32))
+                yield torch.from_numpy(
+                    pickle.loads(zlib.decompress(packed))[:4096].astype(np.float32)
+                )
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4096, 256), nn.ReLU(), nn.Linear(256, 1))
@@ -169,7 +182,10 @@ def disk() -> Callable[[], float]:
     return step
 
 
-KINDS = {each.__name__: each for each in (conv, matmul, recurrent, embedding, stream, objects, loader, disk)}
+KINDS = {
+    each.__name__: each
+    for each in (conv, matmul, recurrent, embedding, stream, objects, loader, disk)
+}
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
-"""Make the README's pictures from a real run of the demo: the terminal while it runs, and its report.
+"""Make the README's pictures from a real run of the demo: the terminal while it runs, and its
+report.
 
     make images            # or: python docs/images/record.py
 
-It runs `headgate run examples/jobs.yaml` in a terminal of its own, keeps what the terminal shows, and writes it as an
-animated picture, `run.svg`. Then it opens the run's `report.html` in a headless Chromium and writes `report.png`.
+It runs `headgate run examples/jobs.yaml` in a terminal of its own, keeps what the terminal shows,
+and writes it as an animated picture, `run.svg`. Then it opens the run's `report.html` in a headless
+Chromium and writes `report.png`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ PLAY_SECONDS, LAST_SECONDS = 20.0, 8.0  # that the picture takes for the run, an
 FRAMES = 60  # most of them in the picture
 
 FONT = 13
-WIDTH, HEIGHT = FONT * 0.602, FONT * 1.4  # of a character, in the monospaced fonts that the picture asks for
+# of a character, in the monospaced fonts that the picture asks for
+WIDTH, HEIGHT = FONT * 0.602, FONT * 1.4
 MARGIN, BAR = 12, 28
 COLORS = {
     "default": "#d6dae0",
@@ -88,7 +91,8 @@ def record(home: Path) -> list[tuple[float, Frame]]:
     """Run the demo in a terminal.
 
     Returns:
-        What the terminal showed, each with the seconds since the start; the last is what it showed at the end.
+        What the terminal showed, each with the seconds since the start; the last is what it showed
+        at the end.
 
     Raises:
         SystemExit: The run did not end well.
@@ -142,29 +146,49 @@ def drawn(frames: list[tuple[float, Frame]]) -> str:
         for row, line in enumerate(frame):
             if line:
                 name = lines.setdefault(line, f"l{len(lines)}")
-                strip.append(f'<use href="#{name}" y="{number * height + MARGIN + row * HEIGHT:.1f}"/>')
+                strip.append(
+                    f'<use href="#{name}" y="{number * height + MARGIN + row * HEIGHT:.1f}"/>'
+                )
         moves.append(f"{at / speed / seconds:.3%}{{transform:translateY({-number * height}px)}}")
     end = f"transform:translateY({-(len(frames) - 1) * height}px)"
     title = html.escape(f"{' '.join(COMMAND)} in a terminal")
     buttons = enumerate(("#f47067", "#d9b44a", "#6bc46d"))
     return "\n".join(
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + BAR}" role="img"',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + BAR}" '
+                'role="img"'
+            ),
             f'aria-label="{title}">',
             "<style>",
-            f'text{{font:{FONT}px "DejaVu Sans Mono",Menlo,Consolas,"Liberation Mono",monospace;white-space:pre}}',
+            (
+                f'text{{font:{FONT}px "DejaVu Sans Mono",Menlo,Consolas,"Liberation '
+                'Mono",monospace;white-space:pre}'
+            ),
             f".b{{font-weight:bold}}#strip{{{end}}}",
             f"@keyframes play{{{''.join(moves)}100%{{{end}}}}}",
             "@media (prefers-reduced-motion:no-preference)",
             f"{{#strip{{animation:play {seconds:.1f}s step-end infinite}}}}",
             "</style>",
             f'<rect width="{width}" height="{height + BAR}" rx="8" fill="#1d2026"/>',
-            *(f'<circle cx="{18 + 18 * place}" cy="14" r="5.5" fill="{color}"/>' for place, color in buttons),
-            f'<text x="{width - MARGIN}" y="19" text-anchor="end" fill="#8b93a1">{speed} times as fast</text>',
+            *(
+                f'<circle cx="{18 + 18 * place}" cy="14" r="5.5" fill="{color}"/>'
+                for place, color in buttons
+            ),
+            (
+                f'<text x="{width - MARGIN}" y="19" text-anchor="end" fill="#8b93a1">{speed} times '
+                "as fast</text>"
+            ),
             "<defs>",
-            *(f'<g id="{name}">{"".join(map(piece_drawn, line))}</g>' for line, name in lines.items()),
+            *(
+                f'<g id="{name}">{"".join(map(piece_drawn, line))}</g>'
+                for line, name in lines.items()
+            ),
             "</defs>",
-            f'<svg y="{BAR}" width="{width}" height="{height}"><g id="strip">{"".join(strip)}</g></svg>',
+            (
+                f'<svg y="{BAR}" width="{width}" height="{height}"><g '
+                f'id="strip">{"".join(strip)}</g></svg>'
+            ),
             "</svg>",
             "",
         )
@@ -172,10 +196,13 @@ def drawn(frames: list[tuple[float, Frame]]) -> str:
 
 
 def piece_drawn(piece: Piece) -> str:
-    """A piece of a line; its length is stated, so that every font puts it where the terminal did."""
+    """A piece of a line; its length is stated, so that every font puts it where the terminal
+    did.
+    """
     style = ' class="b"' if piece.bold else ""
     return (
-        f'<text x="{MARGIN + piece.column * WIDTH:.1f}" y="{FONT}" textLength="{len(piece.text) * WIDTH:.1f}" '
+        f'<text x="{MARGIN + piece.column * WIDTH:.1f}" y="{FONT}" '
+        f'textLength="{len(piece.text) * WIDTH:.1f}" '
         f'fill="{piece.color}"{style}>{html.escape(piece.text)}</text>'
     )
 

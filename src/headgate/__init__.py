@@ -1,22 +1,22 @@
 """Headgate: runs deep-learning training jobs on shared machines.
 
-Names are handed out lazily: importing the package costs nothing, and the training side (`headgate.torch`) works in a
-user's environment that has none of Headgate's dependencies.
+Names are handed out lazily: importing the package costs nothing, and the training side
+(`headgate.torch`) works in a user's environment that has none of Headgate's dependencies.
 """
 
 __version__ = "0.2.0"
 
 _HOMES = {
-    "Job": "headgate.jobs",
-    "Limits": "headgate.jobs",
-    "Cluster": "headgate.cluster",
-    "Node": "headgate.cluster",
-    "Profile": "headgate.profiles",
-    "Plan": "headgate.plans",
-    "Prediction": "headgate.plans",
-    "Share": "headgate.shares",
-    "UNLIMITED": "headgate.shares",
-    "HeadgateError": "headgate.errors",
+    "Job": "headgate.model.jobs",
+    "Limits": "headgate.model.jobs",
+    "Cluster": "headgate.model.cluster",
+    "Node": "headgate.model.cluster",
+    "Profile": "headgate.model.profiles",
+    "Plan": "headgate.model.plans",
+    "Prediction": "headgate.model.plans",
+    "Share": "headgate.model.shares",
+    "UNLIMITED": "headgate.model.shares",
+    "HeadgateError": "headgate.model.errors",
     "run": "headgate.hub.api",
     "profile": "headgate.hub.api",
     "simulate": "headgate.simulation",

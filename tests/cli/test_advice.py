@@ -23,7 +23,9 @@ _PLACEHOLDER = re.compile(r"\b[A-Z]{1,}\b")
 
 
 def texts(module: Path) -> Iterator[str]:
-    """The texts of a module that may be told, with 1 in the place of what is filled in; no docstrings."""
+    """The texts of a module that may be told, with 1 in the place of what is filled in; no
+    docstrings.
+    """
     tree = ast.parse(module.read_text())
     docs = {
         id(node.body[0].value)
@@ -31,11 +33,22 @@ def texts(module: Path) -> Iterator[str]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if node.body and isinstance(node.body[0], ast.Expr)
     }
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    inside = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (docs | inside):
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values
+            )
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and not {id(node)} & (docs | inside)
+        ):
             yield node.value
 
 
@@ -69,7 +82,9 @@ def parse(line: str) -> None:
     found.make_context(found.name, words)
 
 
-def test_what_a_message_tells_to_type_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_message_tells_to_type_is_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("1", "1.yaml"):  # a file of the user's
         (tmp_path / name).touch()
@@ -99,7 +114,10 @@ def test_what_is_told_at_a_mistake_works_when_it_is_typed(user: User) -> None:
         (["train_a.py"], "headgate run train_a.py"),
         (["run", "train_a.py --epochs 3"], "headgate run train_a.py -- --epochs 3"),
         (["run", "train_a.py", "--epochs", "3"], "headgate run train_a.py -- --epochs 3"),
-        (["run", "--cores", "1", "train_a.py", "--lr=0.1", "-v"], "headgate run --cores 1 train_a.py -- --lr=0.1 -v"),
+        (
+            ["run", "--cores", "1", "train_a.py", "--lr=0.1", "-v"],
+            "headgate run --cores 1 train_a.py -- --lr=0.1 -v",
+        ),
         (["run", "pack/go"], "headgate run -m pack.go"),
         (["run", "train_a.py", "5"], "headgate run train_a.py -- 5"),
     ):
@@ -108,7 +126,11 @@ def test_what_is_told_at_a_mistake_works_when_it_is_typed(user: User) -> None:
         user.types("run", "--dry-run", *shlex.split(told)[2:])
     assert "write `limits: {cores: 1}`" in user.types("run", "jobs.yaml", code=2).stderr
     user.write("jobs.yaml", "jobs: [{script: train_a.py, limits: {cores: 1}}]")
-    for option, field in (("--grace", "grace: ..."), ("--goal", "progress: {goal: ...}"), ("--after", "after: ...")):
+    for option, field in (
+        ("--grace", "grace: ..."),
+        ("--goal", "progress: {goal: ...}"),
+        ("--after", "after: ..."),
+    ):
         said = user.types("run", "train_a.py", option, "5", code=2).stderr
         assert f"A job has it in a job file: `{field}`" in said
     assert "in a job file" not in user.types("run", "train_a.py", "--fail", code=2).stderr

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
-from tests.analysis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording
 from tests.hub.user import User
 
 from headgate import policies
@@ -71,7 +71,11 @@ def test_a_shell_is_answered_and_never_with_a_traceback(user: User) -> None:
         ("headgate nothing a", ""),
         ("headgate run 'a", ""),
     ):
-        words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1), VARIABLE: "bash_complete"}
+        words = {
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(typed.split()) - 1),
+            VARIABLE: "bash_complete",
+        }
         done = user.types(**words)  # type: ignore[arg-type]
         assert found in done.stdout
         assert done.stderr == ""
@@ -88,5 +92,10 @@ def test_what_completes_a_file_is_still_given_as_what_its_verb_expects(home: Pat
     (folder / "jobs" / "a").mkdir(parents=True)
     recording(folder / "run.sqlite", {"a": MadeUp(ran=0.5)})
     page = home / "page.html"
-    assert CliRunner().invoke(headgate, ["report", "--output", str(page)], catch_exceptions=False).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(headgate, ["report", "--output", str(page)], catch_exceptions=False)
+        .exit_code
+        == 0
+    )
     assert page.exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.analysis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.cli.logs import command
 from headgate.engines import log as module

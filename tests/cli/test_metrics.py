@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from headgate.cli.metrics import command
-from headgate.errors import NotFoundError, UsageError
-from headgate.telemetry.store import Recorder
+from headgate.model.errors import NotFoundError, UsageError
+from headgate.recorded.store import Recorder
 
 
 @pytest.fixture(autouse=True)
@@ -23,17 +23,50 @@ def run(home: Path) -> Path:
         task = f"{name}/worker-0"
         (folder / "jobs" / name).mkdir(parents=True)
         recorder.add(
-            "jobs", name=name, position=position, state="done", submitted=0.0, started=0.0, ended=20.0, attempt=1
+            "jobs",
+            name=name,
+            position=position,
+            state="done",
+            submitted=0.0,
+            started=0.0,
+            ended=20.0,
+            attempt=1,
         )
         recorder.add("tasks", id=task, job=name)
         for t in range(21):
-            recorder.add("usage", t=float(t), target=task, cpu_cores=None if not t else 1.0 if t <= 10 else 0.5)
-            recorder.add("progress", t=float(t), task=task, step=t * 2, samples=t * 64, loss=20.0 - t, count=1)
+            recorder.add(
+                "usage",
+                t=float(t),
+                target=task,
+                cpu_cores=None if not t else 1.0 if t <= 10 else 0.5,
+            )
+            recorder.add(
+                "progress",
+                t=float(t),
+                task=task,
+                step=t * 2,
+                samples=t * 64,
+                loss=20.0 - t,
+                count=1,
+            )
             # Early steps wait for half of their time, late ones not at all.
-            recorder.add("spans", t=float(t), task=task, step=t * 2, name="input", seconds=0.01 if t <= 10 else 0.0)
+            recorder.add(
+                "spans",
+                t=float(t),
+                task=task,
+                step=t * 2,
+                name="input",
+                seconds=0.01 if t <= 10 else 0.0,
+            )
             recorder.add("spans", t=float(t), task=task, step=t * 2, name="forward", seconds=0.01)
     for t in range(21):
-        recorder.add("usage", t=float(t), target="node:nimbus", cpu_cores=None if not t else 1.5, memory_bytes=2.0**30)
+        recorder.add(
+            "usage",
+            t=float(t),
+            target="node:nimbus",
+            cpu_cores=None if not t else 1.5,
+            memory_bytes=2.0**30,
+        )
     recorder.close()
     return folder
 

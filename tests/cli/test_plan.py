@@ -12,15 +12,16 @@ import pytest
 from click.testing import CliRunner
 from tests.planning.jobs import GIB, profile
 
-from headgate import planfile, runs
 from headgate.cli import headgate
-from headgate.cluster import Node
-from headgate.errors import HeadgateError, InvalidFileError, NotFoundError, UsageError
+from headgate.config import planfile
 from headgate.hub import api
-from headgate.jobs import Job
-from headgate.profiles import TimeFit
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError, InvalidFileError, NotFoundError, UsageError
+from headgate.model.jobs import Job
+from headgate.model.profiles import TimeFit
 from headgate.profiling import store
-from headgate.telemetry import machine
+from headgate.recorded import runs
+from headgate.sampling import machine
 
 HERE = Node("here", cores=4.0, memory_bytes=16 * GIB, core_gflops=50.0, nic_bytes_per_second=125e6)
 CLUSTER = """
@@ -38,7 +39,9 @@ def place(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.mkdir(mode=0o700)
     (tmp_path / "train.py").write_text("import headgate.torch\n")
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    [job] = api.submission([Job(name="train", script=str(tmp_path / "train.py"), workdir=str(tmp_path))]).jobs
+    [job] = api.submission(
+        [Job(name="train", script=str(tmp_path / "train.py"), workdir=str(tmp_path))]
+    ).jobs
     store.save(runs.home() / "profiles", store.key(job, HERE), profile(dense_bytes=2_500_000))
     return tmp_path
 
@@ -112,9 +115,14 @@ def test_the_seconds_of_a_candidate_are_explained() -> None:
     [ring] = [line for line in text.splitlines() if "once around a ring" in line]
     assert ring.split()[2] == "network"
     assert "2(w-1)/w times 2.38 MiB at 10 Gbit/s" in ring
-    terms = {term["name"]: term for term in data("train.py", "--cluster", "cluster.yaml", "--explain", "1")["explain"]}
+    terms = {
+        term["name"]: term
+        for term in data("train.py", "--cluster", "cluster.yaml", "--explain", "1")["explain"]
+    }
     assert terms["ring"]["seconds"] == pytest.approx(2 * 2 / 3 * 1.08 * 2.5e6 / 1.25e9)
-    assert "expected 1 to 10" in refuses(UsageError, "train.py", "--cluster", "cluster.yaml", "--explain", "11")
+    assert "expected 1 to 10" in refuses(
+        UsageError, "train.py", "--cluster", "cluster.yaml", "--explain", "11"
+    )
 
 
 def test_what_if_says_what_a_change_would_bring() -> None:
@@ -123,7 +131,15 @@ def test_what_if_says_what_a_change_would_bring() -> None:
     assert more["choice"]["throughput"] > 1.3 * more["before"]["throughput"]
     slow = data("train.py", "--cluster", "cluster.yaml", "--what-if", "nic=1Mbit")
     assert slow["choice"]["plan"]["strategy"] == "single"
-    text = says("train.py", "--cluster", "cluster.yaml", "--what-if", "nic=1Mbit", "--what-if", "-1 node of kind b")
+    text = says(
+        "train.py",
+        "--cluster",
+        "cluster.yaml",
+        "--what-if",
+        "nic=1Mbit",
+        "--what-if",
+        "-1 node of kind b",
+    )
     assert "with nic=1Mbit, -1 node of kind b: " in text
     faster = data("train.py", "--cluster", "cluster.yaml", "--what-if", "a.cores=2")
     assert faster["choice"]["throughput"] > faster["before"]["throughput"]
@@ -132,7 +148,8 @@ def test_what_if_says_what_a_change_would_bring() -> None:
 def test_what_if_the_gpus_of_nodes_were_joined_otherwise(place: Path) -> None:
     two = "gpus: [{name: A30, memory: 24GiB}, {name: A30, memory: 24GiB}]"
     (place / "cluster.yaml").write_text(
-        f"nodes:\n  - {{kind: g, cores: 16, memory: 64GiB, count: 2, {two}, gpu_link: {{rate: 12GB/s, how: host}}}}\n"
+        f"nodes:\n  - {{kind: g, cores: 16, memory: 64GiB, count: 2, {two}, gpu_link: {{rate: "
+        "12GB/s, how: host}}\n"
         f"  - {{name: plain, cores: 4, memory: 8GiB}}\n"
     )
     on_gpu = profile(dense_bytes=2_000_000_000, fits=(TimeFit("A30", 1, 0.05, 0.001, 0.02),))
@@ -157,7 +174,9 @@ def test_what_if_the_gpus_of_nodes_were_joined_otherwise(place: Path) -> None:
         ("plain.gpu_link=nvlink", "expected nodes with two GPUs or more"),
         ("h.gpu_link=nvlink", "found kind 'h'; expected one of g, plain"),
     ):
-        assert message in refuses(UsageError, "train.py", "--cluster", "cluster.yaml", f"--what-if={change}")
+        assert message in refuses(
+            UsageError, "train.py", "--cluster", "cluster.yaml", f"--what-if={change}"
+        )
 
 
 @pytest.mark.parametrize(
@@ -171,7 +190,9 @@ def test_what_if_the_gpus_of_nodes_were_joined_otherwise(place: Path) -> None:
     ],
 )
 def test_a_change_that_makes_no_sense_is_refused(change: str, message: str) -> None:
-    assert message in refuses(UsageError, "train.py", "--cluster", "cluster.yaml", f"--what-if={change}")
+    assert message in refuses(
+        UsageError, "train.py", "--cluster", "cluster.yaml", f"--what-if={change}"
+    )
 
 
 def test_the_choice_is_saved_for_run(place: Path) -> None:
@@ -192,7 +213,11 @@ def test_a_profile_alone_is_enough(place: Path) -> None:
     [stored] = (runs.home() / "profiles").iterdir()
     by_key = data("--profile", stored.stem[:8], "--cluster", "cluster.yaml")
     by_file = data("--profile", str(stored), "--cluster", "cluster.yaml")
-    assert by_key["choice"] == by_file["choice"] == data("train.py", "--cluster", "cluster.yaml")["choice"]
+    assert (
+        by_key["choice"]
+        == by_file["choice"]
+        == data("train.py", "--cluster", "cluster.yaml")["choice"]
+    )
     assert stored.stem[:8] in refuses(NotFoundError, "--profile", "zz")
     (place / "broken.json").write_text("{")
     assert "is no profile that can be read" in refuses(NotFoundError, "--profile", "broken.json")
@@ -216,7 +241,9 @@ def test_limits_and_what_is_allowed_count(place: Path) -> None:
 
 
 def test_a_plan_that_the_job_states_is_the_only_one(place: Path) -> None:
-    (place / "jobs.yaml").write_text("jobs: [{script: train.py, plan: {strategy: ps, workers: 2, servers: 1}}]\n")
+    (place / "jobs.yaml").write_text(
+        "jobs: [{script: train.py, plan: {strategy: ps, workers: 2, servers: 1}}]\n"
+    )
     [stored] = (runs.home() / "profiles").iterdir()
     told = data("jobs.yaml", "--profile", str(stored), "--cluster", "cluster.yaml")
     assert len(told["candidates"]) == 1
@@ -234,7 +261,10 @@ def test_a_plan_that_is_stated_is_held_against_the_best(place: Path) -> None:
     assert told["before"] == best and told["choice"]["throughput"] < best["throughput"]
     now, was = (f"{round(each['throughput']):,}" for each in (told["choice"], best))
     text = says(*here, *stated)
-    assert re.search(rf"with this plan in place of the best \(.+\): {was} becomes {now} samples/s \(-\d+%\)", text)
+    assert re.search(
+        rf"with this plan in place of the best \(.+\): {was} becomes {now} samples/s \(-\d+%\)",
+        text,
+    )
     (place / "plan.yaml").write_text("{strategy: ps, workers: 2, servers: 2}")
     assert data(*here, "--plan", "plan.yaml")["choice"] == told["choice"]
     assert "expected --strategy allreduce" in refuses(UsageError, *here, "--workers", "2")
@@ -242,7 +272,9 @@ def test_a_plan_that_is_stated_is_held_against_the_best(place: Path) -> None:
 
 def test_a_cluster_that_is_none_is_refused(place: Path) -> None:
     (place / "none.yaml").write_text("nodes: [{name: a, cores: 1}]\n")
-    assert "memory: it is missing" in refuses(InvalidFileError, "train.py", "--cluster", "none.yaml")
+    assert "memory: it is missing" in refuses(
+        InvalidFileError, "train.py", "--cluster", "none.yaml"
+    )
 
 
 # --- several jobs
@@ -250,37 +282,54 @@ def test_a_cluster_that_is_none_is_refused(place: Path) -> None:
 
 def test_jobs_that_run_side_by_side_divide_the_nodes(place: Path) -> None:
     (place / "other.py").write_text("import headgate.torch  # another\n")
-    [job] = api.submission([Job(name="other", script=str(place / "other.py"), workdir=str(place))]).jobs
+    [job] = api.submission(
+        [Job(name="other", script=str(place / "other.py"), workdir=str(place))]
+    ).jobs
     store.save(runs.home() / "profiles", store.key(job, HERE), profile(dense_bytes=2_500_000))
     told = data("train.py", "other.py", "--cluster", "cluster.yaml")
     one, two = told["jobs"]
     assert (one["job"], two["job"]) == ("train", "other")
-    assert {*one["choice"]["plan"]["worker_nodes"]}.isdisjoint(two["choice"]["plan"]["worker_nodes"])
+    assert {*one["choice"]["plan"]["worker_nodes"]}.isdisjoint(
+        two["choice"]["plan"]["worker_nodes"]
+    )
     assert told["total"] == pytest.approx(one["normalised"] + two["normalised"])
     text = says("train.py", "other.py", "--cluster", "cluster.yaml")
     assert text.count("how many     ") == 2
     assert f"together {told['total']:.2f} times what one of them would have alone" in text
     message = "found --save with 2 jobs; expected one"
-    assert message in refuses(UsageError, "train.py", "other.py", "--cluster", "cluster.yaml", "--save", "plan.yaml")
-    (place / "jobs.yaml").write_text(
-        "jobs: [{script: train.py, name: a, plan: {strategy: single}}, {script: train.py, name: b}]\n"
+    assert message in refuses(
+        UsageError, "train.py", "other.py", "--cluster", "cluster.yaml", "--save", "plan.yaml"
     )
-    assert "job 'a' states its plan" in refuses(UsageError, "jobs.yaml", "--cluster", "cluster.yaml")
+    (place / "jobs.yaml").write_text(
+        "jobs: [{script: train.py, name: a, plan: {strategy: single}}, {script: train.py, "
+        "name: b}]\n"
+    )
+    assert "job 'a' states its plan" in refuses(
+        UsageError, "jobs.yaml", "--cluster", "cluster.yaml"
+    )
 
 
 # --- measurements
 
 
 def test_without_a_past_the_model_has_the_word() -> None:
-    done = CliRunner().invoke(headgate, ["plan", "train.py", "--cluster", "cluster.yaml", "--history"])
+    done = CliRunner().invoke(
+        headgate, ["plan", "train.py", "--cluster", "cluster.yaml", "--history"]
+    )
     assert "nothing was corrected" in done.stderr
     assert done.stdout == says("train.py", "--cluster", "cluster.yaml")
 
 
-def test_measuring_makes_no_sense_of_nodes_that_are_not_there_or_of_a_stated_plan(place: Path) -> None:
-    message = refuses(UsageError, "train.py", "--cluster", "cluster.yaml", "--history", "--what-if", "nic=10Gbit")
+def test_measuring_makes_no_sense_of_nodes_that_are_not_there_or_of_a_stated_plan(
+    place: Path,
+) -> None:
+    message = refuses(
+        UsageError, "train.py", "--cluster", "cluster.yaml", "--history", "--what-if", "nic=10Gbit"
+    )
     assert "found --history with --what-if" in message
-    assert "describes other machines" in refuses(UsageError, "train.py", "--cluster", "cluster.yaml", "--probe", "2")
+    assert "describes other machines" in refuses(
+        UsageError, "train.py", "--cluster", "cluster.yaml", "--probe", "2"
+    )
     [stored] = (runs.home() / "profiles").iterdir()
     told = refuses(UsageError, "--profile", stored.stem[:8], "--probe", "1")
     assert "found --probe without a script" in told

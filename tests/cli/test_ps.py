@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
-from tests.telemetry.damaging import damage
+from tests.output.damaging import damage
 
-from headgate import runs
-from headgate.cli import following
+from headgate.cli import live_view
 from headgate.cli.ps import SHOWN, command
-from headgate.errors import UsageError
-from headgate.telemetry.store import Recorder
+from headgate.model.errors import UsageError
+from headgate.recorded import runs
+from headgate.recorded.store import Recorder
 
 MORE = 3
 
@@ -25,7 +25,13 @@ def ids(home: Path) -> list[str]:
     for name in names:
         (home / "runs" / name).mkdir(parents=True)
         recorder = Recorder(home / "runs" / name / "run.sqlite")
-        facts = {"id": name, "began": "1773478800.0", "ended": "108.5", "state": "done", "command": "headgate run " * 9}
+        facts = {
+            "id": name,
+            "began": "1773478800.0",
+            "ended": "108.5",
+            "state": "done",
+            "command": "headgate run " * 9,
+        }
         for key, value in facts.items():
             recorder.add("meta", key=key, value=value)
         for position, state in enumerate(["done", "stopped", "skipped"]):
@@ -46,20 +52,26 @@ def test_what_is_left_out_is_said(ids: list[str]) -> None:
     assert [run["id"] for run in json.loads(told("--json"))] == ids
 
 
-def test_a_narrow_terminal_cuts_the_command_and_never_an_id(ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "wide_console", lambda: Console(width=80))
+def test_a_narrow_terminal_cuts_the_command_and_never_an_id(
+    ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_view, "wide_console", lambda: Console(width=80))
     shown = told("--all")
     assert all(name in shown for name in ids)
     assert "headgate run headgate run" not in shown
 
 
 def test_few_of_many_candidates_are_named(ids: list[str]) -> None:
-    with pytest.raises(UsageError, match=rf"{ids[-1]} and {len(ids) - 5} earlier ones; give more of it") as raised:
+    with pytest.raises(
+        UsageError, match=rf"{ids[-1]} and {len(ids) - 5} earlier ones; give more of it"
+    ) as raised:
         runs.find("2026")
     assert str(raised.value).count("123ab") == 5
 
 
-def test_a_run_whose_store_is_damaged_is_said_and_the_others_are_listed(ids: list[str], home: Path) -> None:
+def test_a_run_whose_store_is_damaged_is_said_and_the_others_are_listed(
+    ids: list[str], home: Path
+) -> None:
     store = home / "runs" / ids[-1] / "run.sqlite"
     damage(store, "jobs")
     done = CliRunner().invoke(command, ["--json"], catch_exceptions=False)

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from headgate.cli.report import command
-from headgate.errors import NotFoundError, StorageError
-from headgate.telemetry.store import Recorder
+from headgate.model.errors import NotFoundError, StorageError
+from headgate.recorded.store import Recorder
 
 
 @pytest.fixture
@@ -18,9 +18,23 @@ def run(home: Path) -> Path:
     folder = home / "runs" / "20260314-0900-ab12"
     folder.mkdir(parents=True)
     recorder = Recorder(folder / "run.sqlite")
-    for key, value in (("id", folder.name), ("began", "1773478800.0"), ("ended", "10.0"), ("state", "done")):
+    for key, value in (
+        ("id", folder.name),
+        ("began", "1773478800.0"),
+        ("ended", "10.0"),
+        ("state", "done"),
+    ):
         recorder.add("meta", key=key, value=value)
-    recorder.add("jobs", name="a", position=0, state="done", submitted=0.0, started=1.0, ended=10.0, attempt=1)
+    recorder.add(
+        "jobs",
+        name="a",
+        position=0,
+        state="done",
+        submitted=0.0,
+        started=1.0,
+        ended=10.0,
+        attempt=1,
+    )
     recorder.close()
     return folder
 
@@ -32,7 +46,9 @@ def test_the_page_is_written_beside_the_store_and_its_path_printed(run: Path) ->
 
 
 def test_it_is_written_where_the_user_says(run: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(command, ["20260314", "--output", str(tmp_path / "other.html")], catch_exceptions=False)
+    result = CliRunner().invoke(
+        command, ["20260314", "--output", str(tmp_path / "other.html")], catch_exceptions=False
+    )
     assert result.stdout == f"{tmp_path / 'other.html'}\n"
     assert (tmp_path / "other.html").exists()
     assert not (run / "report.html").exists()
@@ -80,4 +96,6 @@ def test_no_such_run_and_no_place_to_write_are_said(run: Path, tmp_path: Path) -
     with pytest.raises(NotFoundError, match="headgate ps"):
         CliRunner().invoke(command, ["nothing"], catch_exceptions=False)
     with pytest.raises(StorageError, match="--output"):
-        CliRunner().invoke(command, ["--output", str(tmp_path / "missing" / "x.html")], catch_exceptions=False)
+        CliRunner().invoke(
+            command, ["--output", str(tmp_path / "missing" / "x.html")], catch_exceptions=False
+        )

@@ -65,11 +65,18 @@ def test_a_dry_run_prints_what_is_then_started(user: User) -> None:
     assert "a/worker-0: 0 s in" in plain
     assert "b/worker-0: 0.1 s after a has finished, on " in plain
     own, _, alike = plain.partition("each of them, with its own names for JOB and TASK:\n")
-    assert plain.count("HEADGATE_MODE=run") == 1 == alike.count("HEADGATE_TASK=run/JOB/TASK"), "both have it alike"
+    assert plain.count("HEADGATE_MODE=run") == 1 == alike.count("HEADGATE_TASK=run/JOB/TASK"), (
+        "both have it alike"
+    )
     assert "SEED=7" in own and own.count("\n  exec ") == 2
-    assert [(planned[job]["at"], planned[job]["after"]) for job in "ab"] == [(0.0, None), (0.1, "a")]
+    assert [(planned[job]["at"], planned[job]["after"]) for job in "ab"] == [
+        (0.0, None),
+        (0.1, "a"),
+    ]
     assert any("cpu" in line and "500" in line for line in planned["a"]["box"]), planned["a"]["box"]
-    assert any("memory" in line and str(512 << 20) in line for line in planned["b"]["box"]), planned["b"]["box"]
+    assert any("memory" in line and str(512 << 20) in line for line in planned["b"]["box"]), (
+        planned["b"]["box"]
+    )
 
     ended = user.json("run", "jobs.yaml")
     assert {job["name"]: job["state"] for job in ended["jobs"]} == {"a": "done", "b": "done"}
@@ -88,12 +95,15 @@ def test_a_dry_run_prints_what_is_then_started(user: User) -> None:
 
 
 def assert_same_environment(user: User, found: object, planned: dict[str, str], run: str) -> None:
-    """The environment of a task is its user's with what the dry run said; only the engine's key and the run's id
-    cannot be known before."""
+    """The environment of a task is its user's with what the dry run said; only the engine's key and
+    the run's id cannot be known before.
+    """
     assert isinstance(found, dict)
     expected = user.variables | planned
     expected["HEADGATE_TASK"] = expected["HEADGATE_TASK"].replace("run/", f"{run}/")
-    expected["HEADGATE_CHECKPOINTS"] = str(user.home / "runs" / run / expected["HEADGATE_CHECKPOINTS"][len("RUN/") :])
+    expected["HEADGATE_CHECKPOINTS"] = str(
+        user.home / "runs" / run / expected["HEADGATE_CHECKPOINTS"][len("RUN/") :]
+    )
     by_shell = {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
     given = {name: value for name, value in found.items() if name not in by_shell}
     assert len(given.pop("HEADGATE_KEY")) == 32
@@ -104,7 +114,10 @@ def assert_same_environment(user: User, found: object, planned: dict[str, str], 
 def test_every_field_of_a_job_file_acts(user: User) -> None:
     user.write(
         "flaky.py",
-        "import os\nfound = os.path.exists('x')\nopen('x', 'w').close()\nraise SystemExit(0 if found else 3)\n",
+        (
+            "import os\nfound = os.path.exists('x')\nopen('x', 'w').close()\nraise SystemExit(0 "
+            "if found else 3)\n"
+        ),
     )
     user.write("learns.py", LEARNS)
     user.write("hangs.py", "import signal; signal.pause()\n")
@@ -152,7 +165,9 @@ def test_a_program_and_limits_on_the_command_line(user: User) -> None:
         """,
     )
     program.chmod(0o755)
-    planned = user.json("run", "train", "--name", "first", "--cores", "0.5", "--memory", "256MiB", "--dry-run")
+    planned = user.json(
+        "run", "train", "--name", "first", "--cores", "0.5", "--memory", "256MiB", "--dry-run"
+    )
     assert planned[0]["entitled_cores"] == 0.5
     assert any(str(256 << 20) in line for line in planned[0]["box"])
     user.types("run", "train", "--name", "first", "--cores", "0.5", "--", "a", "--json")
@@ -162,19 +177,49 @@ def test_a_program_and_limits_on_the_command_line(user: User) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("missing.py",), "found no file 'missing.py'; expected a script, a job file (.yaml) or a command on the PATH"),
-        (("a.py", "5"), "found no file '5'; arguments of a script follow `--`: headgate run a.py -- 5"),
-        (("--", "nosuchprogram", "x"), "found no program 'nosuchprogram', neither here nor on the PATH"),
-        (("-m", "pkg.train", "a.py"), "found -m pkg.train with 'a.py'; arguments of the module follow `--`"),
-        (("--python", "python3", "sh", "-c", "true"), "found --python with the command 'sh'; name the interpreter in"),
-        (("--python", "no/python", "a.py"), "job 'a': found no 'no/python' on the PATH; name an interpreter"),
+        (
+            ("missing.py",),
+            (
+                "found no file 'missing.py'; expected a script, a job file (.yaml) or a command "
+                "on the PATH"
+            ),
+        ),
+        (
+            ("a.py", "5"),
+            "found no file '5'; arguments of a script follow `--`: headgate run a.py -- 5",
+        ),
+        (
+            ("--", "nosuchprogram", "x"),
+            "found no program 'nosuchprogram', neither here nor on the PATH",
+        ),
+        (
+            ("-m", "pkg.train", "a.py"),
+            "found -m pkg.train with 'a.py'; arguments of the module follow `--`",
+        ),
+        (
+            ("--python", "python3", "sh", "-c", "true"),
+            "found --python with the command 'sh'; name the interpreter in",
+        ),
+        (
+            ("--python", "no/python", "a.py"),
+            "job 'a': found no 'no/python' on the PATH; name an interpreter",
+        ),
         (("missing.yaml",), "cannot read missing.yaml: No such file or directory"),
-        (("notes.txt",), "notes.txt: expected a Python script (.py), a job file (.yaml) or a program"),
+        (
+            ("notes.txt",),
+            "notes.txt: expected a Python script (.py), a job file (.yaml) or a program",
+        ),
         (("a.py", "a.yaml"), "found 2 files; expected one job file, or scripts only"),
-        (("a.yaml", "--", "x"), "arguments, name, interpreter and limits of the jobs of a.yaml go into that file"),
+        (
+            ("a.yaml", "--", "x"),
+            "arguments, name, interpreter and limits of the jobs of a.yaml go into that file",
+        ),
         (("a.py", "a.py", "--name", "x"), "found --name with 2 scripts; expected one script"),
         (("a.py", "--name", "../x"), "job name '../x': expected letters, digits"),
-        (("a.py", "--memory", "much"), "found --memory 'much'; expected a size such as 512MB or 2GiB"),
+        (
+            ("a.py", "--memory", "much"),
+            "found --memory 'much'; expected a size such as 512MB or 2GiB",
+        ),
         (("a.py", "--memory", "0"), "found --memory '0'; expected 1 MiB or more"),
         (
             ("a.py", "--policy", "fair"),
@@ -182,11 +227,16 @@ def test_a_program_and_limits_on_the_command_line(user: User) -> None:
         ),
         (
             ("jaxed.py", "--strategy", "ps", "--workers", "2", "--servers", "1"),
-            "job 'jaxed': its script uses headgate.jax, and JAX has no parameter servers; run with --strategy",
+            (
+                "job 'jaxed': its script uses headgate.jax, and JAX has no parameter servers; run "
+                "with --strategy"
+            ),
         ),
     ],
 )
-def test_what_cannot_be_started_is_one_message(words: tuple[str, ...], says: str, user: User) -> None:
+def test_what_cannot_be_started_is_one_message(
+    words: tuple[str, ...], says: str, user: User
+) -> None:
     for name in ("a.py", "a.yaml", "notes.txt"):
         user.write(name, "")
     user.write("jaxed.py", "import headgate.jax as hg\n")
@@ -205,7 +255,9 @@ def test_variables_that_name_another_cluster_are_one_message(user: User) -> None
     user.write("train.py", "import headgate.torch as hg\n")
     together = ("run", "train.py", "--strategy", "allreduce", "--workers", "2")
     said = user.types(*together, code=2, WORLD_SIZE="8", RANK="0").message
-    assert said.startswith("job 'train': found WORLD_SIZE=8, RANK=0 in the environment, but Headgate tells the 2 tasks")
+    assert said.startswith(
+        "job 'train': found WORLD_SIZE=8, RANK=0 in the environment, but Headgate tells the 2 tasks"
+    )
     assert said.endswith("unset it, or run with --strategy single")
     assert user.json("ps") == []
 
@@ -217,7 +269,11 @@ def test_more_gpus_than_the_machine_has_are_one_message(user: User) -> None:
     for dry in (["--dry-run"], []):
         said = user.types("run", "jobs.yaml", *dry, code=2).message
         assert re.fullmatch(
-            rf"job 'a' fits on no node: .* has {gpus} GPUs, {gpus + 1} are asked for; lower its limits", said
+            (
+                rf"job 'a' fits on no node: .* has {gpus} GPUs, {gpus + 1} are asked for; lower "
+                r"its limits"
+            ),
+            said,
         )
     assert user.json("ps") == []
 
@@ -231,7 +287,9 @@ def test_the_same_script_twice_is_two_jobs(user: User) -> None:
 def test_a_profile_needs_a_script_that_reports(user: User) -> None:
     user.write("plain.py", "print('loss 0.5')")
     said = user.types("profile", "plain.py", "--json", code=1).message
-    assert said.startswith("the script ended without a profile; it has to train by an optimizer of PyTorch, to call")
+    assert said.startswith(
+        "the script ended without a profile; it has to train by an optimizer of PyTorch, to call"
+    )
     assert user.log("plain") == "loss 0.5\n"
     assert "expected a script" in user.types("profile", "missing.py", code=2).message
     assert "found nothing to run" in user.types("profile", code=2).message

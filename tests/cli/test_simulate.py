@@ -11,7 +11,7 @@ from tests.planning.jobs import profile
 
 from headgate import simulation
 from headgate.cli.simulate import command
-from headgate.errors import InvalidFileError, NotFoundError, StorageError, UsageError
+from headgate.model.errors import InvalidFileError, NotFoundError, StorageError, UsageError
 from headgate.profiling import store
 from headgate.reports import simulated as reports
 
@@ -34,16 +34,22 @@ def simulated(*words: str) -> Result:
 
 def test_policies_are_compared_in_a_table(files: Path) -> None:
     lines = simulated("--policy", "fifo", "--policy", "srpt").stdout.splitlines()
-    assert re.match(r"policy +mean +median +p95 +p99 +makespan +max ρ +used +restarts +as live", lines[0])
+    assert re.match(
+        r"policy +mean +median +p95 +p99 +makespan +max ρ +used +restarts +as live", lines[0]
+    )
     # Completion 10, 12, 12 s and, least remaining first, 16, 4, 4 s.
     assert re.match(r"fifo +11.3 s +12 s +12 s +12 s +16 s .* 100 % +0 +yes *$", lines[1])
-    assert re.match(r"srpt +8 s +4 s +14.8 s +15.8 s +16 s .* 100 % +1 +no: only simulated$", lines[2])
+    assert re.match(
+        r"srpt +8 s +4 s +14.8 s +15.8 s +16 s .* 100 % +1 +no: only simulated$", lines[2]
+    )
 
 
 def test_an_order_that_no_live_hub_has_is_told_apart(files: Path) -> None:
     policies = ("--policy", "fifo", "--policy", "srpt")
     done = simulated(*policies, "--output", "page.html")
-    assert re.fullmatch(r"srpt: this order is only simulated: live, no job is stopped for another .*\n", done.stderr)
+    assert re.fullmatch(
+        r"srpt: this order is only simulated: live, no job is stopped for another .*\n", done.stderr
+    )
     assert (files / "page.html").read_text().count("no: only simulated") == 1
     told = json.loads(simulated(*policies, "--json").stdout)["policies"]
     assert [(each["as_live"], len(each["warnings"])) for each in told] == [(True, 0), (False, 1)]
@@ -66,23 +72,27 @@ def test_json_has_the_figures_of_each_policy_and_is_the_same_each_time(files: Pa
 
 
 def test_the_page_has_the_figures_and_the_distribution(files: Path) -> None:
-    assert simulated("--policy", "fifo", "--policy", "srpt", "--output", "page.html").stdout.endswith(
-        f"{files / 'page.html'}\n"
-    )
+    assert simulated(
+        "--policy", "fifo", "--policy", "srpt", "--output", "page.html"
+    ).stdout.endswith(f"{files / 'page.html'}\n")
     page = (files / "page.html").read_text()
     assert page.startswith("<!doctype html>")
     assert page.count('data-key="mean"') == 2
     assert {"completion", "present", "used"} <= set(re.findall(r'data-plot="([\w-]+)"', page))
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])  # type: ignore[index]
+    data = json.loads(
+        re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]  # type: ignore[index]
+    )
     fifo, srpt = data["plots"][0]["lines"]
-    # Half way, just before 8 s, none is done under fifo, and two of three least remaining first; in the end all are.
+    # Half way, just before 8 s, none is done under fifo, and two of three least remaining first; in
+    # the end all are.
     assert (fifo["mean"][298], srpt["mean"][298]) == (0, 0.666667)
     assert (fifo["mean"][-1], srpt["mean"][-1]) == (1, 1)
 
 
 def test_load_makes_jobs_come_slower(files: Path) -> None:
     told = json.loads(simulated("--load", "0.5", "--json").stdout)
-    assert told["policies"][0]["makespan"] == pytest.approx(34.0)  # 16 s of work come within 32 s, the last of 2 s
+    # 16 s of work come within 32 s, the last of 2 s
+    assert told["policies"][0]["makespan"] == pytest.approx(34.0)
     assert told["policies"][0]["utilisation"] == pytest.approx(16 / 34)
 
 
@@ -91,10 +101,16 @@ def test_a_profile_says_how_much_slower_other_gpus_are(files: Path) -> None:
     unlike = "nodes: [{name: a, cores: 8, memory: 32GiB, gpus: [{name: V100, memory: 16GB}]}, "
     unlike += "{name: b, cores: 8, memory: 32GiB, gpus: [{name: K80, memory: 16GB}]}]\n"
     (files / "cluster.yaml").write_text(unlike)
-    told = [json.loads(simulated("--json", *more).stdout)["policies"][0] for more in ((), ("--profile", "cnn.json"))]
+    told = [
+        json.loads(simulated("--json", *more).stdout)["policies"][0]
+        for more in ((), ("--profile", "cnn.json"))
+    ]
     assert told[0]["makespan"] == 10.0
-    assert told[1]["makespan"] > 12.0  # b and c take longer on the K80 than beside a on a second V100
-    (files / "trace.csv").write_text("job_id,submission_time,num_gpu,duration,profile\na,0,1,10,lost.json\n")
+    # b and c take longer on the K80 than beside a on a second V100
+    assert told[1]["makespan"] > 12.0
+    (files / "trace.csv").write_text(
+        "job_id,submission_time,num_gpu,duration,profile\na,0,1,10,lost.json\n"
+    )
     with pytest.raises(NotFoundError, match=r"lost\.json is no profile that can be read"):
         simulated()
 
@@ -104,7 +120,10 @@ def test_mistakes_are_said(files: Path) -> None:
     with pytest.raises(InvalidFileError, match="line 5: job_id: found 'a', as on line 2"):
         simulated()
     (files / "trace.csv").write_text(TRACE + "a,5,1,3\n")
-    note = "1 of 4 lines make no sense and are left out: line 5: job_id: found 'a', as on line 2; give each job its own"
+    note = (
+        "1 of 4 lines make no sense and are left out: line 5: job_id: found 'a', as on line "
+        "2; give each job its own"
+    )
     assert simulated().stderr == f"trace: {note}\n"
     assert json.loads(simulated("--json", "--output", "page.html").stdout)["notes"] == [note]
     assert "1 of 4 lines make no sense" in (files / "page.html").read_text()
@@ -118,7 +137,11 @@ def test_mistakes_are_said(files: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "number"),
     [
-        *((option, number) for option in ("--load", "--exponent", "--error", "--startup") for number in ("nan", "inf")),
+        *(
+            (option, number)
+            for option in ("--load", "--exponent", "--error", "--startup")
+            for number in ("nan", "inf")
+        ),
         ("--error", "500"),
         ("--load", "1e-310"),
         ("--startup", "1e308"),
@@ -144,22 +167,31 @@ def test_it_is_told_how_far_a_simulation_is_and_it_can_be_interrupted(user: User
 
 def test_times_that_no_clock_could_count_are_refused(files: Path) -> None:
     for option, time in (("--report", "1e-300"), ("--restart", "1e308")):
-        with pytest.raises(UsageError, match=f"{option}: found '{time}'; expected 0, or from 1ms to 1e\\+09 seconds"):
+        with pytest.raises(
+            UsageError,
+            match=f"{option}: found '{time}'; expected 0, or from 1ms to 1e\\+09 seconds",
+        ):
             simulated(option, time)
 
 
-def test_mistakes_are_said_before_the_first_simulation(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_said_before_the_first_simulation(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(simulation, "simulate", lambda *_: pytest.fail("a simulation has begun"))
     with pytest.raises(UsageError, match="no policy 'typo'"):
         simulated("--policy", "fifo", "--policy", "typo")
     with pytest.raises(UsageError, match="found options in 'headgate:rho=2'"):
         simulated("--policy", "fifo", "--policy", "headgate:rho=2")
     missing = files / "missing" / "page.html"
-    with pytest.raises(StorageError, match=f"cannot write {missing}: No such file or directory; name another file"):
+    with pytest.raises(
+        StorageError, match=f"cannot write {missing}: No such file or directory; name another file"
+    ):
         simulated("--output", str(missing))
 
 
-def test_a_simulation_that_fails_leaves_no_file_and_changes_none(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulation_that_fails_leaves_no_file_and_changes_none(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object) -> None:
         raise UsageError("too large")
 
@@ -181,7 +213,14 @@ def test_figures_are_printed_though_the_page_cannot_be_written(
         raise StorageError("cannot write page.html: No space left on device")
 
     monkeypatch.setattr(reports, "write", fails)
-    words = ["trace.csv", "--cluster", "cluster.yaml", "--output", "page.html", *(["--json"] if as_json else [])]
+    words = [
+        "trace.csv",
+        "--cluster",
+        "cluster.yaml",
+        "--output",
+        "page.html",
+        *(["--json"] if as_json else []),
+    ]
     done = CliRunner().invoke(command, words)
     assert isinstance(done.exception, StorageError)
     if as_json:

@@ -15,11 +15,11 @@ from tests.hub.user import SECONDS, User
 
 from headgate.cli.standard_input import Handover
 from headgate.engines.base import EngineSpec
-from headgate.errors import UsageError
 from headgate.hub.standard_input import StandardInput
 from headgate.hub.submission import Submission
-from headgate.jobs import Job, Limits
-from headgate.plans import Plan
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job, Limits
+from headgate.model.plans import Plan
 from headgate.testing import wait
 
 COUNT = "import sys; print('lines:', len(sys.stdin.readlines()))"
@@ -57,11 +57,14 @@ def test_the_one_job_of_a_command_reads_a_pipe_a_file_and_a_here_document(user: 
     for line, job, log in (
         ("headgate run python - <<< 'print(6 * 7)'", "python", "42\n"),
         ("{ read first; headgate run count.py; } < list", "count", "lines: 2\n"),
-        ("yes | headgate run head -n 2", "head", "y\ny\n"),  # whoever writes hears that nobody reads on
+        # whoever writes hears that nobody reads on
+        ("yes | headgate run head -n 2", "head", "y\ny\n"),
     ):
         typed(user, line)
         assert user.log(job) == log, line
-    said = typed(user, "while read word; do headgate run true > /dev/null; echo had $word; done < list")
+    said = typed(
+        user, "while read word; do headgate run true > /dev/null; echo had $word; done < list"
+    )
     assert said == "had a\nhad b\nhad c\n"  # what no job reads is left to the loop
 
 
@@ -86,7 +89,12 @@ A, B = (Job(name=name, run="cat") for name in "ab")
     ("submission", "reason"),
     [
         (submitted(A, B), "2 jobs cannot all read it"),
-        (submitted(replace(A, plan=Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None))), "2 workers"),
+        (
+            submitted(
+                replace(A, plan=Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None))
+            ),
+            "2 workers",
+        ),
         (submitted(replace(A, limits=Limits(workers=(3, None)))), "3 workers cannot all read it"),
         (submitted(replace(A, isolation="container")), "isolation container does not hand it on"),
         (submitted(replace(A, launch="mpi")), "a job of several processes cannot read it"),
@@ -101,20 +109,28 @@ def test_data_that_no_job_can_read_are_refused_and_an_empty_pipe_is_not(
     handed = Handover.settled(submission, False, found)
     assert (handed.given, handed.unread, handed.submission) == (None, found, submission)
     os.write(write, b"lr=0.5")
-    with pytest.raises(UsageError, match=f"standard input holds data, but {reason}.*add `< /dev/null`"):
+    with pytest.raises(
+        UsageError, match=f"standard input holds data, but {reason}.*add `< /dev/null`"
+    ):
         Handover.settled(submission, False, found)
 
 
-def test_a_detached_job_reads_only_what_is_there_as_a_whole(pipe: tuple[StandardInput, int]) -> None:
+def test_a_detached_job_reads_only_what_is_there_as_a_whole(
+    pipe: tuple[StandardInput, int],
+) -> None:
     found, write = pipe
     os.write(write, b"lr=0.5")
-    with pytest.raises(UsageError, match="it is written while the job runs, and may end with this terminal"):
+    with pytest.raises(
+        UsageError, match="it is written while the job runs, and may end with this terminal"
+    ):
         Handover.settled(submitted(A), True, found)
     os.close(write)
     assert Handover.settled(submitted(A), True, found).given == found
 
 
-def test_a_file_is_for_retries_too_and_one_that_is_read_to_its_end_is_nothing(tmp_path: Path) -> None:
+def test_a_file_is_for_retries_too_and_one_that_is_read_to_its_end_is_nothing(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "list").write_text("a")
     with open(tmp_path / "list") as file:
         found = StandardInput(file.fileno(), is_file=True)
@@ -128,7 +144,9 @@ def test_a_job_that_reads_it_has_one_worker_where_it_might_have_had_several(
     tmp_path: Path, pipe: tuple[StandardInput, int]
 ) -> None:
     (tmp_path / "train.py").write_text("import headgate.torch")
-    submission = submitted(Job(name="train", script=str(tmp_path / "train.py"), workdir=str(tmp_path)))
+    submission = submitted(
+        Job(name="train", script=str(tmp_path / "train.py"), workdir=str(tmp_path))
+    )
     found, write = pipe
     assert Handover.settled(submission, False, found) == Handover(submission, unread=found)
     os.write(write, b"lr=0.5")
@@ -137,12 +155,17 @@ def test_a_job_that_reads_it_has_one_worker_where_it_might_have_had_several(
     assert "so that it has one worker" in handed.submission.notes["train"]
 
 
-WAITS = "import os, time\nopen('began', 'w').write('+')\nwhile not os.path.exists('go'): time.sleep(0.01)"
+WAITS = (
+    "import os, time\nopen('began', 'w').write('+')\nwhile not os.path.exists('go'): "
+    "time.sleep(0.01)"
+)
 
 
 def test_data_that_come_later_and_nobody_reads_are_told(user: User) -> None:
     user.write("waits.py", WAITS)
-    assert "2 jobs cannot all read it" in typed(user, "echo a | headgate run waits.py waits.py", code=2)
+    assert "2 jobs cannot all read it" in typed(
+        user, "echo a | headgate run waits.py waits.py", code=2
+    )
     read, write = os.pipe()
     command = user.command("run", "waits.py", "waits.py")
     out, err, text = subprocess.DEVNULL, subprocess.PIPE, True
@@ -192,6 +215,10 @@ def test_a_terminal_that_goes_while_its_pipe_is_read_is_told(user: User) -> None
         os.write(write, b"first\n")
         user.sees("saw")
         process.kill()
-    wait.until(lambda: "it reads may end too early" in user.types("status").stdout, SECONDS, "the run is told")
+    wait.until(
+        lambda: "it reads may end too early" in user.types("status").stdout,
+        SECONDS,
+        "the run is told",
+    )
     os.close(write)
     user.sees_state("reads", "done")

@@ -16,7 +16,9 @@ TEXT = "loss 0.5 … 3 × 2 – «a» ▁▄█ ± é 語 \udcff"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8", "koi8-r"])
-def test_what_has_no_letter_in_an_encoding_is_spelt_in_others(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_letter_in_an_encoding_is_spelt_in_others(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding=encoding)
     monkeypatch.setattr(sys, "stdout", out)
@@ -38,7 +40,9 @@ def test_what_has_no_letter_in_an_encoding_is_spelt_in_others(encoding: str, mon
 
 
 def test_a_good_run_is_done_in_any_locale_and_what_is_printed_of_it_too(user: User) -> None:
-    user.write("trains.py", "for n in range(3): print(f'epoch {n + 1}/3 loss {1 / (n + 1)}', flush=True)")
+    user.write(
+        "trains.py", "for n in range(3): print(f'epoch {n + 1}/3 loss {1 / (n + 1)}', flush=True)"
+    )
     run = user.types("run", "trains.py", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert "1 job was run" in run.stdout
     for words in (["metrics"], ["status"], ["explain"], ["predict", "trains"]):

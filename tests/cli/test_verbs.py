@@ -49,7 +49,9 @@ def commands() -> Iterator[tuple[str, click.Command]]:
             yield from ((f"{verb} {name}", each) for name, each in command.commands.items())
 
 
-@pytest.mark.parametrize(("verb", "command"), [pytest.param(*each, id=each[0]) for each in commands()])
+@pytest.mark.parametrize(
+    ("verb", "command"), [pytest.param(*each, id=each[0]) for each in commands()]
+)
 def test_sentences_of_help_are_short(verb: str, command: click.Command) -> None:
     assert command.help is not None
     paragraphs = [each for each in command.help.split("\n\n") if not each.lstrip().startswith("\b")]
@@ -93,7 +95,9 @@ def test_ps_lists_runs_with_the_latest_last(past: User) -> None:
     assert first["id"] < second["id"]
     assert [job["state"] for job in second["jobs"]] == ["done", "failed"]
     lines = past.types("ps").stdout.splitlines()
-    assert re.match(rf"{second['id']} +failed .* 1 done, 1 failed +headgate run good.py bad.py", lines[-1])
+    assert re.match(
+        rf"{second['id']} +failed .* 1 done, 1 failed +headgate run good.py bad.py", lines[-1]
+    )
 
 
 def test_status_has_state_reason_and_progress(past: User) -> None:
@@ -129,7 +133,9 @@ def test_logs_are_whole_or_only_their_end(past: User) -> None:
     [file] = past.json("logs", "bad")
     assert Path(file["path"]).stat().st_size == file["bytes"] > 0
     for words in (("-f",), ("-n", "1")):
-        assert past.types("logs", "bad", "--json", *words, code=2).message.startswith("found --json with --follow or")
+        assert past.types("logs", "bad", "--json", *words, code=2).message.startswith(
+            "found --json with --follow or"
+        )
     first = past.json("ps")[0]["id"]
     assert past.log(f"{first}/good") == past.types("logs", "good", "--run", first).stdout
 
@@ -149,7 +155,10 @@ def test_a_run_keeps_where_it_came_from(past: User) -> None:
 
 def test_what_is_not_there_is_said(past: User) -> None:
     assert past.types("logs", "nobody", code=5).message.startswith("no job 'nobody' in any run")
-    assert past.types("status", "1999", code=5).message == "no run '1999'; `headgate ps` lists the runs there are"
+    assert (
+        past.types("status", "1999", code=5).message
+        == "no run '1999'; `headgate ps` lists the runs there are"
+    )
     assert "could be any of" in past.types("status", "20", code=2).message
     for verb in ("stop", "checkpoint"):
         assert past.types(verb, "good", code=5).message == "nothing is running"
@@ -159,14 +168,19 @@ def test_what_is_not_there_is_said(past: User) -> None:
 
 
 def test_without_any_run_it_says_how_to_start_one(user: User) -> None:
-    assert user.types("ps").stdout == "there are no runs yet; start one with: headgate run train.py\n"
+    assert (
+        user.types("ps").stdout == "there are no runs yet; start one with: headgate run train.py\n"
+    )
     assert user.json("ps") == []
     assert "start one with: headgate run train.py" in user.types("status", code=5).message
 
 
 def test_doctor_shows_the_machine_and_what_is_lost(past: User) -> None:
     told = past.json("doctor")
-    assert told["survey"]["node"]["core_gflops"] == json.loads((past.home / "node.json").read_text())["core_gflops"]
+    assert (
+        told["survey"]["node"]["core_gflops"]
+        == json.loads((past.home / "node.json").read_text())["core_gflops"]
+    )
     assert isinstance(told["uncontrolled"], list)
     there = {each["name"]: each["there"] for each in told["readings"]}
     assert there["schedstat"] is Path("/proc/self/schedstat").exists()
@@ -194,24 +208,39 @@ def test_doctor_shows_the_machine_and_what_is_lost(past: User) -> None:
 def test_schema_has_every_field_of_a_job(past: User) -> None:
     schema = past.json("schema")
     assert past.types("schema").json == schema
-    assert {"name", "script", "run", "at", "after", "priority", "limits", "progress", "retries", "timeout"} <= set(
-        schema["$defs"]["JobEntry"]["properties"]
-    )
+    assert {
+        "name",
+        "script",
+        "run",
+        "at",
+        "after",
+        "priority",
+        "limits",
+        "progress",
+        "retries",
+        "timeout",
+    } <= set(schema["$defs"]["JobEntry"]["properties"])
 
 
 def test_old_runs_go_when_asked_and_when_there_are_too_many(user: User) -> None:
     user.write("a.py", "")
     ids = [user.json("run", "a.py")["id"] for _ in range(3)]
-    user.variables["HEADGATE_KEEP_RUNS"] = "3"  # of whoever submits, whatever the hub was started with
+    # of whoever submits, whatever the hub was started with
+    user.variables["HEADGATE_KEEP_RUNS"] = "3"
     said = user.types("run", "a.py").stdout
-    assert f"deleted the oldest runs, which were short and had no checkpoints: {ids[0]}; HEADGATE_KEEP_RUNS (3)" in said
+    assert (
+        f"deleted the oldest runs, which were short and had no checkpoints: {ids[0]}; "
+        "HEADGATE_KEEP_RUNS (3)"
+    ) in said
     assert f": {ids[0]}\n" in (user.home / "hub" / "hub.log").read_text()
     ids.append(user.json("ps")[-1]["id"])
     assert [run["id"] for run in user.json("ps")] == ids[1:]
     assert not (user.home / "runs" / ids[0]).exists()
     assert user.json("rm", ids[1]) == [ids[1]]
     for words in ((), ("--json",)):
-        assert "expected --yes with --keep" in user.types("rm", "--keep", "1", *words, code=2).message
+        assert (
+            "expected --yes with --keep" in user.types("rm", "--keep", "1", *words, code=2).message
+        )
     assert user.types("rm", "--keep", "1", "--yes").stdout == f"deleted {ids[2]}\n"
     assert [run["id"] for run in user.json("ps")] == [ids[3]]
     user.write("waits.py", "import signal; signal.pause()")
@@ -246,5 +275,6 @@ def test_output_that_there_is_no_space_for_is_said(buffered: str, past: User) ->
         done = shell(past, '"$@" > /dev/full', *words, PYTHONUNBUFFERED=buffered)
         assert done.returncode == 1
         assert done.stderr == (
-            "headgate: cannot write: No space left on device; have the output go to where there is space\n"
+            "headgate: cannot write: No space left on device; have the output go to where "
+            "there is space\n"
         )

@@ -1,4 +1,6 @@
-"""What people type who know other programs, and what they are told on a machine that lacks something."""
+"""What people type who know other programs, and what they are told on a machine that lacks
+something.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from headgate.cli import headgate
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("list", "ps"), ("kill", "stop --kill"), ("queue", "status"), ("top", "attach"), ("stat", "status")],
+    [
+        ("list", "ps"),
+        ("kill", "stop --kill"),
+        ("queue", "status"),
+        ("top", "attach"),
+        ("stat", "status"),
+    ],
 )
 def test_a_verb_of_another_program_is_hinted_at(typed: str, meant: str) -> None:
     told = CliRunner().invoke(headgate, [typed])
@@ -28,8 +36,12 @@ def test_exit_codes_are_those_of_the_page(user: User) -> None:
     missing = (("ray", ["--engine", "ray"]), ("docker", ["--isolation", "container"]))
     for part, _ in missing:
         (user.folder / part / part).mkdir(parents=True)
-        user.write(f"{part}/{part}/__init__.py", f"raise ModuleNotFoundError('none', name={part!r})")
-        user.variables["PYTHONPATH"] = f"{user.folder / part}{os.pathsep}{user.variables['PYTHONPATH']}"
+        user.write(
+            f"{part}/{part}/__init__.py", f"raise ModuleNotFoundError('none', name={part!r})"
+        )
+        user.variables["PYTHONPATH"] = (
+            f"{user.folder / part}{os.pathsep}{user.variables['PYTHONPATH']}"
+        )
     for part, words in missing:
         assert f"pip install '{part}>=" in user.types("run", "train.py", *words, code=3).message
     user.types("run", "train.py", "--cluster", "nowhere", code=5)

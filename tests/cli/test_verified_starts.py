@@ -1,4 +1,6 @@
-"""Where Headgate would give a job several workers, a dry run says whether it is verified that they train the same."""
+"""Where Headgate would give a job several workers, a dry run says whether it is verified that they
+train the same.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from tests.planning.jobs import cluster, nodes, profile
 
 from headgate.cli.dry_run import PlannedStart, planned
 from headgate.hub.submission import Submission
-from headgate.jobs import Job
-from headgate.plans import Plan
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
 from headgate.profiling import store as profiles
 from headgate.verification import folders, store
 from headgate.verification.verdict import FirstDifference, Sameness, Verification, Why
@@ -35,9 +37,17 @@ def test_a_plan_of_several_workers_stands_once_the_script_and_its_modules_are_ve
         return planned(submission, NODES, NODES.nodes[0], home)["train"]
 
     def knows(answer: Sameness, cause: Why | None = None) -> None:
-        difference = FirstDifference(1, 1, "gradient", ("weight",), 0.44) if answer is Sameness.DIFFERS else None
-        sources = {f"0/{name}": folders.digest_of(tmp_path / name) for name in ("train.py", "part.py")}
-        verdict = Verification(answer, 2, steps=6, cause=cause, difference=difference, sources=sources)
+        difference = (
+            FirstDifference(1, 1, "gradient", ("weight",), 0.44)
+            if answer is Sameness.DIFFERS
+            else None
+        )
+        sources = {
+            f"0/{name}": folders.digest_of(tmp_path / name) for name in ("train.py", "part.py")
+        }
+        verdict = Verification(
+            answer, 2, steps=6, cause=cause, difference=difference, sources=sources
+        )
         store.save(home / store.FOLDER, store.key(job, key, chosen, None), verdict)
 
     chosen = begins(replace(job, verify="off")).plan

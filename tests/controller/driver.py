@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.cluster import Node
 from headgate.controller import Controller
 from headgate.controller.records import TaskRecord
-from headgate.endings import Ending, Saved, StopAnswer
-from headgate.events import (
+from headgate.model.cluster import Node
+from headgate.model.endings import Ending, Saved, StopAnswer
+from headgate.model.events import (
     Action,
     Checkpoint,
     Event,
@@ -21,15 +21,18 @@ from headgate.events import (
     StartTask,
     TaskConnected,
 )
-from headgate.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
-from headgate.jobs import Job
-from headgate.plans import Plan
+from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.shares import Share
 from headgate.policies import NoPolicy, Policy
 from headgate.policies.base import Change, Decision
-from headgate.shares import Share
 
 PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",))
-NODES = tuple(Node(name, cores=cores, memory_bytes=2**30) for name, cores in (("a", 1.0), ("b", 1.0), ("c", 2.0)))
+NODES = tuple(
+    Node(name, cores=cores, memory_bytes=2**30)
+    for name, cores in (("a", 1.0), ("b", 1.0), ("c", 2.0))
+)
 """The nodes of jobs of several tasks, two alike and one larger."""
 
 A, B = JobId("r/a"), JobId("r/b")
@@ -73,7 +76,9 @@ class Driver:
         return self.controller._jobs.all[JobId(f"r/{name}")].tasks[TaskId(f"r/{name}/worker-0")]
 
 
-def ended(name: str, state: JobState, reason: str, code: int, answer: StopAnswer = StopAnswer.ENDED) -> MarkJob:
+def ended(
+    name: str, state: JobState, reason: str, code: int, answer: StopAnswer = StopAnswer.ENDED
+) -> MarkJob:
     """The end of a job that was asked to end, and has saved nothing."""
     ending = Ending(answer, saved=Saved.NOTHING)
     return MarkJob(JobId(f"r/{name}"), state, f"{reason}; last checkpoint: none", code, ending)
@@ -83,7 +88,9 @@ def job(name: str = "a", **fields: object) -> Job:
     return Job(name=name, run="true", **fields)  # type: ignore[arg-type]
 
 
-def start(spec: Job, share: Share, threads: int, entitled: float, reason: str, **fields: object) -> StartTask:
+def start(
+    spec: Job, share: Share, threads: int, entitled: float, reason: str, **fields: object
+) -> StartTask:
     known = {"attempt": 1, "resume": None, **fields}
     return StartTask(
         task=TaskId(f"r/{spec.name}/worker-0"),
@@ -107,7 +114,9 @@ def running(driver: Driver, now: float, *specs: Job) -> None:
 
 
 class Team(Driver):
-    """A running job `r/a` of several tasks on `NODES`, all of them connected unless it is said that none is."""
+    """A running job `r/a` of several tasks on `NODES`, all of them connected unless it is said that
+    none is.
+    """
 
     def __init__(
         self,
@@ -148,5 +157,9 @@ def allreduce(workers: int = 2, **fields: object) -> Plan:
 
 
 def _plan(strategy: str, workers: int, servers: int, fields: dict[str, object]) -> Plan:
-    fields = {"batch_per_worker": None, **fields, "worker_nodes": tuple(fields["worker_nodes"])[:workers]}  # type: ignore[arg-type]
+    fields = {
+        "batch_per_worker": None,
+        **fields,
+        "worker_nodes": tuple(fields["worker_nodes"])[:workers],  # type: ignore[arg-type]
+    }
     return Plan(strategy=strategy, workers=workers, servers=servers, **fields)  # type: ignore[arg-type]

@@ -25,9 +25,9 @@ from tests.controller.driver import (
     start,
 )
 
-from headgate.cluster import Gpu, Node
-from headgate.endings import Doubt, Ending, Saved, StopAnswer
-from headgate.events import (
+from headgate.model.cluster import Gpu, Node
+from headgate.model.endings import Doubt, Ending, Saved, StopAnswer
+from headgate.model.events import (
     CONNECTED_GRACE_SECONDS,
     GRACE_SECONDS,
     Action,
@@ -54,11 +54,20 @@ from headgate.events import (
     Wake,
     Warn,
 )
-from headgate.identifiers import JobId, TaskId
-from headgate.jobs import Limits, ProgressRule
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Limits, ProgressRule
+from headgate.model.shares import UNLIMITED, Share
 from headgate.policies import BUILT_IN, EqualPolicy, NoPolicy, Policy, make
-from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Predicted, Reported, Used
-from headgate.shares import UNLIMITED, Share
+from headgate.policies.base import (
+    Arrived,
+    Change,
+    Decision,
+    Left,
+    Placed,
+    Predicted,
+    Reported,
+    Used,
+)
 
 
 def test_a_job_is_planned_first_and_then_started() -> None:
@@ -122,7 +131,10 @@ def test_a_job_waits_for_the_one_it_comes_after_and_then_for_its_delay() -> None
 def test_a_job_that_comes_after_several_waits_for_the_last_and_is_skipped_where_one_fails() -> None:
     for end, told in (
         (Exit(code=0), MarkJob(JobId("r/c"), "running", "started")),
-        (Exit(code=3), MarkJob(JobId("r/c"), "skipped", "b, which it comes after, ended as failed")),
+        (
+            Exit(code=3),
+            MarkJob(JobId("r/c"), "skipped", "b, which it comes after, ended as failed"),
+        ),
     ):
         driver = Driver()
         running(driver, 0.0, job("a"), job("b"), job("c", after=("a", "b")))
@@ -145,20 +157,36 @@ def test_what_comes_after_a_failed_job_is_skipped_down_the_chain() -> None:
     [
         (Exit(code=3), "exit code 3", 3),
         (Exit(code=None, signal=11), "killed by SIGSEGV", 139),
-        (Exit(code=None, signal=9, over_memory=True, reason="killed: over its memory limit of 2 GiB"), None, 137),
+        (
+            Exit(
+                code=None,
+                signal=9,
+                over_memory=True,
+                reason="killed: over its memory limit of 2 GiB",
+            ),
+            None,
+            137,
+        ),
         (Exit(code=None, reason="could not be started: no program 'x'"), None, 127),
     ],
 )
 def test_a_failure_says_what_happened(end: Exit, reason: str | None, code: int) -> None:
     driver = Driver()
     running(driver, 0.0, job())
-    assert driver.step(1.0, TaskExited(A_0, end)) == [MarkJob(A, "failed", reason or end.reason or "", code)]
+    assert driver.step(1.0, TaskExited(A_0, end)) == [
+        MarkJob(A, "failed", reason or end.reason or "", code)
+    ]
 
 
 def test_a_job_that_its_own_limit_of_memory_ended_is_told_to_raise_it() -> None:
-    over = Exit(code=None, signal=9, over_memory=True, reason="killed: over its memory limit of 2 GiB")
+    over = Exit(
+        code=None, signal=9, over_memory=True, reason="killed: over its memory limit of 2 GiB"
+    )
     elsewhere = replace(over, reason="killed: this machine ran out of memory")
-    for end, told in ((over, ". Next: make its batch smaller, or raise its limit of memory"), (elsewhere, "")):
+    for end, told in (
+        (over, ". Next: make its batch smaller, or raise its limit of memory"),
+        (elsewhere, ""),
+    ):
         driver = Driver()
         running(driver, 0.0, job(limits=Limits(memory_bytes=2 << 30)))
         [marked] = driver.step(1.0, TaskExited(A_0, end))
@@ -182,7 +210,9 @@ def test_a_failed_attempt_is_tried_again_from_the_last_checkpoint() -> None:
     driver.step(8.0, TaskExited(A_0, Exit(code=1)))
     assert driver.wake_at == 10.0
     driver.step(10.0, Wake())
-    assert driver.step(11.0, TaskExited(A_0, Exit(code=1))) == [MarkJob(A, "failed", "exit code 1", 1)]
+    assert driver.step(11.0, TaskExited(A_0, Exit(code=1))) == [
+        MarkJob(A, "failed", "exit code 1", 1)
+    ]
 
 
 def test_what_could_not_be_started_is_not_tried_again() -> None:
@@ -208,7 +238,9 @@ def test_stopping_gives_a_task_on_the_channel_time_to_save() -> None:
         MarkJob(A, "stopping", "as its user asked"),
         StopTask(A_0, CONNECTED_GRACE_SECONDS, "stopped by its user"),
     ]
-    assert driver.step(2.0, StopRequested(B))[1] == StopTask(B_0, GRACE_SECONDS, "stopped by its user")
+    assert driver.step(2.0, StopRequested(B))[1] == StopTask(
+        B_0, GRACE_SECONDS, "stopped by its user"
+    )
     assert driver.step(2.5, StopRequested(A)) == []
     assert driver.step(3.0, StopRequested(A, kill=True)) == [
         MarkJob(A, "stopping", "as its user asked"),
@@ -217,14 +249,18 @@ def test_stopping_gives_a_task_on_the_channel_time_to_save() -> None:
     assert driver.step(3.1, TaskExited(A_0, Exit(code=None, signal=9))) == [
         ended("a", "killed", "killed by its user", 137, StopAnswer.KILLED)
     ]
-    assert driver.step(3.2, TaskExited(B_0, Exit(code=0))) == [ended("b", "stopped", "stopped by its user", 0)]
+    assert driver.step(3.2, TaskExited(B_0, Exit(code=0))) == [
+        ended("b", "stopped", "stopped by its user", 0)
+    ]
     assert driver.step(4.0, StopRequested(B)) == []
 
 
 def test_a_waiting_job_is_stopped_at_once_and_a_stopped_one_is_not_tried_again() -> None:
     driver = Driver()
     running(driver, 0.0, job("a", at=60.0), job("b", retries=3))
-    assert driver.step(1.0, StopRequested(A)) == [MarkJob(A, "stopped", "stopped before it started")]
+    assert driver.step(1.0, StopRequested(A)) == [
+        MarkJob(A, "stopped", "stopped before it started")
+    ]
     driver.step(1.0, StopRequested(B))
     assert driver.step(2.0, TaskExited(B_0, Exit(code=None, signal=15))) == [
         ended("b", "stopped", "stopped by its user", 143)
@@ -236,7 +272,9 @@ def test_a_job_is_stopped_between_two_attempts() -> None:
     driver = Driver()
     driver.submit(0.0, job(retries=3))
     driver.step(1.0, TaskExited(A_0, Exit(code=1)))
-    assert driver.step(1.5, StopRequested(A)) == [MarkJob(A, "stopped", "stopped before it was tried again")]
+    assert driver.step(1.5, StopRequested(A)) == [
+        MarkJob(A, "stopped", "stopped before it was tried again")
+    ]
     assert driver.wake_at is None
 
 
@@ -255,7 +293,9 @@ def test_a_job_over_its_timeout_is_ended_as_failed() -> None:
     ]
 
 
-def test_the_time_of_an_attempt_begins_with_its_first_task_and_not_while_its_engine_has_no_room_for_any() -> None:
+def test_the_time_of_an_attempt_begins_with_its_first_task_and_not_while_its_engine_has_no_room_for_any() -> (
+    None
+):
     team = Team(allreduce(), timeout=90.0, retries=1)
     assert team.step(500.0, Wake()) == [] and team.wake_at is None
     team.step(600.0, TaskStarted(A_1, 1))
@@ -277,9 +317,9 @@ def test_a_goal_is_held_against_the_mean_of_an_epoch_as_it_was_told() -> None:
     assert driver.step(1.0, Progress(A_0, step=9, loss=0.3, covers="part", mean=0.4)) == []
     assert driver.step(2.0, Progress(A_0, step=10, loss=0.3, covers="epoch", mean=0.6)) == []
     reason = "reached its goal: loss 0.45, asked for 0.5"
-    assert driver.step(3.0, Progress(A_0, step=20, loss=None, covers="epoch", mean=0.45))[0] == MarkJob(
-        A, "stopping", reason
-    )
+    assert driver.step(3.0, Progress(A_0, step=20, loss=None, covers="epoch", mean=0.45))[
+        0
+    ] == MarkJob(A, "stopping", reason)
 
 
 def test_a_job_that_reaches_its_goal_is_done() -> None:
@@ -318,7 +358,10 @@ def test_a_job_that_does_not_answer_is_killed_and_says_what_is_saved() -> None:
     assert mark == MarkJob(
         B,
         "killed",
-        "killed: it did not answer within 1 min 0 s; last checkpoint: step 40, saved before it was asked to end",
+        (
+            "killed: it did not answer within 1 min 0 s; last checkpoint: step 40, saved before "
+            "it was asked to end"
+        ),
         137,
         Ending(StopAnswer.NONE, 60.0, Saved.BEFORE, SAVED),
     )
@@ -480,11 +523,19 @@ def test_jobs_that_compute_on_one_gpu_divide_its_time_by_their_weights() -> None
 
 
 @pytest.mark.parametrize("policy", BUILT_IN)
-def test_a_pinned_job_has_its_slice_under_every_policy_and_the_others_share_the_rest(policy: str) -> None:
+def test_a_pinned_job_has_its_slice_under_every_policy_and_the_others_share_the_rest(
+    policy: str,
+) -> None:
     driver = Driver(make(policy), cores=6.0)
     pinned = job("pinned", share="1/3")
     assert driver.submit(0.0, pinned) == [
-        start(pinned, Share(cpu_weight=10_000.0, cpu_cap_cores=2.0), 2, 2.0, "pinned to 1/3 of its nodes"),
+        start(
+            pinned,
+            Share(cpu_weight=10_000.0, cpu_cap_cores=2.0),
+            2,
+            2.0,
+            "pinned to 1/3 of its nodes",
+        ),
         MarkJob(JobId("r/pinned"), "running", "started"),
     ]
     for each in (1.0, 2.0):
@@ -497,7 +548,9 @@ def test_a_pinned_job_has_its_slice_under_every_policy_and_the_others_share_the_
         assert tasks["a"].entitled + tasks["b"].entitled == pytest.approx(4.0)
     driver.step(4.0, GpusUsed(A_0, (0,)))
     driver.step(5.0, GpusUsed(TaskId("r/pinned/worker-0"), (0,)))
-    assert (tasks["pinned"].share.gpu_fraction, tasks["a"].share.gpu_fraction) == pytest.approx((1 / 3, 2 / 3))
+    assert (tasks["pinned"].share.gpu_fraction, tasks["a"].share.gpu_fraction) == pytest.approx(
+        (1 / 3, 2 / 3)
+    )
     ended = driver.step(6.0, TaskExited(TaskId("r/pinned/worker-0"), Exit(code=0)))
     assert tasks["a"].share.gpu_fraction is UNLIMITED
     assert all(isinstance(each, MarkJob | SetShare) for each in ended)
@@ -509,7 +562,9 @@ def test_a_pinned_job_on_a_gpu_is_told_nothing_where_nothing_changes_for_it() ->
     for name in ("pinned", "a"):
         driver.step(1.0, GpusUsed(TaskId(f"r/{name}/worker-0"), (0,)))
     for actions in (driver.submit(2.0, job("b")), driver.step(3.0, TaskExited(B_0, Exit(code=0)))):
-        assert [each for each in actions if isinstance(each, SetShare) and "pinned" in each.task] == []
+        assert [
+            each for each in actions if isinstance(each, SetShare) and "pinned" in each.task
+        ] == []
 
 
 def test_slices_that_come_to_more_than_a_node_are_cut_down_in_proportion() -> None:
@@ -517,10 +572,14 @@ def test_slices_that_come_to_more_than_a_node_are_cut_down_in_proportion() -> No
     slices = {"large": "2/3", "a": "1/3", "b": "1/3"}
     for name, slice in slices.items():
         driver.submit(0.0, job(name, share=slice))
-    assert {name: driver.task(name).entitled for name in slices} == pytest.approx({"large": 1.5, "a": 0.75, "b": 0.75})
+    assert {name: driver.task(name).entitled for name in slices} == pytest.approx(
+        {"large": 1.5, "a": 0.75, "b": 0.75}
+    )
     for name in slices:
         driver.step(1.0, GpusUsed(TaskId(f"r/{name}/worker-0"), (0,)))
-    assert [driver.task(name).share.gpu_fraction for name in slices] == pytest.approx([0.5, 0.25, 0.25])
+    assert [driver.task(name).share.gpu_fraction for name in slices] == pytest.approx(
+        [0.5, 0.25, 0.25]
+    )
     driver.step(2.0, TaskExited(A_0, Exit(code=0)))
     assert [driver.task(name).entitled for name in ("large", "b")] == pytest.approx([2.0, 1.0])
 
@@ -528,14 +587,18 @@ def test_slices_that_come_to_more_than_a_node_are_cut_down_in_proportion() -> No
 def test_a_pinned_job_is_no_business_of_the_policy_and_its_tasks_divide_its_slice() -> None:
     policy = Recording()
     team = Team(allreduce(4), policy, share="1/2", limits=Limits(cores=1.8))
-    [begun] = {(each.share, each.entitled_cores) for each in team.begun if isinstance(each, StartTask)}
+    [begun] = {
+        (each.share, each.entitled_cores) for each in team.begun if isinstance(each, StartTask)
+    }
     # Two of its tasks are on each node of one core; the limit would leave each 0.45.
     assert begun == (Share(cpu_weight=5_000.0, cpu_cap_cores=0.25), 0.25)
     team.step(1.0, Usage(A_0, 0.5, 1e6))
     assert policy.calls == []
     running(team, 2.0, job("b"))
     here = Placed(B, {"here": 2.0}, workers=1)
-    assert [(cores, changes) for _, cores, changes in policy.calls] == [(5.0, (Arrived(B, 1.0, None), here))]
+    assert [(cores, changes) for _, cores, changes in policy.calls] == [
+        (5.0, (Arrived(B, 1.0, None), here))
+    ]
 
 
 @pytest.mark.parametrize("policy", ["equal", "srpt"])
@@ -543,7 +606,10 @@ def test_a_pinned_job_weighs_enough_for_its_slice_beside_many_others(policy: str
     driver = Driver(make(policy), cores=4.0)
     others = [job(f"j{i}", priority=5.0) for i in range(30)]
     running(driver, 0.0, *others[:20], job("pinned", share="3/4"), *others[20:])
-    weights = {spec.name: driver.task(spec.name).share.cpu_weight or 0.0 for spec in (*others, job("pinned"))}
+    weights = {
+        spec.name: driver.task(spec.name).share.cpu_weight or 0.0
+        for spec in (*others, job("pinned"))
+    }
     assert weights["pinned"] / sum(weights.values()) >= 0.75
     driver.step(1.0, TaskExited(TaskId("r/pinned/worker-0"), Exit(code=0)))
     assert driver.task("j0").share.cpu_weight == pytest.approx(10.0 * weights["j0"], rel=0.01)
@@ -552,7 +618,10 @@ def test_a_pinned_job_weighs_enough_for_its_slice_beside_many_others(policy: str
 def test_no_policy_divides_no_gpu() -> None:
     driver = Driver()
     running(driver, 0.0, job("a"), job("b"))
-    assert [driver.step(1.0, GpusUsed(TaskId(f"r/{name}/worker-0"), (0,))) for name in "ab"] == [[], []]
+    assert [driver.step(1.0, GpusUsed(TaskId(f"r/{name}/worker-0"), (0,))) for name in "ab"] == [
+        [],
+        [],
+    ]
 
 
 def test_the_policy_is_told_which_gpus_a_job_computes_on() -> None:
@@ -560,7 +629,9 @@ def test_the_policy_is_told_which_gpus_a_job_computes_on() -> None:
     driver = Driver(policy)
     running(driver, 0.0, job("a"))
     driver.step(1.0, GpusUsed(A_0, (0, 2)))
-    assert policy.calls[-1][2] == (Placed(A, {"here/gpu0": 2.0, "here/gpu2": 2.0}, on_gpus=True, workers=1),)
+    assert policy.calls[-1][2] == (
+        Placed(A, {"here/gpu0": 2.0, "here/gpu2": 2.0}, on_gpus=True, workers=1),
+    )
 
 
 def test_what_a_job_leaves_of_a_gpu_for_anothers_sake_others_have() -> None:
@@ -577,7 +648,11 @@ def test_what_pinned_jobs_leave_of_a_gpu_for_anothers_sake_others_have() -> None
     running(driver, 0.0, job("wide", share="3/4"), job("pinned", share="3/4"), job("c"))
     for name, gpus in {"wide": (0, 1), "pinned": (0,), "c": (1,)}.items():
         driver.step(1.0, GpusUsed(TaskId(f"r/{name}/worker-0"), gpus))
-    assert [driver.task(name).share.gpu_fraction for name in ("wide", "pinned", "c")] == [0.5, 0.5, 0.5]
+    assert [driver.task(name).share.gpu_fraction for name in ("wide", "pinned", "c")] == [
+        0.5,
+        0.5,
+        0.5,
+    ]
 
 
 @pytest.mark.parametrize(("synchronous", "each"), [(True, 0.5), (False, 0.25)])
@@ -590,7 +665,11 @@ def test_workers_that_take_turns_each_by_themselves_have_their_jobs_part_of_a_gp
     tasks = ("r/a/worker-0", "r/a/worker-1", "r/b/worker-0")
     for task in tasks:
         team.step(2.0, GpusUsed(TaskId(task), (0,)))
-    known = {id: task for record in team.controller._jobs.all.values() for id, task in record.tasks.items()}
+    known = {
+        id: task
+        for record in team.controller._jobs.all.values()
+        for id, task in record.tasks.items()
+    }
     assert [known[TaskId(task)].share.gpu_fraction for task in tasks] == [each, each, 0.5]
 
 
@@ -621,7 +700,9 @@ def test_priorities_and_limits_divide_the_cores() -> None:
 
 
 @pytest.mark.parametrize("predicts", [True, False])
-def test_a_policy_that_goes_by_what_is_left_is_told_with_a_job_what_such_jobs_took(predicts: bool) -> None:
+def test_a_policy_that_goes_by_what_is_left_is_told_with_a_job_what_such_jobs_took(
+    predicts: bool,
+) -> None:
     policy = Recording()
     policy.predicts = predicts
     driver, spec = Driver(policy), job(retries=1)
@@ -632,7 +713,8 @@ def test_a_policy_that_goes_by_what_is_left_is_told_with_a_job_what_such_jobs_to
     assert policy.calls[-1][2] == (Arrived(A, 1.0, None), *known, here)
     driver.step(5.0, TaskExited(A_0, Exit(code=1)))
     driver.step(6.0, Wake())
-    assert policy.calls[-1][2] == (Arrived(A, 1.0, None), here)  # of another attempt a part may be done
+    # of another attempt a part may be done
+    assert policy.calls[-1][2] == (Arrived(A, 1.0, None), here)
 
 
 def test_the_policy_is_told_what_changed_and_nothing_else() -> None:
@@ -655,7 +737,9 @@ def test_the_policy_is_told_what_changed_and_nothing_else() -> None:
     ("metric", "value", "told"),
     [("accuracy", 0.75, -0.75), ("episode_reward", -3.0, 3.0), ("val_perplexity", 20.0, 20.0)],
 )
-def test_to_the_policy_less_of_a_metric_is_better_whatever_it_is(metric: str, value: float, told: float) -> None:
+def test_to_the_policy_less_of_a_metric_is_better_whatever_it_is(
+    metric: str, value: float, told: float
+) -> None:
     policy = Recording()
     driver = Driver(policy)
     running(driver, 1.0, job(progress=ProgressRule(metric)))
@@ -674,7 +758,9 @@ def test_the_policy_is_told_whether_a_job_that_left_came_to_its_end() -> None:
         driver.step(3.0, TaskExited(TaskId(f"r/{name}/worker-0"), exit))
     driver.step(10.0, Wake())
     driver.step(11.0, TaskExited(A_0, Exit(code=0)))
-    told = [change for *_, changes in policy.calls for change in changes if isinstance(change, Left)]
+    told = [
+        change for *_, changes in policy.calls for change in changes if isinstance(change, Left)
+    ]
     assert told == [
         Left(A, done=False),
         Left(B, done=False),
@@ -697,7 +783,9 @@ def test_the_policy_is_told_where_tasks_are_and_what_is_there_for_them() -> None
     assert policy.calls[-1][2] == (Placed(A, {"a": 1.0, "c": 2.0}, workers=1),)
 
 
-def test_the_time_of_a_gpu_is_divided_at_most_six_times_a_minute_though_each_job_may_change_as_often() -> None:
+def test_the_time_of_a_gpu_is_divided_at_most_six_times_a_minute_though_each_job_may_change_as_often() -> (
+    None
+):
     policy, names = Recording(), "abcd"
     policy.most_changes = math.inf
     driver = Driver(policy)
@@ -707,7 +795,9 @@ def test_the_time_of_a_gpu_is_divided_at_most_six_times_a_minute_though_each_job
     changed = dict.fromkeys(names, 0)
     for second in range(1, 61):
         name = names[second % 4]
-        policy.answer = Decision({JobId(f"r/{name}"): (Share(cpu_weight=100.0 + second), "as it likes")})
+        policy.answer = Decision(
+            {JobId(f"r/{name}"): (Share(cpu_weight=100.0 + second), "as it likes")}
+        )
         for action in driver.step(float(second), Usage(TaskId(f"r/{name}/worker-0"), 0.5, 1e6)):
             if isinstance(action, SetShare) and action.share.gpu_fraction is not None:
                 changed[action.task[2]] += 1
@@ -721,7 +811,9 @@ def test_the_policy_is_woken_when_it_asked_to_be() -> None:
     policy.answer = Decision(wake_at=30.0)
     running(driver, 0.0, job())
     assert driver.wake_at == 30.0
-    policy.answer = Decision({A: (Share(cpu_weight=50.0), "it learns no more"), JobId("r/gone"): (Share(), "")})
+    policy.answer = Decision(
+        {A: (Share(cpu_weight=50.0), "it learns no more"), JobId("r/gone"): (Share(), "")}
+    )
     assert driver.step(30.0, Wake()) == [
         Warn("policy 'recording': its share for r/gone is dropped: no such job is there"),
         SetShare(A_0, Share(cpu_weight=50.0), 2, 2.0, "it learns no more"),
@@ -746,14 +838,22 @@ def test_a_policy_never_grants_more_than_the_user_allows() -> None:
     driver = Driver(policy, cores=8.0)
     running(driver, 0.0, job(limits=Limits(cores=2.0, memory_bytes=2**20)))
     policy.answer = Decision({A: (Share(cpu_cap_cores=6.0, memory_bytes=2**30), "more")})
-    assert driver.step(1.0, Usage(A_0, 1.0, 1.0)) == [SetShare(A_0, Share(cpu_cap_cores=2.0), 2, 2.0, "more")]
+    assert driver.step(1.0, Usage(A_0, 1.0, 1.0)) == [
+        SetShare(A_0, Share(cpu_cap_cores=2.0), 2, 2.0, "more")
+    ]
 
 
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
         (ZeroDivisionError("oh"), " failed, shares stay as they are: ZeroDivisionError('oh')"),
-        (None, " failed, shares stay as they are: AttributeError(\"'NoneType' object has no attribute 'shares'\")"),
+        (
+            None,
+            (
+                " failed, shares stay as they are: AttributeError(\"'NoneType' object has no "
+                "attribute 'shares'\")"
+            ),
+        ),
         (
             Decision({"r/a": Share()}),  # type: ignore[dict-item]
             ": its share for r/a is dropped: TypeError('cannot unpack non-iterable Share object')",
@@ -809,6 +909,8 @@ def test_tasks_that_have_not_told_yet_what_they_use_count_as_the_others() -> Non
     told = {"worker-0": 1.0, "worker-1": 2.0, "worker-2": 0.6}
     for name, cores in told.items():
         team.step(5.0, Usage(TaskId(f"r/a/{name}"), cores, 1e9))
-    used = [change for _, _, changes in policy.calls for change in changes if isinstance(change, Used)]
+    used = [
+        change for _, _, changes in policy.calls for change in changes if isinstance(change, Used)
+    ]
     assert [each.cpu_cores for each in used] == pytest.approx([3.0, 4.5, 3.6])
     assert [each.memory_bytes for each in used] == [3e9] * 3

@@ -1,4 +1,6 @@
-"""Memory of GPUs that jobs share: who waits for it, where jobs go, and what is said when one runs out of it."""
+"""Memory of GPUs that jobs share: who waits for it, where jobs go, and what is said when one runs
+out of it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,22 @@ import pytest
 from tests.controller.driver import PLAN, job
 from tests.controller.test_queueing import GANG, GIB, Queueing, started, states
 
-from headgate.cluster import Gpu, Node
 from headgate.controller import Controller, Queue
 from headgate.controller.queue_orders import FifoOrder
-from headgate.events import Action, Exit, GpuMemoryUsed, GpusUsed, JobPlanned, JobSubmitted, NodeJoined, Usage
-from headgate.identifiers import JobId, TaskId
-from headgate.jobs import Job, Limits
-from headgate.plans import Plan
+from headgate.model.cluster import Gpu, Node
+from headgate.model.events import (
+    Action,
+    Exit,
+    GpuMemoryUsed,
+    GpusUsed,
+    JobPlanned,
+    JobSubmitted,
+    NodeJoined,
+    Usage,
+)
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Job, Limits
+from headgate.model.plans import Plan
 from headgate.policies import NoPolicy
 
 ON_N = replace(PLAN, worker_nodes=("n",))
@@ -62,7 +73,11 @@ class Sharing(Queueing):
 
     def waits_for(self, name: str) -> str:
         """What a job that waits is told."""
-        return next(each.lacks.in_words() for each in self.controller.ahead(2.0, {}) if each.job == f"r/{name}")
+        return next(
+            each.lacks.in_words()
+            for each in self.controller.ahead(2.0, {})
+            if each.job == f"r/{name}"
+        )
 
 
 def _bytes(gib: dict[int, float]) -> dict[int, float]:
@@ -79,7 +94,9 @@ def test_who_needs_more_than_admitted_jobs_leave_waits_until_one_ends(need: str)
     stated, known = (50, None) if need == "stated" else (None, 50)
     assert where(hub.hands_in("a", stated=stated, known=known)) == [("a", None)]
     waits = hub.hands_in("b", stated=stated, known=known)
-    assert states(waits) == [("r/b", "waiting", "for GPU memory: needs 50 GiB, 30 GiB free on GPU 0 of node n")]
+    assert states(waits) == [
+        ("r/b", "waiting", "for GPU memory: needs 50 GiB, 30 GiB free on GPU 0 of node n")
+    ]
     [ahead] = hub.controller.ahead(1.0, {})
     assert (ahead.holders, ahead.lacks.on_gpu) == ((JobId("r/a"),), True)
     assert where(hub.end(2.0, "a/worker-0")) == [("b", None)]
@@ -104,7 +121,10 @@ def test_what_nothing_is_known_of_starts_and_what_it_is_seen_to_hold_is_waited_f
     hub.uses({0: 45}, a={0: 45})
     assert where(hub.hands_in("b")) == [("b", None)]
     assert where(hub.hands_in("c", known=40)) == []
-    assert "35 GiB free on GPU 0 of node n, where programs that nothing is kept for use 45 GiB" in hub.waits_for("c")
+    assert (
+        "35 GiB free on GPU 0 of node n, where programs that nothing is kept for use 45 GiB"
+        in hub.waits_for("c")
+    )
     hub.end(2.0, "a/worker-0")
     assert where(hub.uses({0: 1})) == [("c", None)]
 
@@ -114,7 +134,8 @@ def test_memory_that_programs_outside_hold_is_not_there() -> None:
     hub.uses({0: 60})
     assert where(hub.hands_in("a", stated=30)) == []
     assert hub.waits_for("a") == (
-        "GPU memory: needs 30 GiB, 20 GiB free on GPU 0 of node n, where programs that nothing is kept for use 60 GiB"
+        "GPU memory: needs 30 GiB, 20 GiB free on GPU 0 of node n, where programs that "
+        "nothing is kept for use 60 GiB"
     )
     assert where(hub.uses({0: 51})) == []
     assert where(hub.uses({0: 5})) == [("a", None)]
@@ -136,7 +157,9 @@ def test_what_a_job_holds_beyond_its_need_counts_too() -> None:
     assert where(hub.hands_in("b", stated=20)) == []
 
 
-def test_what_a_job_holds_on_another_gpu_than_the_one_that_keeps_memory_for_it_is_not_free() -> None:
+def test_what_a_job_holds_on_another_gpu_than_the_one_that_keeps_memory_for_it_is_not_free() -> (
+    None
+):
     hub = Sharing(node(80, 80))
     assert where(hub.hands_in("a", stated=50)) == [("a", None)]
     assert where(hub.hands_in("b", stated=20)) == [("b", (1, 0))]
@@ -171,7 +194,8 @@ def test_of_several_gpus_a_job_gets_the_one_where_it_fits() -> None:
     hub = Sharing(node(80, 80, 24))
     assert where(hub.hands_in("a", gpus=1, stated=50)) == [("a", (0,))]
     assert where(hub.hands_in("b", gpus=1, stated=50)) == [("b", (1,))]
-    assert where(hub.hands_in("c", gpus=1, stated=25)) == [("c", (0,))]  # the last is free, and too small
+    # the last is free, and too small
+    assert where(hub.hands_in("c", gpus=1, stated=25)) == [("c", (0,))]
     assert where(hub.hands_in("d", gpus=1, stated=25)) == [("d", (1,))]
     assert where(hub.hands_in("e", gpus=1, stated=20)) == [("e", (2,))]
     assert where(hub.hands_in("f", gpus=1, stated=20)) == []
@@ -197,7 +221,10 @@ def test_one_without_a_known_need_that_starts_with_another_leaves_it_its_gpu() -
         spec = job(name, limits=Limits(gpus=1))
         hub.step(0.0, JobSubmitted(JobId(f"r/{name}"), spec, gpu_memory_bytes=needs))
     hub.step(0.0, JobPlanned(JobId("r/unknown"), 1, ON_N))
-    assert where(hub.step(0.0, JobPlanned(JobId("r/a"), 1, ON_N))) == [("unknown", (1,)), ("a", (0,))]
+    assert where(hub.step(0.0, JobPlanned(JobId("r/a"), 1, ON_N))) == [
+        ("unknown", (1,)),
+        ("a", (0,)),
+    ]
 
 
 def test_only_gpus_that_the_environment_allows_are_waited_for() -> None:
@@ -228,7 +255,9 @@ def test_a_job_on_several_gpus_needs_the_memory_of_each() -> None:
     hub.hands_in("a", gpus=1, stated=50)
     assert where(hub.hands_in("b", gpus=2, stated=50)) == [("b", (1, 2))]
     assert where(hub.hands_in("c", gpus=2, stated=50)) == []
-    assert hub.waits_for("c").startswith("GPU memory: needs 50 GiB for each of 2 tasks and GPUs, 30 GiB free on GPU")
+    assert hub.waits_for("c").startswith(
+        "GPU memory: needs 50 GiB for each of 2 tasks and GPUs, 30 GiB free on GPU"
+    )
 
 
 def test_a_known_need_beyond_a_gpu_waits_for_a_whole_one_and_no_longer() -> None:
@@ -253,7 +282,8 @@ def test_jobs_that_want_no_gpu_do_not_wait_behind_one_that_does_but_leave_it_its
         return hub.submit(0.0, job(name, limits=limits), ON_N)
 
     assert where(asks("b", 40, on_gpu=50)) == []
-    assert where(asks("small", 1, on_gpu=1)) == []  # first come, first served among those that want it
+    # first come, first served among those that want it
+    assert where(asks("small", 1, on_gpu=1)) == []
     assert where(asks("cpu", 20)) == [("cpu", ())]
     assert where(asks("more", 20)) == []
     assert where(hub.end(1.0, "a/worker-0")) == [("b", None), ("small", None)]
@@ -268,12 +298,19 @@ def test_a_task_that_runs_out_of_gpu_memory_is_told_who_else_had_it_and_what_to_
     hub.step(1.0, Usage(TaskId("r/a/worker-0"), 1.0, 1.0, gpu_memory_bytes=60.0 * GIB))
     hub.step(1.0, Usage(TaskId("r/b/worker-0"), 1.0, 1.0, gpu_memory_bytes=10.0 * GIB))
     hub.uses({0: 76}, a={0: 60}, b={0: 10})
-    exit = Exit(code=1, over_memory=True, on_gpu=True, reason="CUDA out of memory. Tried to allocate 10.00 GiB")
+    exit = Exit(
+        code=1,
+        over_memory=True,
+        on_gpu=True,
+        reason="CUDA out of memory. Tried to allocate 10.00 GiB",
+    )
     [(_, state, why)] = states(hub.end(2.0, "b/worker-0", exit))
     assert state == "failed"
     assert why == (
-        "CUDA out of memory. Tried to allocate 10.00 GiB. It held 10 GiB, and its need was not known. "
-        "On GPU 0 of node n, a had 60 GiB and programs outside Headgate had 6 GiB. Next: state at least 20 GiB "
+        "CUDA out of memory. Tried to allocate 10.00 GiB. It held 10 GiB, and its need was not "
+        "known. "
+        "On GPU 0 of node n, a had 60 GiB and programs outside Headgate had 6 GiB. Next: state "
+        "at least 20 GiB "
         "(`limits: {gpu_memory: …}` or --gpu-memory), and it waits until that is free"
     )
 
@@ -282,10 +319,15 @@ def test_a_task_that_runs_out_of_gpu_memory_is_told_who_else_had_it_and_what_to_
     ("words", "cure"),
     [
         ("CUDA out of memory. Tried to allocate 10.00 GiB", "state at least 40 GiB"),
-        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.00GiB", "state at least 34 GiB"),
+        (
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4.00GiB",
+            "state at least 34 GiB",
+        ),
         ("CUDA error: out of memory", "state more than 30 GiB"),
-        ("CUDA out of memory. Tried to allocate 60.00 GiB", "make its batch smaller"),  # no GPU has 90
-        ("CUDA out of memory. Tried to allocate ... GiB", "state more than 30 GiB"),  # a script may print anything
+        # no GPU has 90
+        ("CUDA out of memory. Tried to allocate 60.00 GiB", "make its batch smaller"),
+        # a script may print anything
+        ("CUDA out of memory. Tried to allocate ... GiB", "state more than 30 GiB"),
         ("CUDA out of memory. Tried to allocate 1.2.3 GiB", "state more than 30 GiB"),
         ("CUDA out of memory. Tried to allocate 5 iB", "state more than 30 GiB"),
         (f"CUDA out of memory. Tried to allocate {'9' * 400} GiB", "state more than 30 GiB"),
@@ -298,7 +340,9 @@ def test_what_it_could_not_have_is_part_of_what_it_needs(words: str, cure: str) 
     hub.step(1.0, Usage(TaskId("r/a/worker-0"), 1.0, 1.0, gpu_memory_bytes=50.0 * GIB))
     hub.step(1.0, Usage(TaskId("r/b/worker-0"), 1.0, 1.0, gpu_memory_bytes=30.0 * GIB))
     hub.uses({0: 80}, a={0: 50}, b={0: 30})
-    [(_, _, why)] = states(hub.end(2.0, "b/worker-0", Exit(code=1, over_memory=True, on_gpu=True, reason=words)))
+    [(_, _, why)] = states(
+        hub.end(2.0, "b/worker-0", Exit(code=1, over_memory=True, on_gpu=True, reason=words))
+    )
     assert f"Next: {cure}" in why
 
 
@@ -309,8 +353,10 @@ def test_a_task_that_runs_out_of_gpu_memory_alone_is_told_what_it_needed() -> No
     exit = Exit(code=1, over_memory=True, on_gpu=True, reason="CUDA out of memory")
     [(_, _, why)] = states(hub.end(2.0, "a/worker-0", exit))
     assert why == (
-        "CUDA out of memory. It held 78 GiB, and its need was taken to be 20 GiB. On GPU 0 of node n, no other job had "
-        "memory. Next: make its batch smaller, compute in bfloat16, or keep fewer activations (checkpointing)"
+        "CUDA out of memory. It held 78 GiB, and its need was taken to be 20 GiB. On GPU 0 of "
+        "node n, no other job had "
+        "memory. Next: make its batch smaller, compute in bfloat16, or keep fewer activations "
+        "(checkpointing)"
     )
 
 
@@ -324,5 +370,8 @@ def test_what_a_task_on_several_gpus_held_is_told_of_each() -> None:
     hub.uses({0: 80, 1: 80}, a={0: 50, 1: 50}, b={0: 30, 1: 30})
     exit = Exit(code=1, over_memory=True, on_gpu=True, reason="CUDA out of memory")
     [(_, _, why), *_] = states(hub.end(2.0, "b/worker-0", exit))
-    assert "It held 30 GiB on each of 2 GPUs, and its need was taken to be 30 GiB. On GPU 0, 1 of node n, a had" in why
+    assert (
+        "It held 30 GiB on each of 2 GPUs, and its need was taken to be 30 GiB. On GPU 0, 1 "
+        "of node n, a had"
+    ) in why
     assert "Next: state more than 30 GiB " in why

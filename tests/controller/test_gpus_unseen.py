@@ -1,4 +1,6 @@
-"""Jobs whose need of GPU memory is not known, on GPUs whose use is read: where they go, and what they wait for."""
+"""Jobs whose need of GPU memory is not known, on GPUs whose use is read: where they go, and what
+they wait for.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from tests.controller.test_gpu_memory import ON_N, TWO_ON_N, Sharing, _bytes, no
 from tests.controller.test_queueing import GIB, states
 
 from headgate.controller.shortage import Shortage
-from headgate.events import Exit, GpuMemoryUsed, GpuUse, JobPlanned, JobSubmitted, Usage
-from headgate.identifiers import JobId, TaskId
-from headgate.jobs import Limits
+from headgate.model.events import Exit, GpuMemoryUsed, GpuUse, JobPlanned, JobSubmitted, Usage
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Limits
 
 
 class Seen(Sharing):
@@ -41,17 +43,30 @@ class Seen(Sharing):
         return where(self.step(now, event))
 
     def lacks(self, name: str) -> Shortage:
-        return next(each.lacks for each in self.controller.ahead(2.0, {}) if each.job == f"r/{name}")
+        return next(
+            each.lacks for each in self.controller.ahead(2.0, {}) if each.job == f"r/{name}"
+        )
 
 
-def test_of_five_plain_scripts_one_starts_on_each_gpu_and_the_next_where_the_first_is_seen_to_leave_room() -> None:
+def test_of_five_plain_scripts_one_starts_on_each_gpu_and_the_next_where_the_first_is_seen_to_leave_room() -> (
+    None
+):
     hub = Seen(node(24, 24))
     hub.reads(0.0, {0: 1, 1: 1})
     started = [hub.plain(name) for name in "abcde"]
     assert started == [[("a", None)], [("b", (1, 0))], [], [], []]
     assert hub.lacks("c").kind == "gpu-unseen"
-    assert hub.lacks("c").facts == {"needs_bytes": 0, "count": 1, "node": "n", "is_known": False, "gpus": (0, 1)}
-    assert hub.waits_for("c") == "a GPU: what the jobs on GPU 0, 1 of node n hold of it is not seen yet"
+    assert hub.lacks("c").facts == {
+        "needs_bytes": 0,
+        "count": 1,
+        "node": "n",
+        "is_known": False,
+        "gpus": (0, 1),
+    }
+    assert (
+        hub.waits_for("c")
+        == "a GPU: what the jobs on GPU 0, 1 of node n hold of it is not seen yet"
+    )
     assert hub.reads(1.0, {0: 3, 1: 5}, a={0: 2}, b={1: 4}) == []
     assert hub.reads(8.0, {0: 11, 1: 15}, a={0: 10}, b={1: 14}) == []  # they still grow
     assert hub.reads(17.0, {0: 11, 1: 15}, a={0: 10}, b={1: 14}) == []
@@ -89,7 +104,9 @@ def test_a_gpu_that_others_hold_most_of_is_waited_for_though_no_job_is_there() -
 
 
 @pytest.mark.parametrize(("use", "patience"), [("maybe", 15.0), ("yes", 300.0)])
-def test_a_job_that_holds_no_gpu_memory_is_waited_for_for_a_while(use: GpuUse, patience: float) -> None:
+def test_a_job_that_holds_no_gpu_memory_is_waited_for_for_a_while(
+    use: GpuUse, patience: float
+) -> None:
     hub = Seen(node(24))
     hub.reads(0.0, {0: 1})
     assert hub.plain("a", use=use) == [("a", None)]
@@ -140,7 +157,9 @@ def test_in_a_container_what_a_gpu_has_more_in_use_is_what_its_job_holds() -> No
     hub.reads(20.0, {0: 22})
     hub.reads(30.0, {0: 22})
     assert hub.plain("c") == []
-    assert hub.waits_for("c").startswith("GPU memory: needs 10.5 GiB or so (it is not known), 2 GiB free on GPU 0")
+    assert hub.waits_for("c").startswith(
+        "GPU memory: needs 10.5 GiB or so (it is not known), 2 GiB free on GPU 0"
+    )
 
 
 def test_a_gpu_in_exclusive_process_mode_has_one_job_and_none_beside_a_program_outside() -> None:
@@ -148,7 +167,9 @@ def test_a_gpu_in_exclusive_process_mode_has_one_job_and_none_beside_a_program_o
     hub.reads(0.0, {0: 1, 1: 1}, single=(0, 1), closed=(1,))
     assert hub.plain("a") == [("a", None)]
     assert where(hub.hands_in("b", stated=2)) == []
-    assert hub.waits_for("b") == "a GPU that no other job uses: there are some on GPU 0, 1 of node n"
+    assert (
+        hub.waits_for("b") == "a GPU that no other job uses: there are some on GPU 0, 1 of node n"
+    )
     assert hub.reads(5.0, {0: 4, 1: 0}, single=(0, 1), closed=(0,), a={0: 3}) == [("b", (1, 0))]
 
 
@@ -171,29 +192,38 @@ def test_several_workers_of_unknown_need_have_a_gpu_each_or_wait() -> None:
     hub.reads(0.0, {0: 1, 1: 1})
     spec = job("two", limits=Limits(gpus=1))
     hub.step(0.0, JobSubmitted(JobId("r/two"), spec))
-    assert where(hub.step(0.0, JobPlanned(JobId("r/two"), 1, TWO_ON_N))) == [("two", (0,)), ("two", (1,))]
+    assert where(hub.step(0.0, JobPlanned(JobId("r/two"), 1, TWO_ON_N))) == [
+        ("two", (0,)),
+        ("two", (1,)),
+    ]
     assert hub.plain("a") == []
     more = replace(TWO_ON_N, workers=3, worker_nodes=("n", "n", "n"))
     hub.end(1.0, "two/worker-0"), hub.end(1.0, "two/worker-1")
     hub.end(2.0, "a/worker-0")
     hub.step(3.0, JobSubmitted(JobId("r/three"), job("three", limits=Limits(gpus=1))))
-    assert len(where(hub.step(3.0, JobPlanned(JobId("r/three"), 1, more)))) == 3  # more than there are GPUs
+    # more than there are GPUs
+    assert len(where(hub.step(3.0, JobPlanned(JobId("r/three"), 1, more)))) == 3
 
 
 def test_who_runs_out_of_memory_is_tried_once_where_there_is_room() -> None:
     hub = Seen(node(24, 24))
     hub.reads(0.0, {0: 1, 1: 2})
     assert hub.plain("a") == [("a", None)]
-    exit = Exit(code=1, over_memory=True, on_gpu=True, reason="CUDA out of memory. Tried to allocate 4.00 GiB")
+    exit = Exit(
+        code=1,
+        over_memory=True,
+        on_gpu=True,
+        reason="CUDA out of memory. Tried to allocate 4.00 GiB",
+    )
     for gpu in (0, 1):
         hub.step(1.0, Usage(TaskId("r/a/worker-0"), 1.0, 1.0, gpu_memory_bytes=10.0 * GIB))
         hub.reads(1.0, {gpu: 24, 1 - gpu: 2}, a={gpu: 10})  # somebody came
         ended = hub.end(2.0, "a/worker-0", exit)
         why = next(reason for _, state, reason in states(ended) if state in ("waiting", "failed"))
         assert (
-            f"It held 10 GiB, and its need was {'not known' if gpu == 0 else 'taken to be 14 GiB'}. On GPU {gpu} of"
-            in why
-        )
+            "It held 10 GiB, and its need was "
+            f"{'not known' if gpu == 0 else 'taken to be 14 GiB'}. On GPU {gpu} of"
+        ) in why
         if gpu == 0:
             assert why.endswith("Next: GPU 1 of node n has 22 GiB free, and it is tried there once")
             assert where(ended) == [("a", (1,))]
@@ -206,7 +236,12 @@ def test_who_runs_out_of_memory_is_not_tried_where_there_is_too_little() -> None
     hub.reads(0.0, {0: 1, 1: 13})
     assert hub.plain("a") == [("a", None)]
     hub.step(1.0, Usage(TaskId("r/a/worker-0"), 1.0, 1.0, gpu_memory_bytes=10.0 * GIB))
-    exit = Exit(code=1, over_memory=True, on_gpu=True, reason="CUDA out of memory. Tried to allocate 4.00 GiB")
+    exit = Exit(
+        code=1,
+        over_memory=True,
+        on_gpu=True,
+        reason="CUDA out of memory. Tried to allocate 4.00 GiB",
+    )
     hub.reads(1.0, {0: 24, 1: 13}, a={0: 10})
     [(_, state, why)] = states(hub.end(2.0, "a/worker-0", exit))
     assert state == "failed"

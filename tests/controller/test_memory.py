@@ -1,4 +1,6 @@
-"""Main memory that others hold, and what is known of nobody's need: events in, exact actions out."""
+"""Main memory that others hold, and what is known of nobody's need: events in, exact actions
+out.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ import pytest
 from tests.controller.driver import PLAN, job
 from tests.controller.test_queueing import GIB, Queueing, started, states
 
-from headgate.cluster import Gpu, Node
 from headgate.controller import Controller, Queue
 from headgate.controller.queue_orders import FifoOrder
-from headgate.events import Action, JobPlanned, JobSubmitted, MemoryUsed, NodeJoined, Usage
-from headgate.identifiers import JobId, TaskId
-from headgate.jobs import Limits
+from headgate.model.cluster import Gpu, Node
+from headgate.model.events import Action, JobPlanned, JobSubmitted, MemoryUsed, NodeJoined, Usage
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Limits
 from headgate.policies import NoPolicy
 
 ON_N = replace(PLAN, worker_nodes=("n",))
@@ -33,11 +35,17 @@ class Hub(Queueing):
         tasks = {TaskId(f"r/{name}/worker-0"): size * MIB for name, size in held.items()}
         return names(self.step(now, MemoryUsed("n", mib * MIB, tasks)))
 
-    def hands_in(self, name: str, *, stated: float | None = None, known: float | None = None) -> list[str]:
-        """A job that needs so many MiB: as its user states, or as is known of it; the jobs that start then."""
+    def hands_in(
+        self, name: str, *, stated: float | None = None, known: float | None = None
+    ) -> list[str]:
+        """A job that needs so many MiB: as its user states, or as is known of it; the jobs that
+        start then.
+        """
         limits = Limits(gpus=0, memory_bytes=int(stated * MIB) if stated else None)
         needs = int(known * MIB) if known else None
-        self.step(1.0, JobSubmitted(JobId(f"r/{name}"), job(name, limits=limits), memory_bytes=needs))
+        self.step(
+            1.0, JobSubmitted(JobId(f"r/{name}"), job(name, limits=limits), memory_bytes=needs)
+        )
         self.told = self.step(1.0, JobPlanned(JobId(f"r/{name}"), 1, ON_N))
         return names(self.told)
 
@@ -62,7 +70,10 @@ def test_what_others_hold_is_not_there_for_jobs(need: str) -> None:
     [(_, state, why)] = states(hub.told)
     assert (state, why) == (
         "waiting",
-        "for 450 MiB of memory: 73.2 MiB free on node n, where other programs and Headgate hold 936 MiB",
+        (
+            "for 450 MiB of memory: 73.2 MiB free on node n, where other programs and Headgate "
+            "hold 936 MiB"
+        ),
     )
     assert hub.has_left(150, a=450) == []
     [ahead] = hub.controller.ahead(2.0, {})
@@ -121,7 +132,9 @@ def test_workers_on_one_node_are_alone_there_as_long_as_no_other_job_is() -> Non
     assert hub.hands_in("b", stated=10) == []
 
 
-def test_jobs_of_unknown_need_start_as_there_is_room_for_a_framework_and_then_by_what_they_use() -> None:
+def test_jobs_of_unknown_need_start_as_there_is_room_for_a_framework_and_then_by_what_they_use() -> (
+    None
+):
     hub = Hub(1.5)
     hub.has_left(600)
     assert hub.hands_in("a") == ["a"]

@@ -1,13 +1,15 @@
-"""Jobs that tell another metric than a loss: policies go by the metric of the job's own rule, whichever way it runs."""
+"""Jobs that tell another metric than a loss: policies go by the metric of the job's own rule,
+whichever way it runs.
+"""
 
 from __future__ import annotations
 
 import pytest
 from tests.controller.driver import A_0, A, Driver, Recording, job, running
 
-from headgate.events import Fitted, Progress, Usage, Wake
-from headgate.identifiers import JobId, TaskId
-from headgate.jobs import ProgressRule
+from headgate.model.events import Fitted, Progress, Usage, Wake
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import ProgressRule
 from headgate.policies import make
 from headgate.policies.base import Reported
 
@@ -20,7 +22,9 @@ SERIES = {
 """Of a job that learns."""
 
 
-@pytest.mark.parametrize(("metric", "handed_on"), [("accuracy", -0.7), ("reward", -0.7), ("perplexity", 0.7)])
+@pytest.mark.parametrize(
+    ("metric", "handed_on"), [("accuracy", -0.7), ("reward", -0.7), ("perplexity", 0.7)]
+)
 def test_a_policy_is_told_the_metric_of_the_rule_with_its_sign_turned_where_more_is_better(
     metric: str, handed_on: float
 ) -> None:
@@ -68,7 +72,9 @@ def test_slaq_serves_who_is_to_learn_more_by_any_metric(metric: str) -> None:
     driver = play("slaq", metric, learns=series, rests=series)
     whole = abs(series[0] - series[-1])
     for name, drop in (("learns", 0.5 * whole), ("rests", 0.001 * whole)):
-        driver.step(56.0, Fitted(JobId(f"r/{name}"), 100.0, 50.0, 200.0, None, ((20.0, drop), (1e6, drop))))
+        driver.step(
+            56.0, Fitted(JobId(f"r/{name}"), 100.0, 50.0, 200.0, None, ((20.0, drop), (1e6, drop)))
+        )
     assert driver.wake_at is not None
     driver.step(driver.wake_at, Wake())
     assert weight(driver, "learns") > 2 * weight(driver, "rests")

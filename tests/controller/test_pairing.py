@@ -1,4 +1,6 @@
-"""Of several jobs that wait, the one that goes best beside those that run is next, and none is let by for ever."""
+"""Of several jobs that wait, the one that goes best beside those that run is next, and none is let
+by for ever.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ import pytest
 from tests.controller.driver import PLAN, job
 from tests.controller.test_queueing import GIB, Queueing, started, states
 
-from headgate.cluster import Gpu, Node
 from headgate.controller import Controller, Queue
 from headgate.controller.pairing import MOST_PASSED, Pairing
 from headgate.controller.queue_orders import FifoOrder
-from headgate.events import NodeJoined
-from headgate.jobs import Job, Limits
+from headgate.model.cluster import Gpu, Node
+from headgate.model.events import NodeJoined
+from headgate.model.jobs import Job, Limits
 from headgate.planning.interference import Interference
 from headgate.policies import NoPolicy
 
@@ -23,18 +25,26 @@ PAIRS = {"cnn": HEAVY, "mlp": HEAVY, "vae": dict.fromkeys(HEAVY, APART)}
 
 
 class Paired(Queueing):
-    """A hub's queue, and one node with room for two jobs by their memory; jobs are known by their names up to a `-`."""
+    """A hub's queue, and one node with room for two jobs by their memory; jobs are known by their
+    names up to a `-`.
+    """
 
     def __init__(self, pairs: Interference, by_turns: bool = False) -> None:
         super().__init__()
         pairing = Pairing(lambda: pairs, lambda job: job.spec.name.partition("-")[0], by_turns)
-        self.controller = Controller(NoPolicy(), Queue(FifoOrder(), gpus_are_shared=True, pairing=pairing))
+        self.controller = Controller(
+            NoPolicy(), Queue(FifoOrder(), gpus_are_shared=True, pairing=pairing)
+        )
         node = Node("here", cores=4.0, memory_bytes=8 * GIB, gpus=(Gpu(0, "V100", 8 * GIB),))
         self.step(0.0, NodeJoined(node))
 
     def come(self, *names: str, **fields: object) -> list[str]:
         """Jobs come one after the other; those that start."""
-        return [task for name in names for task, *_ in started(self.submit(0.0, asks(name, **fields), PLAN))]
+        return [
+            task
+            for name in names
+            for task, *_ in started(self.submit(0.0, asks(name, **fields), PLAN))
+        ]
 
     def starts_after(self, name: str) -> list[str]:
         return [task.split("/")[1] for task, *_ in started(self.end(1.0, f"{name}/worker-0"))]
@@ -44,12 +54,17 @@ def asks(name: str, **fields: object) -> Job:
     return job(name, **{"limits": Limits(memory_bytes=4 * GIB, gpus=0)} | fields)
 
 
-def test_the_job_that_goes_best_beside_those_that_run_starts_before_earlier_ones_and_says_why() -> None:
+def test_the_job_that_goes_best_beside_those_that_run_starts_before_earlier_ones_and_says_why() -> (
+    None
+):
     queue = Paired(Interference({"": PAIRS}))
     assert queue.come("cnn", "any", "mlp", "vae") == ["r/cnn/worker-0", "r/any/worker-0"]
     actions = queue.end(1.0, "any/worker-0")
     assert [task for task, *_ in started(actions)] == ["r/vae/worker-0"]
-    why = "started before mlp, for it goes better beside cnn: each keeps 0.95 of its rate on average, not 0.60"
+    why = (
+        "started before mlp, for it goes better beside cnn: each keeps 0.95 of its rate on "
+        "average, not 0.60"
+    )
     assert ("r/vae", "running", why) in states(actions)
     assert ("r/mlp", "running", "started") in states(queue.end(2.0, "vae/worker-0"))
 
@@ -58,8 +73,13 @@ def test_the_job_that_goes_best_beside_those_that_run_starts_before_earlier_ones
     "pairs",
     [
         {},
-        {"": {"cnn": PAIRS["cnn"], "vae": PAIRS["vae"]}},  # nothing is known of the one that came first
-        {"": PAIRS | {"vae": dict.fromkeys(HEAVY, CLOSE + 0.01)} | {"cnn": dict.fromkeys(HEAVY, CLOSE)}},
+        # nothing is known of the one that came first
+        {"": {"cnn": PAIRS["cnn"], "vae": PAIRS["vae"]}},
+        {
+            "": PAIRS
+            | {"vae": dict.fromkeys(HEAVY, CLOSE + 0.01)}
+            | {"cnn": dict.fromkeys(HEAVY, CLOSE)}
+        },
         {"other": PAIRS},
     ],
     ids=["nothing known", "not of the first", "hardly better", "of another kind of node"],
@@ -109,7 +129,9 @@ def test_a_prediction_counts_only_as_far_as_its_band_lets_it() -> None:
 
 
 @pytest.mark.parametrize(("by_turns", "first"), [(False, "vae"), (True, "mlp")])
-def test_on_a_gpu_pairs_of_the_gpu_count_unless_jobs_take_turns_on_it(by_turns: bool, first: str) -> None:
+def test_on_a_gpu_pairs_of_the_gpu_count_unless_jobs_take_turns_on_it(
+    by_turns: bool, first: str
+) -> None:
     queue = Paired(Interference({"v100": PAIRS}), by_turns)
     queue.come("cnn", "any", "mlp", "vae", limits=Limits(gpus=1, gpu_memory_bytes=4 * GIB))
     assert queue.starts_after("any") == [first]
@@ -120,6 +142,7 @@ def test_a_job_that_waits_for_gpu_memory_is_not_overtaken_by_another_that_does()
     queue.come("cnn", limits=Limits(gpus=1, gpu_memory_bytes=4 * GIB))
     queue.come("any", limits=Limits(memory_bytes=6 * GIB, gpus=0))
     queue.come("mlp-large", limits=Limits(gpus=1, gpu_memory_bytes=6 * GIB))
-    queue.come("mlp", limits=Limits(memory_bytes=3 * GIB, gpus=0))  # may start before it, and nothing else on the GPU
+    # may start before it, and nothing else on the GPU
+    queue.come("mlp", limits=Limits(memory_bytes=3 * GIB, gpus=0))
     queue.come("vae", limits=Limits(memory_bytes=3 * GIB, gpus=1, gpu_memory_bytes=2 * GIB))
     assert queue.starts_after("any") == ["mlp"]

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.controller.driver import A_0, PLAN, B, job
 
-from headgate.cluster import Gpu, Node
 from headgate.controller import Controller, Queue
 from headgate.controller.queue_orders import FifoOrder, LasOrder, Order, SrptOrder
-from headgate.events import (
+from headgate.model.cluster import Gpu, Node
+from headgate.model.events import (
     GRACE_SECONDS,
     Action,
     Event,
@@ -27,9 +27,9 @@ from headgate.events import (
     Usage,
     Wake,
 )
-from headgate.identifiers import JobId, TaskId
-from headgate.jobs import Job, Limits
-from headgate.plans import Plan
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Job, Limits
+from headgate.model.plans import Plan
 from headgate.policies import NoPolicy
 
 ANYWHERE = replace(PLAN, worker_nodes=())
@@ -52,7 +52,9 @@ class Queueing:
         return actions
 
     def submit(self, now: float, spec: Job, plan: Plan = ANYWHERE) -> list[Action]:
-        """What follows its plan: the states that it comes to, the nodes and GPUs of its tasks, and who is stopped."""
+        """What follows its plan: the states that it comes to, the nodes and GPUs of its tasks, and
+        who is stopped.
+        """
         self.step(now, JobSubmitted(JobId(f"r/{spec.name}"), spec))
         return self.step(now, JobPlanned(JobId(f"r/{spec.name}"), 1, plan))
 
@@ -61,7 +63,9 @@ class Queueing:
 
 
 def with_gpus(name: str, count: int) -> Node:
-    return Node(name, cores=4.0, memory_bytes=8 * GIB, gpus=tuple(Gpu(i, "g", 1) for i in range(count)))
+    return Node(
+        name, cores=4.0, memory_bytes=8 * GIB, gpus=tuple(Gpu(i, "g", 1) for i in range(count))
+    )
 
 
 def asks(name: str, gpus: int = 1, **fields: object) -> Job:
@@ -86,7 +90,8 @@ def test_jobs_get_gpus_to_themselves_and_wait_for_those_that_others_have() -> No
     assert started(queue.submit(1.0, asks("b", 1))) == [("r/b/worker-0", "b", (0,))]
     waits = queue.submit(2.0, asks("c", 2))
     assert (started(waits), states(waits)) == ([], [("r/c", "waiting", "for 2 GPUs")])
-    assert states(queue.submit(3.0, asks("d", 1))) == [("r/d", "waiting", "for 1 GPU")]  # it would fit: c came first
+    # it would fit: c came first
+    assert states(queue.submit(3.0, asks("d", 1))) == [("r/d", "waiting", "for 1 GPU")]
     freed = queue.end(4.0, "a/worker-0")
     assert started(freed) == [("r/c/worker-0", "a", (0, 1)), ("r/d/worker-0", "b", (1,))]
     assert states(freed)[0] == ("r/a", "done", "finished")
@@ -107,12 +112,21 @@ def test_for_whom_there_was_no_room_it_is_made_as_soon_as_there_may_be() -> None
 
     def full() -> Queueing:
         queue = Queueing(SrptOrder(lambda id, now: left[id]), with_gpus("a", 2))
-        for now, name, gpus in ((0.0, "first", 1), (0.0, "last", 1), (1.0, "whole", 2), (2.0, "other", 2)):
-            assert stopped(queue.submit(now, asks(name, gpus))) == []  # `last` would have to stop, but `first` stays
+        for now, name, gpus in (
+            (0.0, "first", 1),
+            (0.0, "last", 1),
+            (1.0, "whole", 2),
+            (2.0, "other", 2),
+        ):
+            # `last` would have to stop, but `first` stays
+            assert stopped(queue.submit(now, asks(name, gpus))) == []
         return queue
 
     assert stopped(full().end(3.0, "first/worker-0")) == ["r/last/worker-0"]
-    assert sorted(stopped(full().submit(3.0, asks("short", 2)))) == ["r/first/worker-0", "r/last/worker-0"]
+    assert sorted(stopped(full().submit(3.0, asks("short", 2)))) == [
+        "r/first/worker-0",
+        "r/last/worker-0",
+    ]
     joined = full().step(3.0, NodeJoined(with_gpus("b", 2)))
     assert started(joined) == [("r/whole/worker-0", "b", (0, 1))]
 
@@ -157,7 +171,9 @@ def test_jobs_that_wait_go_to_a_node_that_comes_as_far_as_it_has_room_for_them()
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_needs_more_than_a_node_that_comes_starts_there_and_on_others_with_room(shared: bool) -> None:
+def test_what_needs_more_than_a_node_that_comes_starts_there_and_on_others_with_room(
+    shared: bool,
+) -> None:
     queue = Queueing()
     queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), gpus_are_shared=shared))
     for name in ("a", "b"):
@@ -166,19 +182,26 @@ def test_what_needs_more_than_a_node_that_comes_starts_there_and_on_others_with_
         limits = Limits(memory_bytes=memory * GIB, gpus=0)
         queue.submit(0.0, job(f"on-{name}", limits=limits), replace(PLAN, worker_nodes=(name,)))
     limits = Limits(memory_bytes=4 * GIB, gpus=0)
-    assert started(queue.submit(0.0, job("gang", limits=limits), replace(GANG, worker_nodes=("a", "b")))) == []
+    assert (
+        started(
+            queue.submit(0.0, job("gang", limits=limits), replace(GANG, worker_nodes=("a", "b")))
+        )
+        == []
+    )
     small = Node("small", cores=4.0, memory_bytes=3 * GIB)
     assert started(queue.step(1.0, NodeJoined(small, ("r",)))) == []
     came = Node("c", cores=4.0, memory_bytes=6 * GIB)
     actions = queue.step(2.0, NodeJoined(came, ("r",)))
     assert started(actions) == [("r/gang/worker-0", "c", ()), ("r/gang/worker-1", "a", ())]
     # What it waited for is nobody's now.
-    assert started(queue.submit(3.0, job("next", limits=Limits(memory_bytes=3 * GIB, gpus=0)), ON_B)) == [
-        ("r/next/worker-0", "b", ())
-    ]
+    assert started(
+        queue.submit(3.0, job("next", limits=Limits(memory_bytes=3 * GIB, gpus=0)), ON_B)
+    ) == [("r/next/worker-0", "b", ())]
 
 
-def test_where_gpus_are_shared_nobody_waits_for_one_and_memory_is_that_of_a_node_at_the_most() -> None:
+def test_where_gpus_are_shared_nobody_waits_for_one_and_memory_is_that_of_a_node_at_the_most() -> (
+    None
+):
     queue = Queueing(None, with_gpus("here", 1))
     queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), gpus_are_shared=True))
     queue.step(0.0, NodeJoined(with_gpus("here", 1)))
@@ -193,7 +216,10 @@ def test_where_gpus_are_shared_nobody_waits_for_one_and_memory_is_that_of_a_node
     assert states(queue.step(3.0, JobPlanned(JobId("r/known"), 1, PLAN))) == [
         ("r/known", "waiting", "for 3 GiB of memory")
     ]
-    assert [task for task, *_ in started(queue.end(4.0, "large/worker-0"))] == ["r/next/worker-0", "r/known/worker-0"]
+    assert [task for task, *_ in started(queue.end(4.0, "large/worker-0"))] == [
+        "r/next/worker-0",
+        "r/known/worker-0",
+    ]
 
 
 def test_what_a_job_that_asked_for_nothing_uses_others_wait_for() -> None:
@@ -212,7 +238,9 @@ def test_what_a_job_that_asked_for_nothing_uses_others_wait_for() -> None:
     assert (ahead.holders, ahead.at) == (("r/large",), 30.0)
     [ahead] = queue.controller.ahead(2.0, {})
     assert ahead.unknown == ("r/large",)
-    assert started(queue.submit(2.0, job("fits", limits=Limits(memory_bytes=2 * GIB), priority=2.0), PLAN))
+    assert started(
+        queue.submit(2.0, job("fits", limits=Limits(memory_bytes=2 * GIB), priority=2.0), PLAN)
+    )
     again = queue.end(3.0, "large/worker-0", Exit(code=1))
     assert [task for task, *_ in started(again)] == ["r/waits/worker-0"]
 
@@ -234,8 +262,18 @@ def test_a_job_that_needs_more_than_such_jobs_did_before_has_what_it_uses() -> N
 def test_who_waits_is_told_who_has_what_it_waits_for_and_when_that_is_expected_to_be_free() -> None:
     queue = Queueing()
     plan = replace(PLAN, worker_nodes=("b",))
-    for name, memory, priority in (("a", 5, 1.0), ("b", 3, 1.0), ("c", 4, 1.0), ("d", 2, 1.0), ("e", 1, 2.0)):
-        queue.submit(0.0, job(name, priority=priority, limits=Limits(memory_bytes=memory * GIB, gpus=0)), plan)
+    for name, memory, priority in (
+        ("a", 5, 1.0),
+        ("b", 3, 1.0),
+        ("c", 4, 1.0),
+        ("d", 2, 1.0),
+        ("e", 1, 2.0),
+    ):
+        queue.submit(
+            0.0,
+            job(name, priority=priority, limits=Limits(memory_bytes=memory * GIB, gpus=0)),
+            plan,
+        )
     have = ("r/a", "r/b")
 
     def ahead(now: float = 0.0, **ends: float) -> list[tuple[str, float | None]]:
@@ -249,10 +287,13 @@ def test_who_waits_is_told_who_has_what_it_waits_for_and_when_that_is_expected_t
     assert ahead(a=90.0, b=50.0) == [("r/e", 50.0), ("r/c", 90.0), ("r/d", 90.0)]
     assert ahead(a=10.0) == [("r/e", 10.0), ("r/c", 10.0), ("r/d", None)]
     assert ahead(now=12.0, a=10.0)[0] == ("r/e", 12.0)  # which should have ended by now
-    assert started(queue.end(60.0, "b/worker-0")) == [("r/e/worker-0", "b", ())]  # it was only asked
+    # it was only asked
+    assert started(queue.end(60.0, "b/worker-0")) == [("r/e/worker-0", "b", ())]
 
 
-def test_who_waits_behind_others_that_wait_is_told_when_where_it_is_known_how_long_those_take() -> None:
+def test_who_waits_behind_others_that_wait_is_told_when_where_it_is_known_how_long_those_take() -> (
+    None
+):
     lasts = {"r/b": 20.0, "r/c": 5.0, "r/d": 30.0}
     queue = Queueing()
     queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), seconds=lasts.get))
@@ -264,8 +305,8 @@ def test_who_waits_behind_others_that_wait_is_told_when_where_it_is_known_how_lo
         found = queue.controller.ahead(0.0, {JobId(f"r/{job}"): at for job, at in ends.items()})
         return {each.job[2:]: (each.at, each.unknown) for each in found}
 
-    # b and c run side by side, and d when both have ended; e takes nobody knows how long, so that nothing is said of f,
-    # or of g, which does not start before it.
+    # b and c run side by side, and d when both have ended; e takes nobody knows how long, so that
+    # nothing is said of f, or of g, which does not start before it.
     assert ahead(a=10.0) == {
         "b": (10.0, ()),
         "c": (10.0, ()),
@@ -278,7 +319,10 @@ def test_who_waits_behind_others_that_wait_is_told_when_where_it_is_known_how_lo
     lasts["r/e"] = 1.0
     lasts["r/f"] = 2.0
     assert list(ahead(a=10.0).values())[-2:] == [(61.0, ()), (63.0, ())]
-    assert [task for task, *_ in started(queue.end(11.0, "a/worker-0"))] == ["r/b/worker-0", "r/c/worker-0"]
+    assert [task for task, *_ in started(queue.end(11.0, "a/worker-0"))] == [
+        "r/b/worker-0",
+        "r/c/worker-0",
+    ]
     assert ahead(b=31.0) == {
         "d": (None, ("r/c",)),
         "e": (None, ("r/c",)),
@@ -291,7 +335,10 @@ def test_what_is_started_again_elsewhere_for_want_of_its_node_asks_for_room_ther
     queue = Queueing()
 
     def submit(name: str, memory: int, node: str) -> list[tuple[str, str, tuple[int, ...] | None]]:
-        spec, plan = job(name, limits=Limits(memory_bytes=memory * GIB, gpus=0)), replace(PLAN, worker_nodes=(node,))
+        spec, plan = (
+            job(name, limits=Limits(memory_bytes=memory * GIB, gpus=0)),
+            replace(PLAN, worker_nodes=(node,)),
+        )
         queue.step(0.0, JobSubmitted(JobId(f"r/{name}"), spec, nodes=("a", "b")))
         return started(queue.step(0.0, JobPlanned(JobId(f"r/{name}"), 1, plan)))
 
@@ -314,7 +361,9 @@ def test_what_comes_after_a_job_that_finds_no_node_is_skipped_in_the_same_step()
     queue.step(0.0, JobSubmitted(JobId("r/first"), job("first"), nodes=("far",)))
     queue.step(0.0, JobSubmitted(JobId("r/second"), job("second", after="first")))
     queue.step(0.0, JobPlanned(JobId("r/second"), 1, ANYWHERE))
-    assert states(queue.step(0.0, JobPlanned(JobId("r/first"), 1, replace(PLAN, worker_nodes=("far",))))) == [
+    assert states(
+        queue.step(0.0, JobPlanned(JobId("r/first"), 1, replace(PLAN, worker_nodes=("far",))))
+    ) == [
         ("r/first", "failed", "none of its nodes is there: far"),
         ("r/second", "skipped", "first, which it comes after, ended as failed"),
     ]
@@ -325,7 +374,9 @@ def test_what_no_node_has_waits_for_one_that_does_and_holds_up_nobody() -> None:
     waits = queue.submit(0.0, asks("large", 4))
     assert states(waits) == [("r/large", "waiting", "for 4 GPUs, more than the nodes have now")]
     assert started(queue.submit(1.0, asks("small", 1))) == [("r/small/worker-0", "a", (0,))]
-    assert started(queue.step(2.0, NodeJoined(with_gpus("c", 4)))) == [("r/large/worker-0", "c", (0, 1, 2, 3))]
+    assert started(queue.step(2.0, NodeJoined(with_gpus("c", 4)))) == [
+        ("r/large/worker-0", "c", (0, 1, 2, 3))
+    ]
 
 
 def test_what_is_behind_a_waiting_job_that_is_stopped_starts_at_once_where_it_fits() -> None:
@@ -346,7 +397,9 @@ def test_a_waiting_job_that_is_stopped_gives_way() -> None:
     queue = Queueing(None, with_gpus("a", 1))
     for name in ("a", "b", "c"):
         queue.submit(0.0, asks(name))
-    assert states(queue.step(1.0, StopRequested(B))) == [("r/b", "stopped", "stopped before it started")]
+    assert states(queue.step(1.0, StopRequested(B))) == [
+        ("r/b", "stopped", "stopped before it started")
+    ]
     assert started(queue.end(2.0, "a/worker-0"))[0][0] == "r/c/worker-0"
 
 
@@ -357,7 +410,10 @@ def test_the_worst_of_those_that_run_make_room_and_go_on_later() -> None:
     queue.submit(0.0, asks("b", 2))
     stops = queue.submit(1.0, asks("c", 2))
     assert StopTask(A_0, GRACE_SECONDS, "makes room for c") in stops
-    assert states(stops) == [("r/c", "waiting", "for 2 GPUs"), ("r/a", "stopping", "makes room for c")]
+    assert states(stops) == [
+        ("r/c", "waiting", "for 2 GPUs"),
+        ("r/a", "stopping", "makes room for c"),
+    ]
     moved = queue.end(2.0, "a/worker-0", Exit(code=None, signal=15))
     assert started(moved) == [("r/c/worker-0", "a", (0, 1))]
     assert states(moved)[-2:] == [("r/a", "waiting", "for 2 GPUs"), ("r/c", "running", "started")]
@@ -369,7 +425,8 @@ def test_the_worst_of_those_that_run_make_room_and_go_on_later() -> None:
 def test_only_those_are_stopped_that_have_to_be() -> None:
     left = {"r/a": 90.0, "r/b": 80.0, "r/c": 30.0, "r/d": 10.0}
     queue = Queueing(SrptOrder(lambda job, now: left[job]))
-    # a and c are on one node, b has the other for itself: a alone is worst, but only b makes room for two.
+    # a and c are on one node, b has the other for itself: a alone is worst, but only b makes room
+    # for two.
     queue.submit(0.0, asks("a", 1))
     queue.submit(0.0, asks("c", 1))
     queue.submit(0.0, asks("b", 2))
@@ -384,7 +441,9 @@ def test_room_that_is_being_made_is_kept_for_whom_it_is_made() -> None:
     assert sorted(stopped(queue.submit(1.0, asks("c", 2)))) == ["r/a/worker-0", "r/b/worker-0"]
     assert started(queue.end(2.0, "a/worker-0", Exit(code=None, signal=15))) == []
     assert started(queue.submit(2.5, asks("d", 1))) == []  # 2 GPU-seconds, as c has: c came first
-    assert started(queue.end(3.0, "b/worker-0", Exit(code=None, signal=15))) == [("r/c/worker-0", "a", (0, 1))]
+    assert started(queue.end(3.0, "b/worker-0", Exit(code=None, signal=15))) == [
+        ("r/c/worker-0", "a", (0, 1))
+    ]
 
 
 def test_who_had_enough_service_is_looked_at_when_it_has() -> None:

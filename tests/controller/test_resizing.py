@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.controller.driver import A_0, A_1, A, Team, allreduce, ps
 
-from headgate.cluster import Gpu, Node
-from headgate.events import (
+from headgate.model.cluster import Gpu, Node
+from headgate.model.events import (
     CONNECTED_GRACE_SECONDS,
     Checkpoint,
     CheckpointDone,
@@ -23,7 +23,7 @@ from headgate.events import (
     StopTask,
     TaskExited,
 )
-from headgate.identifiers import JobId, TaskId
+from headgate.model.identifiers import JobId, TaskId
 
 WELL = Exit(code=0)
 
@@ -36,7 +36,9 @@ def test_workers_join_a_ps_job_where_they_have_the_most_cores() -> None:
         Resize(A, grown),
         MarkJob(A, "running", "resized from 2 to 4 workers: worker-2, worker-3 join"),
     ]
-    started = [(a.task, a.node, a.joins, a.plan.workers) for a in actions[2:] if isinstance(a, StartTask)]
+    started = [
+        (a.task, a.node, a.joins, a.plan.workers) for a in actions[2:] if isinstance(a, StartTask)
+    ]
     assert started == [("r/a/worker-2", "c", True, 4), ("r/a/worker-3", "c", True, 4)]
 
 
@@ -53,7 +55,9 @@ def test_the_last_workers_leave_a_ps_job_and_the_others_go_on() -> None:
     assert team.step(6.0, TaskExited(A_1, WELL)) == []
     assert team.step(6.0, TaskExited(TaskId("r/a/worker-2"), Exit(code=None, signal=9))) == []
     [stop] = team.step(9.0, TaskExited(A_0, WELL))
-    assert stop == StopTask(TaskId("r/a/server-0"), CONNECTED_GRACE_SECONDS, "its workers have ended")
+    assert stop == StopTask(
+        TaskId("r/a/server-0"), CONNECTED_GRACE_SECONDS, "its workers have ended"
+    )
 
 
 def test_a_place_that_was_left_is_taken_first() -> None:
@@ -98,7 +102,10 @@ def test_workers_beside_each_other_have_gpus_of_their_own() -> None:
     team = Team(ps(workers=2))
     team.step(1.0, NodeJoined(Node("c", cores=64.0, memory_bytes=2**37, gpus=gpus)))
     actions = team.step(5.0, ResizeRequested(A, 4))
-    assert [(a.node, a.gpus) for a in actions if isinstance(a, StartTask)] == [("c", (0, 1)), ("c", (2, 3))]
+    assert [(a.node, a.gpus) for a in actions if isinstance(a, StartTask)] == [
+        ("c", (0, 1)),
+        ("c", (2, 3)),
+    ]
 
 
 def test_a_job_of_which_nothing_has_begun_is_moved_without_a_checkpoint() -> None:
@@ -124,14 +131,18 @@ def test_a_job_is_moved_to_another_plan_from_the_checkpoint_that_it_has() -> Non
     team.step(6.0, CheckpointDone(A_0, later))
     team.step(6.0, TaskExited(A_0, WELL))
     [stop] = team.step(6.0, TaskExited(A_1, WELL))
-    assert stop == StopTask(TaskId("r/a/server-0"), CONNECTED_GRACE_SECONDS, "its workers have ended")
+    assert stop == StopTask(
+        TaskId("r/a/server-0"), CONNECTED_GRACE_SECONDS, "its workers have ended"
+    )
     actions = team.step(7.0, TaskExited(TaskId("r/a/server-0"), WELL))
     [start] = [action for action in actions if isinstance(action, StartTask)]
     assert (start.task, start.node, start.plan, start.resume) == ("r/a/worker-0", "c", other, later)
     assert actions[-1] == MarkJob(A, "running", "going on from step 11 (attempt 2)")
 
 
-def test_what_its_tasks_still_tell_as_they_end_is_no_word_for_the_plan_that_a_job_is_moved_to() -> None:
+def test_what_its_tasks_still_tell_as_they_end_is_no_word_for_the_plan_that_a_job_is_moved_to() -> (
+    None
+):
     team, other = Team(allreduce(workers=2)), allreduce(workers=2, worker_nodes=("c", "c"))
     team.step(4.0, Progress(A_0, step=8, loss=1.0))
     team.step(5.0, CheckpointDone(A_0, Checkpoint("/c/step-9.pt", 9, 1, 9)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.controller.driver import A, Driver
 
-from headgate.events import (
+from headgate.model.events import (
     Action,
     Exit,
     JobPlanned,
@@ -16,10 +16,10 @@ from headgate.events import (
     TaskReady,
     TaskStarted,
 )
-from headgate.identifiers import TaskName
-from headgate.jobs import Job
-from headgate.plans import Plan
-from headgate.roles import Ready, Role
+from headgate.model.identifiers import TaskName
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.roles import Ready, Role
 
 FETCH, SERVER, DRIVER = (A.task(TaskName(f"{role}-0")) for role in ("fetch", "server", "driver"))
 ROLES = (
@@ -47,14 +47,24 @@ def test_a_role_starts_once_those_it_comes_after_are_ready_and_its_end_ends_the_
     assert started(actions) == [FETCH, SERVER]
     assert started(driver.step(1.0, TaskStarted(SERVER, 1))) == []
     assert started(driver.step(1.0, TaskStarted(FETCH, 2))) == []
-    assert not [each for each in driver.step(2.0, TaskExited(FETCH, WELL)) if isinstance(each, StopTask | MarkJob)]
+    assert not [
+        each
+        for each in driver.step(2.0, TaskExited(FETCH, WELL))
+        if isinstance(each, StopTask | MarkJob)
+    ]
     assert started(driver.step(3.0, TaskReady(SERVER))) == [DRIVER]
-    (stop,) = [each for each in driver.step(4.0, TaskExited(DRIVER, WELL)) if isinstance(each, StopTask)]
+    (stop,) = [
+        each for each in driver.step(4.0, TaskExited(DRIVER, WELL)) if isinstance(each, StopTask)
+    ]
     assert stop.task == SERVER
-    assert driver.step(5.0, TaskExited(SERVER, Exit(code=None, signal=15)))[0] == MarkJob(A, "done", "finished", 0)
+    assert driver.step(5.0, TaskExited(SERVER, Exit(code=None, signal=15)))[0] == MarkJob(
+        A, "done", "finished", 0
+    )
 
 
-def test_a_role_that_ends_before_it_is_ready_fails_the_job_and_what_waits_for_it_never_starts() -> None:
+def test_a_role_that_ends_before_it_is_ready_fails_the_job_and_what_waits_for_it_never_starts() -> (
+    None
+):
     driver, _ = begun()
     driver.step(1.0, TaskStarted(SERVER, 1))
     actions = driver.step(2.0, TaskExited(SERVER, WELL))

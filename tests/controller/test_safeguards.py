@@ -1,4 +1,6 @@
-"""Whatever a policy says, shares are shares, no job is below its floor, and few changes come a minute."""
+"""Whatever a policy says, shares are shares, no job is below its floor, and few changes come a
+minute.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,21 @@ from hypothesis import strategies as st
 from tests.controller.driver import B_0, Driver, job, running
 
 from headgate.controller.safeguards import Safeguards
-from headgate.events import Action, Event, Exit, SetShare, StartTask, TaskExited, Usage, Wake, Warn
-from headgate.identifiers import JobId, TaskId
+from headgate.model.events import (
+    Action,
+    Event,
+    Exit,
+    SetShare,
+    StartTask,
+    TaskExited,
+    Usage,
+    Wake,
+    Warn,
+)
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.shares import NOTHING, UNLIMITED, WEIGHT_DEFAULT, Share
 from headgate.policies import Arrived, Change, Decision, Left, Placed, Policy, make
 from headgate.policies.weights import FLOOR, MOST_CHANGES
-from headgate.shares import NOTHING, UNLIMITED, WEIGHT_DEFAULT, Share
 from headgate.testing.policy import CALLS, CORES
 
 Say = Callable[[float], Mapping[str, object]]
@@ -41,7 +53,10 @@ class Plugin(Policy):
 
     def weighs(self, **weights: float) -> None:
         """Say from now on what those that are there are to weigh."""
-        said = {f"r/{name}": (Share(cpu_weight=weight), "as it likes") for name, weight in weights.items()}
+        said = {
+            f"r/{name}": (Share(cpu_weight=weight), "as it likes")
+            for name, weight in weights.items()
+        }
         self.say = lambda _: {job: each for job, each in said.items() if job in self.there}
 
 
@@ -84,10 +99,16 @@ class Watched(Driver):
         self.step(now, Usage(TaskId(f"{next(iter(self.shares))}/worker-0"), 1.0, 1e6))
 
     def weights(self) -> dict[str, float]:
-        return {id: share.cpu_weight for id, share in self.shares.items() if share.cpu_weight is not None}
+        return {
+            id: share.cpu_weight
+            for id, share in self.shares.items()
+            if share.cpu_weight is not None
+        }
 
     def counted(self) -> dict[str, float]:
-        """Weights, the usual one of those that were granted none; of none where that is so of all."""
+        """Weights, the usual one of those that were granted none; of none where that is so of
+        all.
+        """
         return dict.fromkeys(self.shares, WEIGHT_DEFAULT) | self.weights() if self.weights() else {}
 
     def lowest(self) -> float:
@@ -103,11 +124,19 @@ class Watched(Driver):
 
     def exhausted(self, now: float) -> set[str]:
         """Those that have been changed as often as they may within the last minute."""
-        return {id for id, times in self.changed.items() if sum(at > now - 60 for at in times) >= MOST_CHANGES}
+        return {
+            id
+            for id, times in self.changed.items()
+            if sum(at > now - 60 for at in times) >= MOST_CHANGES
+        }
 
     def most_in_a_minute(self) -> int:
         return max(
-            (sum(start <= at < start + 60 for at in times) for times in self.changed.values() for start in times),
+            (
+                sum(start <= at < start + 60 for at in times)
+                for times in self.changed.values()
+                for start in times
+            ),
             default=0,
         )
 
@@ -115,15 +144,29 @@ class Watched(Driver):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        (Loose(cpu_weight=math.nan), "Share.cpu_weight is nan; expected a positive number, None or UNLIMITED"),
-        (Loose(cpu_weight=-3.0), "Share.cpu_weight is -3.0; expected a positive number, None or UNLIMITED"),
-        (Loose(cpu_weight=0.0), "Share.cpu_weight is 0.0; expected a positive number, None or UNLIMITED"),
+        (
+            Loose(cpu_weight=math.nan),
+            "Share.cpu_weight is nan; expected a positive number, None or UNLIMITED",
+        ),
+        (
+            Loose(cpu_weight=-3.0),
+            "Share.cpu_weight is -3.0; expected a positive number, None or UNLIMITED",
+        ),
+        (
+            Loose(cpu_weight=0.0),
+            "Share.cpu_weight is 0.0; expected a positive number, None or UNLIMITED",
+        ),
         (Loose(cpu_weight=1e6), "Share.cpu_weight is 1000000.0; expected 1 to 10,000"),
-        (Share(cpu_cap_cores=math.inf), "Share.cpu_cap_cores is inf; expected a positive number, None or UNLIMITED"),
+        (
+            Share(cpu_cap_cores=math.inf),
+            "Share.cpu_cap_cores is inf; expected a positive number, None or UNLIMITED",
+        ),
         (0.5, "AttributeError(\"'float' object has no attribute 'cpu_weight'\")"),
     ],
 )
-def test_what_is_no_share_is_dropped_with_one_warning_and_the_rest_is_granted(wrong: object, told: str) -> None:
+def test_what_is_no_share_is_dropped_with_one_warning_and_the_rest_is_granted(
+    wrong: object, told: str
+) -> None:
     policy = Plugin()
     driver = Watched(policy)
     running(driver, 0.0, job("a"), job("b"), job("c"))
@@ -142,7 +185,9 @@ def test_a_share_for_a_job_that_is_gone_is_dropped_with_one_warning() -> None:
     policy = Plugin()
     driver = Watched(policy)
     running(driver, 0.0, job("a"), job("b"))
-    policy.say = lambda now: {f"r/{name}": (Share(cpu_weight=100.0 + now), "on and on") for name in ("a", "b", "never")}
+    policy.say = lambda now: {
+        f"r/{name}": (Share(cpu_weight=100.0 + now), "on and on") for name in ("a", "b", "never")
+    }
     driver.step(1.0, TaskExited(B_0, Exit(code=0)))
     driver.ask(2.0)
     assert driver.weights() == {"r/a": 102.0}
@@ -187,7 +232,10 @@ def test_nor_is_who_was_granted_no_weight() -> None:
     policy.weighs(a=10_000.0)
     driver = Watched(policy)
     running(driver, 0.0, job("a"), job("b"))
-    assert driver.weights() == {"r/a": 10_000.0, "r/b": pytest.approx(4 * FLOOR / 2 / (1 - 4 * FLOOR / 2) * 10_000.0)}
+    assert driver.weights() == {
+        "r/a": 10_000.0,
+        "r/b": pytest.approx(4 * FLOOR / 2 / (1 - 4 * FLOOR / 2) * 10_000.0),
+    }
 
 
 def test_who_is_outweighed_by_newcomers_is_lifted() -> None:
@@ -230,7 +278,9 @@ def test_so_is_a_cap() -> None:
     assert driver.shares["r/a"].cpu_cap_cores == 0.4
 
 
-@pytest.mark.parametrize(("floor", "most"), [(50.0, -3.0), (math.nan, math.nan), (-1.0, 0.0), (1.0, 2.5)])
+@pytest.mark.parametrize(
+    ("floor", "most"), [(50.0, -3.0), (math.nan, math.nan), (-1.0, 0.0), (1.0, 2.5)]
+)
 def test_bounds_that_make_no_sense_end_no_job(floor: float, most: float) -> None:
     policy = Plugin()
     policy.floor, policy.most_changes = floor, most
@@ -251,7 +301,10 @@ def test_a_floor_holds_on_each_node_that_a_job_is_on() -> None:
         for change in (Arrived(JobId(id), 1.0), Placed(JobId(id), dict.fromkeys(nodes, 2.0)))
     ]
     granted, _ = safeguards.hold(
-        0.0, 6.0, happened, {JobId(id): (Share(cpu_weight=w), "it likes") for id, w in weights.items()}
+        0.0,
+        6.0,
+        happened,
+        {JobId(id): (Share(cpu_weight=w), "it likes") for id, w in weights.items()},
     )
     has = {id: share.cpu_weight or 0.0 for id, (share, _) in granted.items()}
     assert (has[JobId("alone")], has[JobId("c")]) == (10_000.0, 9_000.0)
@@ -260,14 +313,20 @@ def test_a_floor_holds_on_each_node_that_a_job_is_on() -> None:
     assert has[JobId("b")] < 2_000.0  # what somebody has on another node lifts nobody
 
 
-def test_a_floor_holds_on_the_cores_of_a_node_between_who_computes_on_its_gpus_and_who_does_not() -> None:
+def test_a_floor_holds_on_the_cores_of_a_node_between_who_computes_on_its_gpus_and_who_does_not() -> (
+    None
+):
     safeguards = Safeguards(Plugin())
-    on_gpus = {f"g{gpu}": Placed(JobId(f"g{gpu}"), {f"n/gpu{gpu}": 64.0}, on_gpus=True) for gpu in range(8)}
+    on_gpus = {
+        f"g{gpu}": Placed(JobId(f"g{gpu}"), {f"n/gpu{gpu}": 64.0}, on_gpus=True) for gpu in range(8)
+    }
     on_cores = {f"c{i}": Placed(JobId(f"c{i}"), {"n": 64.0}) for i in range(20)}
     happened: list[Change] = [Arrived(JobId(id), 1.0) for id in (*on_gpus, *on_cores)]
     weights = dict.fromkeys(on_gpus, 6_400.0) | dict.fromkeys(on_cores, 1.0)
     said = {JobId(id): (Share(cpu_weight=weight), "as it likes") for id, weight in weights.items()}
-    granted, _ = safeguards.hold(0.0, 64.0, [*happened, *on_gpus.values(), *on_cores.values()], said)
+    granted, _ = safeguards.hold(
+        0.0, 64.0, [*happened, *on_gpus.values(), *on_cores.values()], said
+    )
     has = {id: share.cpu_weight or 0.0 for id, (share, _) in granted.items()}
     assert min(has.values()) / sum(has.values()) >= FLOOR / 28 * (1.0 - 1e-6)
 
@@ -288,11 +347,14 @@ def test_a_floor_of_a_whole_equal_share_makes_all_alike(most: float) -> None:
     weights = dict.fromkeys(map(str, range(9)), 1.0) | {"9": most}
     said = {JobId(id): (Share(cpu_weight=weight), "as it likes") for id, weight in weights.items()}
     granted, _ = safeguards.hold(0.0, 4.0, [Arrived(JobId(id), 1.0) for id in weights], said)
-    assert {id: share.cpu_weight for id, (share, _) in granted.items()} == dict.fromkeys(weights, most)
+    assert {id: share.cpu_weight for id, (share, _) in granted.items()} == dict.fromkeys(
+        weights, most
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["headgate", "srpt", "las", "themis", "slaq", "flowcon:disk=1e8,itval=5", "flowcon:faithful"]
+    "name",
+    ["headgate", "srpt", "las", "themis", "slaq", "flowcon:disk=1e8,itval=5", "flowcon:faithful"],
 )
 def test_what_headgates_own_policies_say_is_granted_as_they_say_it(name: str) -> None:
     @settings(deadline=None, derandomize=True, database=None, max_examples=15)
@@ -308,7 +370,9 @@ def test_what_headgates_own_policies_say_is_granted_as_they_say_it(name: str) ->
     hold()
 
 
-@pytest.mark.parametrize(("name", "least"), [("srpt:floor=0.01", 0.01), ("srpt", FLOOR), ("equal", 0.0)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("srpt:floor=0.01", 0.01), ("srpt", FLOOR), ("equal", 0.0)]
+)
 def test_how_low_a_job_may_be_is_its_users_word(name: str, least: float) -> None:
     assert make(name).floor == least
 
@@ -351,12 +415,15 @@ def test_a_lifted_cap_is_lifted_once_however_often_it_is_said() -> None:
 
 
 _WEIGHTS = st.dictionaries(
-    st.sampled_from("abcde"), st.sampled_from((1.0, 5.0, 100.0, 3e3, 1e4)) | st.floats(1.0, 1e4), max_size=5
+    st.sampled_from("abcde"),
+    st.sampled_from((1.0, 5.0, 100.0, 3e3, 1e4)) | st.floats(1.0, 1e4),
+    max_size=5,
 )
 
 
 _HISTORY = st.lists(
-    st.tuples(st.sampled_from((0.5, 3.0, 20.0)), _WEIGHTS, st.sampled_from("abcde") | st.none()), max_size=40
+    st.tuples(st.sampled_from((0.5, 3.0, 20.0)), _WEIGHTS, st.sampled_from("abcde") | st.none()),
+    max_size=40,
 )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.controller.driver import A_0, A_1, A, Recording, Team, allreduce, ps
 
-from headgate.events import ResizeRequested, Usage
-from headgate.identifiers import TaskId
+from headgate.model.events import ResizeRequested, Usage
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import UNLIMITED, Share
 from headgate.policies.base import Decision
-from headgate.shares import UNLIMITED, Share
 
 
 def granted(team: Team, policy: Recording, share: Share) -> dict[str, Share]:
@@ -37,7 +37,9 @@ def test_four_workers_have_a_quarter_each_of_memory_disk_and_cores() -> None:
 def test_memory_is_limited_once_it_is_known_what_a_job_uses() -> None:
     policy = Recording()
     team = Team(allreduce(2), policy)
-    assert {share.memory_bytes for share in granted(team, policy, Share(memory_bytes=1)).values()} == {None}
+    assert {
+        share.memory_bytes for share in granted(team, policy, Share(memory_bytes=1)).values()
+    } == {None}
     policy.answer = Decision()
     team.step(11.0, Usage(A_0, 1.0, 4e9))
     tasks = team.controller._jobs.all[A].tasks.values()
@@ -61,7 +63,9 @@ def test_memory_is_divided_as_it_is_used_and_who_has_just_started_has_what_its_k
     }
 
 
-def test_no_task_is_left_less_memory_than_it_used_at_most_and_some_room_whatever_the_others_use() -> None:
+def test_no_task_is_left_less_memory_than_it_used_at_most_and_some_room_whatever_the_others_use() -> (
+    None
+):
     policy = Recording()
     team = Team(allreduce(2), policy)
     team.step(1.0, Usage(A_0, 1.0, 4e9))

@@ -1,4 +1,6 @@
-"""One lab for all tests of this folder: three nodes inside this machine, below one `HEADGATE_HOME`."""
+"""One lab for all tests of this folder: three nodes inside this machine, below one
+`HEADGATE_HOME`.
+"""
 
 from __future__ import annotations
 

@@ -2,10 +2,12 @@
 
 In the working directory:
 
-- `trained-TASK-PID`: a line of JSON for each step that this process took: `step`, `epoch`, `samples` (their numbers),
-  none for the first step of a worker that joined others: it ran on borrowed ones, which count for nothing.
+- `trained-TASK-PID`: a line of JSON for each step that this process took: `step`, `epoch`,
+  `samples` (their numbers), none for the first step of a worker that joined others: it ran on
+  borrowed ones, which count for nothing.
 - `ended-TASK-PID`: written when the process ends by itself: `step`, `digest` of the parameters.
-- `waits-TASK-STEP`: the task waits before that step, as `--wait TASK@STEP` asked for, until there is a `go-TASK-STEP`.
+- `waits-TASK-STEP`: the task waits before that step, as `--wait TASK@STEP` asked for, until there
+  is a `go-TASK-STEP`.
 - `last`: the number of the last epoch, once it is known.
 """
 
@@ -32,7 +34,9 @@ TASK = os.environ["HEADGATE_TASK"].rpartition("/")[2]
 RESUMES = "HEADGATE_RESUME" in os.environ
 EPOCHS = 1000
 REST_SECONDS = 0.02
-"""After each step, so that what the machine runs besides gets on: a training of small steps would take both cores."""
+"""After each step, so that what the machine runs besides gets on: a training of small steps would
+take both cores.
+"""
 PIXELS, VALUES = 64, 17
 
 
@@ -54,7 +58,9 @@ class Digits(nn.Module):
 
     def __init__(self, width: int, table: bool) -> None:
         super().__init__()
-        self.table = nn.EmbeddingBag(PIXELS * VALUES, width, mode="sum", sparse=True) if table else None
+        self.table = (
+            nn.EmbeddingBag(PIXELS * VALUES, width, mode="sum", sparse=True) if table else None
+        )
         self.first = nn.Linear(PIXELS, width)
         self.last = nn.Linear(width, 10)
 
@@ -96,16 +102,26 @@ def work(seconds: float) -> None:
 
 
 def digest(model: nn.Module) -> str:
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    return hashlib.sha256(
+        b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    ).hexdigest()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path, help="an array of digits: 64 pixels and the label of each")
+    parser.add_argument(
+        "data", type=Path, help="an array of digits: 64 pixels and the label of each"
+    )
     parser.add_argument("--wait", action="append", default=[], help="TASK@STEP")
-    parser.add_argument("--work", type=float, default=0.0, help="CPU seconds of each step, besides the model's")
-    parser.add_argument("--leased", action="store_true", help="no worker ever runs on borrowed samples")
-    parser.add_argument("--table", action="store_true", help="a table of sparse gradients is part of the model")
+    parser.add_argument(
+        "--work", type=float, default=0.0, help="CPU seconds of each step, besides the model's"
+    )
+    parser.add_argument(
+        "--leased", action="store_true", help="no worker ever runs on borrowed samples"
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="a table of sparse gradients is part of the model"
+    )
     args = parser.parse_args()
 
     torch.manual_seed(1)
@@ -114,7 +130,9 @@ def main() -> None:
     loader: Any = DataLoader(samples, 64, shuffle=True)
     model = Digits(32, args.table)
     parameters = list(model.parameters())
-    optimizer: Any = torch.optim.SGD(parameters, lr=0.05) if args.table else torch.optim.Adam(parameters)
+    optimizer: Any = (
+        torch.optim.SGD(parameters, lr=0.05) if args.table else torch.optim.Adam(parameters)
+    )
     steps = Steps()
     hg.keep(steps=steps)
     model, optimizer, loader = hg.prepare(model, optimizer, loader)
@@ -133,12 +151,17 @@ def main() -> None:
                 optimizer.step()
                 taken = [] if borrows else numbers.tolist()
                 with trained.open("a") as file:
-                    file.write(json.dumps({"step": steps.count, "epoch": epoch, "samples": taken}) + "\n")
+                    file.write(
+                        json.dumps({"step": steps.count, "epoch": epoch, "samples": taken}) + "\n"
+                    )
                 steps.count, borrows = steps.count + 1, False
                 hg.report(loss=loss)
                 time.sleep(REST_SECONDS)
     finally:
-        write(f"ended-{TASK}-{os.getpid()}", {"step": steps.count, "digest": "" if args.table else digest(model)})
+        write(
+            f"ended-{TASK}-{os.getpid()}",
+            {"step": steps.count, "digest": "" if args.table else digest(model)},
+        )
 
 
 if __name__ == "__main__":

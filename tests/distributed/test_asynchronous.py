@@ -23,7 +23,8 @@ def test_each_sample_is_trained_on_once_whoever_is_killed(training: Training) ->
     text = training.sees_fault("server-0 was started again and goes on from what it had")
     assert "is lost" in text
     [(seconds, _)] = training.costs("goes on from what it had")
-    assert seconds < 1 + 1 + training.now() - began  # the interval, the writing, and the time that it was gone
+    # the interval, the writing, and the time that it was gone
+    assert seconds < 1 + 1 + training.now() - began
     training.goes_on("worker-1")
 
     training.changes_lab(without="c")  # where the server is: nobody comes back to that node

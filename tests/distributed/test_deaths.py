@@ -26,6 +26,7 @@ def test_of_hub_and_guard_leaves_nothing_but_the_lab(training: Training) -> None
     assert told["state"] == "interrupted"
     assert user.traces.all() == []
     assert groups() == before
-    assert [(node["node"]["name"], node["processes"], node["state"]) for node in user.json("lab", "status")] == [
-        (name, 0, "ready") for name in "abc"
-    ]
+    assert [
+        (node["node"]["name"], node["processes"], node["state"])
+        for node in user.json("lab", "status")
+    ] == [(name, 0, "ready") for name in "abc"]

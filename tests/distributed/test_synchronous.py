@@ -9,7 +9,9 @@ from tests.distributed.training import BATCH, Training, uneven
 
 
 @pytest.mark.long
-def test_a_killed_worker_costs_its_part_of_a_step_and_a_killed_server_no_sample(training: Training) -> None:
+def test_a_killed_worker_costs_its_part_of_a_step_and_a_killed_server_no_sample(
+    training: Training,
+) -> None:
     training.starts("--strategy", "ps", "--workers", "2", waits=("worker-1@10",))
     training.is_at("worker-1", 10)
     training.kills("worker-1")  # in the middle of a step: worker 0 waits for its gradients
@@ -23,7 +25,8 @@ def test_a_killed_worker_costs_its_part_of_a_step_and_a_killed_server_no_sample(
     job = training.ends()
     assert (job["state"], job["attempt"]) == ("done", 1), training.story()
     assert len(training.ended()) == 2
-    assert len({end.digest for end in training.ended()}) == 1  # the parameters of all are equal, to the last bit
+    # the parameters of all are equal, to the last bit
+    assert len({end.digest for end in training.ended()}) == 1
     assert len({end.step for end in training.ended()}) == 1
 
     left_out = uneven(training.steps())
@@ -71,14 +74,18 @@ def test_a_node_may_be_cut_off_or_slow_and_workers_come_and_go(training: Trainin
 
 @pytest.mark.long
 def test_a_slow_node_is_named(training: Training) -> None:
-    training.starts("--strategy", "ps", "--workers", "2", waits=("worker-1@8",), script=("--work", "0.03"))
+    training.starts(
+        "--strategy", "ps", "--workers", "2", waits=("worker-1@8",), script=("--work", "0.03")
+    )
     training.is_at("worker-1", 8)
     training.changes("b", "cores=0.1")
     training.goes("worker-1@8")
     fault = training.sees_fault("node b is slow: its worker-1 takes ")
     assert "for its own part of a step, the others" in fault
     training.changes("b", "cores=2")
-    training.waits_for(lambda: "node b is no longer slow" in training.said("note"), "it is as fast again")
+    training.waits_for(
+        lambda: "node b is no longer slow" in training.said("note"), "it is as fast again"
+    )
     assert training.ends()["state"] == "done"
 
 

@@ -1,4 +1,6 @@
-"""A training on the nodes of a lab, as its user follows it: what each worker was trained on, what faults did to it."""
+"""A training on the nodes of a lab, as its user follows it: what each worker was trained on, what
+faults did to it.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,17 @@ from tests.harness.cgroups import cgroups
 from tests.hub.traces import variables
 from tests.hub.user import User
 
-from headgate import runs
 from headgate.lab.names import Names
-from headgate.telemetry.store import RunReader
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 SCRIPT = Path(__file__).with_name("digits.py")
 SAMPLES, BATCH = 1797, 64
 SECONDS = 90.0
-"""Longest that anything is waited for: the tasks of a job together take ten CPU seconds to start."""
+"""Longest that anything is waited for: the tasks of a job together take ten CPU seconds to
+start.
+"""
 LAB = """
 lab: true
 oversubscribe: true
@@ -72,12 +76,22 @@ class Training:
         self.run = ""
         self._data = data
 
-    # --- steering it ------------------------------------------------------------------------------------------------
+    # --- steering it ------------------------------------------------------------------------------
 
     def starts(self, *plan: str, waits: tuple[str, ...] = (), script: tuple[str, ...] = ()) -> None:
         """Run it under a plan; tasks wait before steps as `waits` says, each `TASK@STEP`."""
         args = [str(self._data), *(word for each in waits for word in ("--wait", each)), *script]
-        words = ["run", "--detach", "--json", str(SCRIPT), "--cluster", "faults", *plan, "--", *args]
+        words = [
+            "run",
+            "--detach",
+            "--json",
+            str(SCRIPT),
+            "--cluster",
+            "faults",
+            *plan,
+            "--",
+            *args,
+        ]
         self.run = str(self.user.types(*words).json["run"])
 
     def resumes(self, *plan: str) -> None:
@@ -86,7 +100,9 @@ class Training:
 
     def is_at(self, task: str, step: int) -> None:
         """Wait until a task waits before that step."""
-        self.waits_for((self.user.folder / f"waits-{task}-{step}").exists, f"{task} is at step {step}")
+        self.waits_for(
+            (self.user.folder / f"waits-{task}-{step}").exists, f"{task} is at step {step}"
+        )
 
     def goes(self, *places: str) -> None:
         """Have tasks go on that wait, or will: `TASK@STEP`."""
@@ -101,7 +117,9 @@ class Training:
 
     def becomes(self, *states: str) -> dict[str, Any]:
         """How the job stands, once it is in one of these states."""
-        self.waits_for(lambda: self.rows("jobs")[0]["state"] in states, f"it is {' or '.join(states)}")
+        self.waits_for(
+            lambda: self.rows("jobs")[0]["state"] in states, f"it is {' or '.join(states)}"
+        )
         return self.rows("jobs")[0]
 
     def changes(self, node: str, setting: str) -> None:
@@ -111,7 +129,9 @@ class Training:
     def changes_lab(self, without: str) -> None:
         """Take a node out of the lab."""
         lines = LAB.splitlines(keepends=True)
-        self.user.write("faults.yaml", "".join(line for line in lines if f"name: {without}," not in line))
+        self.user.write(
+            "faults.yaml", "".join(line for line in lines if f"name: {without}," not in line)
+        )
         self.user.types("lab", "up", "faults.yaml")
 
     def kills(self, task: str) -> None:
@@ -119,16 +139,20 @@ class Training:
         for pid in self.pids(task):
             self.user.kills(pid)
 
-    # --- what it does -----------------------------------------------------------------------------------------------
+    # --- what it does -----------------------------------------------------------------------------
 
     def pids(self, task: str) -> list[int]:
         """The processes of a task."""
         id = f"{self.run}/digits/{task}"
-        return [pid for pid in self.user.traces.tasks() if variables(pid).get("HEADGATE_TASK") == id]
+        return [
+            pid for pid in self.user.traces.tasks() if variables(pid).get("HEADGATE_TASK") == id
+        ]
 
     def steps(self, task: str = "*") -> list[Step]:
         """The steps that were taken; of each process in their order."""
-        return [step for path in self.user.folder.glob(f"trained-{task}-*") for step in _steps(path)]
+        return [
+            step for path in self.user.folder.glob(f"trained-{task}-*") for step in _steps(path)
+        ]
 
     def lives(self, task: str) -> int:
         """Processes of a task that have taken a step."""
@@ -137,7 +161,9 @@ class Training:
     def goes_on(self, task: str, count: int = 40) -> None:
         """Wait until the present process of a task has taken so many steps more."""
         before = len(self.steps(task))
-        self.waits_for(lambda: len(self.steps(task)) >= before + count, f"{task} takes {count} steps")
+        self.waits_for(
+            lambda: len(self.steps(task)) >= before + count, f"{task} takes {count} steps"
+        )
 
     def waits_for(self, what: Callable[[], Any], words: str) -> Any:
         """Wait until something is true; it tells what happened where that never is."""
@@ -154,7 +180,7 @@ class Training:
         """The processes that ended by themselves."""
         return [End(**json.loads(path.read_text())) for path in self.user.folder.glob("ended-*")]
 
-    # --- what is recorded of it -------------------------------------------------------------------------------------
+    # --- what is recorded of it -------------------------------------------------------------------
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """A table of its store."""
@@ -171,7 +197,9 @@ class Training:
 
     def costs(self, words: str) -> list[tuple[float, int]]:
         """What faults with these words were said to cost, seconds and steps."""
-        rows = [row for row in self.rows("events") if row["kind"] == "fault" and words in row["text"]]
+        rows = [
+            row for row in self.rows("events") if row["kind"] == "fault" and words in row["text"]
+        ]
         return [(row["seconds"], row["steps"]) for row in rows if row["seconds"] is not None]
 
     def now(self) -> float:
@@ -191,31 +219,48 @@ class Training:
     def sees_fault(self, words: str) -> str:
         """The text of a fault with these words, once there is one."""
         return str(
-            self.waits_for(lambda: next((text for text in self.said("fault") if words in text), ""), f"fault: {words}")
+            self.waits_for(
+                lambda: next((text for text in self.said("fault") if words in text), ""),
+                f"fault: {words}",
+            )
         )
 
     def story(self) -> str:
         """All that happened, for whoever has to find out why it should not have."""
         folder = self.user.home / "runs" / self.run / "jobs" / "digits"
-        logs = [f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(folder.glob("*.log"))]
-        events = [f"{row['t']:.2f} {row['kind']} {row['task'] or ''}: {row['text']}" for row in self.rows("events")]
+        logs = [
+            f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(folder.glob("*.log"))
+        ]
+        events = [
+            f"{row['t']:.2f} {row['kind']} {row['task'] or ''}: {row['text']}"
+            for row in self.rows("events")
+        ]
         return "\n".join([*events, *logs])
 
 
 def save_digits(path: Path) -> None:
     """Write what it trains on."""
-    from sklearn.datasets import load_digits  # takes seconds of CPU to import, in every process that collects tests
+    from sklearn.datasets import (
+        load_digits,  # takes seconds of CPU to import, in every process that collects tests
+    )
 
     images, labels = load_digits(return_X_y=True)
     np.save(path, np.column_stack([images, labels]).astype(np.uint8))
 
 
 def uneven(steps: Iterable[Step]) -> dict[int, Counter[int]]:
-    """Samples that were not trained on exactly once in an epoch, and how often they were, by epoch."""
+    """Samples that were not trained on exactly once in an epoch, and how often they were, by
+    epoch.
+    """
     counts: dict[int, Counter[int]] = {}
     for step in steps:
-        counts.setdefault(step.epoch, Counter(dict.fromkeys(range(SAMPLES), 0))).update(step.samples)
-    left = {epoch: Counter({sample: n for sample, n in each.items() if n != 1}) for epoch, each in counts.items()}
+        counts.setdefault(step.epoch, Counter(dict.fromkeys(range(SAMPLES), 0))).update(
+            step.samples
+        )
+    left = {
+        epoch: Counter({sample: n for sample, n in each.items() if n != 1})
+        for epoch, each in counts.items()
+    }
     return {epoch: each for epoch, each in left.items() if each}
 
 

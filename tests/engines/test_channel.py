@@ -82,8 +82,12 @@ def test_a_line_that_never_ends_is_the_end(
     assert connection.is_endless
 
 
-@pytest.mark.parametrize("line", [b"{", b"[1]", b"\xff", b'{"step": ' + b"9" * 5000 + b"}", b"[" * 3000])
-def test_a_line_that_is_no_message_is_told_as_such_and_the_next_one_is_heard(pair: Pair, line: bytes) -> None:
+@pytest.mark.parametrize(
+    "line", [b"{", b"[1]", b"\xff", b'{"step": ' + b"9" * 5000 + b"}", b"[" * 3000]
+)
+def test_a_line_that_is_no_message_is_told_as_such_and_the_next_one_is_heard(
+    pair: Pair, line: bytes
+) -> None:
     connection, task = pair
     task.sendall(HELLO + line + b'\n{"type": "a"}\n')
     messages = connection.receive()

@@ -1,4 +1,6 @@
-"""A task that says more on the channel than anybody can work off: it waits, the others do not, and nothing piles up."""
+"""A task that says more on the channel than anybody can work off: it waits, the others do not, and
+nothing piles up.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cluster import Node
 from headgate.engines import channel
 from headgate.engines.local import LocalEngine
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
 from headgate.isolation.process import ProcessIsolation
-from headgate.shares import Share
+from headgate.model.cluster import Node
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share
 from headgate.testing import engine_programs
 from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
@@ -39,17 +41,27 @@ class Flooded:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         node = Node("here", cores=2, memory_bytes=1 << 32)
-        self.engine = LocalEngine(node, ProcessIsolation(f"flood-{os.getpid()}"), folder / "channel.sock")
+        self.engine = LocalEngine(
+            node, ProcessIsolation(f"flood-{os.getpid()}"), folder / "channel.sock"
+        )
         self.told = RecordingListener(lambda task: task in self.engine.boxes())
 
     def start(self, name: str, argv: tuple[str, ...]) -> TaskId:
         task = TaskId(f"flood-{os.getpid()}/{name}/worker-0")
-        launch = Launch(task=task, argv=argv, env={"PATH": os.defpath, "HEADGATE_TASK": task}, cwd="/", threads=1)
+        launch = Launch(
+            task=task,
+            argv=argv,
+            env={"PATH": os.defpath, "HEADGATE_TASK": task},
+            cwd="/",
+            threads=1,
+        )
         self.engine.start(launch, Share(), str(self.folder / f"{name}.log"))
         return task
 
     def flood(self, messages: int, length: int = 1) -> TaskId:
-        return self.start("flood", (sys.executable, "-I", "-S", "-c", FLOOD, str(messages), str(length)))
+        return self.start(
+            "flood", (sys.executable, "-I", "-S", "-c", FLOOD, str(messages), str(length))
+        )
 
     def ended(self, task: TaskId) -> None:
         until(lambda: self.told.exit(task) is not None, 60, f"the end of {task}")
@@ -77,7 +89,9 @@ def test_no_more_is_taken_in_than_can_be_worked_off(flooded: Flooded, length: in
         assert len(flooded.told.messages(quick, "count")) == 3
     taken = len(flooded.told.messages(task, "count"))
     line = length + 30
-    most = (BURST + RATE * (time.monotonic() - began)) / (1 + line / channel.MESSAGE_BYTES) + READ / line
+    most = (BURST + RATE * (time.monotonic() - began)) / (
+        1 + line / channel.MESSAGE_BYTES
+    ) + READ / line
     assert taken <= most
     flooded.engine.stop(task, 0)
     flooded.ended(task)

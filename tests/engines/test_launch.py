@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.cluster import Place
 from headgate.engines.launch import command, inject, interpreter, launch, stated_threads, transport
-from headgate.errors import StorageError, UsageError
-from headgate.events import Checkpoint
-from headgate.identifiers import TaskId, TaskName
 from headgate.isolation.base import Launch
-from headgate.jobs import Job
+from headgate.model.cluster import Place
+from headgate.model.errors import StorageError, UsageError
+from headgate.model.events import Checkpoint
+from headgate.model.identifiers import TaskId, TaskName
+from headgate.model.jobs import Job
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
@@ -70,10 +70,16 @@ def test_threads_follow_the_grant_and_do_not_spin() -> None:
     assert (env["OMP_WAIT_POLICY"], env["GOMP_SPINCOUNT"]) == ("PASSIVE", "2000")
 
 
-def test_a_script_that_sees_to_it_itself_is_left_to_spin_but_its_servers_are_not(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import torch\nimport headgate.torch as hg\nhg.report(loss=1.0)\n")
+def test_a_script_that_sees_to_it_itself_is_left_to_spin_but_its_servers_are_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\nimport headgate.torch as hg\nhg.report(loss=1.0)\n"
+    )
     (tmp_path / "other.py").write_text("import torch  # headgate.torch is not used\n")
-    (tmp_path / "idle.py").write_text("import torch\ntry:\n    import headgate.torch\nexcept ImportError:\n    pass\n")
+    (tmp_path / "idle.py").write_text(
+        "import torch\ntry:\n    import headgate.torch\nexcept ImportError:\n    pass\n"
+    )
     job = Job(name="job", script="train.py", workdir=str(tmp_path), python=sys.executable)
     other = replace(job, script="other.py")
     assert launched(replace(job, script="idle.py")).env["OMP_WAIT_POLICY"] == "PASSIVE"
@@ -84,8 +90,14 @@ def test_a_script_that_sees_to_it_itself_is_left_to_spin_but_its_servers_are_not
 
 def test_what_the_user_set_stays_and_what_the_job_sets_wins() -> None:
     job = Job(name="job", run="true", env={"MKL_NUM_THREADS": "5", "SEED": "1"})
-    env = launched(job, {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE", "SEED": "0", "HOME": "/here"}).env
-    assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"], env["OPENBLAS_NUM_THREADS"]) == ("3", "5", "3")
+    env = launched(
+        job, {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE", "SEED": "0", "HOME": "/here"}
+    ).env
+    assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"], env["OPENBLAS_NUM_THREADS"]) == (
+        "3",
+        "5",
+        "3",
+    )
     assert (env["OMP_WAIT_POLICY"], env["SEED"], env["HOME"]) == ("ACTIVE", "1", "/here")
 
 
@@ -94,7 +106,12 @@ def test_every_library_has_as_many_threads_as_openmp_unless_the_user_says(tmp_pa
     assert {stated[name] for name in (*THREADS, *OTHERS, *NO_OPENMP)} == {"5"}
     one = launched(Job(name="job", run="true"), {"OMP_NUM_THREADS": "1"}).env
     assert [one[name] for name in NO_OPENMP] == ["1", "2", "1"]  # one more for operations that wait
-    own = {"TF_NUM_INTRAOP_THREADS": "7", "TF_NUM_INTEROP_THREADS": "8", "PJRT_NPROC": "9", "OMP_NUM_THREADS": "x"}
+    own = {
+        "TF_NUM_INTRAOP_THREADS": "7",
+        "TF_NUM_INTEROP_THREADS": "8",
+        "PJRT_NPROC": "9",
+        "OMP_NUM_THREADS": "x",
+    }
     assert {name: launched(Job(name="job", run="true", env=own)).env[name] for name in own} == own
     assert "PJRT_NPROC" not in launched(Job(name="job", run="true"), {"NPROC": "4"}).env
     (tmp_path / "train.py").write_text("import jax\nimport headgate.jax as hg\nhg.report()\n")
@@ -114,13 +131,19 @@ def test_pytorch_has_the_threads_that_the_user_gave_openmp() -> None:
     argv = [sys.executable, "-c", "import torch\nprint(torch.get_num_threads())"]
     env = launched(Job(name="job", run=tuple(argv), env={"OMP_NUM_THREADS": "1"})).env
     kept = {**env, "PYTHONPATH": "", "PATH": os.environ["PATH"]}
-    assert subprocess.run(argv, env=kept, capture_output=True, text=True, check=True).stdout.split()[-1] == "1"
+    assert (
+        subprocess.run(argv, env=kept, capture_output=True, text=True, check=True).stdout.split()[
+            -1
+        ]
+        == "1"
+    )
 
 
 @pytest.mark.parametrize(
     ("module", "code"),
     [
-        pytest.param("tensorflow", "m.ones(3) + 1", marks=pytest.mark.long),  # its variables are those above
+        # its variables are those above
+        pytest.param("tensorflow", "m.ones(3) + 1", marks=pytest.mark.long),
         ("jax", "m.numpy.ones(3).block_until_ready()"),
     ],
 )
@@ -139,7 +162,9 @@ def test_plain_scripts_have_the_threads_of_their_grant(module: str, code: str) -
     assert found[1] - found[0] >= 11
 
 
-def test_tasks_that_take_turns_on_gpus_leave_their_memory_to_each_other_unless_the_user_says() -> None:
+def test_tasks_that_take_turns_on_gpus_leave_their_memory_to_each_other_unless_the_user_says() -> (
+    None
+):
     leaving = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
     def found(env: dict[str, str], **more: Any) -> dict[str, str]:
@@ -163,15 +188,20 @@ def test_output_is_not_held_back() -> None:
 
 def test_the_library_comes_before_what_else_is_on_the_path_of_python() -> None:
     assert launched(Job(name="job", run="true")).env["PYTHONPATH"] == "/injected"
-    assert launched(Job(name="job", run="true"), {"PYTHONPATH": "/mine:/too"}).env["PYTHONPATH"] == (
-        "/injected:/mine:/too"
-    )
+    assert launched(Job(name="job", run="true"), {"PYTHONPATH": "/mine:/too"}).env[
+        "PYTHONPATH"
+    ] == ("/injected:/mine:/too")
     job = Job(name="job", run="true", env={"PYTHONPATH": "/job"})
     assert launched(job, {"PYTHONPATH": "/mine"}).env["PYTHONPATH"] == "/injected:/job"
 
 
 def test_a_task_is_told_who_it_is_and_nobody_else() -> None:
-    outer = {"HEADGATE_TASK": "outer", "HEADGATE_RESUME": "/old.pt", "HEADGATE_MODE": "profile", "PATH": os.defpath}
+    outer = {
+        "HEADGATE_TASK": "outer",
+        "HEADGATE_RESUME": "/old.pt",
+        "HEADGATE_MODE": "profile",
+        "PATH": os.defpath,
+    }
     env = launched(Job(name="job", run="true"), outer).env
     assert (env["HEADGATE_TASK"], env["HEADGATE_CHECKPOINTS"], env["HEADGATE_MODE"]) == (
         "run/job/worker-0",
@@ -205,14 +235,20 @@ def test_or_under_the_one_that_it_names(tmp_path: Path) -> None:
 
 
 def test_a_missing_interpreter_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="job 'job': found no 'python' on the PATH; name an interpreter"):
+    with pytest.raises(
+        UsageError, match="job 'job': found no 'python' on the PATH; name an interpreter"
+    ):
         interpreter(Job(name="job", script="train.py"), str(tmp_path))
     with pytest.raises(UsageError, match=r"found no 'python3\.99'"):
         interpreter(Job(name="job", script="train.py", python="python3.99"), str(tmp_path))
 
 
 def test_words_are_started_as_they_are() -> None:
-    assert command(Job(name="job", run=("prog", "a b"), args=("$HOME",)), None) == ("prog", "a b", "$HOME")
+    assert command(Job(name="job", run=("prog", "a b"), args=("$HOME",)), None) == (
+        "prog",
+        "a b",
+        "$HOME",
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,21 +260,41 @@ def test_words_are_started_as_they_are() -> None:
         ("echo $0", (), "sh\n"),
     ],
 )
-def test_text_goes_to_the_shell_and_arguments_past_it(run: str, args: tuple[str, ...], output: str) -> None:
+def test_text_goes_to_the_shell_and_arguments_past_it(
+    run: str, args: tuple[str, ...], output: str
+) -> None:
     argv = command(Job(name="job", run=run, args=args), None)
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == output
 
 
-def test_a_server_runs_under_the_interpreter_of_the_job_in_its_folder_and_environment(tmp_path: Path) -> None:
+def test_a_server_runs_under_the_interpreter_of_the_job_in_its_folder_and_environment(
+    tmp_path: Path,
+) -> None:
     python = program(tmp_path / "bin", "python")
     path = {"PATH": str(python.parent)}
     for job in (
-        Job(name="job", script="train.py", args=("--epochs", "5"), env={"SEED": "1"}, workdir=str(tmp_path)),
+        Job(
+            name="job",
+            script="train.py",
+            args=("--epochs", "5"),
+            env={"SEED": "1"},
+            workdir=str(tmp_path),
+        ),
         Job(name="job", run="torchrun train.py", env={"SEED": "1"}, workdir=str(tmp_path)),
-        Job(name="job", run=("own-program",), python="bin/python", env={"SEED": "1"}, workdir=str(tmp_path)),
+        Job(
+            name="job",
+            run=("own-program",),
+            python="bin/python",
+            env={"SEED": "1"},
+            workdir=str(tmp_path),
+        ),
     ):
         started = launched(job, path, name="server-0")
-        assert tuple(map(os.path.normpath, started.argv)) == (str(python), "-m", "headgate.torch.ps")
+        assert tuple(map(os.path.normpath, started.argv)) == (
+            str(python),
+            "-m",
+            "headgate.torch.ps",
+        )
         assert (started.cwd, started.env["SEED"]) == (str(tmp_path), "1")
 
 
@@ -264,7 +320,9 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "bin" / "python")
 
 
-def test_the_injected_folder_holds_headgate_and_nothing_else(tmp_path: Path, bare_python: str) -> None:
+def test_the_injected_folder_holds_headgate_and_nothing_else(
+    tmp_path: Path, bare_python: str
+) -> None:
     injected = inject(tmp_path / "inject")
     assert [entry.name for entry in injected.iterdir()] == ["headgate"]
     script = tmp_path / "script.py"
@@ -273,10 +331,18 @@ def test_the_injected_folder_holds_headgate_and_nothing_else(tmp_path: Path, bar
         "import headgate.task\n"
         "print(headgate.task.__file__)\n"
         "print([m.name for m in pkgutil.iter_modules([sys.argv[1]])])\n"
-        "print([n for n in ('click', 'numpy', 'pydantic', 'zmq', 'pytest') if importlib.util.find_spec(n)])\n"
-        "print(sorted({n.split('.')[0] for n in sys.modules} - sys.stdlib_module_names - {'__main__', 'headgate'}))\n"
+        "print([n for n in ('click', 'numpy', 'pydantic', 'zmq', 'pytest') if "
+        "importlib.util.find_spec(n)])\n"
+        "print(sorted({n.split('.')[0] for n in sys.modules} - sys.stdlib_module_names - "
+        "{'__main__', 'headgate'}))\n"
     )
-    job = Job(name="job", script=str(script), python=bare_python, args=(str(injected),), workdir=str(tmp_path))
+    job = Job(
+        name="job",
+        script=str(script),
+        python=bare_python,
+        args=(str(injected),),
+        workdir=str(tmp_path),
+    )
     started = launch(
         TaskId("run/job/worker-0"),
         job,
@@ -287,13 +353,20 @@ def test_the_injected_folder_holds_headgate_and_nothing_else(tmp_path: Path, bar
         resume=None,
     )
     done = subprocess.run(
-        started.argv, env=dict(started.env), cwd=started.cwd, capture_output=True, text=True, check=False
+        started.argv,
+        env=dict(started.env),
+        cwd=started.cwd,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     where, modules, dependencies, foreign = done.stdout.splitlines()
     assert where == str(injected / "headgate" / "task" / "__init__.py")
     assert modules == "['headgate']"
-    assert (dependencies, foreign) == ("[]", "[]"), "it needs, or shows, what the script's own Python does not have"
+    assert (dependencies, foreign) == ("[]", "[]"), (
+        "it needs, or shows, what the script's own Python does not have"
+    )
 
 
 def test_it_is_made_once_and_follows_the_installed_package(tmp_path: Path) -> None:
@@ -338,5 +411,7 @@ def test_a_task_without_pyzmq_is_told_where_there_is_one_and_does_not_see_it_bef
         "with zmq.Context() as context, context.socket(zmq.PAIR) as pair:\n"
         "    print(zmq.has('curve'))\n"
     )
-    answer = subprocess.run([bare_python, "-c", code], env=dict(env), capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        [bare_python, "-c", code], env=dict(env), capture_output=True, text=True, check=False
+    )
     assert (answer.stdout, answer.stderr) == ("True\n", "")

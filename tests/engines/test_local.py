@@ -1,4 +1,6 @@
-"""What the engine `local` does beyond the contract: its keeper, its throttle, and what arrives in one round."""
+"""What the engine `local` does beyond the contract: its keeper, its throttle, and what arrives in
+one round.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cluster import Node
 from headgate.engines import connections
 from headgate.engines import log as logs
 from headgate.engines.connections import Connections
 from headgate.engines.local import LocalEngine
-from headgate.events import Exit
-from headgate.identifiers import TaskId
-from headgate.isolation import processes
 from headgate.isolation.base import Launch
 from headgate.isolation.box import ProcessBox
 from headgate.isolation.process import ProcessIsolation
-from headgate.shares import Share
+from headgate.machine import processes
+from headgate.model.cluster import Node
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share
 from headgate.testing import engine_programs, programs
 from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
@@ -65,7 +67,13 @@ class Local:
 
     def start(self, argv: tuple[str, ...], name: str = "job", log: Path | None = None) -> TaskId:
         task = TaskId(f"local-{os.getpid()}/{name}/worker-0")
-        launch = Launch(task=task, argv=argv, env={"PATH": os.defpath, "HEADGATE_TASK": task}, cwd="/", threads=1)
+        launch = Launch(
+            task=task,
+            argv=argv,
+            env={"PATH": os.defpath, "HEADGATE_TASK": task},
+            cwd="/",
+            threads=1,
+        )
         self.engine.start(launch, Share(), str(log or self.log(name)))
         return task
 
@@ -118,14 +126,18 @@ def test_a_task_that_runs_is_not_started_again(local: Local) -> None:
 
 
 def test_a_log_that_cannot_be_written_is_told_once_and_ends_nothing(local: Local) -> None:
-    task = local.start(engine_programs.argv("count", 20_000), log=local.folder / "no-folder" / "log")
+    task = local.start(
+        engine_programs.argv("count", 20_000), log=local.folder / "no-folder" / "log"
+    )
     assert local.ended(task).ok
     (warning,) = local.told.of(task, "warned")
     assert "No such file or directory" in warning.what
     assert local.told.lines(task)[0] == "line 0"
 
 
-def test_a_task_that_writes_too_fast_waits_and_loses_nothing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_writes_too_fast_waits_and_loses_nothing(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "BYTES_A_SECOND", 200_000)
     lines = [f"line {i}" for i in range(90_000)]
     task = local.start(engine_programs.argv("count", len(lines)))
@@ -136,7 +148,9 @@ def test_a_task_that_writes_too_fast_waits_and_loses_nothing(local: Local, monke
     assert local.log().read_text().splitlines() == lines
 
 
-def test_a_limit_that_cannot_be_held_is_told_once_and_not_with_other_figures(tmp_path: Path) -> None:
+def test_a_limit_that_cannot_be_held_is_told_once_and_not_with_other_figures(
+    tmp_path: Path,
+) -> None:
     local = Local(tmp_path, ProcessIsolation(f"local-{os.getpid()}", mode="none"))
     local.engine.open(local.told)
     try:
@@ -147,7 +161,10 @@ def test_a_limit_that_cannot_be_held_is_told_once_and_not_with_other_figures(tmp
         for rate in (1e6, 1e9):
             local.engine.set_share(task, Share(disk_bytes_per_second=rate))
         local.engine.set_share(task, Share(gpu_fraction=0.5))
-        until(lambda: "GPU fraction 0.5" in str(local.told.of(task, "warned")), what="the last warning")
+        until(
+            lambda: "GPU fraction 0.5" in str(local.told.of(task, "warned")),
+            what="the last warning",
+        )
         kinds = [told.what.split(":")[0] for told in local.told.of(task, "warned")]
         assert kinds == ["CPU weight 90", "disk rate 976.56 KiB/s", "GPU fraction 0.5"]
     finally:
@@ -156,13 +173,19 @@ def test_a_limit_that_cannot_be_held_is_told_once_and_not_with_other_figures(tmp
 
 def test_the_rest_of_a_task_is_asked_to_end_when_its_grace_nears_its_end(local: Local) -> None:
     notes = "signal.signal(signal.SIGTERM, lambda *_: print('asked', name, flush=True))"
-    code = f"import os, signal\nname = 'main' if os.fork() else 'helper'\n{notes}\nprint('ready', name, flush=True)\n"
+    code = (
+        "import os, signal\nname = 'main' if os.fork() else "
+        f"'helper'\n{notes}\nprint('ready', name, flush=True)\n"
+    )
     task = local.start((sys.executable, "-c", f"{code}while True: signal.pause()"))
     for name in ("main", "helper"):
         local.said(task, f"ready {name}")
     local.engine.stop(task, 2.0)
     assert local.ended(task).signal == signal.SIGKILL
-    assert [line for line in local.told.lines(task) if "asked" in line] == ["asked main", "asked helper"]
+    assert [line for line in local.told.lines(task) if "asked" in line] == [
+        "asked main",
+        "asked helper",
+    ]
 
 
 def test_the_socket_goes_with_the_engine(local: Local) -> None:
@@ -217,7 +240,9 @@ def test_those_who_connect_and_say_nothing_are_hung_up_on_at_the_end(local: Loca
 
 
 class Backwards(selectors.DefaultSelector):
-    """Gives what is ready in one round in the opposite order: the end of a task before what it said."""
+    """Gives what is ready in one round in the opposite order: the end of a task before what it
+    said.
+    """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         return list(reversed(super().select(timeout)))
@@ -299,7 +324,9 @@ def test_where_it_can_open_no_more_files_those_who_connect_wait_and_nothing_spin
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         assert tried[3] - tried[0] > 0.5
         (warning,) = local.told.of(None, "warned")
-        assert warning.what == "a task cannot connect for now: Too many open files; it is tried again"
+        assert (
+            warning.what == "a task cannot connect for now: Too many open files; it is tried again"
+        )
         task = local.start(engine_programs.argv("talk", 3))
         assert local.ended(task).ok
         assert len(local.told.messages(task, "count")) == 3

@@ -1,5 +1,6 @@
-"""The engine `local` keeps the contract: over the cgroups that this machine has, without any, and in a
-place on it."""
+"""The engine `local` keeps the contract: over the cgroups that this machine has, without any, and
+in a place on it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.places import placed
 
-from headgate.cluster import Cluster, Node, Place
 from headgate.engines.base import Engine
 from headgate.engines.local import LocalEngine
 from headgate.isolation.process import ProcessIsolation
+from headgate.model.cluster import Cluster, Node, Place
 from headgate.testing.engine import EngineContract
 
 GROUP = f"engine-{os.getpid()}"
@@ -24,7 +25,12 @@ NODE = Node("here", cores=2, memory_bytes=1 << 32)
 def folders_left() -> list[str]:
     # A walk, unlike a glob, does not mind that folders of others vanish meanwhile.
     walk = os.walk("/sys/fs/cgroup")
-    return [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith(f"headgate-{GROUP}")]
+    return [
+        f"{at}/{name}"
+        for at, names, _ in walk
+        for name in names
+        if name.startswith(f"headgate-{GROUP}")
+    ]
 
 
 class TestWithCgroups(EngineContract):
@@ -61,7 +67,9 @@ class TestInAPlace(EngineContract):
     @pytest.fixture
     def engine(self, place: Place, tmp_path: Path) -> Engine:
         self.place = place
-        nodes = Cluster((replace(NODE, name="a", place=place), replace(NODE, name="b", place=place)))
+        nodes = Cluster(
+            (replace(NODE, name="a", place=place), replace(NODE, name="b", place=place))
+        )
         return LocalEngine(nodes, ProcessIsolation(GROUP), tmp_path / "channel.sock")
 
     def traces(self) -> list[str]:

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from headgate.engines import log as module
-from headgate.engines.log import BYTES_A_SECOND, GATHER_SECONDS, LINES_A_SECOND, TaskLog, gone_before
+from headgate.engines.log import (
+    BYTES_A_SECOND,
+    GATHER_SECONDS,
+    LINES_A_SECOND,
+    TaskLog,
+    gone_before,
+)
 
 
 @pytest.fixture
@@ -16,7 +22,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "worker-0.log"
 
 
-def test_a_log_that_is_full_is_begun_anew_and_its_former_part_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_full_is_begun_anew_and_its_former_part_kept(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "LOG_BYTES", 10)
     log = TaskLog(str(path))
     former = path.with_name("worker-0.log.1")
@@ -30,7 +38,9 @@ def test_a_log_that_is_full_is_begun_anew_and_its_former_part_kept(path: Path, m
     log.close()
 
 
-def test_a_log_that_was_there_counts_as_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_was_there_counts_as_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "LOG_BYTES", 10)
     path.write_bytes(b"an earlier attempt\n")
     log = TaskLog(str(path))
@@ -96,11 +106,16 @@ def test_what_cannot_be_written_is_told_until_it_can(tmp_path: Path) -> None:
 def test_a_full_disk_is_told() -> None:
     log = TaskLog("/dev/full")
     log.write(b"lost\n", 0.0)
-    assert log.trouble == "cannot write /dev/full: No space left on device; output is lost until it can be written"
+    assert (
+        log.trouble
+        == "cannot write /dev/full: No space left on device; output is lost until it can be written"
+    )
     log.close()
 
 
-def test_what_the_system_takes_in_parts_is_written_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_system_takes_in_parts_is_written_whole(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = os.write
     log = TaskLog(str(path))
     with monkeypatch.context() as patch:
@@ -125,18 +140,27 @@ def test_lines_are_put_together_from_pieces(path: Path) -> None:
 def test_of_a_flood_a_thousand_lines_a_second_are_delivered(path: Path) -> None:
     log = TaskLog(str(path))
     flood = b"x\n" * 700
-    assert [len(log.write(flood, now)) for now in (5.0, 5.5, 5.9, 6.0)] == [700, LINES_A_SECOND - 700, 0, 700]
+    assert [len(log.write(flood, now)) for now in (5.0, 5.5, 5.9, 6.0)] == [
+        700,
+        LINES_A_SECOND - 700,
+        0,
+        700,
+    ]
     log.close()
     assert path.stat().st_size == 4 * len(flood)
 
 
 @pytest.mark.parametrize("begin", ["accuracy: 0.99 ", "ação é ü 損失 loss: 0.5 "])
 @pytest.mark.parametrize("piece", [100, 4096, 65536, 200_000])
-def test_of_a_long_line_the_beginning_is_handed_on_however_it_comes(path: Path, begin: str, piece: int) -> None:
+def test_of_a_long_line_the_beginning_is_handed_on_however_it_comes(
+    path: Path, begin: str, piece: int
+) -> None:
     log = TaskLog(str(path))
     text = begin + "é" * 110_000
     data = (text + "\nnext").encode()
-    lines = [line for at in range(0, len(data), piece) for line in log.write(data[at : at + piece], 0.0)]
+    lines = [
+        line for at in range(0, len(data), piece) for line in log.write(data[at : at + piece], 0.0)
+    ]
     assert lines == [text[:4096]]
     log.write(b"y" * 65536, 0.0)
     assert log.rest() == [("next" + "y" * 5000)[:4096]]
@@ -171,7 +195,13 @@ def test_who_writes_too_fast_waits_for_the_next_second(path: Path) -> None:
 def test_one_that_prints_all_the_time_is_read_fifty_times_a_second(path: Path) -> None:
     log = TaskLog(str(path))
     waits = []
-    for data, now in ((b"step\n", 1.0), (b"step\n", 1.001), (b"step\n", 1.03), (b"step\n", 5.0), (b"x" * 20_000, 5.02)):
+    for data, now in (
+        (b"step\n", 1.0),
+        (b"step\n", 1.001),
+        (b"step\n", 1.03),
+        (b"step\n", 5.0),
+        (b"x" * 20_000, 5.02),
+    ):
         log.write(data, now)
         waits.append(log.resumes_in(now))
     assert waits == [0.0, GATHER_SECONDS, GATHER_SECONDS, 0.0, 0.0]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headgate import jobfile
+from headgate.config import jobfile
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -35,7 +35,9 @@ def test_the_plain_script_never_mentions_headgate() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["cnn", "vae", "charlm", "plain"])
-def test_each_runs_under_plain_python_and_its_seed_repeats_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_runs_under_plain_python_and_its_seed_repeats_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *SHORT[name], "--epochs", "1"]
     if name == "charlm":
@@ -50,7 +52,12 @@ def test_each_runs_under_plain_python_and_its_seed_repeats_it(name: str, monkeyp
 @pytest.mark.long
 def test_side_by_side_each_learns(tmp_path: Path) -> None:
     jobs = [
-        {"name": name, "script": str(EXAMPLES / f"{name}.py"), "args": args, "python": sys.executable}
+        {
+            "name": name,
+            "script": str(EXAMPLES / f"{name}.py"),
+            "args": args,
+            "python": sys.executable,
+        }
         for name, args in SHORT.items()
     ]
     (tmp_path / "jobs.yaml").write_text(json.dumps({"jobs": jobs}))
@@ -60,12 +67,20 @@ def test_side_by_side_each_learns(tmp_path: Path) -> None:
     assert float(last(r"test loss ([\d.]+) \(", "charlm")) < 3.5
     assert float(last(r"Test accuracy: ([\d.]+)%", "plain")) > 75
     for job in json.loads(headgate("status", "--json"))["jobs"]:
-        assert (job["state"], job["loss"] is not None, job["epoch"] is not None) == ("done", True, True), job
+        assert (job["state"], job["loss"] is not None, job["epoch"] is not None) == (
+            "done",
+            True,
+            True,
+        ), job
 
 
 def headgate(*words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "headgate", *words], capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-m", "headgate", *words],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

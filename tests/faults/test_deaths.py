@@ -12,7 +12,7 @@ import pytest
 from tests.hub.learning import LEARNS, STEPS
 from tests.hub.user import SECONDS, User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 WAITS = """
@@ -46,7 +46,11 @@ FORKS = """
 
 
 def processes_of(user: User, job: str) -> list[int]:
-    return [pid for pid, words in user.traces.tasks().items() if any(word.endswith(f"{job}.py") for word in words)]
+    return [
+        pid
+        for pid, words in user.traces.tasks().items()
+        if any(word.endswith(f"{job}.py") for word in words)
+    ]
 
 
 def at_work(job: dict[str, Any]) -> bool:
@@ -119,17 +123,25 @@ def test_of_the_hub_lets_tasks_save_and_leaves_nothing(user: User) -> None:
     user.kills(user.traces.hub())
     _, said = watching.communicate(timeout=SECONDS)
     assert watching.returncode == 6
-    assert said == "headgate: the hub died; its jobs are being stopped. `headgate status` says how to go on\n"
+    assert said == (
+        "headgate: the hub died; its jobs are being stopped. `headgate status` says how to go on\n"
+    )
     user.touch("go")
     user.write("forks.py", "print('alone')")
     done = user.types("resume", "--from-scratch")  # at once: it waits for what is being saved
 
     interrupted, resumed = user.json("ps")
-    assert (interrupted["id"], interrupted["state"], resumed["state"]) == (run, "interrupted", "done")
+    assert (interrupted["id"], interrupted["state"], resumed["state"]) == (
+        run,
+        "interrupted",
+        "done",
+    )
     jobs = user.jobs(run)
     assert {job["state"] for job in jobs.values()} == {"interrupted"}
     assert jobs["learns"]["reason"] == f"the hub died; go on with: headgate resume {run}"
-    again = f"the hub died; run it again from its beginning with: headgate resume {run} --from-scratch"
+    again = (
+        f"the hub died; run it again from its beginning with: headgate resume {run} --from-scratch"
+    )
     assert jobs["asked"]["reason"] == jobs["forks"]["reason"] == again
     assert user.types("logs", "asked", "--run", run).stdout.endswith("asked to end\n")
     assert re.search(r"learns +interrupted", user.types("attach", run, code=1).stdout)
@@ -144,7 +156,9 @@ def test_of_the_guard_starts_another_that_knows_as_much(user: User) -> None:
     runs(user, "forks")
     first = user.traces.guard()
     user.kills(first)
-    second = wait.until(lambda: user.traces.guard() not in (first, None) and user.traces.guard(), SECONDS, "a guard")
+    second = wait.until(
+        lambda: user.traces.guard() not in (first, None) and user.traces.guard(), SECONDS, "a guard"
+    )
     assert user.jobs()["forks"]["state"] == "running"
     user.kills(user.traces.hub())
     user.finds_nothing_left()

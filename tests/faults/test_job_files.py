@@ -1,4 +1,6 @@
-"""Job files with mistakes, as somebody who types `headgate run` is told; tests/test_jobfile.py has each alone."""
+"""Job files with mistakes, as somebody who types `headgate run` is told;
+tests/config/test_jobfile.py has each alone.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_every_mistake_is_told_at_once_and_nothing_is_started(user: User) -> Non
             (8, "found 'first', as on line 2"),
             (9, "found a cycle: hen after egg after hen"),
         ):
-            assert any(text.startswith(f"  line {line}: jobs[") and found in text for text in lines), lines
+            assert any(
+                text.startswith(f"  line {line}: jobs[") and found in text for text in lines
+            ), lines
     assert user.json("ps") == []
     assert user.traces.hub() is None
 

@@ -1,4 +1,6 @@
-"""Scripts that do what no script should: one clear message each, nothing left of them, and no other job disturbed."""
+"""Scripts that do what no script should: one clear message each, nothing left of them, and no other
+job disturbed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.hub.user import SECONDS, User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 COUNTS = """
@@ -36,7 +38,9 @@ def ended(user: User) -> Callable[[str], dict[str, object]]:
         # The other goes on, and whatever the bad one started is gone.
         step = user.jobs()["counts"]["step"] or 0
         user.sees_job("counts", lambda other: (other["step"] or 0) > step)
-        wait.until(lambda: len(user.traces.tasks()) == 1, SECONDS, "only the other's process is left")
+        wait.until(
+            lambda: len(user.traces.tasks()) == 1, SECONDS, "only the other's process is left"
+        )
         user.touch("go")
         assert user.sees_state("counts", "done", "failed")["state"] == "done"
         return job
@@ -54,7 +58,10 @@ def test_that_fails_to_import_ends_with_its_traceback(user: User, ended: Ending)
         1,
         "exit code 1, after the line: ModuleNotFoundError: No module named 'nosuchmodule'",
     )
-    assert user.types("logs", "bad", "-n", "1").stdout == "ModuleNotFoundError: No module named 'nosuchmodule'\n"
+    assert (
+        user.types("logs", "bad", "-n", "1").stdout
+        == "ModuleNotFoundError: No module named 'nosuchmodule'\n"
+    )
 
 
 def test_that_dies_at_once_or_by_a_signal(user: User, ended: Ending) -> None:
@@ -68,14 +75,19 @@ def test_that_crashes_says_which_signal(ended: Ending) -> None:
 
 
 def test_that_prints_nan_keeps_going_and_is_told_so(user: User, ended: Ending) -> None:
-    job = ended("for step in range(1, 4): print(f'step {step} loss {\"nan\" if step > 1 else 0.5}')")
+    job = ended(
+        "for step in range(1, 4): print(f'step {step} loss {\"nan\" if step > 1 else 0.5}')"
+    )
     assert (job["state"], job["step"], job["loss"], job["nan"]) == ("done", 3, None, True)
     run = user.json("ps")[0]["id"]
     assert "nan" in user.types("status", run).stdout
     with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
         assert [row["nan"] for row in reader.rows("progress", "task = 'bad/worker-0'")] == [0, 1, 1]
         [warning] = reader.rows("events", "kind = 'warning'")
-    assert (warning["job"], warning["text"]) == ("bad", "its loss is no longer a number: nan at step 2")
+    assert (warning["job"], warning["text"]) == (
+        "bad",
+        "its loss is no longer a number: nan at step 2",
+    )
     assert "2 NaN" in Path(user.json("report")["report"]).read_text()
 
 
@@ -111,7 +123,9 @@ def test_that_leaves_daemons_leaves_none(user: User, ended: Ending) -> None:
 def test_over_its_memory_limit_it_is_killed_and_says_so(user: User) -> None:
     user.write("counts.py", COUNTS)
     user.write("eats.py", "held = []\nwhile True: held.append(b'x' * (1 << 20))")
-    user.write("jobs.yaml", "jobs: [{script: counts.py}, {script: eats.py, limits: {memory: 64MiB}}]")
+    user.write(
+        "jobs.yaml", "jobs: [{script: counts.py}, {script: eats.py, limits: {memory: 64MiB}}]"
+    )
     user.detaches("jobs.yaml")
     job = user.sees_state("eats", "done", "failed")
     assert job["state"] == "failed"
@@ -125,14 +139,18 @@ def test_over_its_memory_limit_it_is_killed_and_says_so(user: User) -> None:
 @pytest.mark.long
 def test_that_ignores_sigterm_is_killed_when_its_time_is_over(user: User) -> None:
     user.write(
-        "stubborn.py", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
+        "stubborn.py",
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()",
     )
     user.write("counts.py", COUNTS)
     user.write("jobs.yaml", "jobs: [{script: counts.py}, {script: stubborn.py, timeout: 1s}]")
     user.detaches("jobs.yaml")
     user.sees_state("stubborn", "stopping")
     job = user.sees_state("stubborn", "failed")
-    assert job["reason"] == "over its timeout of 1 s; it did not answer within 10 s; last checkpoint: none"
+    assert (
+        job["reason"]
+        == "over its timeout of 1 s; it did not answer within 10 s; last checkpoint: none"
+    )
     assert job["exit_code"] == 137
     assert 9.5 <= job["ended"] - job["started"] - 1 < 20
     user.touch("go")
@@ -168,7 +186,10 @@ def test_that_floods_is_held_back_alone(user: User) -> None:
 def test_a_missing_interpreter_or_program_is_said(user: User) -> None:
     user.write("a.py", "")
     user.write("jobs.yaml", "jobs: [{script: a.py, python: nosuchpython}]")
-    assert "found 'nosuchpython', which is not a program" in user.types("run", "jobs.yaml", code=2).message
+    assert (
+        "found 'nosuchpython', which is not a program"
+        in user.types("run", "jobs.yaml", code=2).message
+    )
     user.write("jobs.yaml", "jobs: [{run: [nosuchprogram, x]}, {script: a.py}]")
     told = user.json("run", "jobs.yaml", code=1)
     failed, fine = told["jobs"]
@@ -179,7 +200,10 @@ def test_a_missing_interpreter_or_program_is_said(user: User) -> None:
 def test_a_script_gone_before_its_time_fails_alone(user: User) -> None:
     user.write("gone.py", "")
     user.write("counts.py", COUNTS)
-    user.write("jobs.yaml", "jobs: [{script: counts.py}, {run: rm gone.py, name: rm}, {script: gone.py, after: rm}]")
+    user.write(
+        "jobs.yaml",
+        "jobs: [{script: counts.py}, {run: rm gone.py, name: rm}, {script: gone.py, after: rm}]",
+    )
     user.detaches("jobs.yaml")
     job = user.sees_state("gone", "done", "failed")
     assert (job["state"], job["exit_code"]) == ("failed", 2)

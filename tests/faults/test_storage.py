@@ -48,14 +48,19 @@ def test_a_home_below_a_file_is_refused(user: User) -> None:
     home = str(user.folder / "file" / "home")
     for words in (("run", "a.py"), ("ps",), ("doctor",)):
         said = user.types(*words, code=4, HEADGATE_HOME=home).message
-        assert said == f"cannot make {home}: Not a directory; set HEADGATE_HOME to a folder you can write"
+        assert (
+            said
+            == f"cannot make {home}: Not a directory; set HEADGATE_HOME to a folder you can write"
+        )
 
 
 def test_a_home_on_a_read_only_disk_is_refused(user: User) -> None:
     user.write("a.py", "")
     sealed = user.folder / "sealed"
     sealed.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "headgate-test", str(sealed)], check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "headgate-test", str(sealed)], check=False
+    )
     if done.returncode != 0:
         pytest.skip("no file system can be mounted here")
     try:
@@ -65,8 +70,12 @@ def test_a_home_on_a_read_only_disk_is_refused(user: User) -> None:
     assert said.endswith("Read-only file system; set HEADGATE_HOME to a folder you can write")
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
-def test_the_folder_of_somebody_else_is_refused(user: User, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv"
+)
+def test_the_folder_of_somebody_else_is_refused(
+    user: User, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     command = [
         "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "headgate", "run", "a.py",
     ]  # fmt: skip
@@ -115,7 +124,9 @@ def test_a_full_disk_stops_no_job_and_what_was_measured_is_written_when_there_is
     user.sees_job("writes", lambda job: job["step"] > step)
     # It is full once more when the job ends.
     fill(small_disk)
-    watching.shows(r"the store is written again[\s\S]*what is measured is kept in memory until it can")
+    watching.shows(
+        r"the store is written again[\s\S]*what is measured is kept in memory until it can"
+    )
     user.touch("go")
     assert watching.ends() == 0
     assert user.json("ps")[0]["state"] == "running"  # until all of it is written
@@ -125,7 +136,9 @@ def test_a_full_disk_stops_no_job_and_what_was_measured_is_written_when_there_is
     assert user.json("ps")[0]["id"] == run
 
 
-def test_on_a_full_disk_a_job_is_stopped_while_another_goes_on(small_disk: Path, user: User) -> None:
+def test_on_a_full_disk_a_job_is_stopped_while_another_goes_on(
+    small_disk: Path, user: User
+) -> None:
     user.write("writes.py", WRITES)
     user.write("other.py", WRITES)
     run = user.detaches("writes.py", "other.py")
@@ -135,7 +148,8 @@ def test_on_a_full_disk_a_job_is_stopped_while_another_goes_on(small_disk: Path,
     fill(small_disk)
     watching.shows("what is measured is kept in memory until it can")
     assert user.json("stop", "writes")[run]["writes"]["state"] == "stopped"
-    (small_disk / "fill").unlink()  # else the end of the run is waited for as long as it cannot be written
+    # else the end of the run is waited for as long as it cannot be written
+    (small_disk / "fill").unlink()
     assert user.json("stop", "--run", run)[run]["other"]["state"] == "stopped"
     assert watching.ends() == 1
 

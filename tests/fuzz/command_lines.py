@@ -1,7 +1,8 @@
-"""Odd command lines: every verb with its options, odd words, files that are none, and odd variables of Headgate's own.
+"""Odd command lines: every verb with its options, odd words, files that are none, and odd variables
+of Headgate's own.
 
-They are read and done in this process, as `headgate` does them, on the runs of a home of their own. What would start
-tasks comes as far as a hub that is really asked, and refuses.
+They are read and done in this process, as `headgate` does them, on the runs of a home of their own.
+What would start tasks comes as far as a hub that is really asked, and refuses.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from unittest import mock
 import click
 
 import headgate.planning.jointly  # noqa: F401  # the numerics take a second, which is no input's
-from headgate import cli, paths, runs
-from headgate.errors import HeadgateError
+from headgate import cli
 from headgate.hub.server import HubServer
+from headgate.model import paths
+from headgate.model.errors import HeadgateError
+from headgate.recorded import runs
 
 if TYPE_CHECKING:
     from tests.fuzz.fuzzing import Chance
 
 CODES = frozenset(range(8))
-"""Exit codes that there are (`headgate.errors`)."""
+"""Exit codes that there are (`headgate.model.errors`)."""
 _VARIABLES = (
     "HEADGATE_HOME",
     "HEADGATE_IDLE_SECONDS",
@@ -54,7 +57,17 @@ _HUBS = frozenset({"run", "resume", "attach", "plan", "profile", "checkpoint", "
 
 
 _RUNS = ("20260101-120000-000ab", "20260102-120000-000ab")
-_KNOWN = (*_RUNS, "2026", "20260101", "r", "a", "20260101/a", "20260102/a", "a/worker-0", "20260102/a/worker-0")
+_KNOWN = (
+    *_RUNS,
+    "2026",
+    "20260101",
+    "r",
+    "a",
+    "20260101/a",
+    "20260102/a",
+    "a/worker-0",
+    "20260102/a/worker-0",
+)
 _USUAL = {
     **dict.fromkeys(("run", "plan", "profile"), ("train.py", "jobs.yaml", "true", "a.py")),
     "simulate": ("trace.csv", "home/runs/20260101-120000-000ab"),
@@ -110,7 +123,8 @@ class CommandLines:
         self._verbs = list(_verbs(cli.headgate, []))
 
     def line(self, chance: Chance) -> None:
-        """Type a line, and see that it ends with a code of Headgate's own and, where it failed, says why.
+        """Type a line, and see that it ends with a code of Headgate's own and, where it failed,
+        says why.
 
         Raises:
             HeadgateError: It was refused.
@@ -123,7 +137,8 @@ class CommandLines:
         if code == 0:
             return
         text = errors.read_text()
-        tells = text.strip() or output.stat().st_size  # a run's own code, as `attach` has it, comes with what it shows
+        # a run's own code, as `attach` has it, comes with what it shows
+        tells = text.strip() or output.stat().st_size
         if code not in CODES or "Traceback" in text or not tells:
             raise AssertionError(f"exit code {code} of {words} with {changed}: {text!r}")
         raise HeadgateError(text)
@@ -138,7 +153,9 @@ class CommandLines:
             (run / "jobs" / "a" / "checkpoints" / "step-7.pt").write_bytes(b"PK")
             (run / "jobs" / "a" / "worker-0.log").write_bytes(b"loss 1\n\xff\x1b[2J\n")
             (run / "report.html").unlink(missing_ok=True)
-            (run / runs.STORE).write_bytes(chance.damaged(store) if chance.random() < 0.05 else store)
+            (run / runs.STORE).write_bytes(
+                chance.damaged(store) if chance.random() < 0.05 else store
+            )
 
     def _words(self, chance: Chance) -> tuple[list[str], str]:
         path, command = chance.choice(self._verbs)
@@ -151,9 +168,15 @@ class CommandLines:
                 words.append(self._value(chance, option))
         for argument in command.params:
             if isinstance(argument, click.Argument):
-                count = chance.choice([0, 1, 1, 1, 2, 30]) if argument.nargs != 1 else chance.choice([0, 1, 1, 1, 1])
+                count = (
+                    chance.choice([0, 1, 1, 1, 2, 30])
+                    if argument.nargs != 1
+                    else chance.choice([0, 1, 1, 1, 1])
+                )
                 usual = _USUAL.get(path[0], _KNOWN)
-                behind += [chance.choice(usual) if chance.random() < 0.6 else self._argument(chance)] * count
+                behind += [
+                    chance.choice(usual) if chance.random() < 0.6 else self._argument(chance)
+                ] * count
         words += behind
         if chance.random() < 0.1:
             words.insert(chance.randrange(len(words) + 1), chance.text())
@@ -164,8 +187,13 @@ class CommandLines:
     def _value(self, chance: Chance, option: click.Option) -> str:
         if isinstance(option.type, click.Choice) and chance.random() < 0.8:
             return str(chance.choice(list(option.type.choices)))
-        if isinstance(option.type, click.types.IntRange | click.FloatRange) and chance.random() < 0.7:
-            return chance.choice(["1", "2", "3", "0", "-1", "100", "1e9", "nan", "inf", "9" * 30, "1_0", "٣"])
+        if (
+            isinstance(option.type, click.types.IntRange | click.FloatRange)
+            and chance.random() < 0.7
+        ):
+            return chance.choice(
+                ["1", "2", "3", "0", "-1", "100", "1e9", "nan", "inf", "9" * 30, "1_0", "٣"]
+            )
         usual = _VALUES.get(option.opts[-1], ())
         return chance.choice(usual) if usual and chance.random() < 0.7 else self._argument(chance)
 
@@ -178,7 +206,18 @@ class CommandLines:
         if kind < 0.7:
             return chance.choice([*_KNOWN, *(each for usual in _VALUES.values() for each in usual)])
         if kind < 0.8:
-            odd = ["x" * 5000, "a/" * 3000, "/" + "b" * 300, "-" * 40, "--json=1", "-1", "[red]", "[/]", "%s", "{}"]
+            odd = [
+                "x" * 5000,
+                "a/" * 3000,
+                "/" + "b" * 300,
+                "-" * 40,
+                "--json=1",
+                "-1",
+                "[red]",
+                "[/]",
+                "%s",
+                "{}",
+            ]
             odd += [os.fsdecode(b"\xff\xfe"), "/proc/self/mem", "/dev/full", "/dev/null", "/", "."]
             return chance.choice(odd)
         return chance.text()
@@ -186,16 +225,26 @@ class CommandLines:
     def _variables(self, chance: Chance, verb: str) -> dict[str, str]:
         if chance.random() < 0.7:
             return {}
-        name = chance.choice([each for each in _VARIABLES if each != "HEADGATE_HOME" or verb not in _HUBS])
+        name = chance.choice(
+            [each for each in _VARIABLES if each != "HEADGATE_HOME" or verb not in _HUBS]
+        )
         if name == "HEADGATE_HOME":
-            odd = ["/proc/none", "/dev/null/x", "loop-a.yaml/x", "x" * 300, os.fsdecode(b"home-\xff"), "~/x"]
+            odd = [
+                "/proc/none",
+                "/dev/null/x",
+                "loop-a.yaml/x",
+                "x" * 300,
+                os.fsdecode(b"home-\xff"),
+                "~/x",
+            ]
             return {name: str(self._folder / chance.choice([*self._odd, *odd]))}
         return {name: _typed(self._argument(chance))}
 
     @contextmanager
     def _at_work(self, changed: dict[str, str]) -> Iterator[tuple[Path, Path]]:
-        """What a process of `headgate` has: a folder, variables, and streams that are files, the output of which a
-        strict UTF-8 terminal would take. The files of these."""
+        """What a process of `headgate` has: a folder, variables, and streams that are files, the
+        output of which a strict UTF-8 terminal would take. The files of these.
+        """
         folder = os.getcwd()
         before = dict(os.environ)
         output, errors = self._folder / "stdout", self._folder / "stderr"
@@ -209,7 +258,9 @@ class CommandLines:
             os.environ.update(changed)
             stdin = stack.enter_context(open(os.devnull))
             stdout = stack.enter_context(open(output, "w", encoding="utf-8", errors="strict"))
-            stderr = stack.enter_context(open(errors, "w", encoding="utf-8", errors="backslashreplace"))
+            stderr = stack.enter_context(
+                open(errors, "w", encoding="utf-8", errors="backslashreplace")
+            )
             for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
                 stack.enter_context(mock.patch.object(sys, name, stream))
             stack.enter_context(mock.patch.object(paths, "PIPE_SECONDS", 0.0))
@@ -227,7 +278,9 @@ class CommandLines:
 
         async def serve() -> None:
             server = HubServer(cast(Any, idle_hub()))
-            async with await asyncio.start_unix_server(server._client, runs.sockets(hub) / "hub.sock"):
+            async with await asyncio.start_unix_server(
+                server._client, runs.sockets(hub) / "hub.sock"
+            ):
                 listening.set()
                 await asyncio.to_thread(over.wait)
 
@@ -269,7 +322,8 @@ def _stopped(store: bytes, path: Path) -> bytes:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("PRAGMA journal_mode = DELETE")
         db.execute(
-            "UPDATE jobs SET state = 'stopped', spec = json_set(spec, '$.script', ?)", [str(path.parent / "a.py")]
+            "UPDATE jobs SET state = 'stopped', spec = json_set(spec, '$.script', ?)",
+            [str(path.parent / "a.py")],
         )
     return path.read_bytes()
 
@@ -293,7 +347,8 @@ def _typed(word: str) -> str:
 
 def _harmless(words: list[str], path: list[str]) -> list[str]:
     """The same words, but for what would change this machine or take its time by right."""
-    if path[0] == "lab":  # there is none in this home, and none should be made; `exec --json` takes a process
+    # there is none in this home, and none should be made; `exec --json` takes a process
+    if path[0] == "lab":
         return [word for word in words if word not in ("cluster.yaml", "--json")]
     if path[0] == "calibrate":
         return [*words, "--cluster", "nowhere"]  # else it measures

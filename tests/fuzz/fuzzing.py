@@ -1,7 +1,8 @@
-"""Damaged and odd input for all that Headgate reads: command lines, files of users, output and messages of jobs,
-requests, stores.
+"""Damaged and odd input for all that Headgate reads: command lines, files of users, output and
+messages of jobs, requests, stores.
 
-Whatever comes in, what reads it answers with a value or with one of Headgate's own errors, within a second:
+Whatever comes in, what reads it answers with a value or with one of Headgate's own errors, within a
+second:
 
     python tests/fuzz/fuzzing.py --inputs 100000 --seed 1
 """
@@ -23,7 +24,14 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import (
+    ExitStack,
+    closing,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -33,23 +41,24 @@ from typing import Any, cast
 import click
 import yaml
 
-from headgate import clusterfile, jobfile, planfile, runs
-from headgate.cluster import Node
+from headgate.config import clusterfile, jobfile, planfile
 from headgate.engines.channel import Connection
 from headgate.engines.log import TaskLog
-from headgate.errors import HeadgateError, StorageError
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.server import HubServer
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission, parse
-from headgate.identifiers import JobId, TaskId, TaskName
-from headgate.jobs import Job, ProgressRule
-from headgate.plans import Plan
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError, StorageError
+from headgate.model.identifiers import JobId, TaskId, TaskName
+from headgate.model.jobs import Job, ProgressRule
+from headgate.model.plans import Plan
+from headgate.output.patterns import ProgressReader
+from headgate.recorded import runs
+from headgate.recorded.store import TABLES, Recorder
 from headgate.reports import html, terminal
 from headgate.simulation import trace_files
-from headgate.telemetry.patterns import ProgressReader
-from headgate.telemetry.store import TABLES, Recorder
 
 SLOWEST_SECONDS = 1.0
 """CPU time that one input may take."""
@@ -157,7 +166,10 @@ _MESSAGES: list[dict[str, Any]] = [
     },
     {"type": "checkpoint_failed", "error": "full", "why": "join"},
     {"type": "stopping", "patience": 3, "min_delta": 0.1, "monitor": "val_loss"},
-    {"type": "profile", "profile": {"framework": "torch", "parameters_dense": 10, "batch": 4, "fits": []}},
+    {
+        "type": "profile",
+        "profile": {"framework": "torch", "parameters_dense": 10, "batch": 4, "fits": []},
+    },
     {"type": "listening", "endpoints": ["tcp://127.0.0.1:1"]},
     {"type": "joining"},
     {"type": "gpus", "gpus": [0, 1]},
@@ -168,7 +180,12 @@ _REQUESTS: list[dict[str, Any]] = [
     {"op": "hello"},
     {
         "op": "submit",
-        "submission": {"jobs": [{"name": "a", "run": "true"}], "environment": {}, "cwd": "/", "command": ["x"]},
+        "submission": {
+            "jobs": [{"name": "a", "run": "true"}],
+            "environment": {},
+            "cwd": "/",
+            "command": ["x"],
+        },
     },
     {"op": "attach", "run": "r"},
     {"op": "stop", "run": "r", "jobs": ["a"], "kill": True},
@@ -201,17 +218,25 @@ nodes:
   - {name: a, address: 10.77.0.1, cores: 0.6, memory: 2GiB, nic: 200Mbit, disk: 100MB/s, gpus: []}
   - {kind: b, count: 3, cores: 1, memory: 1GiB}
 """
-_PLAN = "{strategy: ps, workers: 2, servers: 1, batch_per_worker: 16, worker_nodes: [a, b], server_nodes: [a]}\n"
+_PLAN = (
+    "{strategy: ps, workers: 2, servers: 1, batch_per_worker: 16, worker_nodes: [a, b], "
+    "server_nodes: [a]}\n"
+)
 _TRACES = (
     "name,submitted,seconds,gpus,model\na,0,100,1,resnet\nb,5,50,2,bert\nc,7.5,20,0,\n",
-    "job_id,submit_time,duration,num_gpu\n1,2020-01-01 00:00:00,100,1\n2,2020-01-01 00:01:00,50,8\n",
+    (
+        "job_id,submit_time,duration,num_gpu\n1,2020-01-01 00:00:00,100,1\n2,2020-01-01 "
+        "00:01:00,50,8\n"
+    ),
     "timestamp,duration,num_gpus,gpu_milli\n0,100,1,500\n10,20,2,1000\n",
 )
 _SPEEDS = "model,cores,throughput\nresnet,1,10\nresnet,2,18\n"
 _PAIRS = '{"V100": {"resnet": {"null": 8.1, "bert": [5.6, 5.2]}}}'
 _PROFILE = (
-    '{"framework": "torch", "framework_version": "2", "parameters_dense": 1000, "parameters_sparse": 0, "batch": 64, '
-    '"dense_bytes": 4000, "flops_per_sample": 1e6, "source": "profile", "step_times": [{"batch": 64, "threads": 1, '
+    '{"framework": "torch", "framework_version": "2", "parameters_dense": 1000, '
+    '"parameters_sparse": 0, "batch": 64, '
+    '"dense_bytes": 4000, "flops_per_sample": 1e6, "source": "profile", "step_times": '
+    '[{"batch": 64, "threads": 1, '
     '"device": "cpu", "seconds": 0.1, "steps": 20}]}'
 )
 
@@ -220,14 +245,30 @@ class Chance(random.Random):
     """Where damage comes from."""
 
     def text(self) -> str:
-        return self.choice([self.choice(_WORDS), self.choice(_NUMBERS), "".join(self.choices(_WORDS, k=3))])
+        return self.choice(
+            [self.choice(_WORDS), self.choice(_NUMBERS), "".join(self.choices(_WORDS, k=3))]
+        )
 
     def value(self, depth: int = 0) -> Any:
         """Any JSON value, those included that nobody should send."""
         kind = self.randrange(9 if depth < 3 else 6)
         if kind == 0:
             return self.choice(
-                [None, True, False, math.inf, -math.inf, math.nan, 2**53, 2**64, 10**400, -1, 0, 1e308, 5e-324]
+                [
+                    None,
+                    True,
+                    False,
+                    math.inf,
+                    -math.inf,
+                    math.nan,
+                    2**53,
+                    2**64,
+                    10**400,
+                    -1,
+                    0,
+                    1e308,
+                    5e-324,
+                ]
             )
         if kind < 3:
             return self.randint(-5, 5)
@@ -244,7 +285,11 @@ class Chance(random.Random):
         if depth and self.random() < 0.25:
             return self.value()
         if isinstance(value, dict):
-            kept = {key: self.altered(each, depth + 1) for key, each in value.items() if self.random() > 0.08}
+            kept = {
+                key: self.altered(each, depth + 1)
+                for key, each in value.items()
+                if self.random() > 0.08
+            }
             return {**kept, self.text(): self.value()} if self.random() < 0.1 else kept
         if isinstance(value, list):
             return [self.altered(each, depth + 1) for each in value] * self.choice([1, 1, 1, 2, 30])
@@ -270,7 +315,8 @@ class Chance(random.Random):
             made += b"\nx: " + bracket * self.choice([50, 3000, 20_000])
         if self.random() < 0.03:
             rows = [
-                f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9) if i else 'x'}]" for i in range(self.choice([3, 9, 30]))
+                f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9) if i else 'x'}]"
+                for i in range(self.choice([3, 9, 30]))
             ]
             made = bytearray("\n".join(rows).encode() + b"\n" + made)
         return bytes(made[: 2 * len(data) + 70_000])
@@ -336,19 +382,26 @@ class _Task:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
-        self._run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), lambda _: None)
+        self._run = LiveRun(
+            submission, (Node("here", 2, 2**30),), "none", time.monotonic(), lambda _: None
+        )
         self._task = f"{self._run.id}/a/worker-0"
         self._loop = loop
         live = self._run.jobs["a"]
         plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
         self._attempt = Attempt(JobId(f"{self._run.id}/a"), 1, plan, False, lambda *_: None)
         live.begin(self._attempt, 0)
-        self._attempt.start(TaskName("worker-0"), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
+        self._attempt.start(
+            TaskName("worker-0"), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False
+        )
         self._failed: list[str] = []
         live_runs = cast(
-            LiveRuns, SimpleNamespace(find=lambda _: (self._run, live), event=self._event, failed=self._fail)
+            LiveRuns,
+            SimpleNamespace(find=lambda _: (self._run, live), event=self._event, failed=self._fail),
         )
-        self._listener = HubListener(live_runs, self._run.folder, lambda _: None, lambda _: None, lambda *_: None)
+        self._listener = HubListener(
+            live_runs, self._run.folder, lambda _: None, lambda _: None, lambda *_: None
+        )
         self._log = TaskLog(os.devnull)
         self._live = live
 
@@ -371,14 +424,17 @@ class _Task:
             data *= chance.choice([10, 500])
         lines = self._log.write(data + b"\n", time.monotonic())
         self._listener.output(
-            TaskId(self._task), [line[:4096] for line in (lines or [data.decode("utf-8", "replace")])]
+            TaskId(self._task),
+            [line[:4096] for line in (lines or [data.decode("utf-8", "replace")])],
         )
         self._hear()
 
     def message(self, chance: Chance) -> None:
         message = chance.altered(chance.choice(_MESSAGES))
         if chance.random() < 0.5 and message.get("type") == "checkpoint":
-            message["path"] = str(self._run.checkpoints("a") / chance.choice(["step-1.pt", "../x", "a/../b"]))
+            message["path"] = str(
+                self._run.checkpoints("a") / chance.choice(["step-1.pt", "../x", "a/../b"])
+            )
         self._listener.message(TaskId(self._task), json.loads(json.dumps(message)))
         self._hear()
 
@@ -390,7 +446,9 @@ class _Task:
             said = chance.damaged(json.dumps(chance.choice(_MESSAGES)).encode()) + b"\n"
             theirs.setblocking(False)
             try:
-                theirs.sendall(hello + said if chance.random() < 0.7 else chance.damaged(hello + said))
+                theirs.sendall(
+                    hello + said if chance.random() < 0.7 else chance.damaged(hello + said)
+                )
                 for message in connection.receive() or ():
                     self._listener.message(TaskId(self._task), message)
             except BlockingIOError:
@@ -412,7 +470,9 @@ class _Hub:
         self._loop = loop
 
     def request(self, chance: Chance) -> object:
-        """As of a client: its hello, then a request that is odd or damaged; the answers are JSON lines."""
+        """As of a client: its hello, then a request that is odd or damaged; the answers are JSON
+        lines.
+        """
         request = json.dumps(chance.altered(chance.choice(_REQUESTS))).encode()
         line = chance.damaged(request) if chance.random() < 0.5 else request
         said = self._loop.run_until_complete(self._answers(b'{"op": "hello"}\n' + line + b"\n"))
@@ -430,7 +490,9 @@ class _Hub:
 
         async def drain() -> None: ...
 
-        writer = SimpleNamespace(write=said.extend, drain=drain, close=lambda: None, is_closing=lambda: False)
+        writer = SimpleNamespace(
+            write=said.extend, drain=drain, close=lambda: None, is_closing=lambda: False
+        )
         await self._server._client(reader, cast(Any, writer))
         return bytes(said)
 
@@ -497,20 +559,28 @@ class _Stores:
             )
             recorder.add("usage", t=t, target="a/worker-0", cpu_cores=0.5, memory_bytes=1e6)
             recorder.add("usage", t=t, target="node:n", cpu_cores=0.5, memory_bytes=1e6, net_in=5.0)
-            recorder.add("spans", t=t, task="a/worker-0", step=t, name="input", seconds=0.1, begin=0.0)
-            recorder.add("shares", t=t, task="a/worker-0", entitled_cores=1.0, threads=1, reason="alone")
+            recorder.add(
+                "spans", t=t, task="a/worker-0", step=t, name="input", seconds=0.1, begin=0.0
+            )
+            recorder.add(
+                "shares", t=t, task="a/worker-0", entitled_cores=1.0, threads=1, reason="alone"
+            )
             recorder.add("events", t=t, job="a", kind="note", text="told")
         recorder.close()
         self.whole = path.read_bytes()
         self._marks = [i for i in range(len(self.whole)) if self.whole[i]]
 
     def read(self, chance: Chance) -> object:
-        """A store with some bytes changed, more often where there is something, or with odd values in its rows."""
+        """A store with some bytes changed, more often where there is something, or with odd values
+        in its rows.
+        """
         data = bytearray(self.whole)
         path = self._folder / runs.STORE
         odd = chance.random() < 0.5
         for _ in range(0 if odd else chance.choice([1, 3, 20])):
-            data[chance.choice(self._marks)] = chance.choice([0, 1, 7, 9, 0x7F, 0xFF, chance.randrange(256)])
+            data[chance.choice(self._marks)] = chance.choice(
+                [0, 1, 7, 9, 0x7F, 0xFF, chance.randrange(256)]
+            )
         if not odd and chance.random() < 0.1:
             del data[chance.randrange(len(data)) :]
         path.write_bytes(data)
@@ -521,7 +591,8 @@ class _Stores:
             try:
                 look(path)
             except HeadgateError as error:
-                refused = refused or str(error)  # not itself: with it, what it was reading would stay open
+                # not itself: with it, what it was reading would stay open
+                refused = refused or str(error)
         if refused:
             raise StorageError(refused)
         return None
@@ -538,9 +609,15 @@ class _Stores:
                 if isinstance(value, list | dict):
                     value = json.dumps(value)
                 if isinstance(value, str):
-                    value = chance.choice([value.encode("utf-8", "replace").decode(), value.encode("utf-8", "replace")])
+                    value = chance.choice(
+                        [
+                            value.encode("utf-8", "replace").decode(),
+                            value.encode("utf-8", "replace"),
+                        ]
+                    )
                 db.execute(
-                    f"UPDATE OR REPLACE {table} SET {column} = ? WHERE rowid % ? = 0", (value, chance.choice([1, 3]))
+                    f"UPDATE OR REPLACE {table} SET {column} = ? WHERE rowid % ? = 0",
+                    (value, chance.choice([1, 3])),
                 )
 
     def _summary(self, path: Path) -> None:
@@ -558,7 +635,10 @@ class _Stores:
 @contextmanager
 def readers() -> Iterator[dict[str, Read]]:
     """All that reads, by name; in a `HEADGATE_HOME` of its own."""
-    from tests.fuzz.command_lines import CommandLines, idle_hub  # found from the root, which `main` sees to
+    from tests.fuzz.command_lines import (  # found from the root, which `main` sees to
+        CommandLines,
+        idle_hub,
+    )
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-fuzz-")))
@@ -566,7 +646,9 @@ def readers() -> Iterator[dict[str, Read]]:
         os.environ["HEADGATE_HOME"] = str(folder / "home")
         loop = asyncio.new_event_loop()
         stack.callback(loop.close)
-        stack.callback(lambda: os.environ.update({k: v for k, v in before.items() if v is not None}))
+        stack.callback(
+            lambda: os.environ.update({k: v for k, v in before.items() if v is not None})
+        )
         (folder / "files").mkdir()
         files, stores = _Files(folder / "files"), _Stores(folder / "store")
 
@@ -574,7 +656,12 @@ def readers() -> Iterator[dict[str, Read]]:
             return _Task(loop), _Hub(loop, idle_hub())
 
         task, hub = loop.run_until_complete(made())
-        files_of = {"jobs.yaml": _JOBS, "cluster.yaml": _CLUSTER, "plan.yaml": _PLAN, "trace.csv": _TRACES[0]}
+        files_of = {
+            "jobs.yaml": _JOBS,
+            "cluster.yaml": _CLUSTER,
+            "plan.yaml": _PLAN,
+            "trace.csv": _TRACES[0],
+        }
         files_of |= {"speeds.csv": _SPEEDS, "pairs.json": _PAIRS, "profile.json": _PROFILE}
         lines = CommandLines(folder / "lines", stores.whole, files_of)
         stack.enter_context(lines.served())
@@ -598,7 +685,9 @@ WEIGHTS = {"store": 1, "command line": 2, "job file": 3, "cluster file": 3, "pla
 """How often what reads slowly comes, where the others come ten times."""
 
 
-def fuzz(inputs: int, seed: int, only: str = "", tell: Callable[[str], None] = lambda _: None) -> Outcome:
+def fuzz(
+    inputs: int, seed: int, only: str = "", tell: Callable[[str], None] = lambda _: None
+) -> Outcome:
     """Hand odd input to all that reads.
 
     Args:
@@ -625,7 +714,9 @@ def fuzz(inputs: int, seed: int, only: str = "", tell: Callable[[str], None] = l
                 if isinstance(error, KeyboardInterrupt):
                     raise
                 answer = "failure"
-                outcome.failures.append(f"{name} (input {number} of seed {seed}): {traceback.format_exc()}")
+                outcome.failures.append(
+                    f"{name} (input {number} of seed {seed}): {traceback.format_exc()}"
+                )
                 tell(outcome.failures[-1])
             seconds = time.thread_time() - began
             if seconds > SLOWEST_SECONDS:
@@ -635,7 +726,9 @@ def fuzz(inputs: int, seed: int, only: str = "", tell: Callable[[str], None] = l
                     every[name](Chance(f"{seed} {number}"))
                 seconds = time.thread_time() - began
             if seconds > SLOWEST_SECONDS:
-                outcome.failures.append(f"{name} (input {number} of seed {seed}) took {seconds:.1f} s")
+                outcome.failures.append(
+                    f"{name} (input {number} of seed {seed}) took {seconds:.1f} s"
+                )
                 tell(outcome.failures[-1])
             outcome.inputs[name] += 1
             outcome.answers[f"{name}: {answer}"] += 1
@@ -646,15 +739,26 @@ def fuzz(inputs: int, seed: int, only: str = "", tell: Callable[[str], None] = l
 def main() -> int:
     """Fuzz by hand; 1 where anything failed."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    parser = argparse.ArgumentParser(description="Hand odd and damaged input to all that Headgate reads.")
+    parser = argparse.ArgumentParser(
+        description="Hand odd and damaged input to all that Headgate reads."
+    )
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="one reader, such as 'job file'")
     said = parser.parse_args()
-    outcome = fuzz(said.inputs, said.seed, said.only, tell=lambda text: print(text, file=sys.stderr))
+    outcome = fuzz(
+        said.inputs, said.seed, said.only, tell=lambda text: print(text, file=sys.stderr)
+    )
     for name, count in outcome.inputs.items():
-        answers = {key.split(": ")[1]: n for key, n in outcome.answers.items() if key.startswith(f"{name}: ")}
-        print(f"{name:<13}{count:>8,} inputs, slowest {outcome.slowest[name] * 1000:7.1f} ms, {answers}")
+        answers = {
+            key.split(": ")[1]: n
+            for key, n in outcome.answers.items()
+            if key.startswith(f"{name}: ")
+        }
+        print(
+            f"{name:<13}{count:>8,} inputs, slowest {outcome.slowest[name] * 1000:7.1f} "
+            f"ms, {answers}"
+        )
     print(f"{outcome.inputs.total():,} inputs, {len(outcome.failures)} failures")
     return bool(outcome.failures)
 

@@ -10,10 +10,13 @@ SEED = 20260314
 
 @pytest.mark.parametrize("inputs", [500, pytest.param(20_000, marks=pytest.mark.long)])
 @pytest.mark.filterwarnings("default::RuntimeWarning")  # what numpy says of numbers at the edge
-def test_whatever_is_read_is_answered_with_a_value_or_an_error_of_ours_within_a_second(inputs: int) -> None:
+def test_whatever_is_read_is_answered_with_a_value_or_an_error_of_ours_within_a_second(
+    inputs: int,
+) -> None:
     outcome = fuzz(inputs, SEED)
     assert outcome.failures == []
     assert outcome.inputs.total() == inputs
     assert len(outcome.inputs) == 11
-    for name in outcome.inputs:  # damage that nothing survives, and none that does any harm, would test little
+    # damage that nothing survives, and none that does any harm, would test little
+    for name in outcome.inputs:
         assert outcome.answers[f"{name}: value"] > 0

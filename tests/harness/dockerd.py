@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headgate.errors import IsolationError
 from headgate.isolation.container.daemon import Daemon
+from headgate.model.errors import IsolationError
 from headgate.testing.wait import until
 
 SECONDS = 60.0
@@ -45,7 +45,8 @@ class Dockerd:
                     *("--data-root", folder / "data"),
                     *("--exec-root", folder / "exec"),
                     *("--pidfile", folder / "pid"),
-                    *("--bridge", "none", "--iptables=false"),  # else a lab's bridge would be filtered
+                    # else a lab's bridge would be filtered
+                    *("--bridge", "none", "--iptables=false"),
                     *self._options,
                 ],
                 stdout=log,
@@ -77,7 +78,8 @@ class Dockerd:
             self._process.kill()
             self._process.wait(SECONDS)
             self._process = None
-            # That of its containerd, which ends with it: the next one takes a number that was not waited for as alive.
+            # That of its containerd, which ends with it: the next one takes a number that was not
+            # waited for as alive.
             (self._folder / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
 
 

@@ -1,5 +1,6 @@
-"""All tasks of one distributed job as real processes, and as much of a hub as they need: for tests of what runs in
-tasks, before and beside a hub."""
+"""All tasks of one distributed job as real processes, and as much of a hub as they need: for tests
+of what runs in tasks, before and beside a hub.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from tests.harness.warm import TORCH, WarmProcess, warm_python
 from headgate.engines.channel import Connection, listen
 from headgate.engines.launch import inject, server_command
 from headgate.hub.state.peers import AttemptMeetings, Peers
-from headgate.identifiers import TaskName
-from headgate.plans import Plan
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
 from headgate.testing import wait
 
 RUN = "run/job/"
@@ -38,17 +39,19 @@ class _Process:
 
 
 class Gang:
-    """Starts the servers and workers of `plan`, each a process of this machine on the loopback network.
+    """Starts the servers and workers of `plan`, each a process of this machine on the loopback
+    network.
 
     Args:
         folder: Where sockets, logs and checkpoints go.
-        plan: What to start. Tasks on nodes of different names take each other to be on different machines; where it
-            names none, all are on one.
+        plan: What to start. Tasks on nodes of different names take each other to be on different
+            machines; where it names none, all are on one.
         command: What each worker runs.
         environment: Variables added to those of each task.
         encrypt: Whether the tasks encrypt what they send each other.
-        warm: Modules that take seconds of CPU to import: what runs under this Python is forked from one that has
-            imported them, see `warm`. None: each task is an interpreter started for it, as under an engine.
+        warm: Modules that take seconds of CPU to import: what runs under this Python is forked from
+            one that has imported them, see `warm`. None: each task is an interpreter started for
+            it, as under an engine.
 
     Example:
         >>> plan = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)
@@ -89,26 +92,37 @@ class Gang:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
-    # --- what a test does -------------------------------------------------------------------------------------------
+    # --- what a test does -------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:
         """Every task of the plan, servers first."""
-        return [f"server-{i}" for i in range(self._plan.servers)] + [f"worker-{i}" for i in range(self._plan.workers)]
+        return [f"server-{i}" for i in range(self._plan.servers)] + [
+            f"worker-{i}" for i in range(self._plan.workers)
+        ]
 
     def start(self, *names: str, joins: bool = False, **environment: str) -> None:
-        """Start these tasks; all of the plan if none is named. A task that has ended is started anew."""
+        """Start these tasks; all of the plan if none is named. A task that has ended is started
+        anew.
+        """
         for name in names or self.names:
             with self._lock:
                 self.peers.start(TaskName(name), self._node(name), "127.0.0.1", joins)
         for name in names or self.names:
             output = self.folder / f"{name}.log"
             script = next((Path(part) for part in self._command if part.endswith(".py")), None)
-            command = server_command(sys.executable, script) if name.startswith("server-") else self._command
+            command = (
+                server_command(sys.executable, script)
+                if name.startswith("server-")
+                else self._command
+            )
             with open(output, "ab") as file:
                 process = self._run(command, self._variables(name, environment), file)
             with self._lock:
@@ -142,7 +156,9 @@ class Gang:
     def of(self, name: str, kind: str) -> list[dict[str, Any]]:
         """The messages of that type that a task sent so far, in its present life."""
         with self._lock:
-            return [message for message in self._processes[name].messages if message.get("type") == kind]
+            return [
+                message for message in self._processes[name].messages if message.get("type") == kind
+            ]
 
     def wait_for(self, name: str, kind: str, count: int = 1) -> list[dict[str, Any]]:
         """The messages of that type, once there are at least `count`.
@@ -150,7 +166,11 @@ class Gang:
         Raises:
             TimeoutError: There are fewer after four minutes.
         """
-        wait.until(lambda: len(self.of(name, kind)) >= count, _SECONDS, f"message {count} of type {kind} of {name}")
+        wait.until(
+            lambda: len(self.of(name, kind)) >= count,
+            _SECONDS,
+            f"message {count} of type {kind} of {name}",
+        )
         return self.of(name, kind)
 
     def output(self, name: str) -> str:
@@ -170,7 +190,9 @@ class Gang:
         for name in servers:
             with contextlib.suppress(ConnectionError):
                 self.send(name, {"type": "stop"})
-        codes |= {name: self.left(name) for name in servers if self._processes[name].popen.poll() is None}
+        codes |= {
+            name: self.left(name) for name in servers if self._processes[name].popen.poll() is None
+        }
         failed = {name: code for name, code in codes.items() if code != 0}
         if failed:
             outputs = "\n".join(f"--- {name}\n{self.output(name)}" for name in failed)
@@ -187,14 +209,18 @@ class Gang:
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
 
-    # --- as much of a hub as they need ------------------------------------------------------------------------------
+    # --- as much of a hub as they need ------------------------------------------------------------
 
     def _run(
         self, command: Sequence[str], variables: Mapping[str, str], output: BinaryIO
     ) -> subprocess.Popen[bytes] | WarmProcess:
         if self._warm is not None and command[0] == sys.executable:
-            return warm_python(*self._warm).start(command[1:], env=variables, cwd=self.folder, output=output.fileno())
-        return subprocess.Popen(command, env=variables, cwd=self.folder, stdout=output, stderr=output)
+            return warm_python(*self._warm).start(
+                command[1:], env=variables, cwd=self.folder, output=output.fileno()
+            )
+        return subprocess.Popen(
+            command, env=variables, cwd=self.folder, stdout=output, stderr=output
+        )
 
     def _node(self, name: str) -> str:
         role, _, index = name.partition("-")
@@ -202,7 +228,9 @@ class Gang:
         return nodes[int(index) % len(nodes)] if nodes else "here"
 
     def _variables(self, name: str, added: Mapping[str, str]) -> dict[str, str]:
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
+        inherited = {
+            key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")
+        }
         return {
             **inherited,
             "PYTHONPATH": str(inject(self.folder / "inject")),

@@ -24,22 +24,34 @@ def python() -> Iterator[WarmPython]:
 
 
 class Start(Protocol):
-    def __call__(self, body: str, *arguments: str, options: tuple[str, ...] = (), **more: str) -> WarmProcess: ...
+    def __call__(
+        self, body: str, *arguments: str, options: tuple[str, ...] = (), **more: str
+    ) -> WarmProcess: ...
 
 
 @pytest.fixture
 def start(python: WarmPython, tmp_path: Path) -> Start:
-    def starting(body: str, *arguments: str, options: tuple[str, ...] = (), **more: str) -> WarmProcess:
+    def starting(
+        body: str, *arguments: str, options: tuple[str, ...] = (), **more: str
+    ) -> WarmProcess:
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(body))
         with open(tmp_path / "log", "wb") as log:
             env = {"PATH": os.environ["PATH"], **more}
-            return python.start([str(script), *arguments], env=env, cwd=tmp_path, output=log.fileno(), options=options)
+            return python.start(
+                [str(script), *arguments],
+                env=env,
+                cwd=tmp_path,
+                output=log.fileno(),
+                options=options,
+            )
 
     return starting
 
 
-def test_a_program_has_its_arguments_folder_variables_and_output(start: Start, tmp_path: Path) -> None:
+def test_a_program_has_its_arguments_folder_variables_and_output(
+    start: Start, tmp_path: Path
+) -> None:
     (tmp_path / "beside.py").write_text("name = 'beside'")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/farther.py").write_text("name = 'farther'")
@@ -69,7 +81,9 @@ def test_a_program_has_its_arguments_folder_variables_and_output(start: Start, t
         ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM, ""),
     ],
 )
-def test_it_ends_as_any_other(body: str, code: int, said: str, start: Start, tmp_path: Path) -> None:
+def test_it_ends_as_any_other(
+    body: str, code: int, said: str, start: Start, tmp_path: Path
+) -> None:
     assert start(body).wait(60) == code
     assert said in (tmp_path / "log").read_text()
 
@@ -88,9 +102,13 @@ def test_it_is_a_process_that_can_be_waited_for_and_killed(start: Start) -> None
 def test_what_is_read_when_python_starts_or_a_library_is_loaded_is_as_the_program_wants_it(
     start: Start, tmp_path: Path
 ) -> None:
-    body = "import os, sys; print(sys.warnoptions, sys.flags.utf8_mode, os.environ['OMP_NUM_THREADS'])"
+    body = (
+        "import os, sys; print(sys.warnoptions, sys.flags.utf8_mode, os.environ['OMP_NUM_THREADS'])"
+    )
     for threads in ("1", "2"):
-        process = start(body, options=("-W", "error::UserWarning"), PYTHONUTF8="1", OMP_NUM_THREADS=threads)
+        process = start(
+            body, options=("-W", "error::UserWarning"), PYTHONUTF8="1", OMP_NUM_THREADS=threads
+        )
         assert process.wait(60) == 0
         assert (tmp_path / "log").read_text() == f"['error::UserWarning'] 1 {threads}\n"
 
@@ -125,12 +143,18 @@ def test_all_ends_with_who_asked_for_it(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import signal; signal.pause()")
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "asks.py"]
-    asked = subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, check=True, text=True)
+    asked = subprocess.run(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, check=True, text=True
+    )
     stat = Path(f"/proc/{int(asked.stdout)}/stat")
-    wait.until(lambda: not stat.exists() or stat.read_text().split()[2] == "Z", 60, "the program to end")
+    wait.until(
+        lambda: not stat.exists() or stat.read_text().split()[2] == "Z", 60, "the program to end"
+    )
 
 
-def test_an_interpreter_that_cannot_import_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_interpreter_that_cannot_import_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with WarmPython("there_is_no_such_module") as python, open(tmp_path / "log", "wb") as log:
         with pytest.raises(RuntimeError, match=r"to run \['script.py'\] does not answer"):
             python.start(["script.py"], env={}, cwd=tmp_path, output=log.fileno())

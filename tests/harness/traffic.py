@@ -1,6 +1,7 @@
 """Traffic between two nodes, both ways at once, to see what the link between them carries.
 
-Run as a program in each of two network namespaces, it sends to the other as much as goes, and prints what it received:
+Run as a program in each of two network namespaces, it sends to the other as much as goes, and
+prints what it received:
 
     python traffic.py ADDRESS PEER [SECONDS]
 """
@@ -63,10 +64,24 @@ def both_ways(first: End, second: End, seconds: float = 1.0) -> tuple[Received, 
 
 
 def start(here: End, there: End, seconds: float) -> subprocess.Popen[str]:
-    """One end alone: it sends to the other, and ends with a line once it has received for so long."""
+    """One end alone: it sends to the other, and ends with a line once it has received for so
+    long.
+    """
     (namespace, address), (_, peer) = here, there
     return subprocess.Popen(
-        ["ip", "netns", "exec", namespace, sys.executable, "-I", "-S", __file__, address, peer, str(seconds)],
+        [
+            "ip",
+            "netns",
+            "exec",
+            namespace,
+            sys.executable,
+            "-I",
+            "-S",
+            __file__,
+            address,
+            peer,
+            str(seconds),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -74,13 +89,19 @@ def start(here: End, there: End, seconds: float) -> subprocess.Popen[str]:
 
 
 def main() -> None:
-    address, peer, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3]) if len(sys.argv) > 3 else 1.0
+    address, peer, seconds = (
+        sys.argv[1],
+        sys.argv[2],
+        float(sys.argv[3]) if len(sys.argv) > 3 else 1.0,
+    )
     with socket.create_server((address, PORT)) as listening:
         thread = threading.Thread(target=_send, args=(address, peer), daemon=True)
         thread.start()
         coming, _ = listening.accept()
         received = _receive(coming, seconds)
-        control = coming.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+        control = (
+            coming.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+        )
         print(json.dumps({"bytes_per_second": received, "congestion_control": control}), flush=True)
         # The other end may still be counting what we send.
         thread.join(WARM_SECONDS + seconds + 5.0)
@@ -102,7 +123,9 @@ def _send(address: str, peer: str) -> None:
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
-            going = socket.create_connection((peer, PORT), source_address=(address, 0), timeout=CONNECT_SECONDS)
+            going = socket.create_connection(
+                (peer, PORT), source_address=(address, 0), timeout=CONNECT_SECONDS
+            )
             break
         except ConnectionError:  # it does not listen yet
             if time.monotonic() > deadline:

@@ -1,11 +1,13 @@
-"""Python programs in processes that need not import a framework first: each is forked from an interpreter that has.
+"""Python programs in processes that need not import a framework first: each is forked from an
+interpreter that has.
 
-A test of a job of several tasks starts many processes of some seconds' work each, of which `import torch` alone would
-take most. Here one interpreter imports what they need, runs nothing and starts no thread, and forks one child for each
-program, in which that program then runs as if Python had been started for it: its own process, environment, folder,
-arguments, output and exit code, and its own import of Headgate. Three things differ from a fresh interpreter: the
-framework is already in `sys.modules`, all children share one seed of string hashes, and `ps` shows the command line of
-the interpreter they came from.
+A test of a job of several tasks starts many processes of some seconds' work each, of which `import
+torch` alone would take most. Here one interpreter imports what they need, runs nothing and starts
+no thread, and forks one child for each program, in which that program then runs as if Python had
+been started for it: its own process, environment, folder, arguments, output and exit code, and its
+own import of Headgate. Three things differ from a fresh interpreter: the framework is already in
+`sys.modules`, all children share one seed of string hashes, and `ps` shows the command line of the
+interpreter they came from.
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ from typing import NamedTuple
 import headgate
 
 TORCH = ("torch", "torch._dynamo", "torch.distributed", "torch.utils.data")
-"""What programs that use PyTorch import; the first optimizer imports torch._dynamo, which takes as long as torch."""
+"""What programs that use PyTorch import; the first optimizer imports torch._dynamo, which takes as
+long as torch.
+"""
 
 _LOADED = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LD_", "PYTHON", "TORCH"),
     *("JAX_", "XLA_", "KERAS_", "CUDA_", "TF_CPP_", "TF_ENABLE_", "TF_USE_"),
 )
-"""Variables of these beginnings are read when an interpreter starts or a library is loaded; a fork is too late."""
+"""Variables of these beginnings are read when an interpreter starts or a library is loaded; a fork
+is too late.
+"""
 _MESSAGE = 1 << 17  # bytes; an environment has to fit
 _START_SECONDS = 100.0
 
@@ -69,7 +75,8 @@ class WarmProcess:
             if not readable.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
             code = self._status.recv(64)
-            self.returncode = int(code) if code else -signal.SIGKILL  # without an answer, all went with the interpreter
+            # without an answer, all went with the interpreter
+            self.returncode = int(code) if code else -signal.SIGKILL
             self._status.close()
             os.close(self._pidfd)
         return self.returncode
@@ -86,11 +93,13 @@ class WarmProcess:
 
 
 class WarmPython:
-    """Starts Python programs in forks of one interpreter for each set of options and of variables that are read only
-    when an interpreter starts; each is made when it is first needed, and ends with `close` or with this process.
+    """Starts Python programs in forks of one interpreter for each set of options and of variables
+    that are read only when an interpreter starts; each is made when it is first needed, and ends
+    with `close` or with this process.
 
     Args:
-        *modules: What to import; nothing of Headgate, which looks at its environment when it is imported.
+        *modules: What to import; nothing of Headgate, which looks at its environment when it is
+            imported.
 
     Example:
         >>> with WarmPython("torch") as python, open("log", "wb") as log:
@@ -105,7 +114,10 @@ class WarmPython:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -130,7 +142,9 @@ class WarmPython:
         Raises:
             RuntimeError: The interpreter does not answer; it has told why on stderr.
         """
-        request = json.dumps({"arguments": list(arguments), "env": dict(env), "cwd": str(cwd)}).encode()
+        request = json.dumps(
+            {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd)}
+        ).encode()
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._server(env, options), [request], [output, theirs.fileno()])
@@ -153,11 +167,19 @@ class WarmPython:
         self._servers.clear()
 
     def _server(self, env: Mapping[str, str], options: Sequence[str]) -> socket.socket:
-        early = {name: value for name, value in env.items() if name.startswith(_LOADED) and name != "PYTHONPATH"}
+        early = {
+            name: value
+            for name, value in env.items()
+            if name.startswith(_LOADED) and name != "PYTHONPATH"
+        }
         key = (frozenset(early.items()), tuple(options))
         if key not in self._servers:
             control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            rest = {name: value for name, value in os.environ.items() if not name.startswith((*_LOADED, "HEADGATE_"))}
+            rest = {
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith((*_LOADED, "HEADGATE_"))
+            }
             with theirs:
                 process = subprocess.Popen(
                     [sys.executable, *options, __file__, str(theirs.fileno()), *self._modules],
@@ -178,7 +200,7 @@ def warm_python(*modules: str) -> WarmPython:
     return python
 
 
-# --- in the interpreter ----------------------------------------------------------------------------------------------
+# --- in the interpreter ---------------------------------------------------------------------------
 
 
 class _Child(NamedTuple):
@@ -192,7 +214,9 @@ def _root() -> Path:
 
 
 def _serve(control: socket.socket) -> Callable[[], None] | None:
-    """Fork a child for each request until there can be no more; returns what to run in a child, and None here."""
+    """Fork a child for each request until there can be no more; returns what to run in a child, and
+    None here.
+    """
     children: dict[int, _Child] = {}  # by file descriptor of the process
     ready = select.poll()
     ready.register(control, select.POLLIN)
@@ -259,7 +283,8 @@ def _become(request: Mapping[str, object], output: int) -> None:
 def main(control: str, *modules: str) -> None:
     """Import, then serve; a child goes on from here as if it had just been started."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for whoever started this
-    warnings.filterwarnings("ignore", r"os\.fork\(\) was called")  # JAX's, whose threads do not run yet
+    # JAX's, whose threads do not run yet
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
     for name in modules:
         importlib.import_module(name)
     with socket.socket(fileno=int(control)) as requests:

@@ -23,8 +23,9 @@ POLICY = """
 
 @pytest.fixture
 def slow(user: User, monkeypatch: pytest.MonkeyPatch) -> User:
-    """Somebody whose run under policy `slow` is handed in as soon as there is a file `answer`; once it waits for that
-    there is one called `asked`."""
+    """Somebody whose run under policy `slow` is handed in as soon as there is a file `answer`; once
+    it waits for that there is one called `asked`.
+    """
     folder = user.folder / "plugins"
     folder.mkdir()
     install(folder, {"slow_policy": POLICY}, "[headgate.policies]\nslow = slow_policy:Slow\n")

@@ -1,4 +1,6 @@
-"""Jobs of several tasks without a framework: workers and servers that speak the task channel, and say what they see."""
+"""Jobs of several tasks without a framework: workers and servers that speak the task channel, and
+say what they see.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 from tests.hub.user import SECONDS, User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 WORKER = """
@@ -137,14 +139,17 @@ class Team:
         return dict(json.loads(line.removeprefix("welcome ")))
 
     def sees(self, task: str, expected: dict[str, tuple[int, bool]]) -> dict[str, dict[str, Any]]:
-        """The first view of a task in which these tasks are, each with its life and whether it is active, all of them
-        listening."""
+        """The first view of a task in which these tasks are, each with its life and whether it is
+        active, all of them listening.
+        """
 
         def look() -> dict[str, dict[str, Any]] | None:
             for line in self.lines(task):
                 message = json.loads(line) if line.startswith("{") else {}
                 members = {member["task"]: member for member in message.get("members", [])}
-                states = {name: (member["life"], member["active"]) for name, member in members.items()}
+                states = {
+                    name: (member["life"], member["active"]) for name, member in members.items()
+                }
                 if states == expected and all(member["endpoints"] for member in members.values()):
                     return members
             return None
@@ -165,7 +170,9 @@ class Team:
     def sees_event(self, kind: str, part: str) -> str:
         """The first event of that kind which says so."""
         found = wait.until(
-            lambda: next((text for text in self.events(kind) if part in text), None), SECONDS, f"{kind}: {part}"
+            lambda: next((text for text in self.events(kind) if part in text), None),
+            SECONDS,
+            f"{kind}: {part}",
         )
         assert found is not None
         return found

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from tests.hub.user import SECONDS, User
 
-from headgate import runs
-from headgate.isolation import layout
-from headgate.isolation.attributes import Attributes
+from headgate.isolation.process_attributes import Attributes
+from headgate.machine import cgroup_layout
+from headgate.recorded import runs
 from headgate.testing import wait
 
 TELLS = """
@@ -37,7 +37,11 @@ two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this mac
 
 def may(capability: int) -> bool:
     """Whether this process has a capability, as a hub that it starts would."""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff:")]
+    [line] = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("CapEff:")
+    ]
     return bool(int(line.split()[1], 16) >> capability & 1)
 
 
@@ -74,10 +78,15 @@ def told(user: User, run: str, name: str) -> dict[str, object]:
     return found
 
 
-def test_umask_nice_and_limits_of_a_task_are_those_of_the_terminal_that_submitted_it(user: User) -> None:
+def test_umask_nice_and_limits_of_a_task_are_those_of_the_terminal_that_submitted_it(
+    user: User,
+) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     first = begins(user, 'umask 077; ulimit -S -c 0; ulimit -n 400; exec "$@"', "first")
-    line = 'umask 002; ulimit -n 300; ulimit -S -c 2000; ulimit -s 4096; ulimit -l 32; exec nice -n 3 "$@"'
+    line = (
+        "umask 002; ulimit -n 300; ulimit -S -c 2000; ulimit -s 4096; ulimit -l 32; exec "
+        'nice -n 3 "$@"'
+    )
     second = begins(user, line, "second")
     assert len(user.traces.hubs()) == 1
     for name in ("first", "second"):
@@ -105,13 +114,18 @@ def test_what_the_hub_may_not_give_is_said(user: User) -> None:
     assert isinstance(limits, dict)
     wait.until(lambda: not runs.alive(user.home / "runs" / second), SECONDS, "all is recorded")
     warned = [each["text"] for each in user.json("status", second)["warnings"]]
-    start = f"the hub was started elsewhere and may not give its tasks its limit nofile of {before} (it has 400); end"
+    start = (
+        "the hub was started elsewhere and may not give its tasks its limit nofile of "
+        f"{before} (it has 400); end"
+    )
     if may(CAP_SYS_RESOURCE):
         assert (limits["NOFILE"][1], warned) == (before, [])
     else:
         assert limits["NOFILE"][1] == 400
         assert [text.startswith(start) for text in warned] == [True]
-    mine, theirs = (Attributes(0o22, nice, {"nofile": (100, hard)}) for nice, hard in ((5, 1000), (0, -1)))
+    mine, theirs = (
+        Attributes(0o22, nice, {"nofile": (100, hard)}) for nice, hard in ((5, 1000), (0, -1))
+    )
     wanted = [] if may(CAP_SYS_NICE) else ["its nice value 0 (it has 5)"]
     wanted += [] if may(CAP_SYS_RESOURCE) else ["its limit nofile of unlimited (it has 1000)"]
     assert list(theirs.out_of_reach(mine)) == wanted
@@ -119,7 +133,9 @@ def test_what_the_hub_may_not_give_is_said(user: User) -> None:
 
 
 @two_cpus
-def test_a_terminal_with_other_cpus_has_a_hub_of_its_own_and_both_say_what_they_share(user: User) -> None:
+def test_a_terminal_with_other_cpus_has_a_hub_of_its_own_and_both_say_what_they_share(
+    user: User,
+) -> None:
     ours = sorted(os.sched_getaffinity(0))
     backwards = ",".join(map(str, reversed(ours)))
     first = begins(user, 'exec "$@"', "first")
@@ -132,16 +148,33 @@ def test_a_terminal_with_other_cpus_has_a_hub_of_its_own_and_both_say_what_they_
     shared = f"has tasks on CPUs {ours[1]} too: these CPUs are oversubscribed"
 
     def warned(run: str) -> list[str]:
-        return [each["text"] for each in user.json("status", run)["warnings"] if each["text"].endswith(shared)]
+        return [
+            each["text"]
+            for each in user.json("status", run)["warnings"]
+            if each["text"].endswith(shared)
+        ]
 
-    for run, whose in ((first, f"CPUs {ours[1]}"), (again, f"CPUs {ours[1]}"), (other, "all of the machine")):
+    for run, whose in (
+        (first, f"CPUs {ours[1]}"),
+        (again, f"CPUs {ours[1]}"),
+        (other, "all of the machine"),
+    ):
         wait.until(lambda run=run: warned(run), SECONDS, "it says what is shared")  # type: ignore[misc]
         assert f"({whose};" in warned(run)[0]
     # Whatever terminal a command is typed in, it finds the hub of a run.
-    assert {run["id"]: run["state"] for run in user.json("ps")} == dict.fromkeys((first, again, other), "running")
-    assert json.loads(types(user, 'exec "$@"', "stop", "--run", other, "--json"))[other]["other"]["state"] == "stopped"
+    assert {run["id"]: run["state"] for run in user.json("ps")} == dict.fromkeys(
+        (first, again, other), "running"
+    )
+    assert (
+        json.loads(types(user, 'exec "$@"', "stop", "--run", other, "--json"))[other]["other"][
+            "state"
+        ]
+        == "stopped"
+    )
     ended = json.loads(types(user, f'exec taskset -c {ours[1]} "$@"', "stop", "--all", "--json"))
-    assert {run: {name: job["state"] for name, job in jobs.items()} for run, jobs in ended.items()} == {
+    assert {
+        run: {name: job["state"] for name, job in jobs.items()} for run, jobs in ended.items()
+    } == {
         first: {"first": "stopped"},
         again: {"again": "stopped"},
     }
@@ -160,8 +193,8 @@ def test_a_batch_job_has_a_hub_of_its_own(user: User) -> None:
 @pytest.fixture(params=["cpuset", "memory"])
 def group(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A cgroup (v1) with limits, as a batch system makes for a job."""
-    hierarchies = layout.roots(Path("/sys/fs/cgroup"))
-    own = layout.folders_of(os.getpid(), Path("/sys/fs/cgroup"), "v1").get(request.param)
+    hierarchies = cgroup_layout.roots(Path("/sys/fs/cgroup"))
+    own = cgroup_layout.folders_of(os.getpid(), Path("/sys/fs/cgroup"), "v1").get(request.param)
     if request.param not in hierarchies or own is None or not os.access(own, os.W_OK):
         pytest.skip(f"no cgroup v1 hierarchy of {request.param} can be written here")
     folder = own / f"batch-{os.getpid()}"
@@ -206,7 +239,10 @@ def test_a_job_outlives_the_end_of_an_allocation_that_it_is_not_in(group: Path, 
     wait.until(lambda: not runs.alive(user.home / "runs" / inside), SECONDS, "that run is over")
     user.touch("outside-ends")
     user.sees_state("outside", "done", run=outside)
-    assert {run["id"]: run["state"] for run in user.json("ps")} == {inside: "interrupted", outside: "done"}
+    assert {run["id"]: run["state"] for run in user.json("ps")} == {
+        inside: "interrupted",
+        outside: "done",
+    }
     again = begins(user, enters, "again")  # what the dead hub left is in nobody's way
     user.touch("again-ends")
     user.sees_state("again", "done", run=again)

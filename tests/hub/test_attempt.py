@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from headgate.events import Exit, Progress
 from headgate.hub.state.attempt import APART_SECONDS, Attempt
-from headgate.identifiers import JobId, TaskName
-from headgate.jobs import ProgressRule
-from headgate.plans import Plan
-from headgate.telemetry.patterns import ProgressReader
+from headgate.model.events import Exit, Progress
+from headgate.model.identifiers import JobId, TaskName
+from headgate.model.jobs import ProgressRule
+from headgate.model.plans import Plan
+from headgate.output.patterns import ProgressReader
 
 
 class Told:
@@ -22,7 +22,9 @@ class Told:
     def __init__(self, workers: int = 3, connected: bool = True) -> None:
         self.sent: list[tuple[str, Mapping[str, Any]]] = []
         plan = Plan(strategy="ps", workers=workers, servers=1, batch_per_worker=None)
-        self.attempt = Attempt(JobId("r/a"), 1, plan, True, lambda task, message: self.sent.append((task, message)))
+        self.attempt = Attempt(
+            JobId("r/a"), 1, plan, True, lambda task, message: self.sent.append((task, message))
+        )
         for name in ("server-0", *(f"worker-{i}" for i in range(workers))):
             self.start(TaskName(name), connected=connected)
 
@@ -32,10 +34,14 @@ class Told:
             self.attempt.connect(name)
 
     def orders(self) -> list[tuple[str, object]]:
-        """What was sent since the last call besides views and greetings: to whom, and `hold`, `release` or the path of
-        a state."""
+        """What was sent since the last call besides views and greetings: to whom, and `hold`,
+        `release` or the path of a state.
+        """
         found = [
-            (task.removeprefix("r/a/"), "hold" if message.get("hold") else message.get("path", message["type"]))
+            (
+                task.removeprefix("r/a/"),
+                "hold" if message.get("hold") else message.get("path", message["type"]),
+            )
             for task, message in self.sent
             if message["type"] not in ("peers", "welcome")
         ]
@@ -69,7 +75,9 @@ def test_a_view_tells_how_many_workers_there_are_to_be(told: Told) -> None:
     assert told.view()["workers"] == 5
 
 
-def test_a_greeting_comes_before_the_first_view_and_every_change_goes_to_all_who_are_there() -> None:
+def test_a_greeting_comes_before_the_first_view_and_every_change_goes_to_all_who_are_there() -> (
+    None
+):
     told = Told(workers=2)
     kinds = [message["type"] for task, message in told.sent if task == "r/a/worker-0"]
     assert kinds == ["welcome", "peers", "peers"]  # itself, then worker 1
@@ -105,7 +113,9 @@ def test_the_lowest_worker_saves_its_state_for_one_that_joins(told: Told) -> Non
     assert told.orders() == [("worker-1", "/c/step-5.pt"), ("worker-0", "release")]
 
 
-def test_one_order_is_under_way_at_a_time_and_all_who_wait_by_its_end_are_served(told: Told) -> None:
+def test_one_order_is_under_way_at_a_time_and_all_who_wait_by_its_end_are_served(
+    told: Told,
+) -> None:
     for name in ("worker-1", "worker-2"):
         rejoin(told, TaskName(name))
         told.attempt.join(TaskName(name))
@@ -144,7 +154,8 @@ def test_one_that_was_lost_while_it_waited_joins_once_it_waits_again(told: Told)
     told.attempt.join(TaskName("worker-1"))
     rejoin(told, TaskName("worker-1"))
     told.orders()
-    assert told.attempt.saved(TaskName("worker-0"), "/c/step-5.pt") == []  # it has not made its objects yet
+    # it has not made its objects yet
+    assert told.attempt.saved(TaskName("worker-0"), "/c/step-5.pt") == []
     assert told.orders() == [("worker-0", "release")]
     told.attempt.join(TaskName("worker-1"))
     assert told.orders() == [("worker-0", "hold")]
@@ -156,12 +167,15 @@ def test_a_state_that_could_not_be_saved_is_asked_for_at_the_next_occasion(told:
     told.attempt.join(TaskName("worker-1"))
     told.orders()
     told.attempt.failed(TaskName("worker-0"))
-    assert told.orders() == [("worker-0", "release")]  # it may hold, where the file could not be brought here
+    # it may hold, where the file could not be brought here
+    assert told.orders() == [("worker-0", "release")]
     told.attempt.join(TaskName("worker-1"))
     assert told.orders() == [("worker-0", "hold")]
 
 
-def test_one_that_leaves_is_marked_and_speaks_for_the_others_only_if_it_is_alone(told: Told) -> None:
+def test_one_that_leaves_is_marked_and_speaks_for_the_others_only_if_it_is_alone(
+    told: Told,
+) -> None:
     told.attempt.part(TaskName("worker-0"))
     assert told.attempt.lowest == "worker-1"
     members = {member["task"]: member["leaving"] for member in told.sent[-1][1]["members"]}
@@ -172,18 +186,22 @@ def test_a_job_of_one_task_is_told_of_nobody() -> None:
     sent: list[Mapping[str, Any]] = []
     plan = Plan(strategy="single", workers=1, batch_per_worker=None)
     attempt = Attempt(JobId("r/a"), 1, plan, True, lambda _, message: sent.append(message))
-    attempt.start(TaskName("worker-0"), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
+    attempt.start(
+        TaskName("worker-0"), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False
+    )
     attempt.connect(TaskName("worker-0"))
     assert [message["type"] for message in sent] == ["welcome"]
     assert "secrets" not in sent[0]
 
 
-def test_workers_that_make_progress_for_long_and_never_connect_are_apart_which_is_told_once() -> None:
+def test_workers_that_make_progress_for_long_and_never_connect_are_apart_which_is_told_once() -> (
+    None
+):
     told = Told(connected=False)
     told.attempt.connect(TaskName("server-0"))  # which is ours
-    assert [told.attempt.are_apart(5.0 + t) for t in (0.0, APART_SECONDS - 1, APART_SECONDS, 100.0)] == [
-        *(False, False, True, False)
-    ]
+    assert [
+        told.attempt.are_apart(5.0 + t) for t in (0.0, APART_SECONDS - 1, APART_SECONDS, 100.0)
+    ] == [*(False, False, True, False)]
 
 
 def test_workers_that_have_connected_or_are_one_are_not_apart_however_they_end() -> None:
@@ -222,7 +240,10 @@ def test_a_meeting_does_not_wait_for_a_worker_that_is_lost(told: Told) -> None:
         told.attempt.meetings.meet(TaskName(name), {"standing": standing(), "value": None})
     told.sent.clear()
     told.attempt.leave(TaskName("worker-2"), well=False)
-    assert [task for task, message in told.sent if message["type"] == "met"] == ["r/a/worker-0", "r/a/worker-1"]
+    assert [task for task, message in told.sent if message["type"] == "met"] == [
+        "r/a/worker-0",
+        "r/a/worker-1",
+    ]
 
 
 def test_where_a_worker_waits_is_told_to_the_others_while_it_does(told: Told) -> None:
@@ -231,22 +252,34 @@ def test_where_a_worker_waits_is_told_to_the_others_while_it_does(told: Told) ->
     assert [message for _, message in told.sent if message["type"] == "elsewhere"] == []
     told.attempt.meetings.meet(TaskName("worker-0"), {"standing": standing(), "value": None})
     told.attempt.meetings.elsewhere(TaskName("worker-0"), waits)
-    found = {task: message["index"] for task, message in told.sent if message["type"] == "elsewhere"}
+    found = {
+        task: message["index"] for task, message in told.sent if message["type"] == "elsewhere"
+    }
     assert found == {"r/a/worker-1": 0, "r/a/worker-2": 0}
 
 
 @pytest.mark.parametrize(
     ("ends", "code", "words"),
     [
-        ([standing(), standing(rounds=5, step=5)], 0, "worker-0 after step 4, worker-1 after step 5"),
+        (
+            [standing(), standing(rounds=5, step=5)],
+            0,
+            "worker-0 after step 4, worker-1 after step 5",
+        ),
         ([standing(), standing(settings=[{"lr": 0.2}])], 0, "took a step: worker-0 0, worker-1 1"),
-        ([standing(what="at its end")], 75, "worker-0 was at its end, after step 4, and worker-1 in the middle"),
+        (
+            [standing(what="at its end")],
+            75,
+            "worker-0 was at its end, after step 4, and worker-1 in the middle",
+        ),
         ([standing(), standing()], 0, ""),
         ([], 75, ""),
         ([standing()], 1, ""),
     ],
 )
-def test_workers_that_end_at_different_places_have_failed(ends: list[dict[str, Any]], code: int, words: str) -> None:
+def test_workers_that_end_at_different_places_have_failed(
+    ends: list[dict[str, Any]], code: int, words: str
+) -> None:
     told = together()
     for number, end in enumerate(ends):
         told.attempt.meetings.elsewhere(TaskName(f"worker-{number}"), {**end, "ended": True})
@@ -261,21 +294,36 @@ def test_workers_that_end_at_different_places_have_failed(ends: list[dict[str, A
     [
         ("FileNotFoundError: [Errno 2] No such file or directory: 'm.tmp' -> 'm.pt'", False, True),
         ("FileExistsError: [Errno 17] File exists: 'out'", False, True),
-        ("NotFoundError: ckpt-1_temp/part-00000-of-00001.index; No such file or directory", False, True),
+        (
+            "NotFoundError: ckpt-1_temp/part-00000-of-00001.index; No such file or directory",
+            False,
+            True,
+        ),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'data.csv'", False, False),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'best.pt'", True, True),
         ("ValueError: no", True, False),
     ],
 )
-def test_a_worker_that_fails_by_a_file_is_told_that_others_write_too(reason: str, begun: bool, hints: bool) -> None:
+def test_a_worker_that_fails_by_a_file_is_told_that_others_write_too(
+    reason: str, begun: bool, hints: bool
+) -> None:
     told = together()
     told.attempt.tasks[TaskName("worker-0")].reports_itself = begun
-    assert ("hg.is_main()" in (told.attempt.end(TaskName("worker-0"), Exit(1, reason=reason)).reason or "")) == hints
+    assert (
+        "hg.is_main()"
+        in (told.attempt.end(TaskName("worker-0"), Exit(1, reason=reason)).reason or "")
+    ) == hints
 
 
-def test_a_file_that_two_workers_write_is_told_once_and_not_of_one_that_took_the_place_of_another(told: Told) -> None:
+def test_a_file_that_two_workers_write_is_told_once_and_not_of_one_that_took_the_place_of_another(
+    told: Told,
+) -> None:
     wrote = told.attempt.wrote
-    assert wrote(TaskName("worker-0"), "/w/best.pt", "1:2") == wrote(TaskName("worker-0"), "/w/best.pt", "1:2") == ""
+    assert (
+        wrote(TaskName("worker-0"), "/w/best.pt", "1:2")
+        == wrote(TaskName("worker-0"), "/w/best.pt", "1:2")
+        == ""
+    )
     assert (
         wrote(TaskName("worker-1"), "/w/other.pt", "1:2")
         == wrote(TaskName("worker-1"), "/elsewhere/best.pt", "1:3")
@@ -284,19 +332,31 @@ def test_a_file_that_two_workers_write_is_told_once_and_not_of_one_that_took_the
     text = wrote(TaskName("worker-2"), "/w/../w/best.pt", "1:2")
     assert "worker-0 and worker-2 both write /w/../w/best.pt" in text
     assert "hg.is_main()" in text
-    assert wrote(TaskName("worker-1"), "/w/best.pt", "1:2") == wrote(TaskName("worker-0"), "/w/best.pt", "1:2") == ""
+    assert (
+        wrote(TaskName("worker-1"), "/w/best.pt", "1:2")
+        == wrote(TaskName("worker-0"), "/w/best.pt", "1:2")
+        == ""
+    )
     told.attempt.leave(TaskName("worker-1"), well=False)
     assert wrote(TaskName("worker-0"), "/w/other.pt", "1:2") == ""
 
 
-def test_of_workers_of_another_launcher_the_first_speaks_or_else_the_first_that_tells_anything() -> None:
+def test_of_workers_of_another_launcher_the_first_speaks_or_else_the_first_that_tells_anything() -> (
+    None
+):
     plan = Plan(strategy="allreduce", workers=3, batch_per_worker=None)
-    attempt = Attempt(JobId("r/a"), 1, plan, True, lambda task, message: None, ports=(20_001, 20_002, 20_003))
+    attempt = Attempt(
+        JobId("r/a"), 1, plan, True, lambda task, message: None, ports=(20_001, 20_002, 20_003)
+    )
     for name in ("worker-0", "worker-1", "worker-2"):
-        attempt.start(TaskName(name), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
+        attempt.start(
+            TaskName(name), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False
+        )
 
     def told(rank: int, step: int, loss: float) -> Progress | None:
-        return attempt.progressed(Progress(JobId("r/a").task(TaskName.of("worker", rank)), step=step, loss=loss))
+        return attempt.progressed(
+            Progress(JobId("r/a").task(TaskName.of("worker", rank)), step=step, loss=loss)
+        )
 
     assert [told(2, step, 2.0) is None for step in range(3)] == [True, True, False]
     assert told(1, 0, 4.0) is None
@@ -310,12 +370,21 @@ def test_of_workers_of_another_launcher_the_first_speaks_or_else_the_first_that_
 
 def test_a_port_that_was_taken_is_told_of_the_contract_s_and_of_no_other() -> None:
     plan = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
-    attempt = Attempt(JobId("r/a"), 1, plan, True, lambda task, message: None, ports=(20_001, 20_002))
+    attempt = Attempt(
+        JobId("r/a"), 1, plan, True, lambda task, message: None, ports=(20_001, 20_002)
+    )
     for name in ("worker-0", "worker-1"):
-        attempt.start(TaskName(name), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False)
-    named, other = (Exit(code=1, reason=f"OSError: port {port}: Address already in use") for port in (20_001, 80))
+        attempt.start(
+            TaskName(name), "here", "127.0.0.1", ProgressReader(ProgressRule()), joins=False
+        )
+    named, other = (
+        Exit(code=1, reason=f"OSError: port {port}: Address already in use")
+        for port in (20_001, 80)
+    )
     assert attempt.end(TaskName("worker-0"), other).port_taken
     attempt.progressed(Progress(JobId("r/a").task(TaskName("worker-0")), step=1, loss=1.0))
     assert not attempt.end(TaskName("worker-0"), other).port_taken
     assert attempt.end(TaskName("worker-0"), named).port_taken
-    assert not attempt.end(TaskName("worker-0"), Exit(code=1, reason="ValueError: 20001")).port_taken
+    assert not attempt.end(
+        TaskName("worker-0"), Exit(code=1, reason="ValueError: 20001")
+    ).port_taken

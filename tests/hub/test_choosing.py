@@ -12,13 +12,14 @@ from tests.hub.team import Team
 from tests.hub.user import User
 from tests.planning.jobs import profile
 
-from headgate.jobs import Job
+from headgate.model.jobs import Job
 from headgate.profiling import store
-from headgate.telemetry import machine
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
+from headgate.sampling import machine
 
 pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
+    os.geteuid() != 0 or shutil.which("tc") is None,
+    reason="a lab needs root, and the programs ip and tc",
 )
 
 NODES = [f"  - {{name: {name}, cores: 0.2, memory: 512MiB, nic: 1Gbit}}\n" for name in "abc"]
@@ -49,7 +50,9 @@ def team(user: User) -> Iterator[Team]:
 def test_a_job_with_a_profile_runs_by_the_best_plan_on_the_nodes_that_are_free(team: Team) -> None:
     user = team.user
     here = machine.detect(user.home / "node.json")
-    rest = user.write("rest.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n").read_text()
+    rest = user.write(
+        "rest.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+    ).read_text()
     user.write("pod.py", f"{rest}print('of another cluster')\n")
     known = profile(dense_bytes=1_000_000, memory_peak_bytes=64 << 20)
     for script in ("worker.py", "pod.py"):
@@ -64,8 +67,11 @@ def test_a_job_with_a_profile_runs_by_the_best_plan_on_the_nodes_that_are_free(t
     why = team.sees_event("plan", "allreduce, 2 workers on b, c: ")
     assert "samples/s expected" in why
     assert "; 2 of 3 nodes were free" in why
-    user.variables |= {"MASTER_ADDR": "10.0.0.7", "WORLD_SIZE": "1", "RANK": "0"}  # as in a pod of one process
-    assert [each["node"] for each in user.json("run", "pod.py", "--cluster", "chosen", "--dry-run")] == ["a"]
+    # as in a pod of one process
+    user.variables |= {"MASTER_ADDR": "10.0.0.7", "WORLD_SIZE": "1", "RANK": "0"}
+    assert [
+        each["node"] for each in user.json("run", "pod.py", "--cluster", "chosen", "--dry-run")
+    ] == ["a"]
     pod = user.detaches("pod.py", "--cluster", "chosen")
     user.touch("go")
     team.ends("done")
@@ -85,14 +91,23 @@ def test_a_job_that_its_chosen_plan_fails_at_once_goes_on_as_one_task(team: Team
     script = user.write("alone.py", ALONE)
     of = Job(name="a", script=str(script), workdir=str(user.folder))
     known = profile(dense_bytes=1_000_000, memory_peak_bytes=64 << 20)
-    store.save(user.home / "profiles", store.key(of, machine.detect(user.home / "node.json")), known)
+    store.save(
+        user.home / "profiles", store.key(of, machine.detect(user.home / "node.json")), known
+    )
     team.run = user.detaches("alone.py", "--cluster", "chosen")
     user.sees_state("alone", "done", "failed", run=team.run)
     assert team.events("plan")[0].startswith("allreduce, 3 workers on a, b, c: ")
-    why = "exit code 1, after the line: trains in one process; before its first report, so tried again as one task"
+    why = (
+        "exit code 1, after the line: trains in one process; before its first report, so "
+        "tried again as one task"
+    )
     assert f"worker-1: {why}" in team.events("waiting")
     job = user.jobs(team.run)["alone"]
-    assert (job["state"], job["attempt"], [task["task"] for task in job["tasks"]]) == ("done", 2, ["worker-0"])
+    assert (job["state"], job["attempt"], [task["task"] for task in job["tasks"]]) == (
+        "done",
+        2,
+        ["worker-0"],
+    )
 
 
 def test_jobs_that_cost_each_other_much_run_on_different_nodes(user: User) -> None:

@@ -1,4 +1,6 @@
-"""Talking to the hub when the moment is a bad one: it is ending, the run has ended, what is asked makes no sense."""
+"""Talking to the hub when the moment is a bad one: it is ending, the run has ended, what is asked
+makes no sense.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from typing import Any
 import pytest
 from tests.hub.user import SECONDS, User
 
-from headgate import runs
-from headgate.errors import HeadgateError
 from headgate.hub import api
 from headgate.hub.client import Hub, connect, connect_or_start
-from headgate.jobs import Job
-from headgate.telemetry.store import RunReader
+from headgate.model.errors import HeadgateError
+from headgate.model.jobs import Job
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 STUBBORN = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
@@ -53,9 +55,15 @@ def test_a_ctrl_c_in_python_ends_what_was_handed_in(user: User, kill: bool, stat
     jobs = api.submission([Job(name="a", run="exec sleep 3600", workdir=str(user.folder))])
     with pytest.raises(KeyboardInterrupt), api.submitted(jobs, None, kill=kill) as (hub, answer):
         for message in hub.follow(SECONDS):
-            if message is not None and message["type"] == "snapshot" and message["jobs"][0]["state"] == "running":
+            if (
+                message is not None
+                and message["type"] == "snapshot"
+                and message["jobs"][0]["state"] == "running"
+            ):
                 raise KeyboardInterrupt
-    wait.until(lambda: runs.summary(Path(answer["path"])).jobs[0].state == state, SECONDS, f"a {state} job")
+    wait.until(
+        lambda: runs.summary(Path(answer["path"])).jobs[0].state == state, SECONDS, f"a {state} job"
+    )
 
 
 def test_a_ctrl_c_in_python_ends_what_is_being_handed_in(slow: User) -> None:
@@ -67,7 +75,8 @@ def test_a_ctrl_c_in_python_ends_what_is_being_handed_in(slow: User) -> None:
         slow.touch("answer")
 
     presser = threading.Thread(target=press)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
+    # whoever runs the tests may ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         presser.start()
         with pytest.raises(KeyboardInterrupt), api.submitted(jobs, "slow", kill=True) as (hub, _):
@@ -135,12 +144,18 @@ def test_a_job_whose_interpreter_has_gone_fails_and_says_so(user: User) -> None:
     assert ended["reason"].startswith("could not be started: job 'b': found no ")
 
 
-def test_where_old_runs_cannot_be_deleted_the_run_says_why(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_old_runs_cannot_be_deleted_the_run_says_why(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HEADGATE_KEEP_RUNS", "many")
     with connect_or_start() as hub:
         submit(hub, user.folder, "while [ ! -e go ]; do sleep 0.02; done", attach=True)
         for message in hub.follow(SECONDS):
-            if message is not None and message.get("kind") == "warning" and "KEEP_RUNS" in message["text"]:
+            if (
+                message is not None
+                and message.get("kind") == "warning"
+                and "KEEP_RUNS" in message["text"]
+            ):
                 user.touch("go")
     assert user.json("ps")[0]["state"] == "done"
 
@@ -170,4 +185,8 @@ def test_a_hub_lets_go_of_all_that_a_run_needed(user: User) -> None:
             submit(hub, user.folder, "sleep 1.2", attach=True)
             for _ in hub.follow(SECONDS):
                 pass
-        wait.until(lambda: len(list(folder.iterdir())) <= before, SECONDS, "no more files are open than before")
+        wait.until(
+            lambda: len(list(folder.iterdir())) <= before,
+            SECONDS,
+            "no more files are open than before",
+        )

@@ -1,4 +1,6 @@
-"""The share that a policy grants is the share that the kernel delivers: from a real hub down to CPU time."""
+"""The share that a policy grants is the share that the kernel delivers: from a real hub down to CPU
+time.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def delivered(user: User) -> dict[str, float]:
         pytest.param("container", "container", marks=pytest.mark.long),
     ],
 )
-def test_jobs_get_the_cpu_that_they_are_entitled_to(daemon: str, user: User, first: str, second: str) -> None:
+def test_jobs_get_the_cpu_that_they_are_entitled_to(
+    daemon: str, user: User, first: str, second: str
+) -> None:
     user.variables["DOCKER_HOST"] = daemon
     user.write("spins.py", SPINS)
     user.write(
@@ -65,11 +69,18 @@ def test_jobs_get_the_cpu_that_they_are_entitled_to(daemon: str, user: User, fir
           - {{name: b, script: spins.py, isolation: {second}}}
         """,
     )
-    user.write("pinned.yaml", f"jobs: [{{name: c, script: spins.py, share: 1/3, isolation: {second}}}]")
+    user.write(
+        "pinned.yaml", f"jobs: [{{name: c, script: spins.py, share: 1/3, isolation: {second}}}]"
+    )
     cores = psutil.cpu_count() or 1
 
     def spin(names: str) -> None:
-        wait.until(lambda: used(user).keys() == set(names) and len(user.traces.tasks()) == cores * len(names), SECONDS)
+        wait.until(
+            lambda: (
+                used(user).keys() == set(names) and len(user.traces.tasks()) == cores * len(names)
+            ),
+            SECONDS,
+        )
 
     def entitled(name: str) -> float:
         return float((user.stands(name) or {})["entitled_cores"])
@@ -83,9 +94,12 @@ def test_jobs_get_the_cpu_that_they_are_entitled_to(daemon: str, user: User, fir
 
     user.detaches("pinned.yaml")
     spin("abc")
-    user.sees_job("a", lambda job: job["entitled_cores"] < cores / 2 + 0.01, what="has left a third")
+    user.sees_job(
+        "a", lambda job: job["entitled_cores"] < cores / 2 + 0.01, what="has left a third"
+    )
     had = delivered(user)
-    # No less than a third of what the jobs have, which is less than all where something else runs, and no more of all.
+    # No less than a third of what the jobs have, which is less than all where something else runs,
+    # and no more of all.
     assert entitled("c") == pytest.approx(cores / 3)
     assert sum(had.values()) / 3 * (1 - WITHIN) < had["c"] < cores / 3 * (1 + WITHIN)
     assert had["a"] / had["b"] == pytest.approx(entitled("a") / entitled("b"), rel=WITHIN)

@@ -8,8 +8,8 @@ import pytest
 from tests.hub.user import User
 
 from headgate.hub.state.job import LiveJob
-from headgate.jobs import Job, ProgressRule
-from headgate.telemetry.store import RunReader
+from headgate.model.jobs import Job, ProgressRule
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 SCRIPT = """
@@ -25,8 +25,12 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize(("monitor", "least"), [("loss", 0.1), ("val_loss", 0.1), ("val_accuracy", 0.0)])
-def test_its_least_gain_counts_where_it_is_of_the_scale_of_the_job_s_metric(monitor: str, least: float) -> None:
+@pytest.mark.parametrize(
+    ("monitor", "least"), [("loss", 0.1), ("val_loss", 0.1), ("val_accuracy", 0.0)]
+)
+def test_its_least_gain_counts_where_it_is_of_the_scale_of_the_job_s_metric(
+    monitor: str, least: float
+) -> None:
     job = LiveJob(Job(name="a", script="a.py", progress=ProgressRule(goal=0.5)), 0, 0.0)
     job.stops_after(3, 0.1, monitor)
     assert job.spec.progress.stopping == (3, least)
@@ -42,7 +46,9 @@ def test_its_least_gain_counts_where_it_is_of_the_scale_of_the_job_s_metric(moni
         (ProgressRule(min_delta=0.2), (3, 0.2)),
     ],
 )
-def test_what_the_user_wrote_counts_instead(rule: ProgressRule, stopping: tuple[int, float]) -> None:
+def test_what_the_user_wrote_counts_instead(
+    rule: ProgressRule, stopping: tuple[int, float]
+) -> None:
     job = LiveJob(Job(name="a", script="a.py", progress=rule), 0, 0.0)
     job.stops_after(3, 0.1, "loss")
     assert job.spec.progress.stopping == stopping

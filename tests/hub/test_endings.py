@@ -1,4 +1,6 @@
-"""Ends that are not plain: of processes that are stopped or left behind, and of shells that hide a failure."""
+"""Ends that are not plain: of processes that are stopped or left behind, and of shells that hide a
+failure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ FAILS = """
 def test_a_job_that_somebody_stopped_hears_that_it_is_to_end_and_saves(user: User) -> None:
     user.write("learns.py", LEARNS)
     user.write("waits.py", WAITS)
-    user.write("jobs.yaml", "jobs: [{script: learns.py}, {name: waits, run: 'python waits.py; echo after'}]")
+    user.write(
+        "jobs.yaml",
+        "jobs: [{script: learns.py}, {name: waits, run: 'python waits.py; echo after'}]",
+    )
     user.detaches("jobs.yaml")
     user.sees_job("learns", lambda job: (job["step"] or 0) > 0)
     user.sees_job("waits", lambda job: job["loss"] is not None)
@@ -63,12 +68,16 @@ def test_a_shell_that_hides_what_became_of_its_programs_is_told_of_and_nothing_f
 ) -> None:
     user.write("waits.py", WAITS)
     user.write("fails.py", FAILS)
-    user.write("jobs.yaml", f"jobs: [{{name: a, run: '{command}'}}, {{name: b, run: 'true', after: a}}]")
+    user.write(
+        "jobs.yaml", f"jobs: [{{name: a, run: '{command}'}}, {{name: b, run: 'true', after: a}}]"
+    )
     ended = user.json("run", "jobs.yaml", code=1)
     first, second = ended["jobs"]
     assert (first["state"], first["ending"]["doubt"]) == ("done", doubt)
     assert second["state"] == "skipped"
-    assert [each["job"] for each in user.json("status")["warnings"] if "in doubt" in each["text"]] == ["a"]
+    assert [
+        each["job"] for each in user.json("status")["warnings"] if "in doubt" in each["text"]
+    ] == ["a"]
     assert not user.traces.tasks()
     user.types("resume")
     assert user.jobs()["b"]["state"] == "done"
@@ -86,4 +95,7 @@ def test_a_shell_that_waits_for_its_programs_and_gets_over_a_failure_is_done(use
         """,
     )
     ended = user.json("run", "jobs.yaml")
-    assert [(job["state"], job["ending"]) for job in ended["jobs"]] == [("done", None), ("done", None)]
+    assert [(job["state"], job["ending"]) for job in ended["jobs"]] == [
+        ("done", None),
+        ("done", None),
+    ]

@@ -1,4 +1,6 @@
-"""A hub with engines besides that of its machine, here another package's: the same engine, under names of its own."""
+"""A hub with engines besides that of its machine, here another package's: the same engine, under
+names of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 from tests.hub.user import User
 from tests.installing import install
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 PLUGIN = """
@@ -19,10 +21,10 @@ PLUGIN = """
     from pathlib import Path
 
     from headgate import isolation
-    from headgate.cluster import Cluster, Node
+    from headgate.model.cluster import Cluster, Node
     from headgate.engines.local import LocalEngine
-    from headgate.errors import HeadgateError
-    from headgate.events import Exit
+    from headgate.model.errors import HeadgateError
+    from headgate.model.events import Exit
 
     class Elsewhere(LocalEngine):
         name = "elsewhere"
@@ -100,7 +102,11 @@ class Elsewhere:
         self._path = user.folder / "told"
         folder = user.folder / "plugins"
         folder.mkdir()
-        install(folder, {"someones_engine": PLUGIN}, "[headgate.engines]\nelsewhere = someones_engine:Elsewhere\n")
+        install(
+            folder,
+            {"someones_engine": PLUGIN},
+            "[headgate.engines]\nelsewhere = someones_engine:Elsewhere\n",
+        )
         user.variables["PYTHONPATH"] += f"{os.pathsep}{folder}"
         user.variables["ELSEWHERE"] = str(self._path)
 
@@ -111,7 +117,10 @@ class Elsewhere:
 
 @pytest.fixture
 def elsewhere(user: User) -> Elsewhere:
-    user.write("waits.py", "import os, sys, time\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.05)\n")
+    user.write(
+        "waits.py",
+        "import os, sys, time\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.05)\n",
+    )
     user.write("quick.py", "print('loss 1.0')\n")
     return Elsewhere(user)
 
@@ -119,7 +128,9 @@ def elsewhere(user: User) -> Elsewhere:
 def test_an_engine_is_opened_by_the_first_run_that_names_it_and_closed_after_the_last(
     user: User, elsewhere: Elsewhere
 ) -> None:
-    first = user.types("run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go").json["run"]
+    first = user.types(
+        "run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go"
+    ).json["run"]
     user.types("run", "quick.py", "--engine", "elsewhere")
     user.types("run", "quick.py")  # beside it, on this machine
     assert [told["what"] for told in elsewhere.told("make", "open", "close")] == ["make", "open"]
@@ -131,10 +142,17 @@ def test_an_engine_is_opened_by_the_first_run_that_names_it_and_closed_after_the
     assert [told["shared"] for told in elsewhere.told("make")] == [False, True]
 
 
-def test_who_comes_while_another_run_is_taken_in_joins_its_policy(user: User, elsewhere: Elsewhere) -> None:
-    first = user.starts("run", "--policy", "equal", "--engine", "elsewhere", "--address", "late", "quick.py")
+def test_who_comes_while_another_run_is_taken_in_joins_its_policy(
+    user: User, elsewhere: Elsewhere
+) -> None:
+    first = user.starts(
+        "run", "--policy", "equal", "--engine", "elsewhere", "--address", "late", "quick.py"
+    )
     wait.until(lambda: elsewhere.told("opens"), 30, "the engine is being opened")
-    assert "jobs run under policy 'equal'" in user.types("run", "--policy", "none", "quick.py", code=2).message
+    assert (
+        "jobs run under policy 'equal'"
+        in user.types("run", "--policy", "none", "quick.py", code=2).message
+    )
     user.types("run", "quick.py")
     user.touch("told.go")
     assert first.wait(30) == 0
@@ -146,28 +164,44 @@ def test_what_tasks_take_is_set_aside_before_they_start_and_given_back_after_the
 ) -> None:
     plan = ("--strategy", "ps", "--workers", "2", "--servers", "1")
     user.types("run", "quick.py", "--engine", "elsewhere", "--address", "far,near", *plan)
-    job = [told for told in elsewhere.told("reserve", "release", "start") if told.get("job") or told.get("task")]
+    job = [
+        told
+        for told in elsewhere.told("reserve", "release", "start")
+        if told.get("job") or told.get("task")
+    ]
     assert job[0]["what"] == "reserve"
     assert set(job[0]["slots"]) == {"worker-0", "worker-1", "server-0"}
     assert sum(cores for _, cores in job[0]["slots"].values()) <= 2
     given = [told for told in job if told["what"] == "release"]
     assert {told["attempt"] for told in given} == {1}
-    assert sorted(name for told in given for name in told["tasks"]) == ["server-0", "worker-0", "worker-1"]
+    assert sorted(name for told in given for name in told["tasks"]) == [
+        "server-0",
+        "worker-0",
+        "worker-1",
+    ]
     assert job[-1] == given[-1]
 
 
-def test_what_a_worker_took_that_leaves_is_given_back_while_its_job_runs_on(user: User, elsewhere: Elsewhere) -> None:
+def test_what_a_worker_took_that_leaves_is_given_back_while_its_job_runs_on(
+    user: User, elsewhere: Elsewhere
+) -> None:
     plan = ("--strategy", "ps", "--workers", "2", "--servers", "1", "--address", "far,near")
     words = ("--detach", "--json", "--engine", "elsewhere", *plan, "waits.py", "--", "go")
     run = user.types("run", *words).json["run"]
     user.sees_state("waits", "running", run=run)
     user.types("resize", "waits", "--workers", "1")
     wait.until(lambda: elsewhere.told("release"), 30, "something is given back")
-    assert elsewhere.told("release") == [{"what": "release", "job": "waits", "attempt": 1, "tasks": ["worker-1"]}]
+    assert elsewhere.told("release") == [
+        {"what": "release", "job": "waits", "attempt": 1, "tasks": ["worker-1"]}
+    ]
     assert user.jobs(run)["waits"]["state"] == "running"
     before = len(elsewhere.told("reserve"))
     user.types("run", "quick.py", "--engine", "elsewhere", "--address", "far,near")
-    [taken] = [told["slots"]["worker-0"] for told in elsewhere.told("reserve")[before:] if told["job"] == "quick"]
+    [taken] = [
+        told["slots"]["worker-0"]
+        for told in elsewhere.told("reserve")[before:]
+        if told["job"] == "quick"
+    ]
     held = elsewhere.told("reserve")[0]["slots"]
     others = [name for name, (node, _) in held.items() if node == taken[0] and name != "worker-1"]
     assert taken[1] == pytest.approx(1 / (1 + len(others)), abs=0.001)
@@ -175,8 +209,12 @@ def test_what_a_worker_took_that_leaves_is_given_back_while_its_job_runs_on(user
     user.sees_state("waits", "done", run=run)
 
 
-def test_a_job_gives_back_the_cores_that_a_later_one_takes(user: User, elsewhere: Elsewhere) -> None:
-    run = user.types("run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go").json["run"]
+def test_a_job_gives_back_the_cores_that_a_later_one_takes(
+    user: User, elsewhere: Elsewhere
+) -> None:
+    run = user.types(
+        "run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go"
+    ).json["run"]
     user.sees_state("waits", "running", run=run)
     user.types("run", "quick.py", "--engine", "elsewhere")
     slots = [(told["job"], told["slots"]["worker-0"][1]) for told in elsewhere.told("reserve")]
@@ -189,15 +227,31 @@ def test_a_job_that_its_engine_has_no_room_for_is_shown_to_wait_until_it_starts(
     user: User, elsewhere: Elsewhere
 ) -> None:
     def begins(go: str) -> str:
-        words = ("--detach", "--json", "--engine", "elsewhere", "--address", "narrow", "waits.py", "--", go)
+        words = (
+            "--detach",
+            "--json",
+            "--engine",
+            "elsewhere",
+            "--address",
+            "narrow",
+            "waits.py",
+            "--",
+            go,
+        )
         return str(user.types("run", *words).json["run"])
 
     first, second, third = (begins(go) for go in ("first", "second", "third"))
     user.sees_state("waits", "running", run=first)
     for run in (second, third):
-        waits = user.sees_job("waits", lambda job: job["reason"] == "for a place there", run, "waits")
+        waits = user.sees_job(
+            "waits", lambda job: job["reason"] == "for a place there", run, "waits"
+        )
         assert (waits["state"], waits["started"], waits["attempt"]) == ("waiting", None, 1)
-    [row] = [line for line in user.types("status", second).stdout.splitlines() if line.startswith("waits ")]
+    [row] = [
+        line
+        for line in user.types("status", second).stdout.splitlines()
+        if line.startswith("waits ")
+    ]
     assert "waiting" in row and row.rstrip().endswith("for a place there")
     stopped = f"{third}/waits: stopped by its user; last checkpoint: none\n"
     assert user.types("stop", "waits", "--run", third).stdout == stopped
@@ -205,11 +259,18 @@ def test_a_job_that_its_engine_has_no_room_for_is_shown_to_wait_until_it_starts(
     assert user.sees_state("waits", "running", run=second)["started"] > 0
     user.touch("second")
     user.sees_state("waits", "done", run=second)
-    for run, told in ((second, ["for a place there", "started", "finished"]), (third, ["for a place there"])):
+    for run, told in (
+        (second, ["for a place there", "started", "finished"]),
+        (third, ["for a place there"]),
+    ):
         with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
             marks = [(row["kind"], row["text"]) for row in reader.rows("events", "job = 'waits'")]
-        assert [text for _, text in marks if text in ("for a place there", "started", "finished")] == told
-        assert [kind for kind, _ in marks if kind in ("running", "warning")] == ["running"] * (run == second)
+        assert [
+            text for _, text in marks if text in ("for a place there", "started", "finished")
+        ] == told
+        assert [kind for kind, _ in marks if kind in ("running", "warning")] == ["running"] * (
+            run == second
+        )
 
 
 def test_what_an_engine_says_of_use_and_what_is_known_of_its_nodes_is_recorded(
@@ -217,9 +278,13 @@ def test_what_an_engine_says_of_use_and_what_is_known_of_its_nodes_is_recorded(
 ) -> None:
     measured = {"rates": {"disk_bytes_per_second": 3e8}, "gpus": {}, "notes": []}
     (user.home / "calibrations").mkdir()
-    (user.home / "calibrations" / "elsewhere.json").write_text(json.dumps({"machines": {" x 1": measured}}))
+    (user.home / "calibrations" / "elsewhere.json").write_text(
+        json.dumps({"machines": {" x 1": measured}})
+    )
     user.touch("loses")
-    run = user.types("run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go").json["run"]
+    run = user.types(
+        "run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go"
+    ).json["run"]
     user.sees_state("waits", "running", run=run)
     user.touch("go")
     user.sees_state("waits", "done", run=run)
@@ -230,7 +295,13 @@ def test_what_an_engine_says_of_use_and_what_is_known_of_its_nodes_is_recorded(
             faults = [row["text"] for row in reader.rows("events", "kind = 'fault'")]
             meta = reader.meta()
         nodes = [(node["name"], node["disk_bytes_per_second"]) for node in json.loads(meta["node"])]
-        return (used.get("waits/worker-0"), used.get("node:far"), nodes, faults, meta["engine"]) == (
+        return (
+            used.get("waits/worker-0"),
+            used.get("node:far"),
+            nodes,
+            faults,
+            meta["engine"],
+        ) == (
             0.25,
             0.5,
             [("far", 3e8)],
@@ -241,13 +312,21 @@ def test_what_an_engine_says_of_use_and_what_is_known_of_its_nodes_is_recorded(
     wait.until(recorded, 30, "use and nodes are recorded")
 
 
-def test_an_engine_that_cannot_be_opened_is_one_message_and_leaves_no_run(user: User, elsewhere: Elsewhere) -> None:
+def test_an_engine_that_cannot_be_opened_is_one_message_and_leaves_no_run(
+    user: User, elsewhere: Elsewhere
+) -> None:
     words = ("run", "quick.py", "--engine", "elsewhere", "--address")
     assert user.types(*words, "closed", code=1).message == "the way is closed; open it"
     refused = user.types(*words, "broken", code=1).message
-    assert refused == "engine elsewhere at broken could not be opened: RuntimeError('not as it should be')"
+    assert (
+        refused
+        == "engine elsewhere at broken could not be opened: RuntimeError('not as it should be')"
+    )
     assert list((user.home / "runs").iterdir()) == []
-    assert "expected one of elsewhere, local, ray" in user.types("run", "quick.py", "--engine", "no", code=2).message
+    assert (
+        "expected one of elsewhere, local, ray"
+        in user.types("run", "quick.py", "--engine", "no", code=2).message
+    )
     refused = user.types("run", "quick.py", "--engine", "elsewhere", "--nodes", "a", code=2).message
     assert refused == "engine elsewhere has no node 'a'; expected some of far"
 
@@ -262,8 +341,12 @@ def test_options_that_contradict_each_other_are_refused(user: User, elsewhere: E
         assert part in user.types("run", "quick.py", *words, code=2).message
 
 
-def test_two_engines_cannot_have_nodes_of_one_name_at_once(user: User, elsewhere: Elsewhere) -> None:
-    run = user.types("run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go").json["run"]
+def test_two_engines_cannot_have_nodes_of_one_name_at_once(
+    user: User, elsewhere: Elsewhere
+) -> None:
+    run = user.types(
+        "run", "--detach", "--json", "--engine", "elsewhere", "waits.py", "--", "go"
+    ).json["run"]
     words = ("run", "quick.py", "--engine", "elsewhere", "--address")
     refused = user.types(*words, "near,far", code=2).message
     assert refused == "a running job uses another node named 'far'; wait for it, or rename one"

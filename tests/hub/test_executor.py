@@ -10,23 +10,25 @@ from typing import Any, cast
 
 import pytest
 
-from headgate import runs
-from headgate.cluster import Node
 from headgate.engines.base import LOCAL
-from headgate.events import Action, Exit, MarkIdle, MarkJob, SetShare, StartTask, StopTask
 from headgate.hub.parts.executor import Executor
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
-from headgate.identifiers import JobId, TaskId
-from headgate.jobs import Job
-from headgate.plans import Plan
-from headgate.shares import Share
-from headgate.telemetry.store import RunReader
+from headgate.model.cluster import Node
+from headgate.model.events import Action, Exit, MarkIdle, MarkJob, SetShare, StartTask, StopTask
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.shares import Share
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 
 PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",))
 
 
-def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("headgate.hub.parts.executor._AGAIN_SECONDS", 0.01)
     done: list[tuple[str, Any]] = []
     finished = asyncio.Event()
@@ -62,11 +64,19 @@ def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(monkeypa
         nodes = SimpleNamespace(get=lambda *_: Node("here", 2, 2**30))
         make, choosing = cast(Any, Executor), SimpleNamespace()
         finish = lambda run: done.append(("finish", run.id))  # noqa: E731
-        executor: Executor = make(run.folder.parents[1], live_runs, engines, nodes, listener, choosing, finish)
+        executor: Executor = make(
+            run.folder.parents[1], live_runs, engines, nodes, listener, choosing, finish
+        )
         start = StartTask(task, job, submission.jobs[0], PLAN, "here", 1, Share(), 1, 1.0, "alone")
         share = SetShare(task, Share(cpu_weight=2.0), 1, 1.0, "more")
         stop = StopTask(task, 10.0, "asked to")
-        actions: list[Action] = [start, share, MarkIdle(task, True), stop, MarkJob(job, "stopped", "asked to")]
+        actions: list[Action] = [
+            start,
+            share,
+            MarkIdle(task, True),
+            stop,
+            MarkJob(job, "stopped", "asked to"),
+        ]
         for action in actions:
             executor.take(action)
         await asyncio.wait_for(finished.wait(), 10)

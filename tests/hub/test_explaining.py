@@ -21,9 +21,14 @@ while time.monotonic() < end:
 """
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not count what threads wait")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"),
+    reason="this kernel does not count what threads wait",
+)
 def test_more_jobs_than_cores_slow_each_other_and_are_named(tmp_path: Path) -> None:
-    """One more job than there are cores, each of one thread: every one waits, and nobody else can be to blame alone."""
+    """One more job than there are cores, each of one thread: every one waits, and nobody else can
+    be to blame alone.
+    """
     names = [f"j{index}" for index in range(len(os.sched_getaffinity(0)) + 1)]
     (tmp_path / "count.py").write_text(COUNTING.format(seconds=6))
     jobs = [{"name": name, "script": "count.py", "python": sys.executable} for name in names]
@@ -32,14 +37,24 @@ def test_more_jobs_than_cores_slow_each_other_and_are_named(tmp_path: Path) -> N
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
 
     asked = subprocess.run(
-        [sys.executable, "-m", "headgate", "explain", "--json"], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "headgate", "explain", "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     for job in json.loads(asked.stdout)["jobs"]:
-        assert sum(part["seconds"] for part in job["account"].values()) == pytest.approx(job["elapsed"])
+        assert sum(part["seconds"] for part in job["account"].values()) == pytest.approx(
+            job["elapsed"]
+        )
         assert job["account"]["neighbours"]["seconds"] >= 1.0
         assert job["verdict"]["name"] == "neighbour-cores", job["verdict"]
-        assert {loss["to"] for loss in job["lost"]} >= {name for name in names if name != job["job"]}
-        assert all(loss["evidence"] == "counted" for loss in job["lost"] if loss["resource"] == "cores")
+        assert {loss["to"] for loss in job["lost"]} >= {
+            name for name in names if name != job["job"]
+        }
+        assert all(
+            loss["evidence"] == "counted" for loss in job["lost"] if loss["resource"] == "cores"
+        )
 
 
 LOADING = """
@@ -67,13 +82,19 @@ for epoch in hg.epochs(1):
 
 @pytest.mark.long
 def test_a_job_that_waits_for_its_loader_is_told_what_twice_the_workers_buy(tmp_path: Path) -> None:
-    """A process that sleeps a tenth of a second a batch: with two of them a step takes half of that."""
+    """A process that sleeps a tenth of a second a batch: with two of them a step takes half of
+    that.
+    """
     (tmp_path / "far.py").write_text(LOADING.format(samples=8 * 56))
     command = [sys.executable, "-m", "headgate", "run", "far.py", "--policy", "none"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
 
     asked = subprocess.run(
-        [sys.executable, "-m", "headgate", "explain", "--json"], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "headgate", "explain", "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     [job] = json.loads(asked.stdout)["jobs"]
     assert not job["more_lacks"], job["replay_error"]

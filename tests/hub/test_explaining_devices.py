@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headgate.isolation.layout import find_layout
+from headgate.machine.cgroup_layout import find_layout
 
 FILE_MIB = 128
 READS = """
@@ -62,14 +62,20 @@ while time.monotonic() < end:
 
 def explained(folder: Path, *jobs: dict[str, Any]) -> dict[str, Any]:
     """What `headgate explain --json` says of these jobs after they ran."""
-    (folder / "jobs.yaml").write_text(json.dumps({"jobs": [{"python": sys.executable, **job} for job in jobs]}))
+    (folder / "jobs.yaml").write_text(
+        json.dumps({"jobs": [{"python": sys.executable, **job} for job in jobs]})
+    )
     command = [sys.executable, "-m", "headgate"]
     asked = [*command, "run", "jobs.yaml", "--policy", "none"]
     subprocess.run(asked, cwd=folder, check=True, capture_output=True, timeout=120)
-    told = subprocess.run([*command, "explain", "--json"], check=True, capture_output=True, text=True, timeout=60)
+    told = subprocess.run(
+        [*command, "explain", "--json"], check=True, capture_output=True, text=True, timeout=60
+    )
     found = {job["job"]: job for job in json.loads(told.stdout)["jobs"]}
     for job in found.values():
-        assert sum(part["seconds"] for part in job["account"].values()) == pytest.approx(job["elapsed"])
+        assert sum(part["seconds"] for part in job["account"].values()) == pytest.approx(
+            job["elapsed"]
+        )
     return found
 
 
@@ -94,7 +100,7 @@ def on_disk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.long  # by made-up readings in tests/analysis/test_outside.py
+@pytest.mark.long  # by made-up readings in tests/diagnosis/test_device_contention.py
 def test_a_job_that_reads_loses_to_a_disk_hog_and_one_that_computes_does_not(on_disk: Path) -> None:
     (on_disk / "reads.py").write_text(READS.format(file_mib=FILE_MIB))
     (on_disk / "hog.py").write_text(HOG.format(file_mib=FILE_MIB))
@@ -102,7 +108,12 @@ def test_a_job_that_reads_loses_to_a_disk_hog_and_one_that_computes_does_not(on_
     found = explained(
         on_disk,
         {"name": "reads", "script": "reads.py", "args": ["4", "0.005", "12"]},
-        {"name": "computes", "script": str(on_disk / "reads.py"), "workdir": "own", "args": ["0", "0.01", "12"]},
+        {
+            "name": "computes",
+            "script": str(on_disk / "reads.py"),
+            "workdir": "own",
+            "args": ["0", "0.01", "12"],
+        },
         {"name": "hog", "script": "hog.py", "args": ["6"], "at": 6.0},
     )
     through_disk = lost(found["reads"], "disk")
@@ -116,11 +127,15 @@ def test_a_memory_limit_that_makes_a_job_read_again_is_told_as_that(on_disk: Pat
     if "memory" not in find_layout(Path("/sys/fs/cgroup")).bases:
         pytest.skip("no memory cgroup can be made here")
     (on_disk / "thrashes.py").write_text(THRASHES)
-    found = explained(on_disk, {"name": "job", "script": "thrashes.py", "limits": {"memory": "128MiB"}})
+    found = explained(
+        on_disk, {"name": "job", "script": "thrashes.py", "limits": {"memory": "128MiB"}}
+    )
     [job] = found.values()
     memory = job["account"]["memory"]["seconds"]
     assert memory >= 1.0, job["account"]
     assert memory == max(
-        each["seconds"] for part, each in job["account"].items() if part not in ("compute", "neighbours")
+        each["seconds"]
+        for part, each in job["account"].items()
+        if part not in ("compute", "neighbours")
     )
     assert lost(job, "memory")["itself"] == memory

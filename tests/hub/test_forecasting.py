@@ -12,18 +12,27 @@ from typing import Any, cast
 import pytest
 from tests.hub.user import User
 
-from headgate.events import Checkpoint, Event, Exit, Fitted, Progress, TaskExited, TaskStarted, Usage
 from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRuns
-from headgate.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
-from headgate.jobs import Job, ProgressRule
-from headgate.plans import Plan
-from headgate.profiles import Profile
+from headgate.model.events import (
+    Checkpoint,
+    Event,
+    Exit,
+    Fitted,
+    Progress,
+    TaskExited,
+    TaskStarted,
+    Usage,
+)
+from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
+from headgate.model.jobs import Job, ProgressRule
+from headgate.model.plans import Plan
+from headgate.model.profiles import Profile
+from headgate.output.patterns import ProgressReader
 from headgate.profiling import lengths, store
-from headgate.telemetry.patterns import ProgressReader
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 EPOCHS = """
@@ -50,14 +59,26 @@ def test_who_is_predicted_to_have_less_left_goes_first(user: User) -> None:
     first = str(user.json("run", "--detach", "short.yaml", "--policy", policy)["run"])
     wait.until(lambda: told(user, first) > 5.0, 60, "enough is told to go by")
     second = str(user.json("run", "--detach", "long.yaml")["run"])
-    wait.until(lambda: weight(user, first) > 2 * weight(user, second), 60, "who has less left goes first")
-    wait.until(lambda: predicted(user, first) and predicted(user, second), 60, "what is left of each is told")
-    stands = user.sees_job("short", lambda job: "core-seconds left" in job["decision"]["reason"], first, "is told why")
+    wait.until(
+        lambda: weight(user, first) > 2 * weight(user, second), 60, "who has less left goes first"
+    )
+    wait.until(
+        lambda: predicted(user, first) and predicted(user, second),
+        60,
+        "what is left of each is told",
+    )
+    stands = user.sees_job(
+        "short", lambda job: "core-seconds left" in job["decision"]["reason"], first, "is told why"
+    )
     assert stands["reason"] == "started"
     last = user.types("status", first).stdout.splitlines()[-1].rstrip()
-    assert last.startswith("short ") and last.endswith(tuple(row["reason"] for row in shares(user, first)))
+    assert last.startswith("short ") and last.endswith(
+        tuple(row["reason"] for row in shares(user, first))
+    )
     assert f"policy {policy}, 2 runs going on" in user.types("doctor").stdout
-    assert user.types("run", "long.yaml", "--policy", "srpt:floor=0.1", code=2).message.startswith("jobs run under")
+    assert user.types("run", "long.yaml", "--policy", "srpt:floor=0.1", code=2).message.startswith(
+        "jobs run under"
+    )
     for run, job in ((first, "short"), (second, "long")):
         user.types("stop", "--kill", f"{run}/{job}")
         user.sees_state(job, "killed", run=run)
@@ -84,25 +105,42 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
     workers: int, cores: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = LiveJob(Job(name="a", run="train.py"), 0, 0.0)
-    plan = Plan(strategy="allreduce" if workers > 1 else "single", workers=workers, batch_per_worker=None)
+    plan = Plan(
+        strategy="allreduce" if workers > 1 else "single", workers=workers, batch_per_worker=None
+    )
     live.current = Attempt(JobId("r/a"), 1, plan, False, lambda task, message: None)
     for i in range(workers):
-        live.current.start(TaskName(f"worker-{i}"), "here", "127.0.0.1", ProgressReader(ProgressRule()), False)
+        live.current.start(
+            TaskName(f"worker-{i}"), "here", "127.0.0.1", ProgressReader(ProgressRule()), False
+        )
     live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (None, live)))
     now = 0.0
-    monkeypatch.setattr("headgate.hub.parts.forecasting.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(
+        "headgate.hub.parts.forecasting.time", SimpleNamespace(monotonic=lambda: now)
+    )
 
     async def hear() -> Fitted:
         nonlocal now
         fitted: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         forecasting = Forecasting(
-            live_runs, tmp_path, tmp_path, fitted.set_result, asks=lambda job: True, predicts=lambda: True
+            live_runs,
+            tmp_path,
+            tmp_path,
+            fitted.set_result,
+            asks=lambda job: True,
+            predicts=lambda: True,
         )
         for second in range(4):
             now = float(second)
             for i in range(workers):
                 forecasting.hear(Usage(TaskId(f"r/a/worker-{i}"), 1.0, 1e9), ())
-            report = Progress(TaskId("r/a/worker-0"), 100 * (second + 1), 1 + second, loss=1 / (second + 1), epochs=9)
+            report = Progress(
+                TaskId("r/a/worker-0"),
+                100 * (second + 1),
+                1 + second,
+                loss=1 / (second + 1),
+                epochs=9,
+            )
             forecasting.hear(report, ())
         return cast("Fitted", await asyncio.wait_for(fitted, 60))
 
@@ -113,15 +151,23 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
 def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_prediction(
     framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On two threads it made as many steps as on one. Where threads are fixed, no trial would tell more."""
+    """On two threads it made as many steps as on one. Where threads are fixed, no trial would tell
+    more.
+    """
     now, told = 0.0, list[Fitted]()
-    monkeypatch.setattr("headgate.hub.parts.forecasting.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(
+        "headgate.hub.parts.forecasting.time", SimpleNamespace(monotonic=lambda: now)
+    )
     store.save(tmp_path, "job", Profile(framework, "1", "run"))
 
     async def trains(threads: Callable[[int], int]) -> None:
         nonlocal now
-        live = LiveJob(Job(name="a", run="train.py"), 0, 0.0, script_key="script", profile_key="job")
-        live.profile = store.dump(known) if (known := store.load(tmp_path, "job")) is not None else None
+        live = LiveJob(
+            Job(name="a", run="train.py"), 0, 0.0, script_key="script", profile_key="job"
+        )
+        live.profile = (
+            store.dump(known) if (known := store.load(tmp_path, "job")) is not None else None
+        )
         plan = Plan(strategy="single", workers=1, batch_per_worker=None)
         live.current = Attempt(JobId("r/a"), 1, plan, False, lambda task, message: None)
         live.current.start(FIRST_WORKER, "here", "127.0.0.1", ProgressReader(ProgressRule()), False)
@@ -141,7 +187,9 @@ def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_predic
             task.threads, task.entitled_cores = threads(second), float(threads(second))
             forecasting.hear(Usage(TaskId("r/a/worker-0"), float(threads(second)), 1e9), ())
             step = 100 * second
-            forecasting.hear(Progress(TaskId("r/a/worker-0"), step, second, loss=1 / second, epochs=40), ())
+            forecasting.hear(
+                Progress(TaskId("r/a/worker-0"), step, second, loss=1 / second, epochs=40), ()
+            )
             await asyncio.gather(*forecasting._doing)
         live.current.leave(FIRST_WORKER, True)
         forecasting.hear(TaskExited(TaskId("r/a/worker-0"), Exit(code=0)), ())
@@ -155,14 +203,21 @@ def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_predic
     assert {(each.cores, each.follows) for each in told} == {(1.0, framework == "torch")}
 
 
-def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_waits_again(tmp_path: Path) -> None:
+def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_waits_again(
+    tmp_path: Path,
+) -> None:
     live = LiveJob(Job(name="a", run="train.py"), 0, 0.0, script_key="script", profile_key="job")
     plan = Plan(strategy="single", workers=1, batch_per_worker=None)
     live.current = Attempt(JobId("r/a"), 1, plan, False, lambda task, message: None)
     run = SimpleNamespace(submission=SimpleNamespace(mode="run"))
     live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (run, live)))
     forecasting = Forecasting(
-        live_runs, tmp_path, tmp_path, lambda event: None, asks=lambda job: True, predicts=lambda: True
+        live_runs,
+        tmp_path,
+        tmp_path,
+        lambda event: None,
+        asks=lambda job: True,
+        predicts=lambda: True,
     )
     lengths.remember(tmp_path, "script", lengths.Took("job", 50.0, 100.0))
     assert forecasting.lasts(JobId("r/a")) == 100.0

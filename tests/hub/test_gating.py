@@ -1,4 +1,6 @@
-"""What steps are held to: told by a real hub to jobs on one device, and to whom of several tasks."""
+"""What steps are held to: told by a real hub to jobs on one device, and to whom of several
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from tests.hub.user import SECONDS, User
 
 from headgate.hub.messages import OPEN, PAUSED, gate, strictest
 from headgate.hub.state.attempt import Attempt
-from headgate.identifiers import JobId, TaskName
-from headgate.jobs import ProgressRule
-from headgate.plans import Plan
-from headgate.shares import UNLIMITED, Lever, Share
-from headgate.telemetry.patterns import ProgressReader
-from headgate.telemetry.store import RunReader
+from headgate.model.identifiers import JobId, TaskName
+from headgate.model.jobs import ProgressRule
+from headgate.model.plans import Plan
+from headgate.model.shares import UNLIMITED, Lever, Share
+from headgate.output.patterns import ProgressReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 STEPS = """
@@ -34,7 +36,9 @@ STEPS = """
 """
 
 
-def test_two_jobs_on_one_gpu_alternate_by_their_priorities_and_one_alone_has_all_of_it(user: User) -> None:
+def test_two_jobs_on_one_gpu_alternate_by_their_priorities_and_one_alone_has_all_of_it(
+    user: User,
+) -> None:
     user.write("a.py", STEPS)
     user.write("b.py", STEPS)
     user.write("jobs.yaml", "jobs: [{script: a.py, priority: 3}, {script: b.py}]")
@@ -76,7 +80,10 @@ NO_CGROUP = (Lever.CPU_WEIGHT, Lever.CPU_CAP)
 def test_a_gate_stands_in_for_what_nothing_else_divides(
     share: Share, entitled: float, boxless: bool, expected: Mapping[str, Any]
 ) -> None:
-    assert gate(share, entitled, 2.0, NO_CGROUP if boxless else (), ["gpu-0"]) == {"type": "gate", **expected}
+    assert gate(share, entitled, 2.0, NO_CGROUP if boxless else (), ["gpu-0"]) == {
+        "type": "gate",
+        **expected,
+    }
 
 
 def test_who_is_held_for_all_takes_turns_on_the_gpus_of_all() -> None:
@@ -92,8 +99,12 @@ def test_who_is_held_for_all_takes_turns_on_the_gpus_of_all() -> None:
     }
 
 
-@pytest.mark.parametrize(("synchronous", "held"), [(True, ["worker-1"]), (False, ["worker-1", "worker-2"])])
-def test_of_workers_that_wait_for_each_other_the_first_is_held_for_all(synchronous: bool, held: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("synchronous", "held"), [(True, ["worker-1"]), (False, ["worker-1", "worker-2"])]
+)
+def test_of_workers_that_wait_for_each_other_the_first_is_held_for_all(
+    synchronous: bool, held: list[str]
+) -> None:
     sent: list[tuple[str, object]] = []
 
     def send(task: str, message: Mapping[str, object]) -> None:
@@ -110,7 +121,11 @@ def test_of_workers_that_wait_for_each_other_the_first_is_held_for_all(synchrono
         attempt.tasks[TaskName(name)].gate = {"type": "gate", "fraction": fraction}
     attempt.hold()
     attempt.hold()
-    told = [("worker-0", 0.25)] if synchronous else [("worker-0", 0.5), ("worker-1", 0.25), ("worker-2", 0.3)]
+    told = (
+        [("worker-0", 0.25)]
+        if synchronous
+        else [("worker-0", 0.5), ("worker-1", 0.25), ("worker-2", 0.3)]
+    )
     assert sent == told
     sent.clear()
     attempt.leave(TaskName("worker-0"), well=False)
@@ -124,7 +139,9 @@ def test_of_workers_that_wait_for_each_other_the_first_is_held_for_all(synchrono
 def test_a_job_on_gpus_is_paused_between_two_steps_and_then_held_to_what_it_was() -> None:
     sent: list[tuple[str, Mapping[str, object]]] = []
     plan = Plan(strategy="allreduce", workers=2, servers=0, batch_per_worker=None)
-    attempt = Attempt(JobId("r/a"), 1, plan, True, lambda task, message: sent.append((task.name, message)))
+    attempt = Attempt(
+        JobId("r/a"), 1, plan, True, lambda task, message: sent.append((task.name, message))
+    )
     for name in ("worker-0", "worker-1"):
         attempt.start(TaskName(name), "here", "", ProgressReader(ProgressRule()), False)
         assert not attempt.pauses_by_gate

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.hub.user import SECONDS, User
-from tests.telemetry import made_up
+from tests.sampling import made_up
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 HOLDS = """
@@ -46,7 +46,10 @@ def gpus(user: User) -> User:
 
 def jobs(user: User, *entries: tuple[str, int, str], file: str = "jobs.yaml") -> str:
     """A file of jobs that hold so many GiB, with what is said of each."""
-    lines = [f"  - {{name: {name}, script: holds.py, args: [{name}, '{gib}']{more}}}" for name, gib, more in entries]
+    lines = [
+        f"  - {{name: {name}, script: holds.py, args: [{name}, '{gib}']{more}}}"
+        for name, gib, more in entries
+    ]
     user.write(file, "\n".join(["jobs:", *lines]))
     return file
 
@@ -56,7 +59,9 @@ def sees_held(user: User, run: str, job: str, gib: int) -> None:
 
     def is_recorded() -> bool:
         with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
-            rows = reader.query(f"SELECT cpu_cores, gpu_memory_bytes FROM usage WHERE target = '{job}/worker-0'")
+            rows = reader.query(
+                f"SELECT cpu_cores, gpu_memory_bytes FROM usage WHERE target = '{job}/worker-0'"
+            )
         return any(row["cpu_cores"] and row["gpu_memory_bytes"] == gib << 30 for row in rows)
 
     wait.until(is_recorded, SECONDS, f"{job} is recorded to hold {gib} GiB")
@@ -68,12 +73,22 @@ def states_need(gib: int) -> str:
 
 def test_jobs_that_need_more_than_the_gpu_has_run_one_after_the_other(gpus: User) -> None:
     run = gpus.detaches(
-        jobs(gpus, ("a", 50, states_need(50)), ("b", 50, states_need(50)), ("c", 0, ", limits: {gpus: 0}"))
+        jobs(
+            gpus,
+            ("a", 50, states_need(50)),
+            ("b", 50, states_need(50)),
+            ("c", 0, ", limits: {gpus: 0}"),
+        )
     )
     gpus.sees_state("a", "running", run=run)
     gpus.sees_state("c", "running", run=run)
     words = "for GPU memory: needs 50 GiB, 30 GiB free on GPU 0 of node"
-    waits = gpus.sees_job("b", lambda job: words in job["reason"] and "; a has some of it" in job["reason"], run, words)
+    waits = gpus.sees_job(
+        "b",
+        lambda job: words in job["reason"] and "; a has some of it" in job["reason"],
+        run,
+        words,
+    )
     assert waits["state"] == "waiting"
     assert words in " ".join(gpus.types("status").stdout.split())
     gpus.touch("a")
@@ -130,7 +145,10 @@ def test_a_job_goes_where_it_fits(gpus: User) -> None:
     run = gpus.detaches(jobs(gpus, ("a", 50, states_need(50)), ("b", 50, states_need(50))))
     for name, gpu in (("a", "0,1"), ("b", "1,0")):
         gpus.sees_state(name, "running", run=run)
-        assert gpus.sees(str(gpus.home / "runs" / run / "jobs" / name / "worker-0.log")).strip() == f"on {gpu}"
+        assert (
+            gpus.sees(str(gpus.home / "runs" / run / "jobs" / name / "worker-0.log")).strip()
+            == f"on {gpu}"
+        )
     for name in "ab":
         gpus.touch(name)
 
@@ -138,7 +156,9 @@ def test_a_job_goes_where_it_fits(gpus: User) -> None:
 def test_what_no_gpu_has_is_refused_and_what_nothing_is_known_of_is_told(gpus: User) -> None:
     refused = gpus.types("run", jobs(gpus, ("a", 1, states_need(100))), code=2).message
     assert "its GPUs have 80 GiB of memory, 100 GiB are asked for" in refused
-    refused = gpus.types("run", "holds.py", "--gpu-memory", "100GiB", "--", "a", "1", code=2).message
+    refused = gpus.types(
+        "run", "holds.py", "--gpu-memory", "100GiB", "--", "a", "1", code=2
+    ).message
     assert "100 GiB are asked for" in refused
     told = gpus.types("run", jobs(gpus, ("a", 1, "")), "--dry-run").stdout
     assert "GPU memory: not known: it gets a GPU that no other job has" in told
@@ -152,10 +172,14 @@ def test_a_job_that_runs_out_of_gpu_memory_is_told_who_had_it(gpus: User) -> Non
     reason = gpus.sees_state("fails", "failed", run=run)["reason"]
     told, _, cure = reason.partition(" Next: ")
     assert told.startswith(
-        "CUDA out of memory. Tried to allocate 10.00 GiB. It held 10 GiB, and its need was taken to be 10 GiB."
+        "CUDA out of memory. Tried to allocate 10.00 GiB. It held 10 GiB, and its need was "
+        "taken to be 10 GiB."
     )
     assert told.endswith(", a had 60 GiB.")
-    assert cure == "state at least 20 GiB (`limits: {gpu_memory: …}` or --gpu-memory), and it waits until that is free"
+    assert cure == (
+        "state at least 20 GiB (`limits: {gpu_memory: …}` or --gpu-memory), and it waits "
+        "until that is free"
+    )
     explained = " ".join(gpus.types("explain", run, "fails").stdout.split())
     assert "a had 60 GiB. (failed) Next: State at least 20 GiB" in explained
     gpus.touch("a")
@@ -170,7 +194,11 @@ def two_gpus(gpus: User) -> User:
 
 def first_gpu(user: User, run: str, job: str) -> str:
     """The GPU that a job's tasks see first."""
-    return user.sees(str(user.home / "runs" / run / "jobs" / job / "worker-0.log")).split()[1].partition(",")[0]
+    return (
+        user.sees(str(user.home / "runs" / run / "jobs" / job / "worker-0.log"))
+        .split()[1]
+        .partition(",")[0]
+    )
 
 
 def test_of_five_plain_scripts_on_two_gpus_none_runs_out_of_memory(two_gpus: User) -> None:
@@ -178,7 +206,9 @@ def test_of_five_plain_scripts_on_two_gpus_none_runs_out_of_memory(two_gpus: Use
     for name, gpu in (("a", "0"), ("b", "1")):
         two_gpus.sees_state(name, "running", run=run)
         assert first_gpu(two_gpus, run, name) == gpu
-    waits = two_gpus.sees_job("c", lambda job: "it is not known" in job["reason"], run, "waits for room")
+    waits = two_gpus.sees_job(
+        "c", lambda job: "it is not known" in job["reason"], run, "waits for room"
+    )
     assert waits["state"] == "waiting"
     told = two_gpus.jobs(run)["c"]["waits"]
     assert (told["kind"], told["is_known"], told["gpu"] in (0, 1)) == ("gpu-memory", False, True)
@@ -207,7 +237,9 @@ def test_gpus_of_which_somebody_else_holds_most_are_left_alone(two_gpus: User) -
     two_gpus.sees_state("alone", "running", run=alone)
     assert first_gpu(two_gpus, alone, "alone") == "0"
     other = runs("other", "--gpus", "1", "--exclusive")
-    waits = two_gpus.sees_job("other", lambda job: "no other job uses" in job["reason"], other, "waits")
+    waits = two_gpus.sees_job(
+        "other", lambda job: "no other job uses" in job["reason"], other, "waits"
+    )
     assert waits["state"] == "waiting"
     two_gpus.touch("holds")
     two_gpus.sees_state("other", "running", run=other)
@@ -215,7 +247,9 @@ def test_gpus_of_which_somebody_else_holds_most_are_left_alone(two_gpus: User) -
         two_gpus.touch(name)
 
 
-def test_a_job_that_runs_out_of_gpu_memory_is_tried_once_where_there_is_room(two_gpus: User) -> None:
+def test_a_job_that_runs_out_of_gpu_memory_is_tried_once_where_there_is_room(
+    two_gpus: User,
+) -> None:
     run = two_gpus.detaches(jobs(two_gpus, ("fails", 10, "")))
     sees_held(two_gpus, run, "fails", 10)
     two_gpus.touch("fails")
@@ -223,4 +257,6 @@ def test_a_job_that_runs_out_of_gpu_memory_is_tried_once_where_there_is_room(two
     assert "On GPU 1 of node" in reason
     with RunReader(two_gpus.home / "runs" / run / "run.sqlite") as reader:
         told = [row["text"] for row in reader.rows("events", "kind = 'waiting'")]
-    assert any("GPU 1 of node" in text and text.endswith("and it is tried there once") for text in told), told
+    assert any(
+        "GPU 1 of node" in text and text.endswith("and it is tried there once") for text in told
+    ), told

@@ -12,10 +12,18 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.events import Event, Exit, Progress, TaskConnected, TaskExited, TaskStarted, Usage
 from headgate.hub.parts.monitoring import Hangs, StepClock
 from headgate.hub.state.run import LiveRuns
-from headgate.identifiers import TaskId
+from headgate.model.events import (
+    Event,
+    Exit,
+    Progress,
+    TaskConnected,
+    TaskExited,
+    TaskStarted,
+    Usage,
+)
+from headgate.model.identifiers import TaskId
 
 
 def clock(*times: float, least: float = 60.0) -> StepClock:
@@ -86,7 +94,8 @@ class Run:
     def __init__(self, here: bool) -> None:
         self.told: list[tuple[str, str]] = []
         live_runs = SimpleNamespace(
-            runs={"r": SimpleNamespace(id="r")}, event=lambda run, kind, text, job: self.told.append((kind, text))
+            runs={"r": SimpleNamespace(id="r")},
+            event=lambda run, kind, text, job: self.told.append((kind, text)),
         )
         self.hangs = Hangs(cast(LiveRuns, live_runs), lambda _: here, least=0.5)
 
@@ -111,7 +120,9 @@ def watched(
     """What is told of the process after it has made these steps, and then of what is done."""
     script = tmp_path / "stuck.py"
     script.write_text(STUCK)
-    process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     process.stdout.readline()
 
@@ -159,10 +170,15 @@ def test_a_job_that_stands_still_before_it_makes_steps_is_told_of(
 
     ((said, text),) = watched(tmp_path, idles, steps=happened)
     assert said == kind
-    assert text.startswith("no step and hardly any CPU used for ") and "wait_for_nobody (stuck.py:5)" in text
+    assert (
+        text.startswith("no step and hardly any CPU used for ")
+        and "wait_for_nobody (stuck.py:5)" in text
+    )
 
 
-@pytest.mark.parametrize("usage", [(0.2, 1e6), (0.0, 1e6, 1e6), (0.0, 1e6, 0.0, 1e6)], ids=["cores", "disk", "network"])
+@pytest.mark.parametrize(
+    "usage", [(0.2, 1e6), (0.0, 1e6, 1e6), (0.0, 1e6, 0.0, 1e6)], ids=["cores", "disk", "network"]
+)
 def test_a_job_that_does_anything_before_it_makes_steps_is_not_told_of(
     tmp_path: Path, usage: tuple[float, ...]
 ) -> None:

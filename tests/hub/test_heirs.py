@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from tests.hub.user import SECONDS, User
 
-from headgate import runs
+from headgate.recorded import runs
 from headgate.testing import wait
 
 WAITS = """
@@ -40,7 +40,9 @@ def resumes(user: User, run: str, *cpus: str) -> subprocess.Popen[str]:
     """Resume a run, in a terminal that may use these CPUs alone where some are named."""
     command = user.command("resume", run, "--detach")
     words = ["taskset", "-c", cpus[0], *command] if cpus else command
-    return subprocess.Popen(words, cwd=user.folder, env=user.variables, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        words, cwd=user.folder, env=user.variables, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.parametrize("hubs", [1, 2])
@@ -57,30 +59,42 @@ def test_of_several_resumes_at_once_one_trains(hubs: int, user: User, stopped: s
     assert len(user.traces.hubs()) <= hubs
 
 
-def test_a_run_is_not_resumed_whose_heir_s_heir_runs_or_has_done_it(user: User, stopped: str) -> None:
+def test_a_run_is_not_resumed_whose_heir_s_heir_runs_or_has_done_it(
+    user: User, stopped: str
+) -> None:
     heir = user.json("resume", stopped, "--detach")["run"]
     refused = user.types("resume", stopped, code=2).message
-    assert refused == f"run {stopped} goes on already, as run {heir}; watch it with: headgate attach {heir}"
+    assert (
+        refused
+        == f"run {stopped} goes on already, as run {heir}; watch it with: headgate attach {heir}"
+    )
     stops(user, heir)
     last = user.json("resume", heir, "--detach")["run"]
     refused = user.types("resume", stopped, code=2).message
-    assert refused == f"run {stopped} goes on already, as run {last}; watch it with: headgate attach {last}"
+    assert (
+        refused
+        == f"run {stopped} goes on already, as run {last}; watch it with: headgate attach {last}"
+    )
     user.touch("go")
     wait.until(lambda: not runs.alive(user.home / "runs" / last), SECONDS, "it has ended")
     for former in (stopped, heir):
         assert user.types("resume", former, code=2).message == (
-            f"job waits of run {former} is done already, in run {last}, which went on from it; run it again from its "
+            f"job waits of run {former} is done already, in run {last}, which went on from it; "
+            "run it again from its "
             f"beginning: headgate resume {former} --from-scratch"
         )
     assert user.json("resume", stopped, "--from-scratch")["state"] == "done"
 
 
-def test_an_heir_is_not_resumed_while_another_heir_of_the_same_run_trains(user: User, stopped: str) -> None:
+def test_an_heir_is_not_resumed_while_another_heir_of_the_same_run_trains(
+    user: User, stopped: str
+) -> None:
     first = user.json("resume", stopped, "--detach")["run"]
     stops(user, first)
     second = user.json("resume", stopped, "--detach")["run"]
     assert user.types("resume", first, code=2).message == (
-        f"run {stopped}, which run {first} went on from, goes on already, as run {second}; watch it with: "
+        f"run {stopped}, which run {first} went on from, goes on already, as run {second}; "
+        "watch it with: "
         f"headgate attach {second}"
     )
     stops(user, second)
@@ -88,7 +102,9 @@ def test_an_heir_is_not_resumed_while_another_heir_of_the_same_run_trains(user: 
     assert user.json("resume", first)["state"] == "done"
 
 
-def test_an_heir_that_is_not_done_is_told_of_and_a_done_job_in_it_is_not_done_twice(user: User, stopped: str) -> None:
+def test_an_heir_that_is_not_done_is_told_of_and_a_done_job_in_it_is_not_done_twice(
+    user: User, stopped: str
+) -> None:
     heir = user.json("resume", stopped, "--detach")["run"]
     stops(user, heir)
     user.touch("go")

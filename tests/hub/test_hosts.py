@@ -51,7 +51,9 @@ def test_sockets_that_somebody_removed_are_made_again_and_jobs_go_on(user_of: Us
     assert user.json("run", "connects.py")["state"] == "done"
     assert user.traces.hub() == hub
     told = [each["text"] for each in user.json("status", run)["warnings"]]
-    assert sorted(Path(text.split()[2].rstrip(";")).name for text in told if "it is made again" in text) == [
+    assert sorted(
+        Path(text.split()[2].rstrip(";")).name for text in told if "it is made again" in text
+    ) == [
         "channel.sock",
         "hub.sock",
     ]
@@ -84,7 +86,9 @@ def test_of_two_hosts_that_share_a_home_each_has_a_hub_and_names_the_other(user:
 
 
 def elsewhere(user: User, *words: str) -> subprocess.CompletedProcess[str]:
-    """Type a command on a host of another name, which reaches none of the sockets of this one, as over NFS."""
+    """Type a command on a host of another name, which reaches none of the sockets of this one, as
+    over NFS.
+    """
     away = user.folder / "away"
     away.mkdir(exist_ok=True)
     (away / "host").write_text(socket.gethostname())

@@ -13,12 +13,13 @@ from tests.hub.test_roles import CLIENT, SERVER, SERVING
 from tests.hub.user import User
 
 from headgate import lab
+from headgate.recorded.store import RunReader
 from headgate.reports.recording import read
-from headgate.telemetry.store import RunReader
 from headgate.testing import wait
 
 pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
+    os.geteuid() != 0 or shutil.which("tc") is None,
+    reason="a lab needs root, and the programs ip and tc",
 )
 
 NODE = "  - {{name: {0}, cores: 0.4, memory: 256MiB, nic: 200Mbit}}\n"
@@ -35,7 +36,9 @@ def team(user: User) -> Iterator[Team]:
 
 def up(team: Team, nodes: str) -> None:
     """Bring up a lab with these nodes; those it had besides go."""
-    team.user.write("lab.yaml", "lab: true\nname: team\nnodes:\n" + "".join(map(NODE.format, nodes)))
+    team.user.write(
+        "lab.yaml", "lab: true\nname: team\nnodes:\n" + "".join(map(NODE.format, nodes))
+    )
     team.user.types("lab", "up", "lab.yaml")
 
 
@@ -51,7 +54,10 @@ def test_tasks_are_on_their_nodes_and_what_these_use_is_recorded(team: Team) -> 
 
     def measured() -> set[str]:
         with RunReader(team.folder / "run.sqlite") as reader:
-            return {row["target"] for row in reader.rows("usage", "net_in IS NOT NULL AND target LIKE 'node:%'")}
+            return {
+                row["target"]
+                for row in reader.rows("usage", "net_in IS NOT NULL AND target LIKE 'node:%'")
+            }
 
     wait.until(lambda: {"node:a", "node:c"} <= measured(), what="the use of both nodes is recorded")
     team.user.touch("go")
@@ -73,15 +79,21 @@ def test_a_run_that_was_told_its_nodes_keeps_to_them_when_it_is_resumed(team: Te
         assert reader.meta()["only"] == "b"
 
 
-def test_a_server_whose_node_is_taken_away_goes_on_elsewhere_and_a_worker_is_done_without(team: Team) -> None:
+def test_a_server_whose_node_is_taken_away_goes_on_elsewhere_and_a_worker_is_done_without(
+    team: Team,
+) -> None:
     team.starts(*PS, wait_for=("server-0", "worker-0", "worker-1"))
     up(team, "ab")
-    view = team.sees("worker-0", {"server-0": (2, True), "worker-0": (1, True), "worker-1": (1, True)})
+    view = team.sees(
+        "worker-0", {"server-0": (2, True), "worker-0": (1, True), "worker-1": (1, True)}
+    )
     assert view["server-0"]["node"] in ("a", "b")
     team.sees_event("fault", "node c is gone")
     where = view["worker-1"]["node"]
     up(team, "ab".replace(where, ""))
-    team.sees_event("fault", f"worker-1 was lost: its node {where} is gone; the others go on without it")
+    team.sees_event(
+        "fault", f"worker-1 was lost: its node {where} is gone; the others go on without it"
+    )
     team.user.touch("go")
     team.ends("done")
 
@@ -98,7 +110,9 @@ def test_of_a_node_without_a_link_is_told_as_long_as_it_lasts(team: Team) -> Non
 
 
 def test_that_a_node_is_gone_is_noticed_before_a_task_ends_of_it(team: Team) -> None:
-    team.user.write("rest.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n")
+    team.user.write(
+        "rest.py", "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+    )
     team.run = team.user.detaches("rest.py", "--name", "team", "--cluster", "team")
     team.user.sees_state("team", "running")
     with RunReader(team.folder / "run.sqlite") as reader:
@@ -111,10 +125,14 @@ def test_that_a_node_is_gone_is_noticed_before_a_task_ends_of_it(team: Team) -> 
 
 
 def test_a_cluster_that_cannot_be_reached_is_refused(team: Team) -> None:
-    team.user.write("machines.yaml", "nodes:\n  - {name: far, address: 192.0.2.7, cores: 4, memory: 8GiB}\n")
+    team.user.write(
+        "machines.yaml", "nodes:\n  - {name: far, address: 192.0.2.7, cores: 4, memory: 8GiB}\n"
+    )
     refused = team.user.types("run", "worker.py", "--cluster", "machines.yaml", code=2).message
     assert "describes other machines (far), which engine `local` cannot reach" in refused
-    refused = team.user.types("run", "worker.py", "--cluster", "team", "--nodes", "a,z", code=2).message
+    refused = team.user.types(
+        "run", "worker.py", "--cluster", "team", "--nodes", "a,z", code=2
+    ).message
     assert refused == "cluster team has no node 'z'; expected some of a, b, c"
     assert "name the lab" in team.user.types("run", "worker.py", "--nodes", "a", code=2).message
     dry = team.user.json("run", "worker.py", *PS, "--dry-run")
@@ -124,7 +142,9 @@ def test_a_cluster_that_cannot_be_reached_is_refused(team: Team) -> None:
     assert len(made) == len(set(made))
 
 
-def test_workers_of_another_launcher_meet_across_nodes_and_start_again_on_those_that_are_left(team: Team) -> None:
+def test_workers_of_another_launcher_meet_across_nodes_and_start_again_on_those_that_are_left(
+    team: Team,
+) -> None:
     user = team.user
     user.write(
         "meets.py",
@@ -137,7 +157,10 @@ def test_workers_of_another_launcher_meet_across_nodes_and_start_again_on_those_
         time.sleep(0.02)
     """,
     )
-    user.write("jobs.yaml", "jobs: [{script: meets.py, launch: torchrun, plan: {strategy: allreduce, workers: 3}}]")
+    user.write(
+        "jobs.yaml",
+        "jobs: [{script: meets.py, launch: torchrun, plan: {strategy: allreduce, workers: 3}}]",
+    )
     run = user.detaches("jobs.yaml", "--cluster", "team", "--nodes", "b,c,a")
     at = {node.name: node.address for node in lab.nodes("team").nodes}
 
@@ -153,14 +176,19 @@ def test_workers_of_another_launcher_meet_across_nodes_and_start_again_on_those_
     user.sees_state("meets", "done", run=run)
 
 
-def test_roles_find_each_other_across_nodes_and_start_again_where_one_is_taken_away(team: Team) -> None:
+def test_roles_find_each_other_across_nodes_and_start_again_where_one_is_taken_away(
+    team: Team,
+) -> None:
     user = team.user
     user.write("server.py", SERVER)
     user.write(
         "client.py",
         CLIENT.replace(
             "import os",
-            "import pathlib, time\n    while not pathlib.Path('go').exists(): time.sleep(0.05)\n    import os",
+            (
+                "import pathlib, time\n    while not pathlib.Path('go').exists(): "
+                "time.sleep(0.05)\n    import os"
+            ),
             1,
         ),
     )
@@ -168,7 +196,9 @@ def test_roles_find_each_other_across_nodes_and_start_again_where_one_is_taken_a
     run = user.detaches("jobs.yaml", "--cluster", "team")
 
     def places(attempt: int) -> dict[str, str]:
-        found = user.sees_job("serving", lambda job: job["attempt"] == attempt and len(job["tasks"]) == 3)
+        found = user.sees_job(
+            "serving", lambda job: job["attempt"] == attempt and len(job["tasks"]) == 3
+        )
         return {task["task"]: task["node"] for task in found["tasks"]}
 
     assert places(1) == {"server-0": "a", "client-0": "b", "client-1": "c"}
@@ -176,4 +206,7 @@ def test_roles_find_each_other_across_nodes_and_start_again_where_one_is_taken_a
     assert set(places(2).values()) == {"a", "b"}
     user.touch("go")
     assert user.sees_state("serving", "done", run=run)
-    assert {user.log(f"serving/client-{i}") for i in (0, 1)} == {"hello client 0\n", "hello client 1\n"}
+    assert {user.log(f"serving/client-{i}") for i in (0, 1)} == {
+        "hello client 0\n",
+        "hello client 1\n",
+    }

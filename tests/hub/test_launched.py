@@ -1,4 +1,6 @@
-"""Jobs whose scripts were written for another launcher: its contract, faults, and who speaks for a job."""
+"""Jobs whose scripts were written for another launcher: its contract, faults, and who speaks for a
+job.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.hub.user import User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 
 DDP = """
     import torch
@@ -53,7 +55,9 @@ MEETS = """
                 time.sleep(0.05)
         sys.exit("nobody listens")
 """
-"""Finds the others by torchrun's variables, as `torch.distributed` does, with nothing but sockets."""
+"""Finds the others by torchrun's variables, as `torch.distributed` does, with nothing but
+sockets.
+"""
 
 
 def events(user: User, run: str, kind: str) -> list[str]:
@@ -62,13 +66,22 @@ def events(user: User, run: str, kind: str) -> list[str]:
 
 
 def logs(user: User, job: str, workers: int) -> list[list[str]]:
-    return [user.types("logs", f"{job}/worker-{rank}").stdout.splitlines() for rank in range(workers)]
+    return [
+        user.types("logs", f"{job}/worker-{rank}").stdout.splitlines() for rank in range(workers)
+    ]
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.long)])
-def test_a_script_of_torchrun_s_trains_as_under_torchrun(user: User, workers: int, tmp_path: Path) -> None:
+def test_a_script_of_torchrun_s_trains_as_under_torchrun(
+    user: User, workers: int, tmp_path: Path
+) -> None:
     script = user.write("ddp.py", DDP)
-    user.variables |= {"OMP_NUM_THREADS": "1", "RANK": "3", "WORLD_SIZE": "8", "MASTER_PORT": "29500"}
+    user.variables |= {
+        "OMP_NUM_THREADS": "1",
+        "RANK": "3",
+        "WORLD_SIZE": "8",
+        "MASTER_PORT": "29500",
+    }
     ended = user.json("run", "--workers", str(workers), "ddp.py")
     assert (ended["jobs"][0]["state"], ended["jobs"][0]["reason"]) == ("done", "finished")
     [note] = [text for text in events(user, ended["id"], "note") if "torchrun" in text]
@@ -77,11 +90,13 @@ def test_a_script_of_torchrun_s_trains_as_under_torchrun(user: User, workers: in
     assert not [text for text in events(user, ended["id"], "warning") if "share nothing" in text]
     subprocess.run(
         [
-            *("torchrun", "--standalone", "--nproc-per-node", str(workers)),  # it takes a port and keeps it
+            # it takes a port and keeps it
+            *("torchrun", "--standalone", "--nproc-per-node", str(workers)),
             *("--redirects", "3", "--log-dir", str(tmp_path), str(script)),
         ],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,  # PyTorch's threads may abort a process that has left its group, with all of it done
+        # PyTorch's threads may abort a process that has left its group, with all of it done
+        check=False,
         timeout=120,
     )
     found = sorted(tmp_path.rglob("stdout.log"), key=lambda path: int(path.parent.name))
@@ -140,14 +155,21 @@ def test_the_stacks_of_a_job_of_torchrun_s_are_those_of_its_script(user: User) -
         user.sees(f"stands-{rank}")
     told = user.json("stacks", "waits")
     assert (told["groups"], told["differ"]) == ([["worker-0", "worker-1", "worker-2"]], [])
-    assert {Path(each["frames"][-1]["file"]).name for task in told["tasks"] for each in task["threads"][:1]} == {
-        "waits.py"
-    }
+    assert {
+        Path(each["frames"][-1]["file"]).name
+        for task in told["tasks"]
+        for each in task["threads"][:1]
+    } == {"waits.py"}
     user.types("stop", "waits")
 
 
 def test_two_jobs_that_are_told_of_one_port_have_one_each(user: User) -> None:
-    user.variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "WORLD_SIZE": "9", "RANK": "8"}
+    user.variables |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": "9",
+        "RANK": "8",
+    }
     held = """
     peers = meet()
     Path(f"{Path(__file__).stem}-{rank}").write_text("%d %d" % (size, meeting[1]))
@@ -159,7 +181,10 @@ def test_two_jobs_that_are_told_of_one_port_have_one_each(user: User) -> None:
     run = user.detaches("--launch", "torchrun", "--workers", "2", "a.py", "b.py")
     told = {user.sees(f"{name}-{rank}") for name in "ab" for rank in range(2)}
     user.touch("go")
-    assert {job: user.sees_state(job, "done", "failed", run=run)["state"] for job in "ab"} == {"a": "done", "b": "done"}
+    assert {job: user.sees_state(job, "done", "failed", run=run)["state"] for job in "ab"} == {
+        "a": "done",
+        "b": "done",
+    }
     assert {each.split()[0] for each in told} == {"2"}
     assert len({each.split()[1] for each in told} - {"29500"}) == 2
 
@@ -179,7 +204,9 @@ def test_a_port_that_another_took_costs_no_retry(user: User) -> None:
     )
     ended = user.json("run", "--launch", "torchrun", "--workers", "2", "taken.py")
     assert (ended["jobs"][0]["state"], ended["jobs"][0]["attempt"]) == ("done", 2)
-    assert any("another program listens at its port" in text for text in events(user, ended["id"], "fault"))
+    assert any(
+        "another program listens at its port" in text for text in events(user, ended["id"], "fault")
+    )
 
 
 def test_a_lost_worker_ends_the_attempt_and_retries_start_all_again(user: User) -> None:
@@ -235,16 +262,24 @@ def test_a_worker_that_ignores_the_signal_to_end_is_killed_after_the_grace(user:
     """,
     )
     failed = user.json("run", "--launch", "torchrun", "--workers", "2", "deaf.py", code=1)
-    assert "worker-1: exit code 1, after the line: Error: no more data" in failed["jobs"][0]["reason"]
+    assert (
+        "worker-1: exit code 1, after the line: Error: no more data" in failed["jobs"][0]["reason"]
+    )
 
 
 def test_a_job_that_runs_out_of_memory_gets_more_workers_if_they_divide_it_and_else_is_told_what_to_change(
     user: User,
 ) -> None:
-    user.write("holds.py", MEETS + '    held = bytearray((400 << 20) // size)\n    print("all of it", flush=True)\n')
+    user.write(
+        "holds.py",
+        MEETS + '    held = bytearray((400 << 20) // size)\n    print("all of it", flush=True)\n',
+    )
     words = ("--launch", "torchrun", "--workers", "2", "--memory", "150MiB", "holds.py")
     told = user.json("run", *words, code=1)["jobs"][0]["reason"]
-    assert "over its memory limit of 150 MiB (peak 150 MiB). Next: make its batch smaller, or raise its limit" in told
+    assert (
+        "over its memory limit of 150 MiB (peak 150 MiB). Next: make its batch smaller, or "
+        "raise its limit"
+    ) in told
     ended = user.types("run", "--json", *words, "--", "--deepspeed", "zero.json").json
     assert (ended["jobs"][0]["state"], ended["jobs"][0]["attempt"]) == ("done", 2)
     assert logs(user, "holds", 4) == [["all of it"]] * 4
@@ -289,7 +324,9 @@ def test_ranks_that_print_in_pieces_at_the_same_time_are_read_apart(user: User) 
     assert (job["step"], job["loss"]) == (3, pytest.approx((3.05 + 3.15) / 2))
 
 
-def test_a_script_that_goes_on_from_its_own_checkpoint_can_be_resized_and_no_other(user: User) -> None:
+def test_a_script_that_goes_on_from_its_own_checkpoint_can_be_resized_and_no_other(
+    user: User,
+) -> None:
     user.write(
         "grows.py",
         MEETS
@@ -326,7 +363,10 @@ def test_what_is_told_of_a_launcher_that_headgate_takes_the_place_of(user: User)
     plain = user.types("run", "--dry-run", *words).stdout
     assert "tells: Headgate takes the place of torchrun, and starts 2 workers" in plain
     assert "--launch none" in plain
-    planned = {entry["task"]: entry["env"] for entry in user.types("run", "--dry-run", "--json", *words).json}
+    planned = {
+        entry["task"]: entry["env"]
+        for entry in user.types("run", "--dry-run", "--json", *words).json
+    }
     assert [planned[f"tells/worker-{rank}"]["RANK"] for rank in range(2)] == ["0", "1"]
     assert len({env["MASTER_PORT"] for env in planned.values()}) == 1
     user.write("plain.py", "print('loss 1.0')")
@@ -339,21 +379,32 @@ def test_what_is_told_of_a_launcher_that_headgate_takes_the_place_of(user: User)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--workers", "2", "plain.py"), "found no --strategy; expected --launch torchrun where a library such as"),
+        (
+            ("--workers", "2", "plain.py"),
+            "found no --strategy; expected --launch torchrun where a library such as",
+        ),
         (
             ("--workers", "2", "hides.py"),
             "found no --strategy, and its script imports hydra; expected --launch torchrun",
         ),
-        (("--workers", "2", "own.py"), "found no --strategy; expected --strategy allreduce, or --strategy ps with"),
+        (
+            ("--workers", "2", "own.py"),
+            "found no --strategy; expected --strategy allreduce, or --strategy ps with",
+        ),
         (("--workers", "2", "--", "python", "-m", "hides"), "expected --launch torchrun"),
-        (("--workers", "2", "spawns.py"), "starts its processes itself, by torch.multiprocessing.spawn"),
+        (
+            ("--workers", "2", "spawns.py"),
+            "starts its processes itself, by torch.multiprocessing.spawn",
+        ),
         (("--launch", "jax", "--strategy", "ps", "plain.py"), "found parameter servers"),
         (("torchrun", "--use-agents", "plain.py"), "found --use-agents of torchrun"),
     ],
 )
 def test_what_makes_no_sense_is_one_message(user: User, words: tuple[str, ...], says: str) -> None:
     user.write("plain.py", "print(1)")
-    user.write("hides.py", "import hydra\nhydra.utils.instantiate({'_target_': 'lightning.Trainer'}).fit()")
+    user.write(
+        "hides.py", "import hydra\nhydra.utils.instantiate({'_target_': 'lightning.Trainer'}).fit()"
+    )
     user.write("own.py", "import headgate.torch as hg\nhg.prepare()")
     user.write("spawns.py", "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)")
     assert says in user.types("run", *words, code=2).message
@@ -463,7 +514,9 @@ SERVED = (
 """Its workers and servers never end by themselves."""
 
 
-def test_an_evaluator_of_tensorflow_s_is_started_again_alone_and_looks_at_what_was_saved_last(user: User) -> None:
+def test_an_evaluator_of_tensorflow_s_is_started_again_alone_and_looks_at_what_was_saved_last(
+    user: User,
+) -> None:
     user.write(
         "evaluated.py",
         """
@@ -496,7 +549,9 @@ def test_an_evaluator_of_tensorflow_s_is_started_again_alone_and_looks_at_what_w
         """,
     )
     run = user.detaches("jobs.yaml")
-    trained = user.sees_job("evaluated", lambda job: job["reason"] == "its evaluator has 1 min 0 s to end", run)
+    trained = user.sees_job(
+        "evaluated", lambda job: job["reason"] == "its evaluator has 1 min 0 s to end", run
+    )
     user.touch("go")
     ended = user.sees_state("evaluated", "done", "failed", run=run)
     assert (ended["state"], ended["attempt"]) == ("done", 1)
@@ -536,7 +591,9 @@ def test_tensorflow_s_tutorials_train_to_their_end_with_an_evaluator_that_sees_i
     assert (job["state"], job["attempt"]) == ("done", 1), job["reason"]
     with RunReader(user.home / "runs" / ended["id"] / "run.sqlite") as reader:
         assert sorted(row["id"].rpartition("/")[2] for row in reader.rows("tasks")) == tasks
-    first, evaluator = (user.log(f"learns/{name}").splitlines() for name in ("worker-0", "evaluator-0"))
+    first, evaluator = (
+        user.log(f"learns/{name}").splitlines() for name in ("worker-0", "evaluator-0")
+    )
     losses = [float(line.split()[-1]) for line in first if line.startswith("epoch ")]
     assert len(losses) == 3 and losses[-1] < 0.1 * losses[0]
     assert evaluator[-1].startswith("ckpt-3 loss ") and float(evaluator[-1].split()[-1]) < losses[0]

@@ -11,15 +11,16 @@ from tests.hub.test_launched import MEETS
 from tests.hub.user import User
 from tests.planning.jobs import profile
 
-from headgate.jobs import Job
+from headgate.model.jobs import Job
 from headgate.profiling import store
-from headgate.telemetry import machine
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
+from headgate.sampling import machine
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
+        os.geteuid() != 0 or shutil.which("tc") is None,
+        reason="a lab needs root, and the programs ip and tc",
     ),
 ]
 
@@ -95,7 +96,8 @@ def test_a_script_is_profiled_from_outside_by_its_first_steps(lab: User) -> None
     assert found.dataset.samples == 1024
     assert [(time.batch, time.threads) for time in found.step_times] == [(32, 1)]
     sizes = [
-        each["plan"]["batch_per_worker"] for each in lab.json("plan", *where, "--batch", "per-worker")["candidates"]
+        each["plan"]["batch_per_worker"]
+        for each in lab.json("plan", *where, "--batch", "per-worker")["candidates"]
     ]
     assert sizes == [32, 32]
     assert lab.json("plan", *where)["choice"]["plan"]["workers"] == 1
@@ -109,7 +111,11 @@ def test_a_job_that_resumes_by_itself_takes_the_node_of_one_that_has_ended(lab: 
     known = profile(observed=True, dense_bytes=100_000, memory_peak_bytes=64 << 20, batch=64)
     store.save(lab.home / "profiles", store.key(of, here), known)
     lab.write(
-        "jobs.yaml", "jobs: [{script: learns.py, launch: torchrun, batch: per-worker, resumes: true, moves: 1}]\n"
+        "jobs.yaml",
+        (
+            "jobs: [{script: learns.py, launch: torchrun, batch: per-worker, resumes: true, "
+            "moves: 1}]\n"
+        ),
     )
     rest = lab.detaches("rest.py", "--cluster", "launching")
     lab.sees_state("rest", "running", run=rest)

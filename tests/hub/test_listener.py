@@ -13,9 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from headgate import runs
-from headgate.cluster import Node
-from headgate.events import CheckpointDone, Event, Exit, Progress, TaskExited, TaskJoined
 from headgate.hub.parts import listener as listener_module
 from headgate.hub.parts.listener import MOST_COMPLAINTS, HubListener
 from headgate.hub.parts.throttle import AT_ONCE
@@ -23,11 +20,14 @@ from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import MOST_METRICS
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
-from headgate.identifiers import JobId, TaskId, TaskName
-from headgate.jobs import Job, ProgressRule
-from headgate.plans import Plan
-from headgate.telemetry.patterns import ProgressReader
-from headgate.telemetry.store import RunReader
+from headgate.model.cluster import Node
+from headgate.model.events import CheckpointDone, Event, Exit, Progress, TaskExited, TaskJoined
+from headgate.model.identifiers import JobId, TaskId, TaskName
+from headgate.model.jobs import Job, ProgressRule
+from headgate.model.plans import Plan
+from headgate.output.patterns import ProgressReader
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 
 LINES = 1000
 LOSS = ProgressRule()
@@ -40,7 +40,8 @@ def heard(
     rule: ProgressRule = LOSS,
     notes: list[str] | None = None,
 ) -> tuple[list[Event], list[int]]:
-    """What the controller is told of a task of which this is said, and the steps that are in the store.
+    """What the controller is told of a task of which this is said, and the steps that are in the
+    store.
 
     Args:
         say: Says it.
@@ -55,11 +56,18 @@ def heard(
         submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
         run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
         live, task = run.jobs["a"], TaskId(f"{run.id}/a/worker-0")
-        plan = Plan(strategy="ps" if joins else "single", workers=1, servers=int(joins), batch_per_worker=None)
+        plan = Plan(
+            strategy="ps" if joins else "single",
+            workers=1,
+            servers=int(joins),
+            batch_per_worker=None,
+        )
         attempt = Attempt(JobId(f"{run.id}/a"), 1, plan, True, lambda *_: None)
         live.begin(attempt, 0)
         for name in ["worker-0", "worker-1"][: 1 + joins]:
-            attempt.start(TaskName(name), "here", "", ProgressReader(rule), joins=name != "worker-0")
+            attempt.start(
+                TaskName(name), "here", "", ProgressReader(rule), joins=name != "worker-0"
+            )
             if joins:
                 attempt.connect(TaskName(name))
 
@@ -70,8 +78,12 @@ def heard(
         def failed(what: str, error: BaseException, id: str = "") -> None:
             raise AssertionError(f"{what}: {error!r}")
 
-        live_runs = cast(LiveRuns, SimpleNamespace(find=lambda _: (run, live), event=event, failed=failed))
-        listener = HubListener(live_runs, run.folder, events.append, lambda _: None, lambda *_: None)
+        live_runs = cast(
+            LiveRuns, SimpleNamespace(find=lambda _: (run, live), event=event, failed=failed)
+        )
+        listener = HubListener(
+            live_runs, run.folder, events.append, lambda _: None, lambda *_: None
+        )
         say(listener, task)
         listener.exited(task, Exit(code=0))
         await asyncio.sleep(0)
@@ -89,13 +101,17 @@ def checkpoints(task: str) -> Path:
     return runs.home() / "runs" / run / "jobs" / job / "checkpoints"
 
 
-@pytest.mark.parametrize("name", ["../../../../../x.pt", "/etc/passwd", "link/passwd", "x/../../y.pt", "", "\0"])
+@pytest.mark.parametrize(
+    "name", ["../../../../../x.pt", "/etc/passwd", "link/passwd", "x/../../y.pt", "", "\0"]
+)
 def test_a_checkpoint_elsewhere_than_in_its_job_s_folder_is_none(name: str) -> None:
     def say(listener: HubListener, task: TaskId) -> None:
         (checkpoints(task) / "link").symlink_to("/etc")
         for each in (name, "step-1.pt"):
             path = os.path.join(checkpoints(task), each)
-            listener.message(task, {"type": "checkpoint", "path": path, "step": 1, "epoch": 0, "why": "epoch"})
+            listener.message(
+                task, {"type": "checkpoint", "path": path, "step": 1, "epoch": 0, "why": "epoch"}
+            )
 
     events, _ = heard(say)
     saved = [event.checkpoint.path for event in events if isinstance(event, CheckpointDone)]
@@ -129,15 +145,28 @@ def test_what_was_printed_comes_before_what_the_script_then_reports_itself() -> 
 
 def test_a_script_whose_loss_is_not_found_ends_with_a_hint() -> None:
     notes: list[str] = []
-    heard(lambda listener, task: listener.output(TaskId(task), ["iteration 10: objective -35.1"]), notes=notes)
+    heard(
+        lambda listener, task: listener.output(TaskId(task), ["iteration 10: objective -35.1"]),
+        notes=notes,
+    )
     assert len(notes) == 1
-    assert "`progress:` says how to read it; nearest came: iteration 10: objective -35.1" in notes[0]
-    heard(lambda listener, task: listener.output(TaskId(task), ["iteration 10: loss 35.1"]), notes=notes)
-    heard(lambda listener, task: listener.message(TaskId(task), {"type": "progress", "step": 1}), notes=notes)
+    assert (
+        "`progress:` says how to read it; nearest came: iteration 10: objective -35.1" in notes[0]
+    )
+    heard(
+        lambda listener, task: listener.output(TaskId(task), ["iteration 10: loss 35.1"]),
+        notes=notes,
+    )
+    heard(
+        lambda listener, task: listener.message(TaskId(task), {"type": "progress", "step": 1}),
+        notes=notes,
+    )
     assert len(notes) == 1
 
 
-def test_a_job_whose_metric_does_not_come_is_warned_while_it_runs_and_not_again_at_its_end() -> None:
+def test_a_job_whose_metric_does_not_come_is_warned_while_it_runs_and_not_again_at_its_end() -> (
+    None
+):
     warnings: list[str] = []
     notes: list[str] = []
     lines = [f"epoch {epoch} loss {9 - epoch}.0 acc 0.{epoch}" for epoch in range(9)]
@@ -152,7 +181,9 @@ def test_a_job_whose_metric_does_not_come_is_warned_while_it_runs_and_not_again_
     assert (len(warnings), notes) == (1, [])
 
 
-def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_another_one_waits_for() -> None:
+def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_another_one_waits_for() -> (
+    None
+):
     def say(listener: HubListener, task: TaskId) -> None:
         listener.message(TaskId(f"{task[:-1]}1"), {"type": "joining"})
         listener.message(task, {"type": "checkpoint_failed", "error": "full", "why": "request"})
@@ -167,7 +198,9 @@ def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_anothe
         listener.message(task, {**message, "seconds": 0.1, "why": "join"})
 
     events, _ = heard(say, joins=True)
-    assert [event.task.rsplit("/")[-1] for event in events if isinstance(event, TaskJoined)] == ["worker-1"]
+    assert [event.task.rsplit("/")[-1] for event in events if isinstance(event, TaskJoined)] == [
+        "worker-1"
+    ]
 
 
 def each(message: dict[str, Any], key: str, *values: Any) -> list[dict[str, Any]]:
@@ -182,7 +215,12 @@ def of(kind: str, **content: Any) -> dict[str, Any]:
 ODD: list[dict[str, Any]] = [
     {},
     *each(of("spans", step=1), "spans", ["x"], [1], [None], "abc", 5, {"a": 1}, [{"name": "x"}]),
-    *each(of("spans", step=1), "spans", [{"name": "x", "seconds": math.inf}], [{"name": "x", "seconds": 1}] * 5000),
+    *each(
+        of("spans", step=1),
+        "spans",
+        [{"name": "x", "seconds": math.inf}],
+        [{"name": "x", "seconds": 1}] * 5000,
+    ),
     of("spans", step=1e400, spans=[]),
     of("spans", step=1, spans=[], transfers=[{"peer": "a", "push": [1, 2]}]),
     *each(of("progress", loss=1.0), "count", math.inf, -math.inf, math.nan, 10**400, "x", []),
@@ -204,7 +242,9 @@ ODD: list[dict[str, Any]] = [
 ]
 
 
-def test_a_message_that_makes_no_sense_costs_nothing_but_itself_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_makes_no_sense_costs_nothing_but_itself_and_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(listener_module, "MOST_COMPLAINTS", len(ODD) + 1)
     told: list[str] = []
 
@@ -236,7 +276,11 @@ def test_of_a_task_that_says_nothing_but_nonsense_people_are_warned_twenty_times
     "line", ["epoch 1e400 loss 2.0", "epoch 999e300 loss 2.0", "epoch 12345678901234567890 loss 1"]
 )
 def test_a_line_with_an_odd_number_costs_nothing_but_itself(line: str) -> None:
-    _, steps = heard(lambda listener, task: listener.output(TaskId(task), ["step 1 loss 3.0", line, "step 2 loss 1.0"]))
+    _, steps = heard(
+        lambda listener, task: listener.output(
+            TaskId(task), ["step 1 loss 3.0", line, "step 2 loss 1.0"]
+        )
+    )
     assert steps[-1] == 2
 
 
@@ -244,7 +288,14 @@ def test_numbers_at_the_edge_of_what_there_is_are_merged_and_told() -> None:
     def say(listener: HubListener, task: TaskId) -> None:
         for loss in (1e308, 1.7e308, -1.7e308, math.inf, math.nan, 5e-324, "nan", "-inf"):
             listener.message(
-                task, {"type": "progress", "step": 2**53, "loss": loss, "count": 2**53, "metrics": {"a": loss}}
+                task,
+                {
+                    "type": "progress",
+                    "step": 2**53,
+                    "loss": loss,
+                    "count": 2**53,
+                    "metrics": {"a": loss},
+                },
             )
 
     events, steps = heard(say)
@@ -258,7 +309,9 @@ def test_metrics_beyond_so_many_names_are_left_out_with_one_warning() -> None:
     def say(listener: HubListener, task: TaskId) -> None:
         for part in range(20):
             names = {f"metric-{part}-{i}": 1.0 for i in range(1000)}
-            listener.message(task, {"type": "progress", "step": part, "metrics": {"loss2": 1.0, **names}})
+            listener.message(
+                task, {"type": "progress", "step": part, "metrics": {"loss2": 1.0, **names}}
+            )
 
     events, steps = heard(say, warnings=warnings)
     names = {name for event in events if isinstance(event, Progress) for name in event.metrics}
@@ -276,7 +329,9 @@ def test_a_slow_pattern_of_the_job_s_own_is_given_up_and_told_and_the_job_goes_o
         listener.output(task, ["a" * 4000, *["a" * 4000] * 20])
         listener.message(task, {"type": "progress", "step": 7, "loss": 1.0})
 
-    _, steps = heard(say, warnings=warnings, rule=ProgressRule(pattern=r".*a.*a.*a.*a.*a(?P<loss>\d)"))
+    _, steps = heard(
+        say, warnings=warnings, rule=ProgressRule(pattern=r".*a.*a.*a.*a.*a(?P<loss>\d)")
+    )
     assert time.thread_time() - begun < 5
     assert steps == [7]
     [told] = warnings
@@ -290,7 +345,9 @@ def test_a_file_that_two_workers_write_is_warned_of() -> None:
         other = task.replace("worker-0", "worker-1")
         for worker in (task, other, task):
             for name in ("best.pt", f"{worker[-8:]}.log"):
-                listener.message(TaskId(worker), {"type": "writes", "path": f"/w/{name}", "folder": "1:2"})
+                listener.message(
+                    TaskId(worker), {"type": "writes", "path": f"/w/{name}", "folder": "1:2"}
+                )
         listener.message(TaskId(other), {"type": "writes", "path": "/w/best.pt"})
 
     heard(say, joins=True, warnings=warnings)
@@ -306,7 +363,13 @@ def test_of_checkpoints_that_find_no_room_the_first_is_warned_of_and_the_end_is_
         for epoch in range(5):
             full = f"[Errno 28] No space left on device: '.step-{epoch}.partial'"
             listener.message(task, {"type": "checkpoint_failed", "error": full, "why": "epoch"})
-        saved = {"path": str(checkpoints(task) / "step-6.pt"), "step": 6, "epoch": 6, "position": None, "why": "epoch"}
+        saved = {
+            "path": str(checkpoints(task) / "step-6.pt"),
+            "step": 6,
+            "epoch": 6,
+            "position": None,
+            "why": "epoch",
+        }
         listener.message(task, {"type": "checkpoint", "bytes": 1, "seconds": 0.1, **saved})
         listener.message(task, {"type": "checkpoint_failed", "error": "full again", "why": "epoch"})
 

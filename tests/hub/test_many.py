@@ -9,8 +9,8 @@ from collections import defaultdict
 import pytest
 from tests.hub.user import User
 
-from headgate.events import ENDED
-from headgate.telemetry.store import RunReader
+from headgate.model.events import ENDED
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 JOBS, EPOCHS = 50, 20
@@ -47,10 +47,14 @@ def test_where_too_few_files_may_be_open_those_that_fit_run_whole_and_the_others
 ) -> None:
     user.write("waits.py", WAITS)
     names = [f"j{i}" for i in range(14)]
-    user.write("jobs.yaml", f"jobs: [{', '.join(f'{{name: {name}, script: waits.py}}' for name in names)}]")
+    user.write(
+        "jobs.yaml", f"jobs: [{', '.join(f'{{name: {name}, script: waits.py}}' for name in names)}]"
+    )
     command = user.command("run", "--detach", "--policy", "none", "jobs.yaml")
     start = ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", *command]
-    subprocess.run(start, cwd=user.folder, env=user.variables, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        start, cwd=user.folder, env=user.variables, stdout=subprocess.DEVNULL, check=True
+    )
     states = {name: user.sees_state(name, "running", "failed") for name in names}
     user.touch("go")
     ran = [name for name, job in states.items() if job["state"] == "running"]
@@ -60,18 +64,26 @@ def test_where_too_few_files_may_be_open_those_that_fit_run_whole_and_the_others
         assert user.log(name) == "begins\nloss 0.5\n"
     for job in states.values():
         if job["state"] == "failed":
-            assert job["reason"].startswith("could not be started: 160 open files are allowed here (`ulimit -Hn`)")
+            assert job["reason"].startswith(
+                "could not be started: 160 open files are allowed here (`ulimit -Hn`)"
+            )
             assert "raise it to 4096 (`ulimit -n`" in job["reason"]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", ["headgate", "slaq"])
-def test_fifty_jobs_at_once_all_end_above_their_floors_and_seldom_moved(policy: str, user: User) -> None:
+def test_fifty_jobs_at_once_all_end_above_their_floors_and_seldom_moved(
+    policy: str, user: User
+) -> None:
     user.write("train.py", SCRIPT)
-    lines = [f"  - {{name: j{i}, script: train.py, args: ['{i}'], at: {i % 5}}}" for i in range(JOBS)]
+    lines = [
+        f"  - {{name: j{i}, script: train.py, args: ['{i}'], at: {i % 5}}}" for i in range(JOBS)
+    ]
     user.write("jobs.yaml", "\n".join(["jobs:", *lines]))
     run = user.detaches("jobs.yaml", "--policy", policy)
-    wait.until(lambda: all(job["state"] in ENDED for job in user.jobs(run).values()), 400, "all have ended")
+    wait.until(
+        lambda: all(job["state"] in ENDED for job in user.jobs(run).values()), 400, "all have ended"
+    )
     jobs = user.jobs(run).values()
     assert {(job["state"], job["attempt"], job["epoch"]) for job in jobs} == {("done", 1, EPOCHS)}
     with RunReader(user.home / "runs" / run / "run.sqlite") as reader:

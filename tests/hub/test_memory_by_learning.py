@@ -1,4 +1,6 @@
-"""Memory follows what jobs learn by it: `flowcon`, from a real hub down to the limit that the kernel holds."""
+"""Memory follows what jobs learn by it: `flowcon`, from a real hub down to the limit that the
+kernel holds.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,16 @@ MACHINE_BYTES = 900_000_000
 
 def limit(user: User, job: str) -> int | None:
     """Bytes of memory that the kernel lets a job have; None: as many as there are."""
-    [pid] = [pid for pid in user.traces.tasks() if variables(pid)["HEADGATE_TASK"].split("/")[1] == job]
+    [pid] = [
+        pid for pid in user.traces.tasks() if variables(pid)["HEADGATE_TASK"].split("/")[1] == job
+    ]
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        file = "/sys/fs/cgroup/memory{}/memory.limit_in_bytes" if controllers else "/sys/fs/cgroup{}/memory.max"
+        file = (
+            "/sys/fs/cgroup/memory{}/memory.limit_in_bytes"
+            if controllers
+            else "/sys/fs/cgroup{}/memory.max"
+        )
         if controllers in ("", "memory") and (found := Path(file.format(path))).exists():
             text = found.read_text().strip()
             return None if text == "max" or int(text) > 1 << 60 else int(text)
@@ -39,7 +47,9 @@ def limit(user: User, job: str) -> int | None:
 
 
 @pytest.mark.parametrize("isolation", ["process", "container"])
-def test_who_has_stopped_learning_leaves_memory_to_the_other(daemon: str, user: User, isolation: str) -> None:
+def test_who_has_stopped_learning_leaves_memory_to_the_other(
+    daemon: str, user: User, isolation: str
+) -> None:
     user.variables["DOCKER_HOST"] = daemon
     user.write("learns.py", LEARNS)
     user.write(
@@ -54,7 +64,9 @@ def test_who_has_stopped_learning_leaves_memory_to_the_other(daemon: str, user: 
     user.detaches("jobs.yaml", "--policy", f"flowcon:itval=1,alpha=0.001,memory={MACHINE_BYTES}")
     for job in "ab":
         user.sees_state(job, "running")
-    wait.until(lambda: limit(user, "b") is not None, SECONDS, "b has ceased to learn, and is limited")
+    wait.until(
+        lambda: limit(user, "b") is not None, SECONDS, "b has ceased to learn, and is limited"
+    )
     assert limit(user, "b") == pytest.approx(MACHINE_BYTES / 3, abs=4096)  # 1 / ((1 + 1/2) 2) of it
     assert limit(user, "a") is None
     user.sees_job("b", lambda job: "completing" in job["decision"]["reason"], what="is told why")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.hub.user import User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 EATS = """
@@ -45,16 +45,25 @@ def test_a_child_that_is_killed_is_told_and_is_the_reason_only_of_what_it_ended(
     run = user.detaches("jobs.yaml")
 
     def warned() -> dict[str, str]:
-        return {each["job"]: each["text"] for each in user.json("status", run)["warnings"] if each["job"]}
+        return {
+            each["job"]: each["text"]
+            for each in user.json("status", run)["warnings"]
+            if each["job"]
+        }
 
     wait.until(lambda: "waits" in warned(), 20, "a kill is told while its parent waits")
     assert user.sees_state("waits", "running")
     user.types("stop", "waits", "--kill")
     ended = {name: user.sees_state(name, "done", "failed", "killed") for name in JOBS}
     assert ended["ignores"]["state"] == "done"
-    assert ended["ignores"]["reason"] == "finished, but 1 of its processes was killed for want of memory"
+    assert (
+        ended["ignores"]["reason"]
+        == "finished, but 1 of its processes was killed for want of memory"
+    )
     over = "killed: over its memory limit of 96 MiB (peak "
-    assert ended["breaks"]["reason"].startswith(f"exit code 1, after one of its processes was {over}")
+    assert ended["breaks"]["reason"].startswith(
+        f"exit code 1, after one of its processes was {over}"
+    )
     assert ended["errs"]["reason"].endswith("KeyError: 'lr'")
     assert "memory" not in ended["errs"]["reason"]
     assert ended["itself"]["reason"].startswith(over)

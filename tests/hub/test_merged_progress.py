@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from headgate.events import Progress
 from headgate.hub.state.attempt import MergedProgress
-from headgate.identifiers import TaskId
+from headgate.model.events import Progress
+from headgate.model.identifiers import TaskId
 
 FIRST, SECOND = TaskId("r/a/worker-0"), TaskId("r/a/worker-1")
 
@@ -14,10 +14,21 @@ FIRST, SECOND = TaskId("r/a/worker-0"), TaskId("r/a/worker-1")
 def test_the_lowest_worker_sets_the_pace_and_losses_are_weighted_by_what_they_stand_for() -> None:
     course = MergedProgress()
     assert course.add(Progress(SECOND, step=7, loss=4.0, count=1), FIRST) is None
-    assert course.add(Progress(SECOND, step=9, loss=1.0, count=2, metrics={"accuracy": 0.5}), FIRST) is None
-    own = Progress(FIRST, step=8, epoch=1, samples=640, loss=1.0, count=1, metrics={"accuracy": 0.9, "lr": 0.1})
+    assert (
+        course.add(Progress(SECOND, step=9, loss=1.0, count=2, metrics={"accuracy": 0.5}), FIRST)
+        is None
+    )
+    own = Progress(
+        FIRST, step=8, epoch=1, samples=640, loss=1.0, count=1, metrics={"accuracy": 0.9, "lr": 0.1}
+    )
     assert course.add(own, FIRST) == Progress(
-        FIRST, step=8, epoch=1, samples=640, loss=1.75, count=4, metrics={"accuracy": 0.6, "lr": 0.1}
+        FIRST,
+        step=8,
+        epoch=1,
+        samples=640,
+        loss=1.75,
+        count=4,
+        metrics={"accuracy": 0.6, "lr": 0.1},
     )
 
 
@@ -54,8 +65,12 @@ def test_losses_count_by_what_they_weigh_and_one_of_nothing_does_not() -> None:
     course = MergedProgress()
     course.add(Progress(SECOND, step=1, loss=4.0, count=1, weight=0.5), FIRST)
     course.add(Progress(SECOND, step=2, loss=1.0, count=2, weight=1.0), FIRST)
-    merged = course.add(Progress(FIRST, step=2, loss=1.0, count=3, weight=1.5, metrics={"accuracy": 0.8}), FIRST)
-    assert merged == Progress(FIRST, step=2, loss=(2 + 2 + 4.5) / 7, count=6, metrics={"accuracy": 0.8})
+    merged = course.add(
+        Progress(FIRST, step=2, loss=1.0, count=3, weight=1.5, metrics={"accuracy": 0.8}), FIRST
+    )
+    assert merged == Progress(
+        FIRST, step=2, loss=(2 + 2 + 4.5) / 7, count=6, metrics={"accuracy": 0.8}
+    )
     course.add(Progress(SECOND, step=3, loss=math.nan, weight=0.0), FIRST)
     merged = course.add(Progress(FIRST, step=3, loss=1.0), FIRST)
     assert merged is not None and merged.loss == 1.0

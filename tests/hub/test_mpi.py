@@ -17,7 +17,8 @@ from headgate.testing import wait
 
 pytest.importorskip("mpi4py", exc_type=ImportError)
 pytestmark = pytest.mark.skipif(
-    shutil.which("mpirun") is None, reason="MPI's processes are started by mpirun, of the package openmpi-bin"
+    shutil.which("mpirun") is None,
+    reason="MPI's processes are started by mpirun, of the package openmpi-bin",
 )
 
 LEARNS = """
@@ -56,25 +57,54 @@ def left(user: User) -> Iterator[Path]:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("workers", [2, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 4))])
+@pytest.mark.parametrize(
+    "workers", [2, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 4))]
+)
 def test_a_script_of_mpi_s_trains_as_under_mpirun(user: User, left: Path, workers: int) -> None:
     script = user.write("learns.py", LEARNS)
     user.variables |= {"SLURM_JOB_ID": "7", "OMPI_COMM_WORLD_RANK": "3"}
-    typed = ("mpirun", "--oversubscribe", "-n", str(workers), "--bind-to", "core", "python", "learns.py")
+    typed = (
+        "mpirun",
+        "--oversubscribe",
+        "-n",
+        str(workers),
+        "--bind-to",
+        "core",
+        "python",
+        "learns.py",
+    )
     words = ("--workers", str(workers), "learns.py") if workers > 1 else typed
     ended = user.types("run", "--json", *words).json
     assert (ended["jobs"][0]["state"], ended["jobs"][0]["reason"]) == ("done", "finished")
-    assert any("each worker gets its rank of mpirun" in text for text in events(user, ended["id"], "note"))
+    assert any(
+        "each worker gets its rank of mpirun" in text for text in events(user, ended["id"], "note")
+    )
     out = user.folder / "out"
-    theirs = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--output-filename", str(out), "-n", str(workers))
+    theirs = (
+        "mpirun",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--output-filename",
+        str(out),
+        "-n",
+        str(workers),
+    )
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run((*theirs, "python", str(script)), env=variables, check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        (*theirs, "python", str(script)),
+        env=variables,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     found = sorted(out.rglob("stdout"))
     assert len(found) == workers
     assert logs(user, "learns", workers) == [path.read_text().splitlines() for path in found]
 
 
-def test_a_rank_that_is_killed_ends_the_attempt_and_retries_start_all_again(user: User, left: Path) -> None:
+def test_a_rank_that_is_killed_ends_the_attempt_and_retries_start_all_again(
+    user: User, left: Path
+) -> None:
     user.write("waits.py", LEARNS + WAITS)
     user.write("jobs.yaml", "jobs: [{name: waits, run: mpirun -np 2 python waits.py, retries: 1}]")
     run = user.detaches("jobs.yaml")
@@ -112,11 +142,13 @@ def test_a_hub_that_is_killed_leaves_no_daemon(user: User, left: Path, guard_too
     ranks = [int(user.sees(f"begun-{rank}-0")) for rank in range(2)]
     hub = user.traces.hub()
     if guard_too:
-        user.kills(next(iter(user.traces.processes("headgate.hub.guard"))))
+        user.kills(next(iter(user.traces.processes("headgate.hub.watchdog"))))
     user.kills(hub)
     if guard_too:
         user.types("ps")
-    wait.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), what="the ranks are gone")
+    wait.until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), what="the ranks are gone"
+    )
     wait.until(lambda: not user.traces.processes(), what="nothing of it runs")
     user.write("ends.py", LEARNS)
     assert user.json("run", "--workers", "2", "ends.py")["jobs"][0]["state"] == "done"
@@ -129,7 +161,9 @@ def test_a_hub_that_is_killed_leaves_no_daemon(user: User, left: Path, guard_too
         ("echo There are no slots; exit 1", "slots"),
     ],
 )
-def test_without_a_working_mpirun_the_reason_says_so(user: User, left: Path, mpirun: str | None, says: str) -> None:
+def test_without_a_working_mpirun_the_reason_says_so(
+    user: User, left: Path, mpirun: str | None, says: str
+) -> None:
     programs = user.folder / "programs"
     programs.mkdir()
     for name in ("python", "sh"):
@@ -145,13 +179,19 @@ def test_without_a_working_mpirun_the_reason_says_so(user: User, left: Path, mpi
 
 
 @pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
+    os.geteuid() != 0 or shutil.which("tc") is None,
+    reason="a lab needs root, and the programs ip and tc",
 )
-def test_on_several_nodes_each_has_a_daemon_and_ranks_that_share_memory(user: User, left: Path) -> None:
+def test_on_several_nodes_each_has_a_daemon_and_ranks_that_share_memory(
+    user: User, left: Path
+) -> None:
     nodes = "".join(f"  - {{name: {name}, cores: 0.8, memory: 1GiB}}\n" for name in "ab")
     user.write("lab.yaml", f"lab: true\nname: mpi\nnodes:\n{nodes}")
     user.write("hosts", "localhost slots=4\n")
-    user.write("learns.py", LEARNS + "    print(world.rank, beside.rank, beside.size, os.uname().nodename)\n" + WAITS)
+    user.write(
+        "learns.py",
+        LEARNS + "    print(world.rank, beside.rank, beside.size, os.uname().nodename)\n" + WAITS,
+    )
     user.types("lab", "up", "lab.yaml")
     try:
         words = ("mpirun", "-n", "4", "--hostfile", "hosts", "python", "learns.py")

@@ -11,7 +11,7 @@ import pytest
 from tests.hub.user import User
 
 from headgate.engines.namesakes import kept_out_by
-from headgate.jobs import Job
+from headgate.model.jobs import Job
 
 IMPORTS = """
     import headgate
@@ -31,9 +31,13 @@ def environment(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_is_run_and_measured_without_ours_and_that_is_said(user: User, environment: Path) -> None:
+def test_it_is_run_and_measured_without_ours_and_that_is_said(
+    user: User, environment: Path
+) -> None:
     user.write("plain.py", IMPORTS)
-    said = user.types("run", "plain.py", "--python", str(environment / "bin" / "python"), "--env", "PYTHONPATH=").stdout
+    said = user.types(
+        "run", "plain.py", "--python", str(environment / "bin" / "python"), "--env", "PYTHONPATH="
+    ).stdout
     assert "its own environment has another package `headgate`" in said
     assert "water level 7" in user.log("plain")
     assert user.jobs()["plain"]["loss"] == 0.5
@@ -44,13 +48,22 @@ def test_it_is_run_and_measured_without_ours_and_that_is_said(user: User, enviro
     assert "water level 8" in user.log("local")
 
 
-def test_a_job_that_imports_ours_has_it_and_one_without_a_namesake_too(environment: Path, tmp_path: Path) -> None:
+def test_a_job_that_imports_ours_has_it_and_one_without_a_namesake_too(
+    environment: Path, tmp_path: Path
+) -> None:
     python, variables = str(environment / "bin" / "python"), {"PATH": os.environ["PATH"]}
     for text, is_kept_out in (("import headgate", True), ("import headgate.torch as hg", False)):
         (tmp_path / "train.py").write_text(text)
-        job = Job(name="train", script=str(tmp_path / "train.py"), python=python, workdir=str(tmp_path))
+        job = Job(
+            name="train", script=str(tmp_path / "train.py"), python=python, workdir=str(tmp_path)
+        )
         assert bool(kept_out_by(job, variables)) is is_kept_out
     (tmp_path / "train.py").write_text("print()")
-    other = Job(name="train", script=str(tmp_path / "train.py"), python=sys.executable, workdir=str(tmp_path))
+    other = Job(
+        name="train",
+        script=str(tmp_path / "train.py"),
+        python=sys.executable,
+        workdir=str(tmp_path),
+    )
     assert kept_out_by(other, variables) == ""  # it finds ours, or none
     assert kept_out_by(Job(name="a", run="true", workdir=str(tmp_path)), {"PATH": "/nowhere"}) == ""

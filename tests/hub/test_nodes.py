@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.events import Event, NodeJoined, NodeLeft
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.state.run import LiveRuns
+from headgate.model.cluster import Node
+from headgate.model.events import Event, NodeJoined, NodeLeft
 
 ENGINE = EngineSpec("elsewhere")
 HERE, THERE = (Node("here", cores=cores, memory_bytes=2**30) for cores in (4.0, 2.0))
@@ -20,12 +20,16 @@ FAR = Node("far", cores=2.0, memory_bytes=2**30)
 
 
 class Known:
-    """The nodes of a hub with a run on an engine, and one on this machine alone, and what the controller was told."""
+    """The nodes of a hub with a run on an engine, and one on this machine alone, and what the
+    controller was told.
+    """
 
     def __init__(self) -> None:
         self.told: list[Event] = []
         runs = {
-            name: SimpleNamespace(id=name, submission=SimpleNamespace(engine=engine, only=()), meet=lambda node: None)
+            name: SimpleNamespace(
+                id=name, submission=SimpleNamespace(engine=engine, only=()), meet=lambda node: None
+            )
             for name, engine in (("on-it", ENGINE), ("local", LOCAL))
         }
         live_runs = cast(LiveRuns, SimpleNamespace(runs=runs, event=lambda *_: None))

@@ -1,4 +1,6 @@
-"""A node comes while jobs wait for an engine to set aside what they take: where they are to start instead."""
+"""A node comes while jobs wait for an engine to set aside what they take: where they are to start
+instead.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.cluster import Node
 from headgate.engines.base import EngineSpec, Slot
-from headgate.events import Exit, NodeJoined, StartTask, TaskExited
 from headgate.hub.parts.engines import Engines, Reserving
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.state.run import LiveRuns
-from headgate.identifiers import JobId, TaskId
-from headgate.jobs import Job, Limits
-from headgate.plans import Plan
-from headgate.shares import Share
+from headgate.model.cluster import Node
+from headgate.model.events import Exit, NodeJoined, StartTask, TaskExited
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Job, Limits
+from headgate.model.plans import Plan
+from headgate.model.shares import Share
 
 ENGINE = EngineSpec("elsewhere")
 GIB = 2**30
@@ -29,7 +31,11 @@ def node(name: str, cores: float = 2.0) -> Node:
 
 def plan(*workers: str, servers: tuple[str, ...] = (), **fields: Any) -> Plan:
     strategy: Any = "ps" if servers else "allreduce" if len(workers) > 1 else "single"
-    names: dict[str, Any] = {"worker_nodes": workers, "server_nodes": servers, "servers": len(servers)}
+    names: dict[str, Any] = {
+        "worker_nodes": workers,
+        "server_nodes": servers,
+        "servers": len(servers),
+    }
     return Plan(strategy=strategy, workers=len(workers), batch_per_worker=None, **names, **fields)
 
 
@@ -41,7 +47,10 @@ class Hub:
         self.jobs: dict[str, Any] = {}
         self.submission = SimpleNamespace(engine=ENGINE, only=())
         self.run = SimpleNamespace(submission=self.submission)
-        live_runs = cast(LiveRuns, SimpleNamespace(find=lambda id: (self.run, self.jobs[id.split("/")[1]]), runs={}))
+        live_runs = cast(
+            LiveRuns,
+            SimpleNamespace(find=lambda id: (self.run, self.jobs[id.split("/")[1]]), runs={}),
+        )
         self.given_back: list[str] = []
         engine = SimpleNamespace(
             waiting=lambda: frozenset(self.waiting),
@@ -58,16 +67,30 @@ class Hub:
         self.set_aside |= {task: (slot.node, slot.cores) for task, slot in slots.items()}
 
     def starts(self, name: str, plan: Plan, waits: bool = False, **limits: Any) -> None:
-        """A job is started by a plan; where it `waits`, the engine cannot set aside what it takes."""
+        """A job is started by a plan; where it `waits`, the engine cannot set aside what it
+        takes.
+        """
         spec = Job(name=name, run="true", limits=Limits(**limits))
-        self.jobs[name] = SimpleNamespace(spec=spec, attempt=1, current=SimpleNamespace(plan=plan, tasks={}))
+        self.jobs[name] = SimpleNamespace(
+            spec=spec, attempt=1, current=SimpleNamespace(plan=plan, tasks={})
+        )
         tasks = [(f"server-{i}", node) for i, node in enumerate(plan.server_nodes)]
         tasks += [(f"worker-{i}", node) for i, node in enumerate(plan.worker_nodes)]
         if waits:
             self.waiting.add(JobId(f"r/{name}"))
         starts = [
             StartTask(
-                TaskId(f"r/{name}/{task}"), JobId(f"r/{name}"), spec, plan, node, 1, Share(), 1, 1.0, "", gpus=None
+                TaskId(f"r/{name}/{task}"),
+                JobId(f"r/{name}"),
+                spec,
+                plan,
+                node,
+                1,
+                Share(),
+                1,
+                1.0,
+                "",
+                gpus=None,
             )
             for task, node in tasks
         ]
@@ -87,7 +110,10 @@ class Hub:
             self.nodes.came(ENGINE, each)
             moves = self.reserving.offer(NodeJoined(each).node)
         assert all(move.waits for move in moves)
-        return {move.job.split("/")[1]: (move.plan.worker_nodes, move.plan.server_nodes) for move in moves}
+        return {
+            move.job.split("/")[1]: (move.plan.worker_nodes, move.plan.server_nodes)
+            for move in moves
+        }
 
 
 def test_a_job_goes_to_a_node_that_has_room_for_all_of_it() -> None:
@@ -99,7 +125,9 @@ def test_a_job_goes_to_a_node_that_has_room_for_all_of_it() -> None:
 
 
 @pytest.mark.parametrize("cores", [1.0, 2.0])
-def test_one_that_needs_more_than_that_goes_there_and_to_others_that_have_room(cores: float) -> None:
+def test_one_that_needs_more_than_that_goes_there_and_to_others_that_have_room(
+    cores: float,
+) -> None:
     hub = Hub(node("a"), node("b"))
     hub.starts("runs", plan("a"), cores=cores)
     hub.starts("waits", plan("a", "b", cores_per_worker=2.0), waits=True)

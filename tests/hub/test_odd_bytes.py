@@ -1,4 +1,6 @@
-"""Bytes of all kinds in paths, arguments and what jobs say, as a person at a terminal meets them."""
+"""Bytes of all kinds in paths, arguments and what jobs say, as a person at a terminal meets
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.hub.user import User
 
-from headgate import runs
+from headgate.recorded import runs
 
 FAILS = """
     import json, os, socket, sys
@@ -34,7 +36,9 @@ FAILS = """
 def controls(text: str) -> set[str]:
     """What a terminal would not show but obey."""
     return {
-        each for each in text if (ord(each) < 32 and each not in "\n\t") or 0x7F <= ord(each) < 0xA0 or each == "\u202e"
+        each
+        for each in text
+        if (ord(each) < 32 and each not in "\n\t") or 0x7F <= ord(each) < 0xA0 or each == "\u202e"
     }
 
 
@@ -50,13 +54,16 @@ def test_what_jobs_say_is_shown_to_a_terminal_and_never_sent(user: User) -> None
     assert "\x1b[31m" in user.log("fails")  # a log is what the job wrote
 
 
-def test_paths_arguments_and_variables_that_are_no_utf_8_go_to_the_job_as_they_are(user: User) -> None:
+def test_paths_arguments_and_variables_that_are_no_utf_8_go_to_the_job_as_they_are(
+    user: User,
+) -> None:
     work = user.folder / "caf\udce9"
     work.mkdir()
     user.folder = work
     user.variables["LATIN"] = "\udce9"
     user.write(
-        "tr\udce4in.py", "import os, sys; print('loss 1'); print(os.fsencode(sys.argv[1]), os.environb[b'LATIN'])"
+        "tr\udce4in.py",
+        "import os, sys; print('loss 1'); print(os.fsencode(sys.argv[1]), os.environb[b'LATIN'])",
     )
     user.types("run", "tr\udce4in.py", "--", "\udcff=\udcfe")
     [job] = user.json("status")["jobs"]
@@ -76,7 +83,14 @@ def test_a_home_that_is_not_utf8_is_told_as_its_bytes_on_a_strict_terminal(user:
     shutil.copy(user.home / "node.json", odd)
     environment = {**user.variables, "HEADGATE_HOME": str(odd), "PYTHONIOENCODING": "utf-8:strict"}
     environment["HEADGATE_IDLE_SECONDS"] = "1"
-    for words in (("run", "a.py"), ("status",), ("report",), ("doctor",), ("ps",), ("logs", "a", "--json")):
+    for words in (
+        ("run", "a.py"),
+        ("status",),
+        ("report",),
+        ("doctor",),
+        ("ps",),
+        ("logs", "a", "--json"),
+    ):
         done = subprocess.run(
             [sys.executable, "-m", "headgate", *words],
             env=environment,
@@ -90,7 +104,13 @@ def test_a_home_that_is_not_utf8_is_told_as_its_bytes_on_a_strict_terminal(user:
 
 
 def test_a_run_folder_that_vanishes_is_told_at_once(user: User) -> None:
-    user.write("waits.py", "import time\nprint('loss 1', flush=True)\nopen('begun', 'w').write('x')\ntime.sleep(600)\n")
+    user.write(
+        "waits.py",
+        (
+            "import time\nprint('loss 1', flush=True)\nopen('begun', "
+            "'w').write('x')\ntime.sleep(600)\n"
+        ),
+    )
     terminal = user.opens("run", "waits.py")
     user.sees("begun")
     [folder] = (user.home / "runs").iterdir()

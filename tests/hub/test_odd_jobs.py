@@ -1,4 +1,6 @@
-"""Jobs that say odd things or ask for too much, on a real hub: they harm nobody, and are told what is wrong."""
+"""Jobs that say odd things or ask for too much, on a real hub: they harm nobody, and are told what
+is wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import time
 
 from tests.hub.user import User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 
 ODD = """
     import json, os, socket, sys
@@ -44,7 +46,10 @@ def test_odd_numbers_and_slow_patterns_leave_a_run_done_told_and_reported(user: 
     user.write("odd.py", ODD)
     user.write("slow.py", SLOW)
     pattern = "'.*a.*a.*a.*a.*a(?P<loss>[0-9])'"
-    user.write("jobs.yaml", f"jobs: [{{script: odd.py}}, {{script: slow.py, progress: {{pattern: {pattern}}}}}]")
+    user.write(
+        "jobs.yaml",
+        f"jobs: [{{script: odd.py}}, {{script: slow.py, progress: {{pattern: {pattern}}}}}]",
+    )
     run = user.json("run", "jobs.yaml")
     assert run["state"] == "done"
     assert run["report"] is not None
@@ -55,7 +60,14 @@ def test_odd_numbers_and_slow_patterns_leave_a_run_done_told_and_reported(user: 
     assert sum("left out" in text for text in told["odd"]) == 8, told["odd"]
     assert [text for text in told["slow"] if "no longer searched for" in text]
     assert steps[-1] == 200
-    for command in (("status",), ("ps",), ("metrics",), ("report",), ("status", "--json"), ("report", "--json")):
+    for command in (
+        ("status",),
+        ("ps",),
+        ("metrics",),
+        ("report",),
+        ("status", "--json"),
+        ("report", "--json"),
+    ):
         user.types(*command)
 
 
@@ -69,11 +81,18 @@ def test_more_workers_than_its_cores_could_ever_use_are_refused_at_once(user: Us
         said = user.types("run", *words, code=2).message
         assert "job 'train' asks for 100,000 tasks; at most" in said
         assert "ask for fewer workers" in said
-    assert time.monotonic() - begun < 20 * usual  # of two refusals, and of one of a script that is not there
+    # of two refusals, and of one of a script that is not there
+    assert time.monotonic() - begun < 20 * usual
 
 
 def test_strangers_on_the_hub_s_sockets_hold_neither_memory_nor_anybody_up(user: User) -> None:
-    user.write("train.py", "import time\nprint('loss 1', flush=True)\nopen('begun', 'w').write('x')\ntime.sleep(600)\n")
+    user.write(
+        "train.py",
+        (
+            "import time\nprint('loss 1', flush=True)\nopen('begun', "
+            "'w').write('x')\ntime.sleep(600)\n"
+        ),
+    )
     run = user.detaches("train.py")
     user.sees("begun")
     user.sees_state("train", "running", run=run)

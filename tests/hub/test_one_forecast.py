@@ -1,4 +1,6 @@
-"""One forecast of a job tells its policy core-seconds, and seconds to whoever weighs a better plan."""
+"""One forecast of a job tells its policy core-seconds, and seconds to whoever weighs a better
+plan.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,28 @@ from typing import Any, cast
 import pytest
 from tests.planning import jobs as planned
 
-from headgate.analysis import forecast
-from headgate.analysis.forecast import Question, Remaining
-from headgate.events import Checkpoint, Event, Exit, Fitted, Progress, TaskExited, TaskStarted, Usage
+from headgate.forecast import remaining
+from headgate.forecast.remaining import Question, Remaining
 from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.parts.planning import Replanning
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRuns
-from headgate.identifiers import FIRST_WORKER, JobId, TaskName
-from headgate.jobs import Job, ProgressRule
+from headgate.model.events import (
+    Checkpoint,
+    Event,
+    Exit,
+    Fitted,
+    Progress,
+    TaskExited,
+    TaskStarted,
+    Usage,
+)
+from headgate.model.identifiers import FIRST_WORKER, JobId, TaskName
+from headgate.model.jobs import Job, ProgressRule
+from headgate.model.plans import Plan
+from headgate.output.patterns import ProgressReader
 from headgate.planning.moving import Standing
-from headgate.plans import Plan
-from headgate.telemetry.patterns import ProgressReader
 
 SAMPLES = 256
 """Of a step, whatever the plan."""
@@ -55,19 +66,30 @@ class Course:
         submission = SimpleNamespace(mode="run", environment={}, cluster="")
         cluster = planned.cluster(planned.nodes("a", 2, cores=2))
         live_runs = cast(
-            "LiveRuns", SimpleNamespace(find=lambda _: (SimpleNamespace(submission=submission), self.live))
+            "LiveRuns",
+            SimpleNamespace(find=lambda _: (SimpleNamespace(submission=submission), self.live)),
         )
-        self.forecasting = Forecasting(live_runs, folder, folder, self._hear, asks=self._asks, predicts=lambda: False)
-        nodes, used = SimpleNamespace(cluster=lambda _: cluster), SimpleNamespace(used=lambda *_: Counter())
+        self.forecasting = Forecasting(
+            live_runs, folder, folder, self._hear, asks=self._asks, predicts=lambda: False
+        )
+        nodes, used = (
+            SimpleNamespace(cluster=lambda _: cluster),
+            SimpleNamespace(used=lambda *_: Counter()),
+        )
         held = lambda job, plan: False  # noqa: E731
-        parts = cast("Any", (live_runs, nodes, None, self.forecasting, used, cluster.nodes[0], self._hear, held))
+        parts = cast(
+            "Any",
+            (live_runs, nodes, None, self.forecasting, used, cluster.nodes[0], self._hear, held),
+        )
         self._replanning = Replanning(folder, *parts)
         self._step = 0
         clock = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: 0.0)
         for part in ("forecasting", "planning"):
             monkeypatch.setattr(f"headgate.hub.parts.{part}.time", clock)
         monkeypatch.setattr("headgate.hub.parts.forecasting.answer", self._answer)
-        monkeypatch.setattr(Replanning, "_better", lambda _, spec, watched, standing, *_more: self._weigh(standing))
+        monkeypatch.setattr(
+            Replanning, "_better", lambda _, spec, watched, standing, *_more: self._weigh(standing)
+        )
 
     def begins(self, workers: int = 1) -> None:
         """An attempt begins."""
@@ -80,7 +102,9 @@ class Course:
         """A worker starts."""
         assert self.live.current is not None
         name = TaskName.of("worker", index)
-        self.live.current.start(name, f"a{index}", "127.0.0.1", ProgressReader(ProgressRule()), False)
+        self.live.current.start(
+            name, f"a{index}", "127.0.0.1", ProgressReader(ProgressRule()), False
+        )
         self.live.current.connect(name, "torch")
         self._hear(TaskStarted(JOB.task(name), 1))
 
@@ -92,7 +116,9 @@ class Course:
             self._hear(TaskExited(JOB.task(name), Exit(code=1)))
 
     async def trains(self, count: int, seconds: float, cores: float = 1.0, **about: Any) -> None:
-        """Each step takes so long on so many cores, which are read each second, and is reported with its loss."""
+        """Each step takes so long on so many cores, which are read each second, and is reported
+        with its loss.
+        """
         assert self.live.current is not None
         for _ in range(count):
             until = self.now + seconds
@@ -106,7 +132,9 @@ class Course:
             progress = Progress(JOB.task(FIRST_WORKER), step, loss=loss, **about)
             self.live.progressed(progress)
             self._hear(progress)
-            while others := asyncio.all_tasks() - {cast("asyncio.Task[Any]", asyncio.current_task())}:
+            while others := asyncio.all_tasks() - {
+                cast("asyncio.Task[Any]", asyncio.current_task())
+            }:
                 await asyncio.gather(*others)
 
     def back_to(self, step: int) -> None:
@@ -129,7 +157,7 @@ class Course:
 
     def _answer(self, question: Question) -> Remaining | None:
         self.asked.append(question)
-        return forecast.answer(question)
+        return remaining.answer(question)
 
     def _weigh(self, standing: Standing) -> tuple[None, float]:
         self.weighed.append(standing)
@@ -137,7 +165,9 @@ class Course:
 
 
 def _plan(workers: int) -> Plan:
-    return Plan(strategy="allreduce" if workers > 1 else "single", workers=workers, batch_per_worker=None)
+    return Plan(
+        strategy="allreduce" if workers > 1 else "single", workers=workers, batch_per_worker=None
+    )
 
 
 @pytest.fixture
@@ -165,7 +195,9 @@ def test_of_a_job_whose_steps_are_long_all_of_their_time_counts_for_policies_and
     assert course.now <= ends <= course.now + course.weighed[-1].seconds_left
 
 
-def test_an_attempt_from_a_checkpoint_keeps_the_losses_and_measures_anew_what_a_step_costs(course: Course) -> None:
+def test_an_attempt_from_a_checkpoint_keeps_the_losses_and_measures_anew_what_a_step_costs(
+    course: Course,
+) -> None:
     async def play() -> None:
         course.begins()
         await course.trains(200, 2.0, steps=10_000)
@@ -219,7 +251,9 @@ def test_after_a_resize_the_new_plan_is_measured_and_not_the_former_one(course: 
     assert course.weighed[-1].seconds_left == pytest.approx((10_000 - question.step) * 0.5)
 
 
-def test_too_few_steps_are_no_measure_of_a_plan_though_they_tell_when_the_job_ends(course: Course) -> None:
+def test_too_few_steps_are_no_measure_of_a_plan_though_they_tell_when_the_job_ends(
+    course: Course,
+) -> None:
     async def play() -> None:
         course.begins()
         await course.trains(6, 60.0, steps=100)

@@ -1,4 +1,6 @@
-"""Jobs in a cgroup of 640 MiB (v1) where a program outside Headgate holds memory, with a real hub in it."""
+"""Jobs in a cgroup of 640 MiB (v1) where a program outside Headgate holds memory, with a real hub
+in it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.hub.user import SECONDS, User
 
-from headgate.isolation import layout
+from headgate.machine import cgroup_layout
 from headgate.testing import wait
 
 MIB = 1 << 20
@@ -35,8 +37,8 @@ sys.stdin.readline() if group else time.sleep(0.5)
 def group(user: User) -> Iterator[Path]:
     """The cgroup, in which all commands of the user are typed."""
     root = Path("/sys/fs/cgroup")
-    own = layout.folders_of(os.getpid(), root, "v1").get("memory")
-    if layout.find_layout(root).mode != "v1" or own is None or not os.access(own, os.W_OK):
+    own = cgroup_layout.folders_of(os.getpid(), root, "v1").get("memory")
+    if cgroup_layout.find_layout(root).mode != "v1" or own is None or not os.access(own, os.W_OK):
         pytest.skip("no cgroup v1 hierarchy of memory can be written here")
     folder = own / f"shared-{os.getpid()}"
     folder.mkdir()
@@ -60,7 +62,9 @@ def group(user: User) -> Iterator[Path]:
 def outside(group: Path) -> Iterator[subprocess.Popen[str]]:
     """A program in the group that holds 300 MiB."""
     words = [sys.executable, "-c", HOLDS, str(group), "300"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "holds\n"
         yield program
@@ -70,7 +74,13 @@ def outside(group: Path) -> Iterator[subprocess.Popen[str]]:
 def runs(user: User, group: Path, file: str) -> dict[str, object]:
     """What `run --json` answers once all jobs have ended, typed in the group."""
     done = subprocess.run(
-        ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *user.command("run", file, "--json")],
+        [
+            "sh",
+            "-c",
+            f'echo $$ > {group}/cgroup.procs; exec "$@"',
+            "sh",
+            *user.command("run", file, "--json"),
+        ],
         cwd=user.folder,
         env=user.variables,
         stdin=subprocess.DEVNULL,
@@ -111,5 +121,7 @@ def test_a_program_outside_that_the_kernel_kills_is_told_of(
     told = user.json("status")
     assert [job["state"] for job in told["jobs"]] == ["done"]
     [warning] = [each["text"] for each in told["warnings"]]
-    assert warning.startswith("the kernel killed a program outside Headgate's jobs for want of memory: ")
+    assert warning.startswith(
+        "the kernel killed a program outside Headgate's jobs for want of memory: "
+    )
     assert f"(process {outside.pid} of " in warning

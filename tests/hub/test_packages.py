@@ -14,7 +14,9 @@ from headgate.hub.submission import packages
 def install(folder: Path, name: str, version: str) -> None:
     about = folder / f"{name}.dist-info"
     about.mkdir(exist_ok=True)
-    (about / "METADATA.new").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (about / "METADATA.new").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    )
     (about / "METADATA.new").rename(about / "METADATA")
 
 

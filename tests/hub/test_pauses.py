@@ -1,4 +1,6 @@
-"""A pause is as long as it was to be, whatever keeps the hub busy; what cannot be held ends a proof with a reason."""
+"""A pause is as long as it was to be, whatever keeps the hub busy; what cannot be held ends a proof
+with a reason.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from headgate.engines.base import LOCAL
-from headgate.errors import IsolationError, UsageError
-from headgate.events import Progress, StopTask
 from headgate.hub.parts.proving import MOST_PART, Proving, StepReports
 from headgate.hub.state.run import LiveRuns
-from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box
-from headgate.jobs import Job
+from headgate.model.errors import IsolationError, UsageError
+from headgate.model.events import Progress, StopTask
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Job
 from headgate.testing import wait
 
 
@@ -30,7 +32,9 @@ class HeldBox:
 
     def hold(self) -> bool:
         if self.refuses:
-            raise IsolationError("r/b/worker-0: it cannot be held: cgroup.freeze: Read-only file system")
+            raise IsolationError(
+                "r/b/worker-0: it cannot be held: cgroup.freeze: Read-only file system"
+            )
         self.at.append(time.monotonic())
         return True
 
@@ -44,15 +48,20 @@ class HeldBox:
 
 
 class Stage:
-    """A run `r` with the jobs `a` and `b`, which make a step every 10 ms, of which `b` can be held."""
+    """A run `r` with the jobs `a` and `b`, which make a step every 10 ms, of which `b` can be
+    held.
+    """
 
     def __init__(self, boxes: list[HeldBox]) -> None:
         jobs = {
-            name: SimpleNamespace(spec=Job(name=name, run="true"), state="running", current=None) for name in ("a", "b")
+            name: SimpleNamespace(spec=Job(name=name, run="true"), state="running", current=None)
+            for name in ("a", "b")
         }
         self.recorded: list[object] = []
         self.told: list[dict[str, Any]] = []
-        self.run = SimpleNamespace(id="r", jobs=jobs, submission=SimpleNamespace(engine=LOCAL), clock=lambda: 0.0)
+        self.run = SimpleNamespace(
+            id="r", jobs=jobs, submission=SimpleNamespace(engine=LOCAL), clock=lambda: 0.0
+        )
         self.run.record_proof, self.run.event = self.recorded.append, lambda *_, **__: None
         tasks = {TaskId(f"r/b/worker-{index}"): cast("Box", box) for index, box in enumerate(boxes)}
         live_runs = cast("LiveRuns", SimpleNamespace(runs={"r": self.run}))
@@ -84,22 +93,31 @@ def test_a_freezer_that_cannot_be_written_ends_the_proof_with_its_reason() -> No
         await stage.work.work
         last = stage.told[-1]
         assert (last["type"], last["proofs"]) == ("proved", [])
-        assert last["reasons"] == ["r/b/worker-0: it cannot be held: cgroup.freeze: Read-only file system"]
+        assert last["reasons"] == [
+            "r/b/worker-0: it cannot be held: cgroup.freeze: Read-only file system"
+        ]
         assert stage.recorded == []
 
     asyncio.run(scene())
 
 
-def test_while_the_hub_s_loop_stands_still_a_pause_ends_in_time_and_a_stop_ends_it_at_once() -> None:
+def test_while_the_hub_s_loop_stands_still_a_pause_ends_in_time_and_a_stop_ends_it_at_once() -> (
+    None
+):
     async def scene() -> None:
         boxes = [HeldBox(), HeldBox()]
         stage = Stage(boxes)
         stage.begins()
         await until(lambda: len(boxes[1].at) == 3)  # the first was a trial
-        wait.until(lambda: len(boxes[1].at) == 4, 5.0, "it is released though the loop stands still")
+        wait.until(
+            lambda: len(boxes[1].at) == 4, 5.0, "it is released though the loop stands still"
+        )
         assert boxes[0].seconds[1] == pytest.approx(0.4, abs=0.15)
         await until(lambda: len(boxes[1].at) == 5)
-        stage.proving.hear(Progress(task=TaskId("r/b/worker-0"), step=1), [StopTask(TaskId("r/b/worker-0"), 1.0, "")])
+        stage.proving.hear(
+            Progress(task=TaskId("r/b/worker-0"), step=1),
+            [StopTask(TaskId("r/b/worker-0"), 1.0, "")],
+        )
         await until(lambda: len(boxes[1].at) == 6)
         assert boxes[1].seconds[2] < 0.35
         stage.work.cancel()
@@ -113,13 +131,18 @@ def test_while_the_hub_s_loop_stands_still_a_pause_ends_in_time_and_a_stop_ends_
 def test_a_job_without_steps_holds_up_nobody() -> None:
     async def scene() -> None:
         stage = Stage([HeldBox()])
-        stage.run.jobs["c"] = SimpleNamespace(spec=Job(name="c", run="true"), state="running", current=None)
+        stage.run.jobs["c"] = SimpleNamespace(
+            spec=Job(name="c", run="true"), state="running", current=None
+        )
         work = stage.proving.begin("r", None, ["b"], 0.25, stage.told.append)
         await until(lambda: stage.told)
-        assert stage.told[0]["text"].startswith("8 pauses of 0.4 s show whether b slows a by 5 %: 12.8 s at 25.0%")
+        assert stage.told[0]["text"].startswith(
+            "8 pauses of 0.4 s show whether b slows a by 5 %: 12.8 s at 25.0%"
+        )
         work.cancel()
         reason = (
-            "c reports too few steps: print a line for each step, or name the pattern of its lines (docs/progress.md)"
+            "c reports too few steps: print a line for each step, or name the pattern of "
+            "its lines (docs/progress.md)"
         )
         assert stage.told[-1]["reasons"][0] == reason
         await asyncio.wait([work.work])

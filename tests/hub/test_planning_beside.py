@@ -1,4 +1,6 @@
-"""Plans are made beside the hub's loop where that takes its time, and what cannot be planned costs nothing else."""
+"""Plans are made beside the hub's loop where that takes its time, and what cannot be planned costs
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,22 @@ from typing import Any, Literal, cast
 import pytest
 from tests.planning.jobs import profile
 
-from headgate.cluster import Cluster, Node
-from headgate.events import Event, JobPlanned, PlanJob, StopRequested
 from headgate.hub.parts.planning import Choosing
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
-from headgate.identifiers import JobId
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Node
+from headgate.model.events import Event, JobPlanned, PlanJob, StopRequested
+from headgate.model.identifiers import JobId
+from headgate.model.jobs import Job
 from headgate.profiling import store
 
 
 class PlanningHub:
     """A `Choosing` for a run of so many jobs on so many nodes, and what it tells the controller."""
 
-    def __init__(self, home: Path, jobs: int, nodes: int, mode: Literal["run", "profile"] = "run") -> None:
+    def __init__(
+        self, home: Path, jobs: int, nodes: int, mode: Literal["run", "profile"] = "run"
+    ) -> None:
         self.told: list[Event] = []
         self.cluster = Cluster(tuple(Node(f"n{i}", 2.0, 2**30) for i in range(nodes)))
         self.jobs = tuple(Job(name=f"j{i}", run="true") for i in range(jobs))
@@ -34,7 +38,9 @@ class PlanningHub:
         live_runs.runs[self.run.id] = self.run
         nodes_of = SimpleNamespace(cluster=lambda _: self.cluster)
         here = self.cluster.nodes[0]
-        self._choosing = Choosing(home, live_runs, cast(Any, nodes_of), here, self.told.append, lambda job, plan: None)
+        self._choosing = Choosing(
+            home, live_runs, cast(Any, nodes_of), here, self.told.append, lambda job, plan: None
+        )
 
     def asks(self) -> None:
         """Ask for plans of all jobs."""
@@ -57,7 +63,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("jobs", "nodes", "at_once"), [(1, 3, True), (100, 3, True), (1, 2000, False), (60, 10, False)]
 )
-def test_plans_that_take_long_are_made_beside_the_loop(home: Path, jobs: int, nodes: int, at_once: bool) -> None:
+def test_plans_that_take_long_are_made_beside_the_loop(
+    home: Path, jobs: int, nodes: int, at_once: bool
+) -> None:
     async def plan() -> None:
         hub = PlanningHub(home, jobs, nodes)
         hub.asks()

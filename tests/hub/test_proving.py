@@ -1,4 +1,6 @@
-"""Proof by pause with real processes: what it finds, and that nothing stays held whatever ends it."""
+"""Proof by pause with real processes: what it finds, and that nothing stays held whatever ends
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 from tests.hub.traces import GUARD
 from tests.hub.user import SECONDS, User
 
-from headgate.isolation import layout
+from headgate.machine import cgroup_layout
 from headgate.testing import wait
 
 STEPS = """
@@ -35,7 +37,8 @@ STEPS = """
 """
 
 pytestmark = pytest.mark.skipif(
-    layout.find_layout(Path("/sys/fs/cgroup")).mode == "none", reason="no cgroup can be made here, so nothing is held"
+    cgroup_layout.find_layout(Path("/sys/fs/cgroup")).mode == "none",
+    reason="no cgroup can be made here, so nothing is held",
 )
 
 
@@ -45,7 +48,12 @@ def starts(user: User, *jobs: str) -> str:
     user.write("jobs.yaml", "jobs:\n" + "".join(f"  - {{{job}}}\n" for job in jobs))
     run = user.detaches("jobs.yaml")
     for job in jobs:
-        user.sees_job(job.split(",")[0].removeprefix("name: "), lambda entry: bool(entry["step"]), run, "makes steps")
+        user.sees_job(
+            job.split(",")[0].removeprefix("name: "),
+            lambda entry: bool(entry["step"]),
+            run,
+            "makes steps",
+        )
     return run
 
 
@@ -56,7 +64,10 @@ def job(name: str, how: str = "works", more: str = "") -> str:
 def is_held(user: User, name: str) -> bool:
     """Whether a task of a job stands still."""
     for path in (user.home / "hub" / "boxes").glob(f"*:{name}:*.json"):
-        folders = {controller: Path(folder) for controller, folder in json.loads(path.read_text())["folders"].items()}
+        folders = {
+            controller: Path(folder)
+            for controller, folder in json.loads(path.read_text())["folders"].items()
+        }
         for controller, file in (("freezer", "freezer.state"), ("unified", "cgroup.freeze")):
             state = folders.get(controller, path) / file
             if state.exists() and state.read_text().strip() in ("FROZEN", "FREEZING", "1"):
@@ -100,7 +111,9 @@ def test_whatever_ends_a_proof_or_a_job_releases_it(user: User) -> None:
 
 
 @pytest.mark.parametrize("guard_too", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_hub_that_is_killed_during_a_pause_leaves_nothing_held(user: User, guard_too: bool) -> None:
+def test_a_hub_that_is_killed_during_a_pause_leaves_nothing_held(
+    user: User, guard_too: bool
+) -> None:
     starts(user, job("a"), job("b"))
     user.starts(*proving(user, "a"))
     sees_held(user, "b")
@@ -111,7 +124,9 @@ def test_a_hub_that_is_killed_during_a_pause_leaves_nothing_held(user: User, gua
     else:
         user.kills(user.traces.hub())
         sees_released(user, "b")
-        assert user.sees("b-asked", 5.0) == "yes", "it was to save what it has, and could not hear it"
+        assert user.sees("b-asked", 5.0) == "yes", (
+            "it was to save what it has, and could not hear it"
+        )
     wait.until(lambda: not user.traces.tasks(), SECONDS, "no task is left")
 
 
@@ -120,10 +135,15 @@ def test_a_task_that_is_killed_while_it_is_held_ends_and_the_others_go_on(user: 
     run = starts(user, job("a"), job("b"))
     told = user.starts(*proving(user, "a"))
     sees_held(user, "b")
-    pid = next(pid for pid, words in user.traces.tasks().items() if words[1:] == ["steps.py", "b", "works"])
+    pid = next(
+        pid for pid, words in user.traces.tasks().items() if words[1:] == ["steps.py", "b", "works"]
+    )
     user.kills(pid)
     assert user.sees_state("b", "killed", "failed", run=run)
-    assert "nothing can be said yet of b and a: the proof ended after" in told.communicate(timeout=SECONDS)[0]
+    assert (
+        "nothing can be said yet of b and a: the proof ended after"
+        in told.communicate(timeout=SECONDS)[0]
+    )
     user.touch("enough")
     assert user.sees_state("a", "done", "failed")["state"] == "done"
 
@@ -175,9 +195,15 @@ RING = """
 
 
 @pytest.mark.long
-def test_a_job_of_two_tasks_survives_with_a_timeout_of_its_collectives_of_one_second(user: User) -> None:
+def test_a_job_of_two_tasks_survives_with_a_timeout_of_its_collectives_of_one_second(
+    user: User,
+) -> None:
     user.write("ring.py", RING)
-    starts(user, job("a", "rests"), "name: ring, script: ring.py, plan: {strategy: allreduce, workers: 2}")
+    starts(
+        user,
+        job("a", "rests"),
+        "name: ring, script: ring.py, plan: {strategy: allreduce, workers: 2}",
+    )
     told = user.starts(*proving(user, "a", "--neighbour", "ring"))
     for _ in range(4):
         sees_held(user, "ring")
@@ -197,9 +223,17 @@ def test_what_cannot_be_proved_is_said_in_one_message(user: User) -> None:
         (["a", "--neighbour", "a"], "has no neighbour to hold"),
         (["nobody"], "no run and no job 'nobody'"),
     ):
-        assert message in user.types("explain", "--prove", *words, code=2 if words[0] == "a" else 5).message
-    for part, message in (("half", "expected a part such as 10%"), ("90%", "expected a part above 0 and at most 25%")):
-        assert message in user.types("explain", "--prove", "a", "--pause-at-most", part, code=2).stderr
+        assert (
+            message
+            in user.types("explain", "--prove", *words, code=2 if words[0] == "a" else 5).message
+        )
+    for part, message in (
+        ("half", "expected a part such as 10%"),
+        ("90%", "expected a part above 0 and at most 25%"),
+    ):
+        assert (
+            message in user.types("explain", "--prove", "a", "--pause-at-most", part, code=2).stderr
+        )
     assert "add --prove" in user.types("explain", "--neighbour", "b", code=2).message
     user.touch("enough")
     user.sees_state("a", "done")

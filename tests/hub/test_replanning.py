@@ -12,12 +12,13 @@ import pytest
 from tests.hub.user import User
 from tests.planning.jobs import profile
 
-from headgate.telemetry import machine
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
+from headgate.sampling import machine
 from headgate.testing import wait
 
 pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
+    os.geteuid() != 0 or shutil.which("tc") is None,
+    reason="a lab needs root, and the programs ip and tc",
 )
 
 LAB = "lab: true\nname: moving\noversubscribe: true\nnodes:\n" + "".join(
@@ -75,15 +76,24 @@ def test_by_its_first_steps_a_job_is_moved_as_often_as_it_may_and_one_that_knows
         with RunReader(lab.home / "runs" / run / "run.sqlite") as reader:
             return [row["text"] for row in reader.rows("events", "kind = ?", [kind])]
 
-    why = wait.until(lambda: next((text for text in events("plan") if "moved" in text), None), 60, what="it is moved")
+    why = wait.until(
+        lambda: next((text for text in events("plan") if "moved" in text), None),
+        60,
+        what="it is moved",
+    )
     assert why is not None
     assert why.startswith("moved to allreduce, 2 workers on a, b: ")
     assert " measured under single, 1 worker on a; saves " in why
     log = lab.home / "runs" / run / "jobs" / "learn" / "worker-1.log"
-    wait.until(lambda: log.exists() and "begins " in log.read_text(), 60, what="the second worker begins")
+    wait.until(
+        lambda: log.exists() and "begins " in log.read_text(), 60, what="the second worker begins"
+    )
     assert int(log.read_text().split()[1]) > 30  # from the checkpoint, and not from the beginning
     [stored] = (lab.home / "profiles").iterdir()
-    assert json.loads(stored.read_text())["core_gflops"] == machine.detect(lab.home / "node.json").core_gflops
+    assert (
+        json.loads(stored.read_text())["core_gflops"]
+        == machine.detect(lab.home / "node.json").core_gflops
+    )
     lab.touch("go")
     lab.sees_state("learn", "done", run=run)
     assert len([text for text in events("plan") if "moved" in text]) == 1
@@ -95,6 +105,8 @@ def test_by_its_first_steps_a_job_is_moved_as_often_as_it_may_and_one_that_knows
     run = lab.detaches("learn.py", "--cluster", "moving", "--moves", "1")
     lab.sees_job("learn", lambda job: (job["step"] or 0) > twice, run, f"is past step {twice}")
     [why] = events("plan")
-    assert why.startswith("single, 1 worker on a, because its environment names another cluster (TF_CONFIG={}); ")
+    assert why.startswith(
+        "single, 1 worker on a, because its environment names another cluster (TF_CONFIG={}); "
+    )
     lab.touch("go")
     lab.sees_state("learn", "done", run=run)

@@ -12,8 +12,8 @@ import pytest
 from tests.hub.learning import LEARNS, STEPS
 from tests.hub.user import SECONDS, User
 
-from headgate import runs
-from headgate.telemetry.store import RunReader
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 PLAIN = "import sys\nprint('epoch 1/2 loss 0.5', flush=True)\nsys.exit('no data')"
@@ -58,7 +58,9 @@ def stops(user: User, run: str) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory, speed: Path) -> Iterator[tuple[User, str, Path, Path]]:
+def stopped(
+    tmp_path_factory: pytest.TempPathFactory, speed: Path
+) -> Iterator[tuple[User, str, Path, Path]]:
     """Somebody with a run that was stopped, its id and its two checkpoints."""
     place = tmp_path_factory.mktemp("stopped")
     somebody = User(place / "work", place / "home", speed)
@@ -81,7 +83,9 @@ def learned(stopped: tuple[User, str, Path, Path]) -> str:
 
 
 @pytest.fixture
-def kept(stopped: tuple[User, str, Path, Path], tmp_path: Path) -> Iterator[tuple[User, str, Path, Path]]:
+def kept(
+    stopped: tuple[User, str, Path, Path], tmp_path: Path
+) -> Iterator[tuple[User, str, Path, Path]]:
     """The same, with its checkpoints whole again for the next test."""
     folder = stopped[2].parent
     shutil.copytree(folder, tmp_path / "kept")
@@ -118,33 +122,48 @@ def test_it_goes_on_from_the_newest_whole_checkpoint_and_says_so(
     assert f"learns: running, going on from step {former.stem.removeprefix('step-')}" in folded
     told = user.json("status")
     assert told["state"] == "done" and told["jobs"][0]["step"] == STEPS
-    assert [warning["job"] for warning in told["warnings"] if warning["text"].startswith(f"{text} {said}")] == [
-        "learns"
-    ]
+    assert [
+        warning["job"]
+        for warning in told["warnings"]
+        if warning["text"].startswith(f"{text} {said}")
+    ] == ["learns"]
     assert text in Path(user.json("report")["report"]).read_text()
     assert user.log("learns") == learned
 
 
-def test_without_a_whole_one_it_starts_over_only_when_told(kept: tuple[User, str, Path, Path], learned: str) -> None:
+def test_without_a_whole_one_it_starts_over_only_when_told(
+    kept: tuple[User, str, Path, Path], learned: str
+) -> None:
     user, run, former, last = kept
     good = shutil.copy(last, user.folder / "kept.pt")
     truncate(last)
     former.unlink()
     before = user.json("ps")
     said = user.types("resume", run, code=2).message
-    assert said.startswith("job learns had come to step ") and said.endswith(f"headgate resume {run} --from-scratch")
+    assert said.startswith("job learns had come to step ") and said.endswith(
+        f"headgate resume {run} --from-scratch"
+    )
     assert (
-        f"none of its checkpoints is whole ({last.name} of run {run} is cut short, or is no checkpoint; "
+        f"none of its checkpoints is whole ({last.name} of run {run} is cut short, or is no "
+        "checkpoint; "
         f"{former.name} of run" in said
     )
     assert user.json("ps") == before
     assert "is cut short" in user.types("resume", run, "--checkpoint", str(last), code=2).message
-    assert "is gone; name another one" in user.types("resume", run, "--checkpoint", "none.pt", code=2).message
-    assert "learns: running, going on from kept.pt" in user.types("resume", run, "--checkpoint", str(good)).stdout
+    assert (
+        "is gone; name another one"
+        in user.types("resume", run, "--checkpoint", "none.pt", code=2).message
+    )
+    assert (
+        "learns: running, going on from kept.pt"
+        in user.types("resume", run, "--checkpoint", str(good)).stdout
+    )
     assert user.log("learns") == learned
     done = user.types("resume", run, "--from-scratch")
     assert "learns: running, started" in done.stdout
-    assert "starts from the beginning, as was asked for; it had come to step" in " ".join(done.stdout.split())
+    assert "starts from the beginning, as was asked for; it had come to step" in " ".join(
+        done.stdout.split()
+    )
     assert user.log("learns") == learned
 
 
@@ -158,13 +177,18 @@ def test_it_falls_back_on_the_runs_before(kept: tuple[User, str, Path, Path], le
     for path in both:
         spoil(path)
     done = user.types("resume", second)
-    text = f"goes on from {last.name} of run {run}, an earlier checkpoint than its last, because {both[1].name} of run"
+    text = (
+        f"goes on from {last.name} of run {run}, an earlier checkpoint than its last, "
+        f"because {both[1].name} of run"
+    )
     assert f"{text} {second}" in " ".join(done.stdout.split())
     assert user.log("learns") == learned
 
 
 @pytest.mark.long
-def test_what_a_run_was_to_start_over_from_is_not_gone_back_on(kept: tuple[User, str, Path, Path]) -> None:
+def test_what_a_run_was_to_start_over_from_is_not_gone_back_on(
+    kept: tuple[User, str, Path, Path],
+) -> None:
     user, run, *_ = kept
     (user.folder / "go").unlink()
     anew = user.json("resume", run, "--from-scratch", "--detach")["run"]
@@ -180,10 +204,14 @@ def test_a_plain_script_is_run_again_only_when_told(stopped: tuple[User, str, Pa
     user.write("plain.py", PLAIN)
     run = user.json("run", "plain.py", code=1)["id"]
     assert user.types("resume", code=2).message == (
-        "job plain can only be run again from its beginning, because it has saved nothing through headgate.torch, "
-        f"headgate.keras or headgate.jax; to start it from the beginning: headgate resume {run} --from-scratch"
+        "job plain can only be run again from its beginning, because it has saved nothing "
+        "through headgate.torch, "
+        "headgate.keras or headgate.jax; to start it from the beginning: headgate resume "
+        f"{run} --from-scratch"
     )
-    assert user.json("resume", "--from-scratch", code=1)["jobs"][0]["reason"].startswith("exit code 1")
+    assert user.json("resume", "--from-scratch", code=1)["jobs"][0]["reason"].startswith(
+        "exit code 1"
+    )
 
 
 @pytest.mark.long

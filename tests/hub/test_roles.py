@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.hub.user import User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing.wait import until
 
 SERVER = """
@@ -77,7 +77,9 @@ def test_clients_start_once_their_server_is_ready_and_end_the_job_and_it(user: U
         "serving/client-0": True,
         "serving/client-1": True,
     }
-    assert [row["text"] for row in rows(user, "events") if row["kind"] == "note"] == ["server-0 is ready"]
+    assert [row["text"] for row in rows(user, "events") if row["kind"] == "note"] == [
+        "server-0 is ready"
+    ]
     planned = {entry["task"]: entry for entry in user.json("run", "jobs.yaml", "--dry-run")}
     assert planned["serving/client-1"]["after_roles"] == ["server"]
     assert planned["serving/client-1"]["argv"][-1] == "client 1"
@@ -96,7 +98,9 @@ def test_a_role_that_is_not_ready_in_time_fails_the_job_with_its_last_lines(user
     assert [row["id"] for row in rows(user, "tasks")] == ["job/server-0"]
 
 
-def test_a_role_that_fails_takes_the_others_along_and_what_a_driver_leaves_is_ended(user: User) -> None:
+def test_a_role_that_fails_takes_the_others_along_and_what_a_driver_leaves_is_ended(
+    user: User,
+) -> None:
     user.write("deaf.py", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS)
     roles(
         user,
@@ -109,7 +113,10 @@ def test_a_role_that_fails_takes_the_others_along_and_what_a_driver_leaves_is_en
     left = [user.sees("left").strip(), *(str(row["pid"]) for row in rows(user, "tasks"))]
     assert len(left) == 4
     # Whoever takes in what a dead parent leaves waits for it a moment later.
-    until(lambda: not any(Path("/proc", pid).exists() for pid in left), what="the end of all processes")
+    until(
+        lambda: not any(Path("/proc", pid).exists() for pid in left),
+        what="the end of all processes",
+    )
 
 
 def test_a_task_that_finds_its_port_taken_is_started_again_at_another(user: User) -> None:
@@ -139,14 +146,22 @@ def test_a_task_that_finds_its_port_taken_is_started_again_at_another(user: User
 @pytest.mark.parametrize("end", ["ctrl-c", "hub"])
 def test_nothing_is_left_of_any_role_after(end: str, user: User) -> None:
     user.write("helper.sh", "sleep 1000 & sleep 1000\n")
-    roles(user, "name: helper, run: [sh, helper.sh], count: 2", "name: driver, script: waits.py, after: [helper]")
+    roles(
+        user,
+        "name: helper, run: [sh, helper.sh], count: 2",
+        "name: driver, script: waits.py, after: [helper]",
+    )
     terminal = user.opens("run", "jobs.yaml")
-    user.sees_job("job", lambda job: {task["task"] for task in job["tasks"]} >= {"driver-0", "helper-1"})
+    user.sees_job(
+        "job", lambda job: {task["task"] for task in job["tasks"]} >= {"driver-0", "helper-1"}
+    )
     if end == "ctrl-c":
         terminal.press(b"\x03")
         terminal.ends()
         assert user.sees_state("job", "stopped")
-        assert not [row["pid"] for row in rows(user, "tasks") if Path("/proc", str(row["pid"])).exists()]
+        assert not [
+            row["pid"] for row in rows(user, "tasks") if Path("/proc", str(row["pid"])).exists()
+        ]
     else:
         for hub in user.traces.hubs():
             user.kills(hub)

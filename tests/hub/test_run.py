@@ -5,18 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from headgate import runs
-from headgate.cluster import Node
-from headgate.events import Progress
 from headgate.hub.state import run as live
 from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission
-from headgate.identifiers import TaskId
-from headgate.jobs import Job
-from headgate.telemetry.store import RunReader
+from headgate.model.cluster import Node
+from headgate.model.events import Progress
+from headgate.model.identifiers import TaskId
+from headgate.model.jobs import Job
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 
 
-def test_after_its_first_minutes_a_run_keeps_the_means_of_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_its_first_minutes_a_run_keeps_the_means_of_each_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(live, "_EVERY_REPORT_SECONDS", 0.0)
     submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
     run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)

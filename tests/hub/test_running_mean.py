@@ -1,4 +1,6 @@
-"""The mean loss of an epoch so far is made into the loss of the latest steps, for all who read it."""
+"""The mean loss of an epoch so far is made into the loss of the latest steps, for all who read
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from headgate.analysis.expected import Expected, expect
-from headgate.events import Progress
+from headgate.forecast.expected import Expected, expect
 from headgate.hub import messages
-from headgate.identifiers import TaskId
-from headgate.jobs import ProgressRule
-from headgate.telemetry.patterns import ProgressReader
+from headgate.model.events import Progress
+from headgate.model.identifiers import TaskId
+from headgate.model.jobs import ProgressRule
+from headgate.output.patterns import ProgressReader
 
 TASK = TaskId("r/a/worker-0")
-# Printed by Keras 3.15, and by 3.13 of the same losses: six epochs of 375 batches. Bars are shortened.
+# Printed by Keras 3.15, and by 3.13 of the same losses: six epochs of 375 batches. Bars are
+# shortened.
 FITS = {each: Path(__file__).with_name(f"keras_{each}.log") for each in ("3.15", "3.13")}
 FIT_ENDS = 1.054  # mean loss of the last 75 batches, as a callback noted them
 SECONDS = 0.1
@@ -35,7 +38,9 @@ def expected(reports: Iterable[Progress]) -> Expected:
     return found
 
 
-def bars(losses: list[float], epoch: int, every: int, *, means_of_means: bool = False) -> Iterator[str]:
+def bars(
+    losses: list[float], epoch: int, every: int, *, means_of_means: bool = False
+) -> Iterator[str]:
     """What Keras prints of an epoch of these losses."""
     means = [each / at for at, each in enumerate(accumulate(losses), 1)]
     shown = [each / at for at, each in enumerate(accumulate(means), 1)] if means_of_means else means
@@ -86,14 +91,21 @@ def test_the_losses_told_are_those_of_the_steps_since_the_report_before() -> Non
         (9, 0.5, 1),
         (13, pytest.approx(0.5), 4),
     ]
-    assert [each.covers for each in reports if each.mean is not None] == ["part"] * 4 + ["epoch"] + ["part"] * 2 + [
+    assert [each.covers for each in reports if each.mean is not None] == ["part"] * 4 + [
         "epoch"
-    ]
+    ] + ["part"] * 2 + ["epoch"]
     assert [each.mean for each in reports if each.covers == "epoch"] == [1.5, 0.5]
 
 
 def test_a_line_for_each_epoch_tells_its_mean() -> None:
-    reports = told(["Epoch 1/2", "50/50 - 1s - loss: 0.9", "Epoch 2/2", "50/50 - 1s - loss: 0.7 - val_loss: 0.8"])
+    reports = told(
+        [
+            "Epoch 1/2",
+            "50/50 - 1s - loss: 0.9",
+            "Epoch 2/2",
+            "50/50 - 1s - loss: 0.7 - val_loss: 0.8",
+        ]
+    )
     assert [(each.step, each.loss, each.covers) for each in reports if each.mean] == [
         (50, 0.9, "epoch"),
         (100, 0.7, "epoch"),
@@ -111,7 +123,9 @@ def test_means_of_means_are_told_from_means_by_the_end_of_an_epoch() -> None:
     found = [each for each in told(lines) if each.loss is not None and (each.epoch or 0) > 1]
     assert len(found) >= 20
     for each in found:
-        assert each.step is not None and each.loss == pytest.approx(0.5 + 2.0 / (1.0 + each.step / 300.0), abs=0.2)
+        assert each.step is not None and each.loss == pytest.approx(
+            0.5 + 2.0 / (1.0 + each.step / 300.0), abs=0.2
+        )
     assert [each.mean for each in told(lines) if each.covers == "epoch"][3] == pytest.approx(
         sum(losses[500:1000]) / 500, abs=1e-4
     )
@@ -160,4 +174,9 @@ def test_a_loss_that_explodes_is_told_and_stops_nobody(huge: str) -> None:
         for step, loss in ((1, "1.0"), (5, huge), (9, "2.0"), (10, huge), (10, "-1e300"))
     ]
     for each in told("\n".join(ends).split("\n")):
-        assert each.loss is None or math.isfinite(each.loss) or not math.isfinite(float(huge)) or each.mean is None
+        assert (
+            each.loss is None
+            or math.isfinite(each.loss)
+            or not math.isfinite(float(huge))
+            or each.mean is None
+        )

@@ -43,8 +43,12 @@ def test_two_terminals_share_one_hub_and_what_there_is(user: User) -> None:
     refused = user.types("run", "a.py", "--policy", "none", code=2).message
     assert refused.startswith("jobs run under policy 'equal'; wait for them")
 
-    assert user.types("stop", "b").stdout.endswith("/b: stopped by its user; last checkpoint: none\n")
-    user.sees_job("a", lambda job: job["entitled_cores"] == alone["entitled_cores"], run, "has all again")
+    assert user.types("stop", "b").stdout.endswith(
+        "/b: stopped by its user; last checkpoint: none\n"
+    )
+    user.sees_job(
+        "a", lambda job: job["entitled_cores"] == alone["entitled_cores"], run, "has all again"
+    )
     user.touch("go")
     out, _ = first.communicate(timeout=60)
     assert first.returncode == 0
@@ -61,11 +65,14 @@ def test_whoever_starts_first_at_the_same_moment_one_hub_serves_all(user: User) 
         process.communicate(timeout=60)
         assert process.returncode == 0
     # One that came second sees it and goes, a moment after the first has taken in the run.
-    wait.until(lambda: len(user.traces.processes("headgate.hub.server")) == 1, what="one hub is left")
+    wait.until(
+        lambda: len(user.traces.processes("headgate.hub.server")) == 1, what="one hub is left"
+    )
     assert len(user.json("ps")) == 3
     assert set(user.json("stop", "--all", "--kill")) == {run["id"] for run in user.json("ps")}
     wait.until(
-        lambda: {job["state"] for run in user.json("ps") for job in run["jobs"]} == {"killed"}, what="all are killed"
+        lambda: {job["state"] for run in user.json("ps") for job in run["jobs"]} == {"killed"},
+        what="all are killed",
     )
 
 
@@ -95,7 +102,9 @@ def test_a_hub_ends_when_there_is_nothing_to_do(user: User) -> None:
     run = user.detaches("a.py")
     user.sees_state("a", "running")
     hub, began = user.traces.hub(), time.monotonic()
-    wait.until(lambda: time.monotonic() > began + 1, what="idle long enough, were it not for the job")
+    wait.until(
+        lambda: time.monotonic() > began + 1, what="idle long enough, were it not for the job"
+    )
     assert user.traces.hub() == hub
     user.touch("go")
     user.finds_nothing_left()
@@ -142,7 +151,9 @@ def test_a_home_with_a_long_path_has_its_sockets_elsewhere(user: User) -> None:
     assert {path.name for path in folder.iterdir()} == {"hub.sock", "channel.sock"}
 
 
-def test_what_no_hub_understands_is_answered_and_what_is_no_request_ends_only_its_connection(user: User) -> None:
+def test_what_no_hub_understands_is_answered_and_what_is_no_request_ends_only_its_connection(
+    user: User,
+) -> None:
     user.write("a.py", WAITS)
     user.detaches("a.py")
     for nonsense in (
@@ -195,9 +206,16 @@ def test_threads_may_spin_while_no_other_task_wants_the_cores(user: User) -> Non
 @pytest.mark.skipif(os.cpu_count() == 1, reason="one core has room for one thread")
 @pytest.mark.parametrize("of", ["job", "role"])
 def test_a_task_is_told_of_the_threads_that_its_job_states(user: User, of: str) -> None:
-    user.write("a.py", SPINS.replace("spins True", "spins").replace('"spins", spins', 'channel.welcome["threads"]'))
+    user.write(
+        "a.py",
+        SPINS.replace("spins True", "spins").replace(
+            '"spins", spins', 'channel.welcome["threads"]'
+        ),
+    )
     env = "env: {OMP_NUM_THREADS: '1'}"
-    text = f"script: a.py, {env}" if of == "job" else f"roles: [{{name: work, script: a.py, {env}}}]"
+    text = (
+        f"script: a.py, {env}" if of == "job" else f"roles: [{{name: work, script: a.py, {env}}}]"
+    )
     file = str(user.write("a.yaml", f"jobs: [{{name: a, {text}}}]"))
     assert {entry["threads"] for entry in user.json("run", "--dry-run", file)} == {1}
     user.detaches(file, "--policy", "equal")
@@ -210,7 +228,9 @@ def test_a_task_is_told_of_the_threads_that_its_job_states(user: User, of: str) 
 
 
 @pytest.mark.skipif(os.cpu_count() == 1, reason="one core has room for one thread")
-def test_a_script_that_cannot_change_its_threads_is_recorded_with_those_it_began_with(user: User) -> None:
+def test_a_script_that_cannot_change_its_threads_is_recorded_with_those_it_began_with(
+    user: User,
+) -> None:
     """Whatever it is granted later; one that can has what it is granted."""
     user.write("plain.py", WAITS)
     user.write("follows.py", SPINS)
@@ -220,7 +240,10 @@ def test_a_script_that_cannot_change_its_threads_is_recorded_with_those_it_began
     user.detaches("follows.py")
     granted = user.sees_job("follows", lambda job: job["threads"] is not None)
     assert granted["threads"] < cores
-    user.sees_job("plain", lambda job: job["entitled_cores"] == granted["entitled_cores"] and job["threads"] == cores)
+    user.sees_job(
+        "plain",
+        lambda job: job["entitled_cores"] == granted["entitled_cores"] and job["threads"] == cores,
+    )
     user.types("stop", "plain", "--kill")
     user.sees_job("follows", lambda job: job["threads"] == cores)
     user.touch("go")
@@ -236,7 +259,9 @@ def test_threads_may_spin_beside_others_where_each_has_a_core_by_weight(user: Us
     user.detaches("b.py")
     user.write("c.yaml", "jobs: [{name: c, script: c.py, priority: 100}]")
     user.detaches("c.yaml")
-    assert following.stdout.readline() == "spins False\n", "it has a core beside b, hardly any of one beside c too"
+    assert following.stdout.readline() == "spins False\n", (
+        "it has a core beside b, hardly any of one beside c too"
+    )
     user.types("stop", "c", "--kill")
     assert following.stdout.readline() == "spins True\n", "b is still there"
     assert (user.stands("b") or {})["state"] == "running"

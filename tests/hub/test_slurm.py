@@ -1,4 +1,6 @@
-"""Headgate inside a job of a real Slurm, of which slurmctld, slurmd and munged run on the loopback."""
+"""Headgate inside a job of a real Slurm, of which slurmctld, slurmd and munged run on the
+loopback.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ import pytest
 from tests.hub.test_launched import events
 from tests.hub.user import User
 
-from headgate.engines.contracts import free_ports
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
+from headgate.scripts.contracts import free_ports
 from headgate.testing import wait
 
 CONF = """
@@ -57,7 +59,13 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
     (folder / "munge/key").write_bytes(secrets.token_bytes(64))
     (folder / "munge/key").chmod(0o400)
     env = {**os.environ, "SLURM_CONF": str(conf)}
-    own = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+    own = {
+        "key-file": "key",
+        "socket": "socket",
+        "pid-file": "pid",
+        "log-file": "log",
+        "seed-file": "seed",
+    }
     munge = [f"--{option}={folder}/munge/{name}" for option, name in own.items()]
     try:
         subprocess.run(["munged", "--force", *munge], check=True, env=env)
@@ -65,7 +73,13 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
         subprocess.run(["slurmd", "-f", conf], check=True, env=env)
         words = ["sinfo", "-h", "-o", "%T"]
         wait.until(
-            lambda: "idle" in subprocess.run(words, env=env, capture_output=True, text=True, check=False).stdout, 30.0
+            lambda: (
+                "idle"
+                in subprocess.run(
+                    words, env=env, capture_output=True, text=True, check=False
+                ).stdout
+            ),
+            30.0,
         )
         yield env
     finally:
@@ -77,15 +91,23 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("slurmd") is None, reason="needs root, and slurmd, munged, sbatch"
+    os.geteuid() != 0 or shutil.which("slurmd") is None,
+    reason="needs root, and slurmd, munged, sbatch",
 )
-def test_a_job_of_slurm_s_is_the_machine_that_may_be_used(user: User, slurm: dict[str, str], tmp_path: Path) -> None:
+def test_a_job_of_slurm_s_is_the_machine_that_may_be_used(
+    user: User, slurm: dict[str, str], tmp_path: Path
+) -> None:
     user.write("one.py", "print('loss 1.0')")
     tells = tmp_path / "allotted"
     subprocess.run(
-        ["sbatch", "-W", "-c1", "--mem=500", "-o", tells, "--wrap", "env"], check=True, env=slurm, capture_output=True
+        ["sbatch", "-W", "-c1", "--mem=500", "-o", tells, "--wrap", "env"],
+        check=True,
+        env=slurm,
+        capture_output=True,
     )
-    told = dict(line.split("=", 1) for line in tells.read_text().splitlines() if line.startswith("SLURM"))
+    told = dict(
+        line.split("=", 1) for line in tells.read_text().splitlines() if line.startswith("SLURM")
+    )
     user.variables |= told
     shown = user.types("doctor").stdout
     assert "1 of " in shown and "500 MiB of " in shown
@@ -110,4 +132,6 @@ def test_a_job_of_slurm_s_is_the_machine_that_may_be_used(user: User, slurm: dic
         [node] = json.loads(reader.meta()["node"])
     assert (node["cores"], node["memory_bytes"]) == (1.0, 500 << 20)
     assert ended["jobs"][0]["state"] == "done"
-    assert any("500 MiB of memory on this node" in text for text in events(user, ended["id"], "note"))
+    assert any(
+        "500 MiB of memory on this node" in text for text in events(user, ended["id"], "note")
+    )

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.hub.user import SECONDS, User
 
-from headgate import sparkfile
-from headgate.events import ENDED
-from headgate.telemetry.store import RunReader
+from headgate.config import sparkfile
+from headgate.model.events import ENDED
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 PYTHON = os.environ.get("HEADGATE_TEST_SPARK_PYTHON", sys.executable)
@@ -44,7 +44,8 @@ def ended(user: User, run: str) -> str | None:
 @pytest.mark.long
 @pytest.mark.hardware  # nor is Spark installed where all other optional parts are
 @pytest.mark.skipif(
-    sparkfile.against(PYTHON, os.environ) is not None, reason=f"Spark: {sparkfile.against(PYTHON, os.environ)}"
+    sparkfile.against(PYTHON, os.environ) is not None,
+    reason=f"Spark: {sparkfile.against(PYTHON, os.environ)}",
 )
 def test_an_application_shuffles_between_its_executors_and_its_stages_are_spans(user: User) -> None:
     user.write("app.py", APPLICATION)
@@ -75,4 +76,7 @@ def test_what_spark_needs_is_asked_for_before_the_start(user: User, tmp_path: Pa
     user.write("jobs.yaml", JOB.format(python=bare / "python").replace("app.py", "no.py"))
     said = user.types("run", "jobs.yaml", code=2).stderr
     assert "found 'no.py', which is not a file" in said
-    assert f"found no spark-submit beside {bare / 'python'}, nor on the PATH; pip install pyspark there" in said
+    assert (
+        f"found no spark-submit beside {bare / 'python'}, nor on the PATH; pip install "
+        "pyspark there"
+    ) in said

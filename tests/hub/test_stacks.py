@@ -11,9 +11,9 @@ import psutil
 import pytest
 from tests.hub.user import User
 
-from headgate.errors import HeadgateError
-from headgate.telemetry import stacks
-from headgate.telemetry.stacks import Frame, TaskStacks, ThreadStack
+from headgate.model.errors import HeadgateError
+from headgate.sampling import stacks
+from headgate.sampling.stacks import Frame, TaskStacks, ThreadStack
 from headgate.testing import wait
 
 STUCK = """
@@ -35,20 +35,33 @@ def test_a_job_that_stands_still_shows_where_with_its_threads_and_children(user:
     user.write("hangs.py", STUCK)
     run = user.detaches("hangs.py")
     user.sees("stuck")
-    wait.until(lambda: any(task["pid"] for task in user.jobs()["hangs"]["tasks"]), 20, "its process is known")
+    wait.until(
+        lambda: any(task["pid"] for task in user.jobs()["hangs"]["tasks"]),
+        20,
+        "its process is known",
+    )
     told = user.json("stacks", "hangs")
     (task,) = told["tasks"]
-    functions = {thread["thread"]: [frame["function"] for frame in thread["frames"]] for thread in task["threads"]}
+    functions = {
+        thread["thread"]: [frame["function"] for frame in thread["frames"]]
+        for thread in task["threads"]
+    }
     first = task["threads"][0]
     assert first["thread"] == "MainThread"
     assert "wait_for_nobody" in [frame["function"] for frame in first["frames"]]
     assert "wait_elsewhere" in functions["helper"]
-    assert any("below" in [frame["function"] for frame in each["frames"]] for each in task["threads"])
+    assert any(
+        "below" in [frame["function"] for frame in each["frames"]] for each in task["threads"]
+    )
     line = next(frame for frame in first["frames"] if frame["function"] == "wait_for_nobody")
     assert (Path(line["file"]).name, line["line"]) == ("hangs.py", 4)
     assert (told["run"], told["differ"], told["groups"]) == (run, [], [["worker-0"]])
     printed = user.types("stacks", "hangs").stdout
-    assert printed.startswith("worker-0:\n") and "wait_for_nobody" in printed and "wait_elsewhere" not in printed
+    assert (
+        printed.startswith("worker-0:\n")
+        and "wait_for_nobody" in printed
+        and "wait_elsewhere" not in printed
+    )
     assert "wait_elsewhere" in user.types("stacks", "hangs", "--all").stdout
     user.types("stop", "hangs")
     assert "no task of hangs runs now" in user.types("stacks", "hangs", code=1).message
@@ -60,7 +73,10 @@ def test_of_a_job_that_is_no_python_the_programs_that_it_runs_are_told() -> None
         assert shell.stdout is not None and shell.stdin is not None
         shell.stdout.readline()
         wait.until(lambda: len(psutil.Process(shell.pid).children()) == 1, 20, "cat runs")
-        assert stacks.read("worker-0", shell.pid).trouble == "it has no Python process: it runs sh and cat"
+        assert (
+            stacks.read("worker-0", shell.pid).trouble
+            == "it has no Python process: it runs sh and cat"
+        )
         shell.stdin.close()
 
 
@@ -71,7 +87,9 @@ def standing(task: str, *functions: str) -> TaskStacks:
 
 def test_of_a_deep_stack_the_calls_of_the_script_are_kept() -> None:
     """As of a Keras `fit`: the script's line is the outermost of many."""
-    library = [Frame(f"call{number}", "/x/site-packages/keras/trainer.py", number) for number in range(13)]
+    library = [
+        Frame(f"call{number}", "/x/site-packages/keras/trainer.py", number) for number in range(13)
+    ]
     own = [Frame("main", "/home/me/fit.py", 9), Frame("<module>", "/home/me/fit.py", 12)]
     assert stacks.shortened([*library, *own], 12) == [*library[:10], 3, *own]
     assert stacks.shortened([*library, *own], 15) == [*library, *own]
@@ -83,14 +101,26 @@ def test_of_a_deep_stack_the_calls_of_the_script_are_kept() -> None:
 
 
 def test_the_task_that_stands_elsewhere_than_most_is_named() -> None:
-    tasks = [standing("worker-0", "wait"), standing("worker-1", "load", "read"), standing("worker-2", "wait")]
+    tasks = [
+        standing("worker-0", "wait"),
+        standing("worker-1", "load", "read"),
+        standing("worker-2", "wait"),
+    ]
     groups = stacks.grouped(tasks)
-    assert [[task.task for task in group] for group in groups] == [["worker-0", "worker-2"], ["worker-1"]]
+    assert [[task.task for task in group] for group in groups] == [
+        ["worker-0", "worker-2"],
+        ["worker-1"],
+    ]
     assert stacks.differing(groups) == ["worker-1"]
 
 
 def test_of_two_tasks_in_two_places_neither_is_the_one_that_differs() -> None:
-    assert stacks.differing(stacks.grouped([standing("worker-0", "wait"), standing("worker-1", "load")])) == []
+    assert (
+        stacks.differing(
+            stacks.grouped([standing("worker-0", "wait"), standing("worker-1", "load")])
+        )
+        == []
+    )
 
 
 def test_lines_of_one_loop_are_one_place() -> None:
@@ -107,13 +137,17 @@ def test_a_process_that_has_gone_is_told_as_that() -> None:
     assert stacks.read("worker-0", child).trouble
 
 
-def test_without_py_spy_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_py_spy_one_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HeadgateError, match=r"pip install 'py-spy>=0.4'"):
         stacks.read("worker-0", os.getpid())
 
 
-def test_it_is_found_beside_the_interpreter_that_runs_headgate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_found_beside_the_interpreter_that_runs_headgate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "")
     assert Path(stacks.py_spy()).parent == Path(sys.executable).parent

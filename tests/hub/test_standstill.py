@@ -7,7 +7,7 @@ import signal
 
 from tests.hub.user import User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 
 COUNTS = """
     import os, time
@@ -46,6 +46,6 @@ def test_a_hub_that_is_stopped_for_three_seconds_goes_on(user: User) -> None:
         assert user.sees_state("a", "done", run=each)["attempt"] == 1
     with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
         assert not [row for row in reader.rows("events") if row["kind"] in ("fault", "warning")]
-        assert max(row["cpu_cores"] for row in reader.rows("usage") if row["cpu_cores"] is not None) < 2 * (
-            os.cpu_count() or 1
-        )
+        assert max(
+            row["cpu_cores"] for row in reader.rows("usage") if row["cpu_cores"] is not None
+        ) < 2 * (os.cpu_count() or 1)

@@ -1,4 +1,6 @@
-"""Ctrl-C, a closed terminal, `stop`, `checkpoint` and `resume`, as somebody at a terminal sees them."""
+"""Ctrl-C, a closed terminal, `stop`, `checkpoint` and `resume`, as somebody at a terminal sees
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 from tests.hub.learning import LEARNS, STEPS
 from tests.hub.user import SECONDS, User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 STUBBORN = """
@@ -59,19 +61,29 @@ def learned(tmp_path_factory: pytest.TempPathFactory, speed: Path) -> str:
     script = user.write("learns.py", LEARNS)
     user.touch("go")
     done = subprocess.run(
-        [sys.executable, script], cwd=user.folder, env=user.variables, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, script],
+        cwd=user.folder,
+        env=user.variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return done.stdout
 
 
-def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on_to_the_same_result(user: User, learned: str) -> None:
+def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on_to_the_same_result(
+    user: User, learned: str
+) -> None:
     user.write("learns.py", LEARNS)
     user.write("prints.py", PRINTS)
     terminal = user.opens("run", "learns.py", "prints.py")
     terminal.shows(r"learns +│ running +│ epoch 1/5 step \d")
     first = user.json("ps")[0]["id"]
     assert user.json("checkpoint", "learns") == {first: ["learns"]}
-    assert "none of these jobs uses headgate.torch" in user.types("checkpoint", "prints", code=1).message
+    assert (
+        "none of these jobs uses headgate.torch"
+        in user.types("checkpoint", "prints", code=1).message
+    )
     saved = user.home / "runs" / first / "jobs" / "learns" / "checkpoints"
     wait.until(lambda: list(saved.glob("step-*.pt")), SECONDS, "a checkpoint is saved")
     assert user.jobs()["learns"]["state"] == "running"
@@ -90,10 +102,15 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_goes_on_to_the_same_result(user: U
     assert (jobs["learns"]["reason"], jobs["learns"]["ending"]["saved"]) == (saved_then, "then")
     assert stopped["position"] is not None
 
-    assert terminal.shows(f"go on with: headgate resume {first} --from-scratch, which runs prints from the beginning")
+    assert terminal.shows(
+        f"go on with: headgate resume {first} --from-scratch, which runs prints from the beginning"
+    )
     user.touch("go")
-    assert user.types("resume", code=2).message.startswith("job prints can only be run again from its beginning")
-    done = user.types("resume", "--from-scratch")  # of what has none; what has a checkpoint goes on from that
+    assert user.types("resume", code=2).message.startswith(
+        "job prints can only be run again from its beginning"
+    )
+    # of what has none; what has a checkpoint goes on from that
+    done = user.types("resume", "--from-scratch")
     assert f"learns: running, going on from step {stopped['step']}" in done.stdout
     assert user.log("learns") == learned
     assert user.jobs()["learns"]["step"] == STEPS
@@ -145,7 +162,10 @@ def test_a_closed_terminal_detaches(user: User) -> None:
 def test_a_live_view_has_share_use_and_sparkline(user: User) -> None:
     user.write("prints.py", PRINTS)
     terminal = user.opens("run", "prints.py")
-    terminal.shows(r"prints +│ running +│ epoch \d+ +│ █[▁▂▃▄▅▆▇█]+ [\d.e-]+ +│ [\d.]+ cores +│ \d\.\d\d +│ [\d.]+ MiB")
+    terminal.shows(
+        r"prints +│ running +│ epoch \d+ +│ █[▁▂▃▄▅▆▇█]+ [\d.e-]+ +│ [\d.]+ cores +│ \d\.\d\d "
+        r"+│ [\d.]+ MiB"
+    )
     user.touch("go")
     assert terminal.ends() == 0
     assert terminal.shows(r"prints +done")
@@ -157,7 +177,10 @@ def test_stop_ends_one_job_and_leaves_the_other(user: User) -> None:
     run = user.detaches("prints.py", "stubborn.py")
     user.sees_state("stubborn", "running")
     assert "no running job 'nobody'" in user.types("stop", "nobody", code=5).message
-    assert f"no running job {run!r}; it is a run: say --run {run}" in user.types("stop", run, code=5).message
+    assert (
+        f"no running job {run!r}; it is a run: say --run {run}"
+        in user.types("stop", run, code=5).message
+    )
     assert states(user.json("stop", "prints")) == {run: {"prints": "stopped"}}
     assert user.jobs()["stubborn"]["state"] == "running"
     assert states(user.json("stop", "--run", run, "--kill")) == {run: {"stubborn": "killed"}}
@@ -176,12 +199,17 @@ def test_stop_all_asks_all_runs_before_it_waits_for_one(user: User) -> None:
     user.sees_state("stubborn", "stopping", run=stubborn)
     user.types("stop", "--run", stubborn, "--kill")
     told, _ = stopping.communicate(timeout=SECONDS)
-    assert states(json.loads(told)) == {stubborn: {"stubborn": "killed"}, prints: {"prints": "stopped"}}
+    assert states(json.loads(told)) == {
+        stubborn: {"stubborn": "killed"},
+        prints: {"prints": "stopped"},
+    }
 
 
 @pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["watched", "detached"])
 @pytest.mark.parametrize(("presses", "state"), [(1, "stopped"), (2, "killed")])
-def test_a_ctrl_c_while_a_run_is_handed_in_ends_it(presses: int, state: str, detach: list[str], slow: User) -> None:
+def test_a_ctrl_c_while_a_run_is_handed_in_ends_it(
+    presses: int, state: str, detach: list[str], slow: User
+) -> None:
     slow.write("prints.py", PRINTS)
     process = slow.starts("run", "prints.py", "--policy", "slow", *detach)
     slow.sees("asked")
@@ -204,13 +232,19 @@ def states(ended: dict[str, dict[str, dict[str, str]]]) -> dict[str, dict[str, s
 
 def taken(pid: int) -> bool:
     """Whether no signal waits to be delivered to a process."""
-    pending = re.findall(r"^S[ih][gd]Pnd:\t(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    pending = re.findall(
+        r"^S[ih][gd]Pnd:\t(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE
+    )
     return not any(int(mask, 16) for mask in pending)
 
 
-def test_a_script_that_saves_on_its_own_signal_is_asked_by_that_and_its_helpers_live_meanwhile(user: User) -> None:
+def test_a_script_that_saves_on_its_own_signal_is_asked_by_that_and_its_helpers_live_meanwhile(
+    user: User,
+) -> None:
     user.write("saves.py", SAVES)
-    user.write("jobs.yaml", "jobs: [{name: a, run: 'python saves.py; echo after', stop_signal: int}]")
+    user.write(
+        "jobs.yaml", "jobs: [{name: a, run: 'python saves.py; echo after', stop_signal: int}]"
+    )
     user.detaches("jobs.yaml")
     wait.until(lambda: "ready" in user.log("a"), SECONDS, "it is ready")
     user.types("stop", "a")

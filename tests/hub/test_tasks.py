@@ -1,4 +1,6 @@
-"""Jobs of several tasks on a real hub: what the tasks are told, how they join, leave, are lost and end."""
+"""Jobs of several tasks on a real hub: what the tasks are told, how they join, leave, are lost and
+end.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from tests.hub.team import Team
 from tests.hub.user import SECONDS, User
 from tests.profiling.test_profile_store import PROFILE
 
-from headgate.jobs import Job
+from headgate.model.jobs import Job
 from headgate.profiling import store
-from headgate.telemetry import machine
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
+from headgate.sampling import machine
 from headgate.testing import wait
 
 PS = ("--strategy", "ps", "--workers", "2", "--servers", "1")
@@ -29,9 +31,15 @@ def test_tasks_know_each_other_and_the_servers_end_last(team: Team) -> None:
     team.starts(*PS, wait_for=EVERYBODY)
     view = team.sees("worker-1", dict.fromkeys(EVERYBODY, AT_WORK))
     assert list(view) == list(EVERYBODY)
-    assert view["server-0"]["endpoints"] == ["tcp://127.0.0.1:2"]  # nobody beyond this machine has to reach it
+    # nobody beyond this machine has to reach it
+    assert view["server-0"]["endpoints"] == ["tcp://127.0.0.1:2"]
     server, worker = team.welcome("server-0"), team.welcome("worker-1")
-    assert (server["role"], worker["role"], worker["index"], worker["joins"]) == ("server", "worker", 1, False)
+    assert (server["role"], worker["role"], worker["index"], worker["joins"]) == (
+        "server",
+        "worker",
+        1,
+        False,
+    )
     assert "server_secret" in server["secrets"] and "server_secret" not in worker["secrets"]
     assert worker["plan"]["workers"] == 2
     expected = [("worker-0", "running"), ("worker-1", "running"), ("server-0", "running")]
@@ -60,8 +68,13 @@ def test_a_lost_worker_joins_the_others_who_go_on(team: Team) -> None:
     _, step = team.begun("worker-1", 2)
     assert step > 0
     assert len([line for line in team.lines("worker-0") if line.startswith("begins")]) == 1
-    assert team.sees_event("note", "worker-1 has joined at step") == f"worker-1 has joined at step {step}"
-    assert team.events("fault")[0].startswith("worker-1 was lost: killed by SIGKILL; the others go on")
+    assert (
+        team.sees_event("note", "worker-1 has joined at step")
+        == f"worker-1 has joined at step {step}"
+    )
+    assert team.events("fault")[0].startswith(
+        "worker-1 was lost: killed by SIGKILL; the others go on"
+    )
     team.user.touch("go")
     team.ends("done")
 
@@ -78,7 +91,9 @@ def test_a_lost_server_is_started_again(team: Team) -> None:
 def test_a_lost_worker_of_allreduce_takes_all_back_to_their_checkpoint(team: Team) -> None:
     team.starts("--strategy", "allreduce", "--workers", "2", wait_for=("worker-0", "worker-1"))
     assert team.user.json("checkpoint", "team") == {team.run: ["team"]}
-    saved = wait.until(lambda: list((team.folder / "jobs" / "team" / "checkpoints").glob("step-*.pt")), 30)
+    saved = wait.until(
+        lambda: list((team.folder / "jobs" / "team" / "checkpoints").glob("step-*.pt")), 30
+    )
     [step] = {int(path.stem.removeprefix("step-")) for path in saved or ()}  # by one worker only
     team.user.sees_job("team", lambda job: (job["step"] or 0) > step + 2)
     team.kills("worker-1")
@@ -91,7 +106,11 @@ def test_a_lost_worker_of_allreduce_takes_all_back_to_their_checkpoint(team: Tea
 
 def test_workers_join_and_leave_a_job_that_goes_on(team: Team) -> None:
     team.starts(*PS, wait_for=EVERYBODY)
-    assert team.user.json("resize", "team", "--workers", "4") == {"run": team.run, "job": "team", "workers": 4}
+    assert team.user.json("resize", "team", "--workers", "4") == {
+        "run": team.run,
+        "job": "team",
+        "workers": 4,
+    }
     team.sees("worker-0", dict.fromkeys((*EVERYBODY, "worker-2", "worker-3"), AT_WORK))
     assert team.begun("worker-2")[1] > 0 and team.begun("worker-3")[1] > 0
     team.user.types("resize", "team", "--workers", "1")
@@ -117,9 +136,16 @@ def test_a_stopped_job_goes_on_under_another_plan(team: Team) -> None:
     team.user.sees_job("team", lambda job: (job["step"] or 0) > 3)
     team.user.types("stop", "team")
     team.ends("stopped")
-    last = max(int(line.split()[1]) for task in EVERYBODY[1:] for line in team.lines(task) if line.startswith("ends "))
+    last = max(
+        int(line.split()[1])
+        for task in EVERYBODY[1:]
+        for line in team.lines(task)
+        if line.startswith("ends ")
+    )
     first = team.run
-    team.run = team.user.json("resume", first, "--strategy", "allreduce", "--workers", "3", "--detach")["run"]
+    team.run = team.user.json(
+        "resume", first, "--strategy", "allreduce", "--workers", "3", "--detach"
+    )["run"]
     team.sees("worker-0", dict.fromkeys(("worker-0", "worker-1", "worker-2"), AT_WORK))
     assert 0 < team.begun("worker-2")[1] <= last
     team.user.touch("go")
@@ -135,7 +161,9 @@ def test_a_stopped_job_goes_on_under_another_plan(team: Team) -> None:
     ]
 
 
-def test_of_workers_that_share_nothing_people_are_warned_once_and_told_at_the_end(user: User) -> None:
+def test_of_workers_that_share_nothing_people_are_warned_once_and_told_at_the_end(
+    user: User,
+) -> None:
     user.write(
         "plain.py",
         """
@@ -155,8 +183,12 @@ def test_of_workers_that_share_nothing_people_are_warned_once_and_told_at_the_en
     assert len([text for text in warnings if text.startswith(share)]) == 1
 
 
-@pytest.mark.parametrize(("batch", "said"), [(2, "a step has 2 samples, as its profile says, for 3 workers"), (3, "")])
-def test_of_workers_that_get_no_samples_people_are_warned_before_the_start(user: User, batch: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("batch", "said"), [(2, "a step has 2 samples, as its profile says, for 3 workers"), (3, "")]
+)
+def test_of_workers_that_get_no_samples_people_are_warned_before_the_start(
+    user: User, batch: int, said: str
+) -> None:
     script = user.write("few.py", "print('step 1 loss 1.0')\n")
     job = Job(name="few", script=str(script), workdir=str(user.folder))
     known = store.key(job, machine.detect(user.home / "node.json"))
@@ -165,7 +197,11 @@ def test_of_workers_that_get_no_samples_people_are_warned_before_the_start(user:
     user.sees_state("few", "done")
     with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
         told = [(row["kind"], row["text"]) for row in reader.rows("events")]
-    warned = [i for i, (kind, text) in enumerate(told) if kind == "warning" and "of them gets nothing" in text]
+    warned = [
+        i
+        for i, (kind, text) in enumerate(told)
+        if kind == "warning" and "of them gets nothing" in text
+    ]
     assert len(warned) == bool(said)
     if warned:
         assert said in told[warned[0]][1]

@@ -1,11 +1,13 @@
-"""What a task is told of the terminal that it prints for, and one that prints to a pseudo-terminal."""
+"""What a task is told of the terminal that it prints for, and one that prints to a
+pseudo-terminal.
+"""
 
 from __future__ import annotations
 
 import pytest
 from tests.hub.user import User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 
 LOOKS = """
 import os, shutil, sys
@@ -22,7 +24,9 @@ raise SystemExit(0 if sys.stdout.isatty() else 5)
 
 
 def printed(user: User, run: str, job: str = "looks") -> list[str]:
-    return (user.home / "runs" / run / "jobs" / job / "worker-0.log").read_bytes().decode().split("\n")
+    return (
+        (user.home / "runs" / run / "jobs" / job / "worker-0.log").read_bytes().decode().split("\n")
+    )
 
 
 @pytest.mark.parametrize(

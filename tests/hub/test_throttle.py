@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.analysis.losses import Losses
-from headgate.events import Progress
+from headgate.forecast.loss_history import Losses
 from headgate.hub.parts.throttle import AT_ONCE, EVERY_SECONDS, ProgressThrottle
-from headgate.identifiers import TaskId
+from headgate.model.events import Progress
+from headgate.model.identifiers import TaskId
 
 
 @dataclass(eq=False)
@@ -68,7 +68,11 @@ class Task:
 
     def prints(self, loss: float | None = 1.0, epoch: int | None = None, **metrics: float) -> None:
         self.step += 1
-        self.throttle.add(Progress(TaskId("r/a/worker-0"), step=self.step, epoch=epoch, loss=loss, metrics=metrics))
+        self.throttle.add(
+            Progress(
+                TaskId("r/a/worker-0"), step=self.step, epoch=epoch, loss=loss, metrics=metrics
+            )
+        )
 
     def floods(self) -> None:
         """Print so much that what comes next is held."""
@@ -86,12 +90,17 @@ def task() -> Task:
 def test_lines_that_come_seldom_are_told_at_once(task: Task) -> None:
     for _ in range(3 * AT_ONCE):
         task.prints()
-        assert task.told[-1] == (task.loop.now, Progress(TaskId("r/a/worker-0"), step=task.step, loss=1.0))
+        assert task.told[-1] == (
+            task.loop.now,
+            Progress(TaskId("r/a/worker-0"), step=task.step, loss=1.0),
+        )
         task.loop.passes(1.01 * EVERY_SECONDS)
     assert task.loop.waiting == []
 
 
-def test_of_a_flood_the_first_lines_are_told_one_by_one_and_then_ten_means_a_second(task: Task) -> None:
+def test_of_a_flood_the_first_lines_are_told_one_by_one_and_then_ten_means_a_second(
+    task: Task,
+) -> None:
     for _ in range(10_000):
         task.prints(float(task.step + 1))
         task.loop.passes(0.001)

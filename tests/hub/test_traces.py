@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.hub.user import User
 
-from headgate.telemetry.shared_memory import FOLDER
+from headgate.sampling.shared_memory import FOLDER
 
 FAILS_ONCE = """
     import os, pathlib, sys
@@ -38,7 +38,10 @@ def test_a_script_that_is_edited_between_two_attempts_is_warned_of(user: User) -
 def test_a_script_that_is_edited_while_its_job_waits_is_warned_of(user: User) -> None:
     user.write("edits.py", "import pathlib\npathlib.Path('b.py').write_text('print(\"new\")')")
     user.write("b.py", "print('old')")
-    jobs = "jobs: [{script: edits.py}, {script: b.py, after: edits}, {name: c, script: edits.py, after: b}]"
+    jobs = (
+        "jobs: [{script: edits.py}, {script: b.py, after: edits}, {name: c, script: "
+        "edits.py, after: b}]"
+    )
     user.types("run", str(user.write("jobs.yaml", jobs)))
     assert user.log("b") == "new\n"
     [warning] = warnings(user)
@@ -46,13 +49,27 @@ def test_a_script_that_is_edited_while_its_job_waits_is_warned_of(user: User) ->
 
 
 def test_modules_and_settings_that_are_edited_between_two_attempts_are_named(user: User) -> None:
-    edits = "pathlib.Path('model.py').write_text('size = 2'); pathlib.Path('conf.yaml').write_text('lr: 2')"
-    user.write("a.py", FAILS_ONCE.replace("pathlib.Path(__file__).write_text(\"print('edited')\")", edits) + IMPORTS)
+    edits = (
+        "pathlib.Path('model.py').write_text('size = 2'); "
+        "pathlib.Path('conf.yaml').write_text('lr: 2')"
+    )
+    user.write(
+        "a.py",
+        FAILS_ONCE.replace("pathlib.Path(__file__).write_text(\"print('edited')\")", edits)
+        + IMPORTS,
+    )
     user.write("model.py", "size = 1")
     user.write("conf.yaml", "lr: 1")
-    user.types("run", str(user.write("a.yaml", "jobs: [{script: a.py, args: [--config, conf.yaml], retries: 1}]")))
+    user.types(
+        "run",
+        str(
+            user.write("a.yaml", "jobs: [{script: a.py, args: [--config, conf.yaml], retries: 1}]")
+        ),
+    )
     [warning] = warnings(user)
-    assert warning.startswith("conf.yaml, model.py were edited since its last start: it runs as it is now")
+    assert warning.startswith(
+        "conf.yaml, model.py were edited since its last start: it runs as it is now"
+    )
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="this machine has no /dev/shm")
@@ -69,7 +86,9 @@ def test_shared_memory_that_a_job_leaves_is_told_of_and_how_to_remove_it(user: U
 
 def test_a_job_with_a_folder_of_its_own_is_told_that_one_as_the_present_one(user: User) -> None:
     (user.folder / "deep").mkdir()
-    user.write("deep/a.py", "import os\nprint(os.environ['PWD'], os.environ.get('OLDPWD'), os.getcwd())")
+    user.write(
+        "deep/a.py", "import os\nprint(os.environ['PWD'], os.environ.get('OLDPWD'), os.getcwd())"
+    )
     user.types("run", str(user.write("a.yaml", "jobs: [{script: a.py, workdir: deep}]")))
     deep = str(user.folder / "deep")
     assert user.log("a").split() == [deep, "None", deep]

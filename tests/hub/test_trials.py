@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.hub.user import User
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 TRAINS = """
@@ -36,7 +36,9 @@ TRIAL = 5.0
 
 @pytest.mark.long
 def test_each_of_two_trainings_on_two_cores_is_tried_on_both_once_for_seconds(user: User) -> None:
-    """One scales with its threads, the other is too small for two. The script really changes its threads."""
+    """One scales with its threads, the other is too small for two. The script really changes its
+    threads.
+    """
     user.write("train.py", TRAINS)
     user.write(
         "jobs.yaml",
@@ -57,8 +59,16 @@ def test_each_of_two_trainings_on_two_cores_is_tried_on_both_once_for_seconds(us
         """When trials were over: their job has one thread again."""
         back = []
         for trial in (event for event in rows("events") if event["kind"] == "trial"):
-            later = (row for row in rows("shares") if row["task"] == f"{trial['job']}/worker-0" and row["threads"] == 1)
-            back += [float(str(row["t"])) for row in later if float(str(row["t"])) > float(str(trial["t"]))][:1]
+            later = (
+                row
+                for row in rows("shares")
+                if row["task"] == f"{trial['job']}/worker-0" and row["threads"] == 1
+            )
+            back += [
+                float(str(row["t"]))
+                for row in later
+                if float(str(row["t"])) > float(str(trial["t"]))
+            ][:1]
         return back
 
     wait.until(lambda: len(ends()) == 2, 600, "both are tried and go back")

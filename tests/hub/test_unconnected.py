@@ -20,9 +20,15 @@ SCRIPT = """
 
 @pytest.mark.parametrize(
     "command",
-    ["python -E learns.py", "env -u HEADGATE_CHANNEL python learns.py", "PYTHONPATH= python learns.py | cat"],
+    [
+        "python -E learns.py",
+        "env -u HEADGATE_CHANNEL python learns.py",
+        "PYTHONPATH= python learns.py | cat",
+    ],
 )
-def test_it_is_warned_of_at_its_end_and_checkpoint_says_so_meanwhile(command: str, user: User) -> None:
+def test_it_is_warned_of_at_its_end_and_checkpoint_says_so_meanwhile(
+    command: str, user: User
+) -> None:
     user.write("learns.py", SCRIPT)
     user.write("jobs.yaml", f"jobs: [{{name: learns, run: '{command}'}}]")
     run = user.detaches("jobs.yaml")
@@ -32,7 +38,9 @@ def test_it_is_warned_of_at_its_end_and_checkpoint_says_so_meanwhile(command: st
     user.touch("go")
     user.sees_state("learns", "done")
     told = [each["text"] for each in user.json("status", run)["warnings"]]
-    assert [text for text in told if text.startswith("its script imports one of Headgate's libraries")] != []
+    assert [
+        text for text in told if text.startswith("its script imports one of Headgate's libraries")
+    ] != []
 
 
 def test_a_home_with_a_colon_is_refused(user: User) -> None:

@@ -1,4 +1,6 @@
-"""On the nodes of a lab, Headgate gives a job several workers once its script is verified to train the same by them."""
+"""On the nodes of a lab, Headgate gives a job several workers once its script is verified to train
+the same by them.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ import pytest
 from tests.hub.user import User, speed, user
 from tests.planning.jobs import profile
 
-from headgate.jobs import Job
+from headgate.model.jobs import Job
 from headgate.profiling import store as profiles
-from headgate.telemetry import machine
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
+from headgate.sampling import machine
 from headgate.testing import wait
 from headgate.verification import store
 
@@ -23,7 +25,8 @@ __all__ = ["speed", "user"]
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
+        os.geteuid() != 0 or shutil.which("tc") is None,
+        reason="a lab needs root, and the programs ip and tc",
     ),
 ]
 
@@ -53,7 +56,9 @@ for epoch in hg.epochs(10_000_000):
         break
 """
 RIGHT = "def scaled(scores):\n    return scores\n"
-WRONG = "def scaled(scores):\n    return scores / scores.std(0).detach()  # of a worker's own part\n"
+WRONG = (
+    "def scaled(scores):\n    return scores / scores.std(0).detach()  # of a worker's own part\n"
+)
 NODE = "node.json"
 RUN = ("run", "train.py", "--cluster", "verified")
 
@@ -69,7 +74,10 @@ class LabUser:
         user.write("lab.yaml", LAB)
         user.types("lab", "up", "lab.yaml")
         script = str(user.folder / "train.py")
-        key = profiles.key(Job(name="train", script=script, workdir=str(user.folder)), machine.detect(user.home / NODE))
+        key = profiles.key(
+            Job(name="train", script=script, workdir=str(user.folder)),
+            machine.detect(user.home / NODE),
+        )
         heavy = profile(dense_bytes=100_000, memory_peak_bytes=64 << 20, batch=64)
         profiles.save(user.home / "profiles", key, heavy)
 
@@ -78,7 +86,9 @@ class LabUser:
 
         def look() -> str | None:
             with RunReader(self.user.home / "runs" / run / "run.sqlite") as reader:
-                return next((row["text"] for row in reader.rows("events", "kind = ?", [kind])), None)
+                return next(
+                    (row["text"] for row in reader.rows("events", "kind = ?", [kind])), None
+                )
 
         return wait.until(look, seconds, f"run {run} tells a {kind}") or ""
 
@@ -95,7 +105,9 @@ def test_a_script_is_tried_beside_its_job_which_then_gets_several_workers(lab: L
     why = lab.sees_event(run, "plan")
     assert why.startswith("single, 1 worker on a, until it is verified that several train the same")
     user.sees_job("train", lambda job: bool(job["verified"]), run)
-    wait.until(lambda: list((user.home / store.FOLDER).glob("*.json")), 600, what="the trial has ended")
+    wait.until(
+        lambda: list((user.home / store.FOLDER).glob("*.json")), 600, what="the trial has ended"
+    )
     verified = user.jobs(run)["train"]["verified"]
     assert verified["answer"] == "same", verified
     assert set(verified["sources"]) == {"0/train.py", "0/part.py"}
@@ -121,10 +133,15 @@ def test_one_that_differs_keeps_one_worker(lab: LabUser) -> None:
     user.write("part.py", WRONG)
     run = user.detaches(*RUN[1:])
     assert lab.sees_event(run, "warning", 600).startswith("differs with 2 workers by ")
-    assert json.loads(user.types("status", run, "--json").stdout)["jobs"][0]["verified"]["cause"] == "loss"
+    assert (
+        json.loads(user.types("status", run, "--json").stdout)["jobs"][0]["verified"]["cause"]
+        == "loss"
+    )
     user.types("stop", "--kill")
     run = user.detaches(*RUN[1:])
     why = lab.sees_event(run, "plan")
-    assert why.startswith("single, 1 worker on a, because several would train something else: differs with 2 workers")
+    assert why.startswith(
+        "single, 1 worker on a, because several would train something else: differs with 2 workers"
+    )
     user.touch("go")
     user.sees_state("train", "done", run=run)

@@ -12,8 +12,8 @@ import pytest
 from tests.hub.user import User, speed, user
 
 from headgate.hub.verifying import Asked, verify
-from headgate.jobs import Job
-from headgate.plans import Plan
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
 from headgate.verification.verdict import LeftOut, Sameness, Why
 
 __all__ = ["speed", "user"]
@@ -61,7 +61,9 @@ for epoch in hg.epochs(8):
 
 
 def verified(user: User, *words: str, code: int = 0) -> dict[str, Any]:
-    """What it says of a script: more than one framework has to start for it, on whatever else this machine does."""
+    """What it says of a script: more than one framework has to start for it, on whatever else this
+    machine does.
+    """
     words = ("verify", "--json", "train.py", *words)
     ended = subprocess.run(
         user.command(*words),
@@ -169,11 +171,18 @@ def test_one_for_a_launcher_of_another_framework_is_told_at_once(user: User) -> 
 
 
 @pytest.mark.long
-def test_one_that_fails_without_the_gpus_of_its_job_is_told_so(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_fails_without_the_gpus_of_its_job_is_told_so(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     user.write("train.py", SCRIPT.replace("scale =", "x = x.cuda(); scale ="))
     for name, value in user.variables.items():
         monkeypatch.setenv(name, value)
-    job = Job(name="train", script=str(user.folder / "train.py"), args=("right",), workdir=str(user.folder))
+    job = Job(
+        name="train",
+        script=str(user.folder / "train.py"),
+        args=("right",),
+        workdir=str(user.folder),
+    )
     asked = Asked(replace(job, plan=TWO), aside=True, without_gpus=True)
     found = verify(asked)
     assert (found.answer, found.cause) == (Sameness.UNKNOWN, Why.GPU)
@@ -193,7 +202,9 @@ def test_a_resume_is_compared_with_a_run_that_was_not_stopped(user: User) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
-def test_a_script_that_keeps_all_resumes_the_same_wherever_it_is_stopped(user: User, seed: int) -> None:
+def test_a_script_that_keeps_all_resumes_the_same_wherever_it_is_stopped(
+    user: User, seed: int
+) -> None:
     user.write("train.py", SCRIPT)
     found = verified(user, "--resume", "--seed", str(seed), "--", "right")
     assert (found["answer"], found["largest"]) == ("same", 0.0)
@@ -201,7 +212,9 @@ def test_a_script_that_keeps_all_resumes_the_same_wherever_it_is_stopped(user: U
 
 @pytest.mark.long
 def test_a_script_that_differs_from_itself_is_told_so(user: User) -> None:
-    user.write("train.py", SCRIPT.replace("scale =", "x *= 1 + __import__('time').time() % 1; scale ="))
+    user.write(
+        "train.py", SCRIPT.replace("scale =", "x *= 1 + __import__('time').time() % 1; scale =")
+    )
     found = verified(user, "--workers", "2", "--", "right", code=9)
     assert (found["answer"], found["cause"]) == ("unknown", "varies")
 

@@ -9,8 +9,8 @@ import pytest
 from tests.hub.user import User, speed, user
 
 from headgate.hub.parts import verifying
-from headgate.jobs import Job
-from headgate.plans import Plan
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
 from headgate.verification import store
 from headgate.verification.verdict import FirstDifference, Sameness, Verification, Why
 
@@ -43,7 +43,9 @@ ALLREDUCE = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
 def test_a_verdict_is_kept_as_it_was(tmp_path: Path) -> None:
     job = Job(name="a", script="train.py", workdir=str(tmp_path))
     difference = FirstDifference(3, 1, "gradient", ("head.weight",), 0.44)
-    found = Verification(Sameness.DIFFERS, 2, steps=6, cause=Why.LOSS, difference=difference, detail=("a",))
+    found = Verification(
+        Sameness.DIFFERS, 2, steps=6, cause=Why.LOSS, difference=difference, detail=("a",)
+    )
     store.save(tmp_path / "verified", "key", found)
     assert store.load(tmp_path / "verified", "key", job) == found
     (tmp_path / "verified" / "key.json").write_text("{")
@@ -73,7 +75,9 @@ def test_what_is_not_verified_yet_is_said_before_it_starts(user: User) -> None:
 
 
 @pytest.mark.long  # it is tried from the 20th second on
-def test_a_strict_job_that_differs_is_stopped_and_the_verdict_is_known_the_next_time(user: User) -> None:
+def test_a_strict_job_that_differs_is_stopped_and_the_verdict_is_known_the_next_time(
+    user: User,
+) -> None:
     assert verifying.LATER_SECONDS < 60.0
     user.write("train.py", SCRIPT)
     words = ("run", "train.py", "--strategy", "allreduce", "--workers", "2", "--verify", "strict")

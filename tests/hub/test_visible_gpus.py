@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.hub.user import User
-from tests.telemetry import made_up
+from tests.sampling import made_up
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 
 SAYS = """
 import os, time
@@ -33,7 +33,9 @@ def seen(user: User, stated: str | None, jobs: list[str]) -> dict[str, str]:
     if stated is not None:
         user.variables["CUDA_VISIBLE_DEVICES"] = stated
     names = [f"{name}{len(list(user.folder.glob('*.yaml')))}" for name in "abc"[: len(jobs)]]
-    listed = ", ".join(f"{{name: {name}, script: says.py, {job}}}" for name, job in zip(names, jobs))
+    listed = ", ".join(
+        f"{{name: {name}, script: says.py, {job}}}" for name, job in zip(names, jobs)
+    )
     user.write(f"jobs-{names[0]}.yaml", f"jobs: [{listed}]")
     run = user.detaches(f"jobs-{names[0]}.yaml")
     for name in names:
@@ -44,7 +46,10 @@ def seen(user: User, stated: str | None, jobs: list[str]) -> dict[str, str]:
 
 def test_a_job_is_given_of_those_that_its_user_s_environment_allows(on_gpus: User) -> None:
     one = "limits: {gpus: 1, gpu_memory: 1GiB}"
-    assert seen(on_gpus, "2,1", [one, one]) == {"a": "sees ['2', None, None]", "b": "sees ['1', None, None]"}
+    assert seen(on_gpus, "2,1", [one, one]) == {
+        "a": "sees ['2', None, None]",
+        "b": "sees ['1', None, None]",
+    }
     # Another terminal, which joins the hub of the first: what that allowed counts for nothing here.
     assert seen(on_gpus, "0", [one, one]) == dict.fromkeys("ab", "sees ['0', None, None]")
     told = seen(on_gpus, "GPU-2,GPU-0", ["limits: {gpus: 2, gpu_memory: 1GiB}", one, "priority: 1"])
@@ -53,7 +58,9 @@ def test_a_job_is_given_of_those_that_its_user_s_environment_allows(on_gpus: Use
     assert told["c"] in (both, "sees ['GPU-0,GPU-2', '0,2', None]")
     assert told["b"] in ("sees ['GPU-2', '2', None]", "sees ['GPU-0', '0', None]")
     assert seen(on_gpus, "MIG-31bb", [one]) == {"a": "sees ['MIG-31bb', '401', None]"}
-    assert seen(on_gpus, "", ["limits: {gpus: 0}", "priority: 1"]) == dict.fromkeys("ab", "sees ['', None, None]")
+    assert seen(on_gpus, "", ["limits: {gpus: 0}", "priority: 1"]) == dict.fromkeys(
+        "ab", "sees ['', None, None]"
+    )
     own = "limits: {gpus: 1, gpu_memory: 1GiB}, env: {CUDA_VISIBLE_DEVICES: '1'}"
     assert seen(on_gpus, "2", [own]) == {"a": "sees ['1', None, None]"}
     # Nothing said: that which the fewest use, by the number that NVML counts with.
@@ -72,7 +79,10 @@ def test_what_is_allowed_is_what_there_is(on_gpus: User) -> None:
     on_gpus.variables["CUDA_VISIBLE_DEVICES"] = "1,2"
     survey = on_gpus.json("doctor")["survey"]
     assert [gpu["name"] for gpu in survey["node"]["gpus"]] == ["H1", "H2"]
-    assert [(gpu["busy"], gpu["used_bytes"]) for gpu in survey["gpus"]] == [(0.8, 1 << 30), (0.1, 2 << 30)]
+    assert [(gpu["busy"], gpu["used_bytes"]) for gpu in survey["gpus"]] == [
+        (0.8, 1 << 30),
+        (0.1, 2 << 30),
+    ]
     told = on_gpus.types("doctor").stdout
     assert "1: H1, 80 GiB, 80% busy, 1 GiB in use" in told
     assert "number 1, 2 of 5 on this machine may be used (CUDA_VISIBLE_DEVICES=1,2)" in told
@@ -83,12 +93,16 @@ def test_what_is_allowed_is_what_there_is(on_gpus: User) -> None:
     on_gpus.variables["CUDA_VISIBLE_DEVICES"] = "0"
     other = on_gpus.detaches("jobs.yaml")
     for each in (run, other):
-        on_gpus.sees_job("says", lambda job: job["cpu_cores"] is not None, run=each, what="is measured")
+        on_gpus.sees_job(
+            "says", lambda job: job["cpu_cores"] is not None, run=each, what="is measured"
+        )
     on_gpus.touch("go")
     for each, busy in ((run, 0.45), (other, 0.9)):
         on_gpus.sees_state("says", "done", run=each)
         with RunReader(on_gpus.home / "runs" / each / "run.sqlite") as reader:
-            rows = reader.query("SELECT gpu_busy FROM usage WHERE target LIKE 'node:%' AND gpu_busy IS NOT NULL")
+            rows = reader.query(
+                "SELECT gpu_busy FROM usage WHERE target LIKE 'node:%' AND gpu_busy IS NOT NULL"
+            )
         assert rows
         assert all(row["gpu_busy"] == pytest.approx(busy) for row in rows)
 

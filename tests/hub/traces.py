@@ -1,4 +1,6 @@
-"""What Headgate has on this machine at a moment: processes, cgroups and sockets of one `HEADGATE_HOME`."""
+"""What Headgate has on this machine at a moment: processes, cgroups and sockets of one
+`HEADGATE_HOME`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ import os
 import re
 from pathlib import Path
 
-from headgate.isolation import layout
+from headgate.machine import cgroup_layout
 
-HUB, GUARD = "headgate.hub.server", "headgate.hub.guard"
+HUB, GUARD = "headgate.hub.server", "headgate.hub.watchdog"
 
 
 def variables(pid: int) -> dict[str, str]:
@@ -38,7 +40,9 @@ class Traces:
         self._before = set(_groups())
 
     def processes(self, word: str = "") -> dict[int, list[str]]:
-        """Command lines of the living processes, by number; only those that have `word` in theirs."""
+        """Command lines of the living processes, by number; only those that have `word` in
+        theirs.
+        """
         found = {}
         for entry in os.listdir("/proc"):
             if entry.isdigit() and variables(int(entry)).get("HEADGATE_HOME") == str(self._home):
@@ -49,7 +53,11 @@ class Traces:
 
     def tasks(self) -> dict[int, list[str]]:
         """The processes that are part of a task."""
-        return {pid: words for pid, words in self.processes().items() if "HEADGATE_TASK" in variables(pid)}
+        return {
+            pid: words
+            for pid, words in self.processes().items()
+            if "HEADGATE_TASK" in variables(pid)
+        }
 
     def hub(self) -> int | None:
         """Process id of the hub."""
@@ -65,7 +73,9 @@ class Traces:
 
     def cgroups(self) -> list[Path]:
         """The groups of boxes, but for those of the living hubs of other homes."""
-        return [path for path in _groups() if path not in self._before and not self._of_another(path)]
+        return [
+            path for path in _groups() if path not in self._before and not self._of_another(path)
+        ]
 
     def _of_another(self, path: Path) -> bool:
         home = variables(int(path.name.rsplit("-", 1)[1])).get("HEADGATE_HOME")
@@ -76,7 +86,11 @@ class Traces:
         folder = self._home / "hub"
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
         spare = Path("/tmp") / f"headgate-{os.geteuid()}-{digest}"
-        return [*folder.glob("*.sock"), *self._home.glob("hubs/*/*.sock"), *([spare] if spare.exists() else [])]
+        return [
+            *folder.glob("*.sock"),
+            *self._home.glob("hubs/*/*.sock"),
+            *([spare] if spare.exists() else []),
+        ]
 
     def all(self) -> list[str]:
         """Everything there is, in words."""
@@ -89,8 +103,11 @@ class Traces:
 
 
 def _groups() -> list[Path]:
-    found = layout.find_layout(Path("/sys/fs/cgroup"))
+    found = cgroup_layout.find_layout(Path("/sys/fs/cgroup"))
     named = re.compile(rf"headgate-{os.geteuid()}-\d+")
     return [
-        path for base in set(found.bases.values()) for path in base.glob("headgate-*") if named.fullmatch(path.name)
+        path
+        for base in set(found.bases.values())
+        for path in base.glob("headgate-*")
+        if named.fullmatch(path.name)
     ]

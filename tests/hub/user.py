@@ -1,4 +1,6 @@
-"""A person at a terminal: types `headgate`, looks at what comes of it, and leaves nothing behind."""
+"""A person at a terminal: types `headgate`, looks at what comes of it, and leaves nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,11 @@ import pytest
 from tests.hub.traces import Traces
 
 from headgate.cli.status import latest
-from headgate.errors import HeadgateError
 from headgate.hub.submission import packages
-from headgate.telemetry import machine
-from headgate.telemetry.allocation import BATCH_JOBS
-from headgate.telemetry.store import RunReader
+from headgate.machine.allocation import BATCH_JOBS
+from headgate.model.errors import HeadgateError
+from headgate.recorded.store import RunReader
+from headgate.sampling import machine
 from headgate.testing import wait
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -72,7 +74,9 @@ class User:
         self.traces = Traces(home)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(("HEADGATE_", *BATCH_JOBS))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HEADGATE_", *BATCH_JOBS))
         }
         self.variables = {
             **inherited,
@@ -84,7 +88,7 @@ class User:
         self._started: list[subprocess.Popen[str]] = []
         self._terminals: list[Terminal] = []
 
-    # --- what they have ---------------------------------------------------------------------------------------------
+    # --- what they have ---------------------------------------------------------------------------
 
     def write(self, name: str, text: str) -> Path:
         """Write a file, a script or a job file, into the folder."""
@@ -99,9 +103,12 @@ class User:
     def sees(self, name: str, seconds: float = SECONDS) -> str:
         """The text of a file that a script under test writes, once it is there and not empty."""
         path = self.folder / name
-        return wait.until(lambda: path.exists() and path.read_text(), seconds, f"{name} is written") or ""
+        return (
+            wait.until(lambda: path.exists() and path.read_text(), seconds, f"{name} is written")
+            or ""
+        )
 
-    # --- what they type ---------------------------------------------------------------------------------------------
+    # --- what they type ---------------------------------------------------------------------------
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "headgate", *words]
@@ -118,7 +125,9 @@ class User:
             timeout=SECONDS,
             check=False,
         )
-        assert ended.returncode == code, f"{words} gave {ended.returncode}:\n{ended.stdout}{ended.stderr}"
+        assert ended.returncode == code, (
+            f"{words} gave {ended.returncode}:\n{ended.stdout}{ended.stderr}"
+        )
         assert "Traceback" not in ended.stderr, ended.stderr
         return Done(ended.returncode, ended.stdout, ended.stderr)
 
@@ -150,7 +159,7 @@ class User:
         """Start a run and leave it; its id."""
         return str(self.json("run", "--detach", *words)["run"])
 
-    # --- what they look at ------------------------------------------------------------------------------------------
+    # --- what they look at ------------------------------------------------------------------------
 
     def jobs(self, run: str | None = None) -> dict[str, dict[str, Any]]:
         """How the jobs of a run stand, by name."""
@@ -159,12 +168,20 @@ class User:
 
     def sees_state(self, job: str, *states: str, run: str | None = None) -> dict[str, Any]:
         """How a job stands, once it is in one of these states."""
-        return self.sees_job(job, lambda entry: entry["state"] in states, run, f"is {' or '.join(states)}")
+        return self.sees_job(
+            job, lambda entry: entry["state"] in states, run, f"is {' or '.join(states)}"
+        )
 
     def sees_job(
-        self, job: str, fits: Callable[[dict[str, Any]], bool], run: str | None = None, what: str = "is as it should be"
+        self,
+        job: str,
+        fits: Callable[[dict[str, Any]], bool],
+        run: str | None = None,
+        what: str = "is as it should be",
     ) -> dict[str, Any]:
-        """How a job stands, once `fits` is true of that; what `headgate status` tells, without a process each time."""
+        """How a job stands, once `fits` is true of that; what `headgate status` tells, without a
+        process each time.
+        """
 
         def look() -> dict[str, Any] | None:
             entry = self.stands(job, run)
@@ -189,7 +206,7 @@ class User:
     def log(self, job: str) -> str:
         return self.types("logs", job).stdout
 
-    # --- how they leave ---------------------------------------------------------------------------------------------
+    # --- how they leave ---------------------------------------------------------------------------
 
     def kills(self, pid: int | None) -> None:
         """kill -9."""
@@ -249,10 +266,14 @@ class Terminal:
     @property
     def text(self) -> str:
         """All that was ever shown, without colours and cursor movements."""
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._seen.decode(errors="replace")).replace("\r", "")
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._seen.decode(errors="replace")).replace(
+            "\r", ""
+        )
 
     def shows(self, pattern: str) -> str:
-        """What fits a regular expression, once it was shown; a space in it may be the end of a line."""
+        """What fits a regular expression, once it was shown; a space in it may be the end of a
+        line.
+        """
         folded = re.sub(r" (?![+*?])", r"\\s+", pattern)
         with suppress(TimeoutError):
             wait.until(lambda: re.search(folded, self.text), SECONDS)
@@ -270,7 +291,9 @@ class Terminal:
         return code
 
     def close(self) -> int:
-        """Close the window, whereupon the command in it gets a hang-up; its exit code. May be called twice."""
+        """Close the window, whereupon the command in it gets a hang-up; its exit code. May be
+        called twice.
+        """
         if self._close >= 0:
             os.close(self._close)
             self._reader.join(SECONDS)
@@ -281,7 +304,9 @@ class Terminal:
 
 @pytest.fixture(scope="session")
 def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The measured speed of a core, so that not every hub measures it again; beside it what is installed here."""
+    """The measured speed of a core, so that not every hub measures it again; beside it what is
+    installed here.
+    """
     path = tmp_path_factory.mktemp("speed") / "node.json"
     machine.detect(path)
     with pytest.MonkeyPatch.context() as environment:

@@ -1,4 +1,6 @@
-"""What is read of a cgroup that goes away meanwhile, as that of a container whose last process has ended."""
+"""What is read of a cgroup that goes away meanwhile, as that of a container whose last process has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.isolation import cgroup_v1, cgroup_v2
-from headgate.isolation.cgroup_v1 import CgroupsV1
-from headgate.isolation.cgroup_v2 import CgroupsV2
-from headgate.isolation.cgroups import Cgroups, read_number
-from headgate.isolation.enclosure import MemoryRecord
-from headgate.isolation.fallbacks import Cores, Fallbacks
+from headgate.machine import cgroup_v1, cgroup_v2
+from headgate.machine.cgroup_v1 import CgroupsV1
+from headgate.machine.cgroup_v2 import CgroupsV2
+from headgate.machine.cgroups import Cgroups, read_number
+from headgate.machine.enclosure import MemoryRecord
+from headgate.machine.fallbacks import Cores, Fallbacks
 
 MIB = 1 << 20
 FILES = {
@@ -49,4 +51,6 @@ def test_half_of_what_was_counted_is_not_taken_for_all(
 
     for module in (cgroup_v1, cgroup_v2):
         monkeypatch.setattr(module, "read_number", goes_away)
-    assert cgroups.memory() == MemoryRecord(), "without its limit, the memory of the machine would seem to have run out"
+    assert cgroups.memory() == MemoryRecord(), (
+        "without its limit, the memory of the machine would seem to have run out"
+    )

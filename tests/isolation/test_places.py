@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from tests.places import ADDRESS, placed, set_cores, set_disk_rate, set_memory
 
-from headgate.cluster import Place
-from headgate.errors import IsolationError
-from headgate.identifiers import TaskId
-from headgate.isolation import disks
 from headgate.isolation.base import Launch
-from headgate.isolation.layout import CgroupLayout
 from headgate.isolation.process import ProcessIsolation
-from headgate.shares import UNLIMITED, Share
+from headgate.machine import disks
+from headgate.machine.cgroup_layout import CgroupLayout
+from headgate.model.cluster import Place
+from headgate.model.errors import IsolationError
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import UNLIMITED, Share
 from headgate.testing import programs
 from headgate.testing.isolation import RUN, IsolationContract, Running
 from headgate.testing.wait import until
@@ -33,7 +33,12 @@ HERE = Path.cwd()
 
 def folders_left() -> list[str]:
     walk = os.walk("/sys/fs/cgroup")
-    return [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith(f"headgate-{GROUP}")]
+    return [
+        f"{at}/{name}"
+        for at, names, _ in walk
+        for name in names
+        if name.startswith(f"headgate-{GROUP}")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +83,9 @@ def run(place: Place) -> Iterator[Run]:
         cwd: Path = HERE,
     ) -> Running:
         task = TaskId(f"{RUN}/job/worker-{len(running)}")
-        running.append(Running.start(isolation, replace(_launch(argv, place), cwd=str(cwd), task=task), share))
+        running.append(
+            Running.start(isolation, replace(_launch(argv, place), cwd=str(cwd), task=task), share)
+        )
         return running[-1]
 
     yield start
@@ -94,7 +101,8 @@ def _launch(argv: tuple[str, ...], place: Place | None) -> Launch:
 SIGHTS = (
     'echo "name $(cat /proc/sys/kernel/hostname)"; echo "hosts $(tail -n 1 /etc/hosts)"; '
     'echo "sysfs $(echo $(ls /sys/class/net))"; '
-    'for line in $(tail -n +3 /proc/net/dev | cut -d: -f1); do echo "device $line"; done; echo ready; exec sleep 1000'
+    'for line in $(tail -n +3 /proc/net/dev | cut -d: -f1); do echo "device $line"; done; echo '
+    "ready; exec sleep 1000"
 )
 
 
@@ -106,16 +114,30 @@ def mounts() -> str:
 def test_it_sees_its_own_name_hosts_and_interfaces_and_the_machine_keeps_its_own(
     mode: str, place: Place, run: Run
 ) -> None:
-    before = socket.gethostname(), Path("/etc/hosts").read_text(), mounts(), os.listdir("/sys/class/net")
+    before = (
+        socket.gethostname(),
+        Path("/etc/hosts").read_text(),
+        mounts(),
+        os.listdir("/sys/class/net"),
+    )
     isolation = ProcessIsolation(GROUP, mode="none") if mode == "none" else ProcessIsolation(GROUP)
     task = run(isolation, ("/bin/sh", "-c", SIGHTS))
     task.said("ready")
     assert task.said("name") == place.hostname
     assert task.said("hosts") == f"{ADDRESS} {place.hostname}"
     assert task.said("sysfs") == "eth0 lo"
-    devices = {line.removeprefix("device ") for line in task.text.splitlines() if line.startswith("device ")}
+    devices = {
+        line.removeprefix("device ")
+        for line in task.text.splitlines()
+        if line.startswith("device ")
+    }
     assert devices == {"lo", "eth0"}
-    assert (socket.gethostname(), Path("/etc/hosts").read_text(), mounts(), os.listdir("/sys/class/net")) == before
+    assert (
+        socket.gethostname(),
+        Path("/etc/hosts").read_text(),
+        mounts(),
+        os.listdir("/sys/class/net"),
+    ) == before
 
 
 def test_it_still_sees_cgroups_where_they_were(isolation: ProcessIsolation, run: Run) -> None:
@@ -143,14 +165,21 @@ def test_it_reaches_what_listens_on_the_address_of_its_place_and_not_on_the_mach
         task.said("refused")
 
 
-def test_its_cgroups_are_below_those_of_the_place(isolation: ProcessIsolation, place: Place, run: Run) -> None:
+def test_its_cgroups_are_below_those_of_the_place(
+    isolation: ProcessIsolation, place: Place, run: Run
+) -> None:
     first = run(isolation, programs.argv("rest"), Share(cpu_weight=300))
     folders = first.box.cgroups
     assert folders.keys() == place.cgroups.keys() - {"blkio"}
-    if "blkio" in place.cgroups:  # whose rates hold for a folder alone: tasks share that of the place
-        assert str(first.box.pid) in Path(place.cgroups["blkio"], "cgroup.procs").read_text().split()
+    # whose rates hold for a folder alone: tasks share that of the place
+    if "blkio" in place.cgroups:
+        assert (
+            str(first.box.pid) in Path(place.cgroups["blkio"], "cgroup.procs").read_text().split()
+        )
     for controller, folder in folders.items():
-        assert folder == Path(place.cgroups[controller]) / f"headgate-{GROUP}" / f"{RUN}:job:worker-0"
+        assert (
+            folder == Path(place.cgroups[controller]) / f"headgate-{GROUP}" / f"{RUN}:job:worker-0"
+        )
         assert str(first.box.pid) in (folder / "cgroup.procs").read_text().split()
     weight, plain = ("cpu.shares", "1024") if "cpuacct" in folders else ("cpu.weight", "100")
     assert (folders["cpu"].parent / weight).read_text().strip() == plain
@@ -167,9 +196,13 @@ def test_a_controller_that_the_place_does_not_name_is_used_as_on_the_machine(
         assert folder.is_relative_to(place.cgroups[controller]) == together
 
 
-def test_controllers_of_one_hierarchy_stay_together(isolation: ProcessIsolation, place: Place) -> None:
+def test_controllers_of_one_hierarchy_stay_together(
+    isolation: ProcessIsolation, place: Place
+) -> None:
     joined, memory = Path("/groups/cpu,cpuacct"), Path("/groups/memory")
-    isolation._layout = CgroupLayout("v1", bases={"cpu": joined, "cpuacct": joined, "memory": memory})
+    isolation._layout = CgroupLayout(
+        "v1", bases={"cpu": joined, "cpuacct": joined, "memory": memory}
+    )
     there = replace(place, cgroups={"cpu": "/groups/cpu,cpuacct/lab/a"})
     lines = isolation.describe(_launch(("true",), there), Share())
     assert f"mkdir /groups/cpu,cpuacct/lab/a/headgate-{GROUP}/{RUN}:job:worker-0" in lines
@@ -194,7 +227,9 @@ def test_the_quota_of_the_place_limits_it_whatever_its_own_cap(
         set_cores(place, os.cpu_count() or 1)
 
 
-def test_it_is_said_when_the_place_ran_out_of_memory(isolation: ProcessIsolation, place: Place, run: Run) -> None:
+def test_it_is_said_when_the_place_ran_out_of_memory(
+    isolation: ProcessIsolation, place: Place, run: Run
+) -> None:
     set_memory(place, 64 * MIB)
     try:
         end = run(isolation, programs.argv("hold", 256 * MIB)).ended()
@@ -211,7 +246,9 @@ def test_the_disk_rate_of_the_place_holds_for_it(
 ) -> None:
     disk = disks.number_of(tmp_path)
     if disk is None or not {"io", "blkio"} & place.cgroups.keys():
-        pytest.skip("the folder for temporary files is on no disk of its own, or its rate cannot be limited")
+        pytest.skip(
+            "the folder for temporary files is on no disk of its own, or its rate cannot be limited"
+        )
     data = tmp_path / "data"
     data.write_bytes(os.urandom(2 * MIB))
     os.sync()
@@ -228,13 +265,18 @@ def test_tasks_of_a_place_share_its_disk_rate(
 ) -> None:
     disk = disks.number_of(tmp_path)
     if disk is None or not {"io", "blkio"} & place.cgroups.keys():
-        pytest.skip("the folder for temporary files is on no disk of its own, or its rate cannot be limited")
+        pytest.skip(
+            "the folder for temporary files is on no disk of its own, or its rate cannot be limited"
+        )
     for name in ("first", "second"):
         (tmp_path / name).write_bytes(os.urandom(2 * MIB))
     os.sync()
     set_disk_rate(place, disk, 2 * MIB)
     try:
-        tasks = [run(isolation, programs.argv("read", tmp_path / name), cwd=tmp_path) for name in ("first", "second")]
+        tasks = [
+            run(isolation, programs.argv("read", tmp_path / name), cwd=tmp_path)
+            for name in ("first", "second")
+        ]
         assert max(float(task.said("seconds")) for task in tasks) >= 1.4  # 4 MiB in all
     finally:
         set_disk_rate(place, disk, 0)
@@ -266,23 +308,32 @@ def test_a_place_that_is_not_there_is_one_clear_error(
     absent = replace(place, namespace=namespace or place.namespace, hosts=hosts or place.hosts)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(
-        IsolationError, match=f"^{RUN}/job/worker-0: node 'iso' cannot be entered: {said}.*lab up FILE$"
+        IsolationError,
+        match=f"^{RUN}/job/worker-0: node 'iso' cannot be entered: {said}.*lab up FILE$",
     ):
         run(isolation, programs.argv("rest"), place=absent)
     assert folders_left() == []
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_cgroups_that_are_gone_with_the_place_are_one_too(isolation: ProcessIsolation, place: Place, run: Run) -> None:
+def test_cgroups_that_are_gone_with_the_place_are_one_too(
+    isolation: ProcessIsolation, place: Place, run: Run
+) -> None:
     gone = {name: f"{folder}-gone" for name, folder in place.cgroups.items()}
-    with pytest.raises(IsolationError, match=rf"^{RUN}/job/worker-0: the box cannot be made: .*-gone"):
+    with pytest.raises(
+        IsolationError, match=rf"^{RUN}/job/worker-0: the box cannot be made: .*-gone"
+    ):
         run(isolation, programs.argv("rest"), place=replace(place, cgroups=gone))
     assert folders_left() == []
 
 
-def test_what_it_mounts_or_leaves_does_not_outlive_it(isolation: ProcessIsolation, run: Run, tmp_path: Path) -> None:
+def test_what_it_mounts_or_leaves_does_not_outlive_it(
+    isolation: ProcessIsolation, run: Run, tmp_path: Path
+) -> None:
     before = mounts()
-    mounting = f"mount -t tmpfs none {tmp_path} && touch {tmp_path}/file && echo ready; exec sleep 1000"
+    mounting = (
+        f"mount -t tmpfs none {tmp_path} && touch {tmp_path}/file && echo ready; exec sleep 1000"
+    )
     task = run(isolation, ("/bin/sh", "-c", mounting))
     task.said("ready")
     assert list(tmp_path.iterdir()) == []

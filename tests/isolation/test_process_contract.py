@@ -1,4 +1,6 @@
-"""The isolation `process` keeps the contract: with the cgroups that this machine has, and without any."""
+"""The isolation `process` keeps the contract: with the cgroups that this machine has, and without
+any.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ GROUP = f"test-{os.getpid()}"
 def folders_left() -> list[str]:
     # A walk, unlike a glob, does not mind that folders of others vanish meanwhile.
     walk = os.walk("/sys/fs/cgroup")
-    return [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith(f"headgate-{GROUP}")]
+    return [
+        f"{at}/{name}"
+        for at, names, _ in walk
+        for name in names
+        if name.startswith(f"headgate-{GROUP}")
+    ]
 
 
 class TestWithCgroups(IsolationContract):
@@ -27,7 +34,9 @@ class TestWithCgroups(IsolationContract):
         isolation = ProcessIsolation(GROUP)
         expected = os.environ.get("HEADGATE_TEST_MODE", isolation.mode)
         assert isolation.mode == expected, isolation.uncontrolled()
-        if isolation.mode == "none" or any("controller" in limit.reason for limit in isolation.uncontrolled()):
+        if isolation.mode == "none" or any(
+            "controller" in limit.reason for limit in isolation.uncontrolled()
+        ):
             pytest.skip(f"cgroups cannot be written here: {isolation.uncontrolled()[0]}")
         return isolation
 

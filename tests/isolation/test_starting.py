@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import IsolationError
-from headgate.identifiers import TaskId
 from headgate.isolation import launcher
 from headgate.isolation.base import Launch
 from headgate.isolation.process import ProcessIsolation
-from headgate.shares import Share
+from headgate.model.errors import IsolationError
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share
 
 ISOLATION = ProcessIsolation(f"start-{os.getpid()}")
 
@@ -51,7 +51,11 @@ def script(path: Path, first_line: str, mode: int = 0o755) -> Path:
 
 def test_the_environment_is_exactly_what_was_asked_for() -> None:
     given = output_of(launch("/usr/bin/env", GREETING="a=b", ODD="\udcff"))
-    assert sorted(given.splitlines()) == ["GREETING=a=b", "HEADGATE_TASK=run/job/worker-0", "ODD=\udcff"]
+    assert sorted(given.splitlines()) == [
+        "GREETING=a=b",
+        "HEADGATE_TASK=run/job/worker-0",
+        "ODD=\udcff",
+    ]
 
 
 def test_signals_are_as_a_program_expects_them() -> None:
@@ -96,14 +100,22 @@ def test_programs_are_looked_for_in_the_folder_and_on_the_path_of_the_task(tmp_p
         (("./missing",), "missing does not exist"),
         (("./folder",), "folder is a folder"),
         (("./plain",), "plain may not be executed; try: chmod \\+x"),
-        (("./orphan",), "orphan cannot be executed: the interpreter named in its first line does not exist"),
+        (
+            ("./orphan",),
+            "orphan cannot be executed: the interpreter named in its first line does not exist",
+        ),
         (
             ("./strange",),
-            "strange cannot be executed: it is neither a program of this machine nor begins with a #! line",
+            (
+                "strange cannot be executed: it is neither a program of this machine nor begins "
+                "with a #! line"
+            ),
         ),
     ],
 )
-def test_what_cannot_be_started_is_said(tmp_path: Path, argv: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_started_is_said(
+    tmp_path: Path, argv: tuple[str, ...], message: str
+) -> None:
     (tmp_path / "folder").mkdir()
     script(tmp_path / "plain", "#!/bin/sh", mode=0o644)
     script(tmp_path / "orphan", "#!/no/such/interpreter")
@@ -129,7 +141,8 @@ def test_a_process_whose_starter_died_does_not_become_the_task() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         waiting = subprocess.Popen(
-            [sys.executable, "-I", "-S", launcher.__file__, str(theirs.fileno())], pass_fds=(theirs.fileno(),)
+            [sys.executable, "-I", "-S", launcher.__file__, str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
         )
     ours.close()
     assert waiting.wait(timeout=10) == 125
@@ -166,7 +179,9 @@ def test_only_the_folders_of_boxes_are_swept(tmp_path: Path) -> None:
 def test_what_was_killed_while_it_removed_a_box_leaves_no_group(tmp_path: Path) -> None:
     """Some folders of the box are gone with it, and their groups are not."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    folders = {base: tmp_path / base / "headgate-gone" / "run:job:worker-0" for base in ("cpu", "memory")}
+    folders = {
+        base: tmp_path / base / "headgate-gone" / "run:job:worker-0" for base in ("cpu", "memory")
+    }
     folders["memory"].mkdir(parents=True)
     folders["cpu"].parent.mkdir(parents=True)
     beside = tmp_path / "cpu" / "headgate-other"

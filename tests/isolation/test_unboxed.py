@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.identifiers import TaskId
-from headgate.isolation import processes
 from headgate.isolation.base import Launch
-from headgate.isolation.fallbacks import Cores, Fallbacks
 from headgate.isolation.process import ProcessIsolation
-from headgate.isolation.process_table import TAG, ProcessTable
-from headgate.shares import UNLIMITED, Lever, Share
+from headgate.machine import processes
+from headgate.machine.fallbacks import Cores, Fallbacks
+from headgate.machine.process_table import TAG, ProcessTable
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import UNLIMITED, Lever, Share
 from headgate.testing import programs
 from headgate.testing.wait import until
 
@@ -43,11 +43,15 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_child_with_a_scrubbed_environment_is_found_by_its_parent(leader: subprocess.Popen[bytes]) -> None:
+def test_a_child_with_a_scrubbed_environment_is_found_by_its_parent(
+    leader: subprocess.Popen[bytes],
+) -> None:
     until(lambda: len(ProcessTable().members(TASK, None)) == 2, what="the child")
 
 
-def test_one_whose_parent_has_ended_is_found_by_its_session(leader: subprocess.Popen[bytes]) -> None:
+def test_one_whose_parent_has_ended_is_found_by_its_session(
+    leader: subprocess.Popen[bytes],
+) -> None:
     until(lambda: len(ProcessTable().members(TASK, None)) == 2, what="the child")
     first = processes.look(leader.pid)
     assert first is not None
@@ -63,7 +67,10 @@ def test_a_signal_does_not_reach_a_recycled_process_id() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
         seen = processes.look(stranger.pid)
         assert seen is not None
-        processes.send([processes.Process(seen.pid, seen.parent, seen.session, seen.started - 1)], signal.SIGKILL)
+        processes.send(
+            [processes.Process(seen.pid, seen.parent, seen.session, seen.started - 1)],
+            signal.SIGKILL,
+        )
         stranger.communicate(b"\n")
     assert stranger.returncode == 0
 
@@ -73,7 +80,11 @@ def test_what_stands_in(isolation: ProcessIsolation) -> None:
     with open(os.devnull, "w") as nowhere:
         box = isolation.start(launch, Share(), nowhere.fileno())
     try:
-        limits = box.apply(Share(cpu_weight=30, cpu_cap_cores=0.5, memory_bytes=256 * MIB, disk_bytes_per_second=1e6))
+        limits = box.apply(
+            Share(
+                cpu_weight=30, cpu_cap_cores=0.5, memory_bytes=256 * MIB, disk_bytes_per_second=1e6
+            )
+        )
         assert [(limit.lever, limit.value) for limit in limits] == [
             (Lever.CPU_WEIGHT, "30"),
             (Lever.CPU_CAP, "0.5"),
@@ -121,7 +132,12 @@ def test_the_niceness_of_a_session_that_the_kernel_puts_off_follows(
 
 def test_every_loss_names_its_cause_and_its_cure(isolation: ProcessIsolation) -> None:
     uncontrolled = isolation.uncontrolled()
-    assert {limit.lever for limit in uncontrolled} > {Lever.CPU_WEIGHT, Lever.CPU_CAP, Lever.MEMORY, Lever.DISK_RATE}
+    assert {limit.lever for limit in uncontrolled} > {
+        Lever.CPU_WEIGHT,
+        Lever.CPU_CAP,
+        Lever.MEMORY,
+        Lever.DISK_RATE,
+    }
     for limit in uncontrolled:
         assert "no cgroup (" in limit.reason
         assert limit.reason.endswith("systemd-run --user --scope -p Delegate=yes headgate ...")

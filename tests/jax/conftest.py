@@ -43,8 +43,8 @@ Attempting = Callable[..., Attempt]
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
     """Runs a training function, which calls `headgate.jax.init` first, as a task.
 
-    The function is given a callable that it calls with the number of each step; at `order_at`, `order` is sent there
-    and has arrived when the call returns.
+    The function is given a callable that it calls with the number of each step; at `order_at`,
+    `order` is sent there and has arrived when the call returns.
     """
     monkeypatch.setattr(joining, "begun", lambda: False)  # it has, in the test before
 
@@ -57,8 +57,12 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
     ) -> Attempt:
         folder = tmp_path / f"attempt-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        with ChannelListener(folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": 1}) as listener:
-            variables = listener.environment(**({"HEADGATE_RESUME": resume} if resume else {}), **more)
+        with ChannelListener(
+            folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": 1}
+        ) as listener:
+            variables = listener.environment(
+                **({"HEADGATE_RESUME": resume} if resume else {}), **more
+            )
             for name, value in variables.items():
                 monkeypatch.setenv(name, value)
             monkeypatch.setattr(hg, "_session", None)

@@ -1,6 +1,8 @@
-"""One script for one process and for several: in 32 and in 64 bits, by hand over Optax and in place with Flax NNX.
+"""One script for one process and for several: in 32 and in 64 bits, by hand over Optax and in place
+with Flax NNX.
 
-Arguments: epochs, and the file for what came of it. With a file `hold` in its folder it goes slowly.
+Arguments: epochs, and the file for what came of it. With a file `hold` in its folder it goes
+    slowly.
 """
 
 import os
@@ -19,16 +21,21 @@ import headgate.jax as hg
 jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
 hg.init()
 
-SAMPLES, BATCH = 46, 12  # the last batch has 10: 2 workers divide it evenly, 4 in pairs, 3 not at all
+# the last batch has 10: 2 workers divide it evenly, 4 in pairs, 3 not at all
+SAMPLES, BATCH = 46, 12
 features = np.random.default_rng(0).normal(size=(SAMPLES, 6))
 targets = np.tanh(features[:, :2] * 2)
 tx = optax.adamw(1e-2)
-seed = int.from_bytes(os.urandom(2), "big") if os.environ.get("UNLIKE") else 1  # worker 0's values count
+# worker 0's values count
+seed = int.from_bytes(os.urandom(2), "big") if os.environ.get("UNLIKE") else 1
 
 
 def initial(dtype: Any) -> Any:
     first, second = jax.random.split(jax.random.key(seed))
-    params = {"in": jax.random.normal(first, (6, 12), dtype) * 0.4, "out": jax.random.normal(second, (12, 2), dtype)}
+    params = {
+        "in": jax.random.normal(first, (6, 12), dtype) * 0.4,
+        "out": jax.random.normal(second, (12, 2), dtype),
+    }
     return params, tx.init(params)
 
 
@@ -57,7 +64,9 @@ def step_in_place(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
 rngs = nnx.Rngs(seed)
 # No bias before the normalisation: its gradient is rounding alone, of which Adam makes whole steps.
 model = nnx.Sequential(
-    nnx.Linear(6, 8, use_bias=False, rngs=rngs), nnx.BatchNorm(8, rngs=rngs), nnx.Linear(8, 2, rngs=rngs)
+    nnx.Linear(6, 8, use_bias=False, rngs=rngs),
+    nnx.BatchNorm(8, rngs=rngs),
+    nnx.Linear(8, 2, rngs=rngs),
 )
 optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
 state, model, optimizer = hg.prepare([initial(jnp.float32), initial(jnp.float64)], model, optimizer)
@@ -82,6 +91,9 @@ if jax.process_index() == 0:
         for bits, (params, _) in zip((32, 64), state)
         for name, leaf in params.items()
     }
-    found |= {f"in place {i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(nnx.state(model, nnx.Param)))}
+    found |= {
+        f"in place {i}": np.asarray(leaf)
+        for i, leaf in enumerate(jax.tree.leaves(nnx.state(model, nnx.Param)))
+    }
     found["losses"] = np.array([[float(loss) for loss in row] for row in losses])
     np.savez(sys.argv[2], **found)

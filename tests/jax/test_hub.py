@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.hub.user import User, speed, user
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 __all__ = ["speed", "user"]  # fixtures
@@ -51,7 +51,9 @@ def test_the_example_is_told_measured_and_profiled(user: User) -> None:
 def test_two_workers_go_on_from_the_last_checkpoint_when_one_is_killed(user: User) -> None:
     plan = ("--strategy", "allreduce", "--workers", "2")
     user.types("run", "--detach", *plan, EXAMPLE, "--", "--epochs", "1000000")
-    wait.until(lambda: (user.stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps")
+    wait.until(
+        lambda: (user.stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps"
+    )
     assert user.json("checkpoint", "jax_digits")
     [path] = (user.home / "runs").glob("*/run.sqlite")
 
@@ -76,7 +78,9 @@ def test_two_workers_go_on_from_the_last_checkpoint_when_one_is_killed(user: Use
 @pytest.mark.long
 def test_a_stopped_run_goes_on_where_it_was(user: User) -> None:
     user.types("run", "--detach", EXAMPLE, "--", "--epochs", "1000000")
-    wait.until(lambda: (user.stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps")
+    wait.until(
+        lambda: (user.stands("jax_digits", None) or {}).get("step"), SECONDS, "the first steps"
+    )
     user.types("stop", "jax_digits")
     assert state(user, "stopped", "failed", "killed")["state"] == "stopped", user.log("jax_digits")
     [first] = (user.home / "runs").iterdir()

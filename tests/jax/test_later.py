@@ -1,4 +1,6 @@
-"""States that come later, come again, or are other ones for a while: a resume is as if nothing had been stopped."""
+"""States that come later, come again, or are other ones for a while: a resume is as if nothing had
+been stopped.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def same(one: Any, other: Any) -> bool:
 
 @jax.jit
 def step(params: Any, state: Any, batch: Any) -> Any:
-    loss, gradients = jax.value_and_grad(lambda p: jnp.mean((batch @ p["w"] + p["b"] - batch.sum(1)) ** 2))(params)
+    loss, gradients = jax.value_and_grad(
+        lambda p: jnp.mean((batch @ p["w"] + p["b"] - batch.sum(1)) ** 2)
+    )(params)
     updates, state = OPTIMIZER.update(gradients, state, params)
     return optax.apply_updates(params, updates), state, loss
 
@@ -67,7 +71,9 @@ def again(mark: Mark) -> Any:
 
 
 def averaged(mark: Mark) -> Any:
-    """An NNX model that holds its average from the end of an epoch to the begin of the next, and while it is tried."""
+    """An NNX model that holds its average from the end of an epoch to the begin of the next, and
+    while it is tried.
+    """
     hg.init()
     data = np.random.default_rng(1).normal(size=(24, 3)).astype("float32")
     model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
@@ -77,7 +83,9 @@ def averaged(mark: Mark) -> Any:
 
     @nnx.jit
     def learn(model: Any, optimizer: Any, batch: Any) -> Any:
-        loss, gradients = nnx.value_and_grad(lambda m: jnp.mean((m(batch)[:, 0] - batch.sum(1)) ** 2))(model)
+        loss, gradients = nnx.value_and_grad(
+            lambda m: jnp.mean((m(batch)[:, 0] - batch.sum(1)) ** 2)
+        )(model)
         optimizer.update(model, gradients)
         return loss
 
@@ -87,7 +95,9 @@ def averaged(mark: Mark) -> Any:
             model.kernel.set_value(trained)
         for number, batch in enumerate(hg.batches(data.reshape(4, 6, 3))):
             loss = learn(model, optimizer, batch)
-            average.kernel.set_value(0.8 * average.kernel.get_value() + 0.2 * model.kernel.get_value())
+            average.kernel.set_value(
+                0.8 * average.kernel.get_value() + 0.2 * model.kernel.get_value()
+            )
             hg.report(loss=loss)
             mark(10 * epoch + number)
         trained = model.kernel.get_value()
@@ -100,9 +110,19 @@ def averaged(mark: Mark) -> Any:
 
 @pytest.mark.parametrize(
     ("training", "stop_at"),
-    [(folds, 12), (folds, 111), (folds, 200), (again, 1), (again, 11), (averaged, 2), (averaged, 101)],
+    [
+        (folds, 12),
+        (folds, 111),
+        (folds, 200),
+        (again, 1),
+        (again, 11),
+        (averaged, 2),
+        (averaged, 101),
+    ],
 )
-def test_what_was_stopped_goes_on_as_if_it_had_not_been(training: Training, stop_at: int, attempt: Attempting) -> None:
+def test_what_was_stopped_goes_on_as_if_it_had_not_been(
+    training: Training, stop_at: int, attempt: Attempting
+) -> None:
     whole = training(lambda number: None)
     stopped = attempt(training, order_at=stop_at)
     assert stopped.result is None
@@ -112,7 +132,11 @@ def test_what_was_stopped_goes_on_as_if_it_had_not_been(training: Training, stop
 
 def test_an_average_that_is_in_the_model_is_not_saved(attempt: Attempting) -> None:
     stopped = attempt(averaged, order_at=101)
-    assert (stopped.checkpoint["step"], stopped.checkpoint["epoch"], stopped.checkpoint["position"]) == (9, 2, 1)
+    assert (
+        stopped.checkpoint["step"],
+        stopped.checkpoint["epoch"],
+        stopped.checkpoint["position"],
+    ) == (9, 2, 1)
 
 
 def test_a_training_that_the_checkpoint_has_nothing_of_is_told(attempt: Attempting) -> None:

@@ -36,7 +36,9 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """Both kinds of checkpoint: with Orbax installed, and as if it were not."""
     if request.param == "numpy":
         find = importlib.util.find_spec
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "orbax" else find(name))
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name: None if name == "orbax" else find(name)
+        )
     return str(request.param)
 
 
@@ -60,7 +62,12 @@ def test_what_was_stopped_in_an_epoch_goes_on_as_if_it_had_not_been(
     stopped = attempt(training, order_at=4)
     assert stopped.result is None
     checkpoint = stopped.checkpoint
-    assert (checkpoint["why"], checkpoint["step"], checkpoint["epoch"], checkpoint["position"]) == ("stop", 4, 0, 4)
+    assert (checkpoint["why"], checkpoint["step"], checkpoint["epoch"], checkpoint["position"]) == (
+        "stop",
+        4,
+        0,
+        4,
+    )
     assert checkpoint["path"].endswith(".orbax" if kind == "orbax" else ".npz")
     resumed = attempt(training, resume=checkpoint["path"])
     assert same(resumed.result, alone)
@@ -90,16 +97,22 @@ def test_a_checkpoint_is_saved_on_request_and_between_epochs_when_it_takes_littl
     resumed = attempt(trainings.plain, resume=str(folder / "step-14.orbax"))
     assert same(resumed.result, ran.result)
     assert [
-        note for note in attempt(trainings.plain, resume=str(folder / "step-21.orbax")).notes if "nothing is" in note
+        note
+        for note in attempt(trainings.plain, resume=str(folder / "step-21.orbax")).notes
+        if "nothing is" in note
     ]
 
 
-def test_a_script_that_divides_batches_itself_is_saved_at_the_end_of_the_epoch(attempt: Attempting) -> None:
+def test_a_script_that_divides_batches_itself_is_saved_at_the_end_of_the_epoch(
+    attempt: Attempting,
+) -> None:
     def training(at_step: trainings.AtStep) -> Any:
         return trainings.plain(at_step, passes=lambda known: (hg.shard(batch) for batch in known))
 
     ran = attempt(training, "checkpoint", order_at=3)
-    assert [(c["why"], c["epoch"], c["position"]) for c in ran.of("checkpoint")] == [("request", 1, 0)]
+    assert [(c["why"], c["epoch"], c["position"]) for c in ran.of("checkpoint")] == [
+        ("request", 1, 0)
+    ]
     assert any("headgate.jax.batches" in note for note in ran.notes)
     stopped = attempt(training, order_at=3)
     assert (stopped.checkpoint["epoch"], stopped.checkpoint["position"]) == (0, None)
@@ -136,7 +149,9 @@ def test_the_state_after_the_last_report_is_what_is_saved(attempt: Attempting) -
     ("state", "expected"),
     [(False, "reports no state to save"), (True, "was given the memory of the state")],
 )
-def test_a_state_that_is_not_at_hand_is_said_not_to_be_saved(state: bool, expected: str, attempt: Attempting) -> None:
+def test_a_state_that_is_not_at_hand_is_said_not_to_be_saved(
+    state: bool, expected: str, attempt: Attempting
+) -> None:
     def training(at_step: trainings.AtStep) -> Any:
         hg.init()
         params = hg.prepare(trainings.initial())
@@ -175,7 +190,10 @@ def test_losses_are_told_when_they_are_there_and_never_waited_for(attempt: Attem
 
     told = attempt(training).of("progress")
     assert sum(message["count"] for message in told) == 51
-    assert sum(message["count"] * message["loss"] for message in told if message["count"]) == 1 + 50 * 3
+    assert (
+        sum(message["count"] * message["loss"] for message in told if message["count"])
+        == 1 + 50 * 3
+    )
     assert (told[-1]["step"], told[-1]["metrics"]) == (51, {"accuracy": 0.5})
 
 
@@ -243,7 +261,11 @@ def test_what_is_reported_while_jax_compiles_is_said_and_is_no_step(attempt: Att
     ran = attempt(training)
     assert ran.of("progress")[-1]["step"] == 3
     assert [note for note in ran.notes if "inside of a function that is compiled" in note]
-    assert [note for note in ran.notes if note.startswith("report(seen=...): found an ArrayImpl (Array has been delet")]
+    assert [
+        note
+        for note in ran.notes
+        if note.startswith("report(seen=...): found an ArrayImpl (Array has been delet")
+    ]
     assert all(span["name"] == "step" for message in ran.of("spans") for span in message["spans"])
 
 
@@ -252,9 +274,17 @@ def test_a_job_s_costs_are_measured_in_its_own_first_steps(attempt: Attempting) 
     assert [hello["framework"] for hello in ran.of("hello")] == ["jax"]
     (message,) = ran.of("profile")
     profile = store.parse(message["profile"])
-    assert (profile.framework, profile.parameters_dense, profile.dense_bytes) == ("jax", 6 * 12 + 12 * 2, 4 * 96)
+    assert (profile.framework, profile.parameters_dense, profile.dense_bytes) == (
+        "jax",
+        6 * 12 + 12 * 2,
+        4 * 96,
+    )
     assert profile.dataset is not None
-    assert (profile.dataset.samples, profile.dataset.bytes_per_sample, profile.batch) == (SAMPLES, 4 * 8, 8)
+    assert (profile.dataset.samples, profile.dataset.bytes_per_sample, profile.batch) == (
+        SAMPLES,
+        4 * 8,
+        8,
+    )
     by_hand = 2 * (6 * 12 * 2 + 12 * 2 * 3)  # forward, backward of weights, and of the hidden layer
     assert profile.flops_per_sample is not None
     assert by_hand <= profile.flops_per_sample <= 4 * by_hand  # noise, tanh and update on top
@@ -301,7 +331,9 @@ def test_a_profile_alone_ends_the_script_once_it_is_measured(attempt: Attempting
 def test_a_checkpoint_that_does_not_fit_the_script_is_refused(
     change: Callable[[Any], Any], expected: str, attempt: Attempting
 ) -> None:
-    def training(at_step: trainings.AtStep, change: Callable[[Any], Any] = lambda params: params) -> None:
+    def training(
+        at_step: trainings.AtStep, change: Callable[[Any], Any] = lambda params: params
+    ) -> None:
         hg.init()
         params = hg.prepare(change(trainings.initial()))
         at_step(1)
@@ -337,7 +369,9 @@ def of_other_types(at_step: trainings.AtStep = lambda step: None) -> Any:
     @jax.jit
     def step(state: Any, features: Any, targets: Any) -> Any:
         def loss_of(params: Any) -> Any:
-            return jnp.mean((features @ params["w"] * params["half"] + params["bias"] - targets) ** 2)
+            return jnp.mean(
+                (features @ params["w"] * params["half"] + params["bias"] - targets) ** 2
+            )
 
         loss, gradients = jax.value_and_grad(loss_of)(state["params"])
         updates, changed = optimizer.update(gradients, state["optimizer"], state["params"])
@@ -349,7 +383,8 @@ def of_other_types(at_step: trainings.AtStep = lambda step: None) -> Any:
             "step": state["step"] + 1,
             "scale": state["scale"] * 0.9,
             "weights": state["weights"] * 1.1,
-            "rate": state["rate"] + (state["weights"] * jnp.ones(2, "bfloat16")).sum() * jax.random.uniform(noise),
+            "rate": state["rate"]
+            + (state["weights"] * jnp.ones(2, "bfloat16")).sum() * jax.random.uniform(noise),
             "becomes": state["becomes"] + 0.5,
             "raw": jax.random.split(state["raw"])[0],
             "key": key,
@@ -391,7 +426,11 @@ def test_every_kind_of_leaf_comes_back_as_it_was(attempt: Attempting, kind: str)
 
     def training(at_step: trainings.AtStep) -> Any:
         hg.init()
-        changed = {**parts, "step": 6, "numpy": np.zeros(4)} if hg._session and hg._session._resume else parts
+        changed = (
+            {**parts, "step": 6, "numpy": np.zeros(4)}
+            if hg._session and hg._session._resume
+            else parts
+        )
         state = hg.prepare(changed)
         at_step(1)
         hg.report(loss=1.0, state=state)
@@ -399,7 +438,9 @@ def test_every_kind_of_leaf_comes_back_as_it_was(attempt: Attempting, kind: str)
 
     stopped = attempt(training, order_at=1)
     state = attempt(training, resume=stopped.checkpoint["path"]).result
-    assert {name: type(leaf) for name, leaf in state.items()} == {name: type(leaf) for name, leaf in parts.items()}
+    assert {name: type(leaf) for name, leaf in state.items()} == {
+        name: type(leaf) for name, leaf in parts.items()
+    }
     assert same(jax.random.key_data(state.pop("key")), jax.random.key_data(parts["key"]))
     assert state.pop("name") == parts["name"]
     for name, leaf in state.items():
@@ -440,7 +481,9 @@ def test_under_plain_python_everything_passes_through(monkeypatch: pytest.Monkey
     hg.report(loss=0.5, state=state, accuracy=1)
 
 
-def test_what_is_called_wrongly_is_said_so(attempt: Attempting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_called_wrongly_is_said_so(
+    attempt: Attempting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(TypeError, match="expected what is trained"):
         hg.prepare()
 
@@ -470,7 +513,9 @@ def test_what_is_called_wrongly_is_said_so(attempt: Attempting, monkeypatch: pyt
     assert joining.begun()
 
 
-def test_init_that_comes_too_late_says_so(attempt: Attempting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_that_comes_too_late_says_so(
+    attempt: Attempting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(joining, "begun", lambda: True)
     with pytest.raises(joining.JoinError, match="before anything that computes"):
         attempt(trainings.plain)
@@ -482,7 +527,9 @@ def test_plans_that_jax_cannot_run_are_refused(monkeypatch: pytest.MonkeyPatch) 
         joining.check({"strategy": "ps", "workers": 3, "servers": 1})
 
 
-def test_threads_are_those_of_the_share_unless_the_user_set_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_those_of_the_share_unless_the_user_set_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("NPROC", raising=False)
     monkeypatch.delenv("PJRT_NPROC", raising=False)
     joining.set_threads(3)

@@ -41,7 +41,9 @@ class TestInJAX(SessionContract):
         for _ in range(LOOPS):
             for _ in session.epochs(EPOCHS):
                 order = np.random.permutation(STEPS * BATCH).reshape(STEPS, BATCH)
-                for features, targets in session.batches([(data.features[part], data.targets[part]) for part in order]):
+                for features, targets in session.batches(
+                    [(data.features[part], data.targets[part]) for part in order]
+                ):
                     params, key, loss = step(params, key, features, targets)
                     at_step()
                     session.report(loss, None, {}, (params, key))

@@ -1,4 +1,6 @@
-"""Several workers, each a real process, come to what one process comes to; they end, fail and go on together."""
+"""Several workers, each a real process, come to what one process comes to; they end, fail and go on
+together.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ import pytest
 from tests.harness.gang import Gang
 from tests.harness.warm import warm_python
 
-from headgate.identifiers import TaskName
-from headgate.plans import Plan
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
 from headgate.task import PeerLost
 
 SCRIPT = Path(__file__).with_name("several.py")
@@ -27,18 +29,24 @@ pytestmark = pytest.mark.timeout(400)
 def gang(folder: Path, workers: int, epochs: int = EPOCHS, **variables: str) -> Gang:
     folder.mkdir(exist_ok=True)
     plan = Plan(strategy="allreduce", workers=workers, batch_per_worker=None)
-    return Gang(folder, plan, [sys.executable, str(SCRIPT), str(epochs), "result.npz"], variables, warm=WARM)
+    return Gang(
+        folder, plan, [sys.executable, str(SCRIPT), str(epochs), "result.npz"], variables, warm=WARM
+    )
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process comes to, without Headgate."""
     folder = tmp_path_factory.mktemp("alone")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")
+    }
     environment |= {"PYTHONPATH": str(SOURCE), "PJRT_NPROC": "1", "OMP_NUM_THREADS": "1"}
     command = [str(SCRIPT), str(EPOCHS), "result.npz"]
     with open(folder / "output", "wb") as output:
-        process = warm_python(*WARM).start(command, env=environment, cwd=folder, output=output.fileno())
+        process = warm_python(*WARM).start(
+            command, env=environment, cwd=folder, output=output.fileno()
+        )
     assert process.wait(240) == 0, (folder / "output").read_text()
     return folder / "result.npz"
 
@@ -48,9 +56,15 @@ def far(file: Path, alone: Path, since: int = 0) -> dict[str, float]:
     found, expected = dict(np.load(file)), dict(np.load(alone))
     losses = expected.pop("losses")[since:], found.pop("losses")
     pairs: dict[str, tuple[Any, Any]] = {name: (expected[name], found[name]) for name in expected}
-    pairs |= {f"{kind} losses": (losses[0][:, i], losses[1][:, i]) for i, kind in enumerate(("32", "64", "in place"))}
+    pairs |= {
+        f"{kind} losses": (losses[0][:, i], losses[1][:, i])
+        for i, kind in enumerate(("32", "64", "in place"))
+    }
     allowed = {name: 1e-10 if name.startswith("64") else 1e-5 for name in pairs}
-    apart = {name: float(np.linalg.norm(a - b) / np.linalg.norm(a) / allowed[name]) for name, (a, b) in pairs.items()}
+    apart = {
+        name: float(np.linalg.norm(a - b) / np.linalg.norm(a) / allowed[name])
+        for name, (a, b) in pairs.items()
+    }
     return {name: value for name, value in apart.items() if not value <= 1}
 
 
@@ -68,7 +82,9 @@ def test_comes_to_what_one_process_comes_to(workers: int, alone: Path, tmp_path:
 
 
 @pytest.mark.long
-def test_all_stop_at_the_same_step_and_go_on_as_another_number_of_workers(alone: Path, tmp_path: Path) -> None:
+def test_all_stop_at_the_same_step_and_go_on_as_another_number_of_workers(
+    alone: Path, tmp_path: Path
+) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "hold").touch()
     with gang(tmp_path / "first", 2, FOR_EVER) as running:
@@ -112,7 +128,9 @@ def test_a_worker_that_is_killed_ends_the_others_for_another_try(tmp_path: Path)
         running.wait_for("worker-0", "progress", 2)
         running.kill(TaskName("worker-1"))
         assert running.left(TaskName("worker-0")) == PeerLost.STATUS
-        assert "worker-1 is gone in the middle of a step" in running.of("worker-0", "note")[-1]["text"]
+        assert (
+            "worker-1 is gone in the middle of a step" in running.of("worker-0", "note")[-1]["text"]
+        )
         assert "Traceback" not in running.output("worker-0")
 
 
@@ -129,4 +147,6 @@ def test_variables_that_join_processes_by_themselves_are_refused(tmp_path: Path)
     with gang(tmp_path, 2, WORLD_SIZE="4", JAX_NUM_PROCESSES="8") as running:
         running.start("worker-0")
         assert running.left(TaskName("worker-0")) == 1
-        assert "found WORLD_SIZE=4, JAX_NUM_PROCESSES=8 in the environment" in running.output("worker-0")
+        assert "found WORLD_SIZE=4, JAX_NUM_PROCESSES=8 in the environment" in running.output(
+            "worker-0"
+        )

@@ -1,4 +1,6 @@
-"""JAX scripts whose workers decide by their own numbers are told so; `mean` and `agree` let all decide alike."""
+"""JAX scripts whose workers decide by their own numbers are told so; `mean` and `agree` let all
+decide alike.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.harness.gang import Gang
 
-from headgate.identifiers import TaskName
-from headgate.plans import Plan
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
 
 SCRIPT = """
 import sys, time
@@ -52,15 +54,30 @@ DIFFERENT = {
     ),
     "an epoch that one leaves": (
         {"BEFORE": "if index and epoch == 1 and number == 2: break"},
-        ["worker-1 is at epoch 1, after step 6, and worker-0 waits for it at epoch 1, after step 6"],
+        [
+            (
+                "worker-1 is at epoch 1, after step 6, and worker-0 waits for it at epoch 1, "
+                "after step 6"
+            )
+        ],
     ),
     "a last batch that one skips": (
         {"BEFORE": "if index and epoch == 2 and number == 3: continue"},
-        ["worker-1 is at epoch 2, after step 11, and worker-0 waits for it at epoch 2, after step 11"],
+        [
+            (
+                "worker-1 is at epoch 2, after step 11, and worker-0 waits for it at epoch 2, "
+                "after step 11"
+            )
+        ],
     ),
     "stopping early": (
         {"BETWEEN": "if index and epoch == 0: break", "END": "while index: time.sleep(0.1)"},
-        ["worker-1 is past its loop over epochs, after step 4, and worker-0 waits for it at epoch 0"],
+        [
+            (
+                "worker-1 is past its loop over epochs, after step 4, and worker-0 waits for it "
+                "at epoch 0"
+            )
+        ],
     ),
     "asking alone": (
         {"BETWEEN": "if not index: hg.mean(1.0)"},
@@ -74,7 +91,9 @@ def gang(folder: Path, parts: dict[str, str]) -> Gang:
     text = SCRIPT
     for name in ("BEFORE", "BETWEEN", "END"):
         indent = {"BEFORE": 8, "BETWEEN": 4, "END": 0}[name]
-        code = textwrap.indent(textwrap.dedent(parts.get(name, "pass")).strip("\n"), " " * indent).lstrip()
+        code = textwrap.indent(
+            textwrap.dedent(parts.get(name, "pass")).strip("\n"), " " * indent
+        ).lstrip()
         text = text.replace(name, code)
     script.write_text(text)
     plan = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
@@ -84,8 +103,12 @@ def gang(folder: Path, parts: dict[str, str]) -> Gang:
 LONG = {"an epoch that one leaves", "a last batch that one skips", "stopping early"}
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.long] * (c in LONG)) for c in DIFFERENT])
-def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[pytest.mark.long] * (c in LONG)) for c in DIFFERENT]
+)
+def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(
+    case: str, tmp_path: Path
+) -> None:
     parts, words = DIFFERENT[case]
     with gang(tmp_path, parts) as running:
         running.start()
@@ -99,7 +122,9 @@ def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(case: st
 
 @pytest.mark.long
 def test_no_worker_goes_on_without_one_that_leaves_at_once(tmp_path: Path) -> None:
-    with gang(tmp_path, {"BEFORE": "import os\nif index and epoch == 1 and number == 2: os._exit(0)"}) as running:
+    with gang(
+        tmp_path, {"BEFORE": "import os\nif index and epoch == 1 and number == 2: os._exit(0)"}
+    ) as running:
         running.start()
         assert running.left(TaskName("worker-1")) == 0
         assert running.left(TaskName("worker-0")) != 0
@@ -117,5 +142,9 @@ def test_workers_that_decide_together_come_to_the_same(tmp_path: Path) -> None:
         running.start()
         running.finish()
         ends = [running.output(name).splitlines() for name in running.names]
-    assert [line for line in ends[0] if "weights" in line] == [line for line in ends[1] if "weights" in line] != []
+    assert (
+        [line for line in ends[0] if "weights" in line]
+        == [line for line in ends[1] if "weights" in line]
+        != []
+    )
     assert ["written by 0" in end for end in ends] == [True, False]

@@ -1,4 +1,6 @@
-"""Small trainings in the ways in which JAX scripts are written; each returns its state after the last step."""
+"""Small trainings in the ways in which JAX scripts are written; each returns its state after the
+last step.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def batches(epoch: int) -> list[Batch]:
 
 def initial() -> dict[str, Any]:
     first, second = jax.random.split(jax.random.key(1))
-    return {"in": jax.random.normal(first, (6, 12)) * 0.4, "out": jax.random.normal(second, (12, 2)) * 0.4}
+    return {
+        "in": jax.random.normal(first, (6, 12)) * 0.4,
+        "out": jax.random.normal(second, (12, 2)) * 0.4,
+    }
 
 
 def loss_of(params: Any, features: Any, targets: Any) -> Any:
@@ -48,7 +53,9 @@ def loss_of(params: Any, features: Any, targets: Any) -> Any:
 
 
 def plain(at_step: AtStep = lambda step: None, passes: Any = hg.batches) -> Any:
-    """Gradient descent by hand, with noise from a typed key; parameters and key are given to each step and donated."""
+    """Gradient descent by hand, with noise from a typed key; parameters and key are given to each
+    step and donated.
+    """
     hg.init()
     params, key = hg.prepare(initial(), jax.random.key(7))
 
@@ -113,7 +120,9 @@ def in_place(at_step: AtStep = lambda step: None) -> Any:
 
     @nnx.jit
     def step(model: Any, optimizer: Any, features: Any, targets: Any) -> Any:
-        loss, gradients = nnx.value_and_grad(lambda model: jnp.mean((model(features) - targets) ** 2))(model)
+        loss, gradients = nnx.value_and_grad(
+            lambda model: jnp.mean((model(features) - targets) ** 2)
+        )(model)
         optimizer.update(model, gradients)
         return loss
 

@@ -1,4 +1,6 @@
-"""Real training scripts over each of Keras' back ends, in processes of their own, on a real channel."""
+"""Real training scripts over each of Keras' back ends, in processes of their own, on a real
+channel.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ VARIABLES = {
 }
 """How a script is told which Keras it trains with."""
 
-WARM = {"tensorflow": ("keras",), "jax": ("keras",), "torch": ("keras", "torch._dynamo"), "tf_keras": ("tf_keras",)}
+WARM = {
+    "tensorflow": ("keras",),
+    "jax": ("keras",),
+    "torch": ("keras", "torch._dynamo"),
+    "tf_keras": ("tf_keras",),
+}
 """What a script imports that takes seconds."""
 
 
@@ -52,9 +59,18 @@ Start = Callable[..., Script]
 
 
 def environment(backend: str, **more: str) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")
+    }
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
-    return {**inherited, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **quiet, **VARIABLES[backend], **more}
+    return {
+        **inherited,
+        "PYTHONPATH": str(SOURCE),
+        "OMP_NUM_THREADS": "1",
+        **quiet,
+        **VARIABLES[backend],
+        **more,
+    }
 
 
 @pytest.fixture
@@ -62,11 +78,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `fitting.py`, or another script, with arguments, as a task of a job."""
     running: list[Script] = []
 
-    def starting(backend: str, *arguments: str, script: Path = FITTING, mode: str = "run", resume: str = "") -> Script:
+    def starting(
+        backend: str, *arguments: str, script: Path = FITTING, mode: str = "run", resume: str = ""
+    ) -> Script:
         folder = tmp_path / f"task-{len(running)}"
         folder.mkdir()
-        listener = ChannelListener(folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None})
-        variables = listener.environment(HEADGATE_MODE=mode, **({"HEADGATE_RESUME": resume} if resume else {}))
+        listener = ChannelListener(
+            folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None}
+        )
+        variables = listener.environment(
+            HEADGATE_MODE=mode, **({"HEADGATE_RESUME": resume} if resume else {})
+        )
         process = run(backend, [str(script), *arguments], folder, **variables)
         running.append(Script(process, folder, listener))
         return running[-1]

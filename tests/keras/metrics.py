@@ -1,6 +1,6 @@
-"""Networks of two outputs with metrics of several kinds, trained by `fit` of the tasks of a job or of one process: with
-Keras' own `train_step`, also with a loss that is a sum beside one that is a mean, and with one that returns a loss that
-it computed beside results of metrics.
+"""Networks of two outputs with metrics of several kinds, trained by `fit` of the tasks of a job or
+of one process: with Keras' own `train_step`, also with a loss that is a sum beside one that is a
+mean, and with one that returns a loss that it computed beside results of metrics.
 
 Argument: the folder to write into what `fit` told after each batch and each epoch, and `evaluate`.
 """
@@ -90,7 +90,10 @@ def train(strategy: Any, kind: type, reduction: str = "sum_over_batch_size") -> 
         model = kind(inputs, outputs)
         model.compile(
             keras.optimizers.SGD(0.05 if reduction != "sum" else 0.001),
-            {"sign": "binary_crossentropy", "size": keras.losses.MeanSquaredError(reduction=reduction)},
+            {
+                "sign": "binary_crossentropy",
+                "size": keras.losses.MeanSquaredError(reduction=reduction),
+            },
             metrics={
                 "sign": ["accuracy", keras.metrics.AUC(name="auc"), Positives()],
                 "size": [keras.metrics.MeanSquaredError(name="mse")],
@@ -109,7 +112,10 @@ def train(strategy: Any, kind: type, reduction: str = "sum_over_batch_size") -> 
 
 def main() -> None:
     strategy = hg.strategy()
-    found = [train(strategy, keras.Model, "sum"), *(train(strategy, kind) for kind in (keras.Model, Stepping))]
+    found = [
+        train(strategy, keras.Model, "sum"),
+        *(train(strategy, kind) for kind in (keras.Model, Stepping)),
+    ]
     name = os.environ.get("HEADGATE_TASK", "alone").rpartition("/")[2]
     with open(os.path.join(sys.argv[1], f"{name}.json"), "w") as file:
         json.dump(found, file)

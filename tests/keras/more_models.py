@@ -1,11 +1,13 @@
 """Trainings by `fit` that are more than one model and one optimizer; prints what came of it.
 
-Arguments: what is trained, and, after an `@`, the number of the step after which it waits for an order of the test.
+Arguments: what is trained, and, after an `@`, the number of the step after which it waits for an
+    order of the test.
 
-`pair`: two networks with a step of their own, each with an optimizer that the model holds. `critic`: the same, one of
-them given to `compile`. `average`: an average of the weights is in the model from the end of an epoch to the begin of
-the next. `folds`: three models one after the other, on parts of the data that are drawn as each begins. `again`: one
-model that is prepared before each `fit`.
+`pair`: two networks with a step of their own, each with an optimizer that the model holds.
+`critic`: the same, one of them given to `compile`. `average`: an average of the weights is in the
+model from the end of an epoch to the begin of the next. `folds`: three models one after the other,
+on parts of the data that are drawn as each begins. `again`: one model that is prepared before each
+`fit`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ WHAT, _, ORDER = sys.argv[1].partition("@")
 
 
 class AwaitOrder(keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells the test that an order may come now, and goes on once it did, so that it lands at a known step."""
+    """Tells the test that an order may come now, and goes on once it did, so that it lands at a
+    known step.
+    """
 
     done = 0
 
@@ -44,7 +48,9 @@ class AwaitOrder(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def network(inputs: int, outputs: int) -> Any:
-    return keras.Sequential([keras.Input((inputs,)), layers.Dense(6, activation="tanh"), layers.Dense(outputs)])
+    return keras.Sequential(
+        [keras.Input((inputs,)), layers.Dense(6, activation="tanh"), layers.Dense(outputs)]
+    )
 
 
 class Pair(keras.Model):  # type: ignore[misc]
@@ -70,7 +76,9 @@ class Pair(keras.Model):  # type: ignore[misc]
         real = data[0] if isinstance(data, tuple) else data
         noise = real[:, :3] * 0.5
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.nn.softplus(self.critic(self.maker(noise))) + tf.nn.softplus(-self.critic(real)))
+            loss = tf.reduce_mean(
+                tf.nn.softplus(self.critic(self.maker(noise))) + tf.nn.softplus(-self.critic(real))
+            )
         variables = self.critic.trainable_variables
         self.other["critic"].apply_gradients(zip(tape.gradient(loss, variables), variables))
         with tf.GradientTape() as tape:
@@ -83,7 +91,12 @@ class Pair(keras.Model):  # type: ignore[misc]
 
 
 def show(name: str, model: Any, *more: Any) -> None:
-    print(name, *(f"{np.asarray(w, np.float64).sum():.9g}" for w in model.get_weights()), *more, flush=True)
+    print(
+        name,
+        *(f"{np.asarray(w, np.float64).sum():.9g}" for w in model.get_weights()),
+        *more,
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -110,13 +123,21 @@ def main() -> None:
             model = network(4, 1)
             model.compile(keras.optimizers.Adam(0.02), "mse")
             kept = order[12:]
-            hg.prepare(model).fit(data[kept], labels[kept], epochs=2, batch_size=6, verbose=0, callbacks=callbacks)
-            show(f"fold {fold}", model, f"{model.evaluate(data[order[:12]], labels[order[:12]], verbose=0):.9g}")
+            hg.prepare(model).fit(
+                data[kept], labels[kept], epochs=2, batch_size=6, verbose=0, callbacks=callbacks
+            )
+            show(
+                f"fold {fold}",
+                model,
+                f"{model.evaluate(data[order[:12]], labels[order[:12]], verbose=0):.9g}",
+            )
     else:
         model = network(4, 1)
         model.compile(keras.optimizers.Adam(0.02), "mse")
         for part in range(4):
-            hg.prepare(model).fit(data, labels, epochs=1, batch_size=8, verbose=0, callbacks=callbacks)
+            hg.prepare(model).fit(
+                data, labels, epochs=1, batch_size=8, verbose=0, callbacks=callbacks
+            )
             show(f"part {part}", model, random.random())
 
 

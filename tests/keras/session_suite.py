@@ -1,6 +1,8 @@
-"""The session of Keras scripts under the contract of every framework: with `fit`, and with a loop of their own.
+"""The session of Keras scripts under the contract of every framework: with `fit`, and with a loop
+of their own.
 
-`test_session` runs it, in a process of its own: Keras keeps the backend that it was first imported with.
+`test_session` runs it, in a process of its own: Keras keeps the backend that it was first imported
+with.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from headgate.task import Channel, TaskEnvironment
 from headgate.testing.session import EPOCHS, LOOPS, STEPS, SessionContract
 
 BATCH = 4
-pytestmark = pytest.mark.filterwarnings("default:__array__ implementation:DeprecationWarning")  # of Keras' variables
+# of Keras' variables
+pytestmark = pytest.mark.filterwarnings("default:__array__ implementation:DeprecationWarning")
 
 
 class InKeras(SessionContract):
@@ -29,7 +32,9 @@ class InKeras(SessionContract):
         self.keras = importlib.import_module("keras")
 
     def connect(self, environment: TaskEnvironment) -> Session:
-        return Session(environment, Channel.open(environment, "keras", self.keras.__version__, None))
+        return Session(
+            environment, Channel.open(environment, "keras", self.keras.__version__, None)
+        )
 
     def network(self) -> Any:
         self.keras.utils.set_random_seed(3)
@@ -76,7 +81,9 @@ class TestOwnLoop(InKeras):
             for _ in session.epochs(EPOCHS):
                 for part in np.random.permutation(STEPS * BATCH).reshape(STEPS, BATCH):
                     model.zero_grad()
-                    loss = self.keras.ops.mean((model(features[part], training=True) - targets[part]) ** 2)
+                    loss = self.keras.ops.mean(
+                        (model(features[part], training=True) - targets[part]) ** 2
+                    )
                     loss.backward()
                     trained = model.trainable_variables
                     optimizer.apply([weights.value.grad for weights in trained], trained)

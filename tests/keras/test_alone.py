@@ -1,4 +1,6 @@
-"""What a profile says of a script that can train in one task only, so that no plan of several is chosen for it."""
+"""What a profile says of a script that can train in one task only, so that no plan of several is
+chosen for it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from tests.keras.conftest import Start
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("backend", "why"),
-    [("jax", ""), ("tensorflow", "`fit` of Keras 3 over TensorFlow trains in one"), ("tf_keras", "")],
+    [
+        ("jax", ""),
+        ("tensorflow", "`fit` of Keras 3 over TensorFlow trains in one"),
+        ("tf_keras", ""),
+    ],
 )
 def test_a_profile_says_of_one_that_asks_for_its_strategy_what_fit_cannot_do(
     backend: str, why: str, start: Start

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from headgate.hub.state.peers import Peers
-from headgate.identifiers import TaskName
 from headgate.keras import cluster
-from headgate.plans import Plan
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
 from headgate.task import Channel
 
 
@@ -43,5 +43,7 @@ def test_the_servers_have_to_be_tensorflow_s(framework: str) -> None:
             "chief": ["127.0.0.1:3"],
         }
         return
-    with pytest.raises(cluster.PlanError, match=r"started as those of headgate\.torch.* import headgate\.keras"):
+    with pytest.raises(
+        cluster.PlanError, match=r"started as those of headgate\.torch.* import headgate\.keras"
+    ):
         cluster.wait_for_all(channel, asdict(plan))

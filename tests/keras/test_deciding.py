@@ -1,5 +1,6 @@
-"""Scripts of Keras and TensorFlow whose workers decide by their own numbers are told so; `mean` and `agree` let all
-decide alike."""
+"""Scripts of Keras and TensorFlow whose workers decide by their own numbers are told so; `mean` and
+`agree` let all decide alike.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 from tests.harness.gang import Gang
 from tests.keras.conftest import VARIABLES, WARM
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 
 FIT = """
 import importlib, os, time
@@ -82,7 +83,12 @@ print("weights", *weights.numpy().ravel(), flush=True)
 """
 RATE = "self.model.optimizer.learning_rate.assign(0.05 / (1 + index + epoch))"
 CASES = {
-    "a rate of each one's own": ("tf_keras", FIT, {"EPOCH": RATE}, ["learning_rate is 0.05 in worker-0, 0.025"]),
+    "a rate of each one's own": (
+        "tf_keras",
+        FIT,
+        {"EPOCH": RATE},
+        ["learning_rate is 0.05 in worker-0, 0.025"],
+    ),
     "stopping early": (
         "jax",
         FIT,
@@ -93,7 +99,12 @@ CASES = {
         "jax",
         FIT,
         {"BATCH": "if index and self.model.optimizer.iterations == 6: hg.mean(0.0)"},
-        ["worker-1 is in hg.mean(), epoch 1, after step 6, and worker-0 waits for it at epoch 1, after step 6"],
+        [
+            (
+                "worker-1 is in hg.mean(), epoch 1, after step 6, and worker-0 waits for it at "
+                "epoch 1, after step 6"
+            )
+        ],
     ),
     "weights of each one's own": (
         "tensorflow",
@@ -112,7 +123,10 @@ CASES = {
         LOOP,
         {"BATCH": "if index and epoch == 1 and batch == 1: hg.mean(0.0)"},
         [
-            "worker-1 is in hg.mean(), epoch 1, after step 6, and worker-0 waits for it in script.py, line 30, where",
+            (
+                "worker-1 is in hg.mean(), epoch 1, after step 6, and worker-0 waits for it in "
+                "script.py, line 30, where"
+            ),
             "epoch 1, after step 6",
         ],
     ),
@@ -123,7 +137,12 @@ CASES = {
             "STEP": "if not index and epoch == 1: strategy.reduce('sum', loss, axis=None)",
             "BATCH": "if index and epoch == 1: hg.agree(True)",
         },
-        ["worker-1 is in hg.agree(), epoch 1, after step 5, and worker-0 waits for it in script.py, line 32, where"],
+        [
+            (
+                "worker-1 is in hg.agree(), epoch 1, after step 5, and worker-0 waits for it in "
+                "script.py, line 32, where"
+            )
+        ],
     ),
     "leaving the loop": (
         "tensorflow",
@@ -134,7 +153,10 @@ CASES = {
             "END": "while index: time.sleep(0.1)",
         },
         [
-            "worker-1 is past its loop over epochs, epoch 1, after step 5, and worker-0 waits for it in script.py",
+            (
+                "worker-1 is past its loop over epochs, epoch 1, after step 5, and worker-0 waits "
+                "for it in script.py"
+            ),
             "line 30, where workers exchange what they have, epoch 1, after step 5",
         ],
     ),
@@ -143,18 +165,31 @@ SHORT = {"weights of each one's own"}
 
 
 def gang(folder: Path, backend: str, script: str, parts: dict[str, str]) -> Gang:
-    for name, indent in (("STEP", 8), ("BATCH", 8), ("EPOCH", 8 if script is FIT else 4), ("END", 0)):
-        code = textwrap.indent(textwrap.dedent(parts.get(name, "pass")).strip("\n"), " " * indent).lstrip()
+    for name, indent in (
+        ("STEP", 8),
+        ("BATCH", 8),
+        ("EPOCH", 8 if script is FIT else 4),
+        ("END", 0),
+    ):
+        code = textwrap.indent(
+            textwrap.dedent(parts.get(name, "pass")).strip("\n"), " " * indent
+        ).lstrip()
         script = script.replace(name, code)
     (folder / "script.py").write_text(script)
     plan = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
     variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **VARIABLES[backend]}
-    return Gang(folder, plan, [sys.executable, str(folder / "script.py")], variables, warm=WARM[backend])
+    return Gang(
+        folder, plan, [sys.executable, str(folder / "script.py")], variables, warm=WARM[backend]
+    )
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in SHORT else pytest.mark.long) for c in CASES])
-def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=() if c in SHORT else pytest.mark.long) for c in CASES]
+)
+def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(
+    case: str, tmp_path: Path
+) -> None:
     backend, script, parts, words = CASES[case]
     with gang(tmp_path, backend, script, parts) as running:
         running.start()
@@ -172,16 +207,24 @@ def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(case: st
     [pytest.param(each, marks=pytest.mark.long) for each in ("tf_keras", "jax", "tensorflow")],
 )
 def test_workers_that_decide_together_come_to_the_same(backend: str, tmp_path: Path) -> None:
-    model = "self.model.optimizer.learning_rate.assign" if backend != "tensorflow" else "rate.assign"
+    model = (
+        "self.model.optimizer.learning_rate.assign" if backend != "tensorflow" else "rate.assign"
+    )
     leave = "self.model.stop_training = True" if backend != "tensorflow" else "break"
     epoch = f"""
         {model}(hg.mean(0.05 * (1 + index)))
         if hg.is_main(): print("written by", hg.rank())
         if hg.agree(index == 1 and epoch == 1): {leave}
     """
-    with gang(tmp_path, backend, LOOP if backend == "tensorflow" else FIT, {"EPOCH": epoch}) as running:
+    with gang(
+        tmp_path, backend, LOOP if backend == "tensorflow" else FIT, {"EPOCH": epoch}
+    ) as running:
         running.start()
         running.finish()
         ends = [running.output(name).splitlines() for name in running.names]
-    assert [line for line in ends[0] if "weights" in line] == [line for line in ends[1] if "weights" in line] != []
+    assert (
+        [line for line in ends[0] if "weights" in line]
+        == [line for line in ends[1] if "weights" in line]
+        != []
+    )
     assert ["written by 0" in end for end in ends] == [True, False]

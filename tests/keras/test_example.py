@@ -1,4 +1,6 @@
-"""The Keras example under a real hub: on one task, and divided among workers that are one JAX program."""
+"""The Keras example under a real hub: on one task, and divided among workers that are one JAX
+program.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "keras_digits.py"
     ],
     ids=["alone", "together"],
 )
-def test_the_example_learns_and_tells_how_it_goes(backend: str, plan: dict[str, object], tmp_path: Path) -> None:
+def test_the_example_learns_and_tells_how_it_goes(
+    backend: str, plan: dict[str, object], tmp_path: Path
+) -> None:
     job = {
         "name": "digits",
         "script": str(EXAMPLE),
@@ -43,7 +47,9 @@ def test_the_example_learns_and_tells_how_it_goes(backend: str, plan: dict[str, 
 
 
 def headgate(backend: str, *words: str) -> str:
-    kept = {name: value for name, value in environment(backend).items() if name != "OMP_NUM_THREADS"}
+    kept = {
+        name: value for name, value in environment(backend).items() if name != "OMP_NUM_THREADS"
+    }
     home = {"HEADGATE_HOME": os.environ["HEADGATE_HOME"]}
     done = subprocess.run(
         [sys.executable, "-m", "headgate", *words],

@@ -1,4 +1,6 @@
-"""Which GPUs a model counts as being on; there is none here, so what tells of devices is made up."""
+"""Which GPUs a model counts as being on; there is none here, so what tells of devices is made
+up.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,24 @@ def on(device: str) -> SimpleNamespace:
 def of_keras(*devices: str) -> SimpleNamespace:
     """One of Keras 3, on one device or mirrored on several."""
     values = [on(device) for device in devices]
-    return SimpleNamespace(value=values[0] if len(values) == 1 else SimpleNamespace(values=tuple(values)))
+    return SimpleNamespace(
+        value=values[0] if len(values) == 1 else SimpleNamespace(values=tuple(values))
+    )
 
 
 def of_jax(*numbers: int, platform: str = "gpu", process: int = 0) -> SimpleNamespace:
     """What a step of JAX returned."""
-    devices = [SimpleNamespace(platform=platform, process_index=process, local_hardware_id=each) for each in numbers]
+    devices = [
+        SimpleNamespace(platform=platform, process_index=process, local_hardware_id=each)
+        for each in numbers
+    ]
     return SimpleNamespace(devices=lambda: devices)
 
 
 def of_torch(number: int | None) -> SimpleNamespace:
-    return SimpleNamespace(value=SimpleNamespace(is_cuda=number is not None, device=SimpleNamespace(index=number)))
+    return SimpleNamespace(
+        value=SimpleNamespace(is_cuda=number is not None, device=SimpleNamespace(index=number))
+    )
 
 
 def gpus_of(variables: list[Any], computed: Any = 2.5) -> set[int]:
@@ -51,7 +60,13 @@ def gpus_of(variables: list[Any], computed: Any = 2.5) -> set[int]:
 @pytest.mark.parametrize(
     ("variables", "gpus"),
     [
-        ([on("localhost/replica:0/task:0/device:GPU:0"), on("localhost/replica:0/task:0/device:CPU:0")], {0}),
+        (
+            [
+                on("localhost/replica:0/task:0/device:GPU:0"),
+                on("localhost/replica:0/task:0/device:CPU:0"),
+            ],
+            {0},
+        ),
         ([of_keras("localhost/device:GPU:1")], {1}),
         ([of_keras("worker/task:1/device:GPU:0", "worker/task:1/device:GPU:1")], {0, 1}),
         ([of_keras("localhost/device:CPU:0")], set()),

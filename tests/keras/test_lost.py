@@ -1,4 +1,6 @@
-"""kill -9 of a task of a TensorFlow job under a real hub: the job goes on, or goes back to its last checkpoint."""
+"""kill -9 of a task of a TensorFlow job under a real hub: the job goes on, or goes back to its last
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 from tests.hub.user import User, speed, user
 from tests.keras.conftest import VARIABLES
 
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 __all__ = ["speed", "user"]  # fixtures
@@ -26,7 +28,12 @@ class Training:
 
     def __init__(self, user: User, loop: str, backend: str, plan: dict[str, Any]) -> None:
         self.user = user
-        environment = {**VARIABLES[backend], "EPOCHS": "1000000", "TELLS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment = {
+            **VARIABLES[backend],
+            "EPOCHS": "1000000",
+            "TELLS": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
         job = {
             "name": "team",
             "script": str(SCRIPT),
@@ -67,7 +74,10 @@ class Training:
 
     def goes_back_for(self, name: str) -> None:
         """A task is lost, and all of them go on from the last checkpoint."""
-        assert f"{name} was lost: killed by SIGKILL; all tasks are started again from step" in self.loses(name)
+        assert (
+            f"{name} was lost: killed by SIGKILL; all tasks are started again from step"
+            in self.loses(name)
+        )
         before = len(self.faults())
         wait.until(lambda: len(self.faults()) > before, SECONDS, "it is where it was before")
         assert "again, as before its tasks were lost" in self.faults()[before], self.faults()
@@ -77,7 +87,11 @@ class Training:
 
     def stops(self) -> None:
         self.user.types("stop", "team")
-        wait.until(lambda: self._state()["state"] in ("stopped", "failed", "killed"), SECONDS, "it has ended")
+        wait.until(
+            lambda: self._state()["state"] in ("stopped", "failed", "killed"),
+            SECONDS,
+            "it has ended",
+        )
         assert self._state()["state"] == "stopped", (self._state(), self.log("worker-0"))
 
     def _step(self) -> int:
@@ -95,14 +109,20 @@ def test_workers_of_an_all_reduce_go_back_to_their_checkpoint(user: User) -> Non
     training.stops()
 
 
-def test_a_worker_of_tensorflow_s_servers_comes_back_and_a_server_takes_all_back(user: User) -> None:
+def test_a_worker_of_tensorflow_s_servers_comes_back_and_a_server_takes_all_back(
+    user: User,
+) -> None:
     plan = {"strategy": "ps", "workers": 2, "servers": 1, "synchronous": False}
     training = Training(user, "servers", "tensorflow", plan)
     training.learns()
     assert "the others go on" in training.loses("worker-1")
     done = training.log("worker-1").count("a step was done here")
     training.learns()
-    wait.until(lambda: training.log("worker-1").count("a step was done here") > done + 8, SECONDS, "it serves again")
+    wait.until(
+        lambda: training.log("worker-1").count("a step was done here") > done + 8,
+        SECONDS,
+        "it serves again",
+    )
     for name in ("server-0", "worker-0"):
         training.saves()
         training.goes_back_for(name)

@@ -1,4 +1,6 @@
-"""A script of one framework whose job's servers were started as those of another: a line that says so, and the end."""
+"""A script of one framework whose job's servers were started as those of another: a line that says
+so, and the end.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ KERAS = """
 
 @pytest.mark.long
 @pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
-def test_workers_of_torch_do_not_wait_for_servers_of_tensorflow(synchronous: bool, user: User) -> None:
+def test_workers_of_torch_do_not_wait_for_servers_of_tensorflow(
+    synchronous: bool, user: User
+) -> None:
     reason = why_it_failed(user, TORCH, synchronous)
     assert "its job's servers were started as those of headgate.keras" in reason
     assert "leave that import out" in reason
@@ -59,14 +63,26 @@ def test_workers_of_tensorflow_do_not_wait_for_servers_of_torch(user: User) -> N
 def why_it_failed(user: User, script: str, synchronous: bool) -> str:
     """What is said of a job of one server and one worker, whose only fault is its script."""
     plan = {"strategy": "ps", "workers": 1, "servers": 1, "synchronous": synchronous}
-    job: dict[str, Any] = {"name": "train", "script": str(user.write("train.py", script)), "python": sys.executable}
-    environment = {**VARIABLES["tensorflow"], "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    job: dict[str, Any] = {
+        "name": "train",
+        "script": str(user.write("train.py", script)),
+        "python": sys.executable,
+    }
+    environment = {
+        **VARIABLES["tensorflow"],
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     job |= {"plan": plan, "env": environment, "allow": [] if synchronous else ["async"]}
     user.detaches(str(user.write("jobs.yaml", json.dumps({"jobs": [job]}))))
 
     def ended() -> dict[str, Any] | None:
         entry = user.stands("train")
-        return entry if entry is not None and entry["state"] in ("done", "failed", "stopped", "killed") else None
+        return (
+            entry
+            if entry is not None and entry["state"] in ("done", "failed", "stopped", "killed")
+            else None
+        )
 
     found = wait.until(ended, SECONDS, "the job has ended") or {}
     assert (found["state"], found["exit_code"]) == ("failed", 1), found

@@ -1,4 +1,6 @@
-"""Several models and optimizers, weights that are in a model for a while: a stop and a resume change nothing."""
+"""Several models and optimizers, weights that are in a model for a while: a stop and a resume
+change nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ SCRIPT = Path(__file__).with_name("more_models.py")
         pytest.param("again", 9, "tf_keras", marks=pytest.mark.long),
     ],
 )
-def test_a_stop_and_a_resume_change_nothing(what: str, step: int, backend: str, start: Start, tmp_path: Path) -> None:
+def test_a_stop_and_a_resume_change_nothing(
+    what: str, step: int, backend: str, start: Start, tmp_path: Path
+) -> None:
     whole = finish(run(backend, [str(SCRIPT), what], tmp_path), tmp_path).splitlines()
     stopped = start(backend, f"{what}@{step}", script=SCRIPT)
     stopped.listener.wait_for("waiting", seconds=200)

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 SUITE = Path(__file__).with_name("session_suite.py")
-OURS = ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
+OURS = (
+    "PYTEST_ADDOPTS",
+    "PYTEST_XDIST_WORKER",
+    "PYTEST_XDIST_WORKER_COUNT",
+    "PYTEST_XDIST_TESTRUNUID",
+)
 
 
 @pytest.mark.long

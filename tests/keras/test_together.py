@@ -12,7 +12,7 @@ import pytest
 from tests.harness.gang import Gang
 from tests.keras.conftest import VARIABLES, WARM, finish, run
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 
 SCRIPT = Path(__file__).with_name("together.py")
 LOOPS = {"tensorflow": "loop", "tf_keras": "fit", "jax": "fit"}
@@ -50,7 +50,9 @@ def distance(found: list[list[float]], expected: list[list[float]]) -> float:
         ),
     ],
 )
-def test_workers_come_to_what_one_process_comes_to(backend: str, workers: int, tmp_path: Path) -> None:
+def test_workers_come_to_what_one_process_comes_to(
+    backend: str, workers: int, tmp_path: Path
+) -> None:
     with gang(tmp_path, allreduce(workers), backend, LOOPS[backend]) as tasks:
         tasks.start()
         tasks.finish()
@@ -58,8 +60,13 @@ def test_workers_come_to_what_one_process_comes_to(backend: str, workers: int, t
         profile = tasks.of("worker-0", "profile")[0]["profile"]
     if backend == "tf_keras":  # MultiWorkerMirroredStrategy reads where nobody sees it
         assert profile["dataset"]["read_seconds_per_sample"] is None
-        assert [note for note in profile["notes"] if "the time to read them was not measured" in note]
-    found, expected = json.loads((tmp_path / "result.json").read_text()), alone(tmp_path, backend, LOOPS[backend])
+        assert [
+            note for note in profile["notes"] if "the time to read them was not measured" in note
+        ]
+    found, expected = (
+        json.loads((tmp_path / "result.json").read_text()),
+        alone(tmp_path, backend, LOOPS[backend]),
+    )
     assert distance(found["weights"], expected["weights"]) < 1e-5
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4)
 
@@ -71,36 +78,59 @@ def test_workers_of_legacy_keras_tell_each_metric_once(tmp_path: Path) -> None:
     finish(run("tf_keras", [str(script), str(tmp_path)], tmp_path), tmp_path)
     expected = json.loads((tmp_path / "alone.json").read_text())
     command = [sys.executable, str(script), str(tmp_path)]
-    with Gang(tmp_path, allreduce(2), command, {**QUIET, **VARIABLES["tf_keras"]}, warm=WARM["tf_keras"]) as tasks:
+    with Gang(
+        tmp_path, allreduce(2), command, {**QUIET, **VARIABLES["tf_keras"]}, warm=WARM["tf_keras"]
+    ) as tasks:
         tasks.start()
         tasks.finish()
         told = [tasks.of(name, "progress")[-1] for name in tasks.names]
         notes = [note["text"] for note in tasks.of("worker-0", "note")]
-    kinds = {"sign_accuracy", "sign_auc", "sign_positives", "size_mse", "sign_loss", "size_loss", "loss"}
+    kinds = {
+        "sign_accuracy",
+        "sign_auc",
+        "sign_positives",
+        "size_mse",
+        "sign_loss",
+        "size_loss",
+        "loss",
+    }
     for name in tasks.names:
         found = json.loads((tmp_path / f"{name}.json").read_text())
         for here, alone in zip(found, expected, strict=True):
-            for one, other in zip(here["batches"] + here["epochs"], alone["batches"] + alone["epochs"], strict=True):
+            for one, other in zip(
+                here["batches"] + here["epochs"], alone["batches"] + alone["epochs"], strict=True
+            ):
                 assert one == pytest.approx(other, rel=1e-4) and kinds <= one.keys()
     last = expected[-1]["epochs"][-2]
     for message in told:
-        assert message["metrics"] == pytest.approx({k: v for k, v in last.items() if k != "loss"}, rel=1e-4)
+        assert message["metrics"] == pytest.approx(
+            {k: v for k, v in last.items() if k != "loss"}, rel=1e-4
+        )
     assert [note for note in notes if note.startswith("share: Keras adds up over the workers")]
 
 
 @pytest.mark.timeout(600)
-def test_entries_of_a_loss_weigh_alike_whatever_a_mask_leaves_of_a_worker_s_part(tmp_path: Path) -> None:
+def test_entries_of_a_loss_weigh_alike_whatever_a_mask_leaves_of_a_worker_s_part(
+    tmp_path: Path,
+) -> None:
     script = SCRIPT.with_name("weighing.py")
     finish(run("tf_keras", [str(script), str(tmp_path)], tmp_path), tmp_path)
     command = [sys.executable, str(script), str(tmp_path)]
-    with Gang(tmp_path, allreduce(2), command, {**QUIET, **VARIABLES["tf_keras"]}, warm=WARM["tf_keras"]) as tasks:
+    with Gang(
+        tmp_path, allreduce(2), command, {**QUIET, **VARIABLES["tf_keras"]}, warm=WARM["tf_keras"]
+    ) as tasks:
         tasks.start()
         tasks.finish()
         notes = [note["text"] for note in tasks.of("worker-0", "note")]
-    together, alone = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("worker-0", "alone"))
+    together, alone = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("worker-0", "alone")
+    )
     for kind, expected in zip(together, alone, strict=True):
         assert distance(kind, expected) < 1e-5
-    for what in ("the loss mean_of_labels gives one number", "the model's own step computes its loss without"):
+    for what in (
+        "the loss mean_of_labels gives one number",
+        "the model's own step computes its loss without",
+    ):
         assert len([note for note in notes if note.startswith(what)]) == 1
 
 
@@ -118,9 +148,17 @@ print("a batch of", BATCH, settings.rate(strategy))
 @pytest.mark.timeout(600)
 def test_a_batch_that_grows_with_the_workers_is_warned_of(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GROWING)
-    (tmp_path / "settings.py").write_text("def rate(of):\n    return 0.1 * of.num_replicas_in_sync\n")
+    (tmp_path / "settings.py").write_text(
+        "def rate(of):\n    return 0.1 * of.num_replicas_in_sync\n"
+    )
     command = [sys.executable, str(tmp_path / "train.py")]
-    with Gang(tmp_path, allreduce(2), command, {**QUIET, **VARIABLES["tensorflow"]}, warm=WARM["tensorflow"]) as tasks:
+    with Gang(
+        tmp_path,
+        allreduce(2),
+        command,
+        {**QUIET, **VARIABLES["tensorflow"]},
+        warm=WARM["tensorflow"],
+    ) as tasks:
         tasks.start()
         tasks.finish()
         assert "a batch of 128" in tasks.output("worker-0")
@@ -143,7 +181,10 @@ def test_workers_that_are_to_stop_do_so_at_the_same_step(tmp_path: Path) -> None
         saved = tasks.of("worker-0", "checkpoint")
         assert [each["why"] for each in saved][-1] == "stop"
         assert tasks.of("worker-1", "checkpoint") == []
-        assert tasks.of("worker-0", "progress")[-1]["step"] == tasks.of("worker-1", "progress")[-1]["step"]
+        assert (
+            tasks.of("worker-0", "progress")[-1]["step"]
+            == tasks.of("worker-1", "progress")[-1]["step"]
+        )
 
 
 @pytest.mark.long
@@ -159,13 +200,17 @@ def test_workers_that_stop_within_an_epoch_go_on_in_it(backend: str, tmp_path: P
         tasks.finish()
         saved = tasks.of("worker-0", "checkpoint")[-1]
     assert (saved["why"], saved["epoch"], saved["step"]) == ("stop", 1, 4 + saved["position"])
-    assert saved["position"] in (2, 3)  # the other may have begun a step that it waits in for this one
+    # the other may have begun a step that it waits in for this one
+    assert saved["position"] in (2, 3)
     with gang(tmp_path, allreduce(2), backend, "fit", HEADGATE_RESUME=saved["path"]) as tasks:
         tasks.start()
         tasks.finish()
         assert tasks.of("worker-0", "progress")[0]["step"] > saved["step"]
         assert tasks.of("worker-0", "progress")[-1]["step"] == 12
-    found, expected = json.loads((tmp_path / "result.json").read_text()), alone(tmp_path, backend, "fit")
+    found, expected = (
+        json.loads((tmp_path / "result.json").read_text()),
+        alone(tmp_path, backend, "fit"),
+    )
     assert distance(found["weights"], expected["weights"]) < 1e-5
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4)
 
@@ -179,7 +224,10 @@ def test_a_job_of_tensorflow_s_parameter_servers_learns_and_its_servers_end(tmp_
         tasks.finish()
         assert tasks.of("worker-0", "progress")[-1]["step"] == 6
         (note,) = [note["text"] for note in tasks.of("worker-0", "note") if note.get("warns")]
-    assert note.startswith("report(scheduled=...): found a RemoteValue") and "report value.fetch()" in note
+    assert (
+        note.startswith("report(scheduled=...): found a RemoteValue")
+        and "report value.fetch()" in note
+    )
     losses = json.loads((tmp_path / "result.json").read_text())["losses"]
     assert losses[-1] < 0.8 * losses[0]
 
@@ -195,8 +243,21 @@ def test_a_loop_of_the_coordinator_trains_in_one_task_as_well(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("backend", "plan", "loop", "more", "reason"),
     [
-        ("tensorflow", allreduce(2), "fit", {}, "fit of Keras 3 fails with several workers of TensorFlow"),
-        pytest.param("torch", allreduce(2), "fit", {}, "Keras over torch trains in one task", marks=pytest.mark.long),
+        (
+            "tensorflow",
+            allreduce(2),
+            "fit",
+            {},
+            "fit of Keras 3 fails with several workers of TensorFlow",
+        ),
+        pytest.param(
+            "torch",
+            allreduce(2),
+            "fit",
+            {},
+            "Keras over torch trains in one task",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "tf_keras",
             Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None, synchronous=False),

@@ -1,6 +1,8 @@
-"""A small network trained by the tasks of a job together, or by one process; worker 0 writes what came of it.
+"""A small network trained by the tasks of a job together, or by one process; worker 0 writes what
+came of it.
 
-Arguments: where to write, and which loop: `fit` of Keras, `loop` of TensorFlow, or `servers`, TensorFlow's coordinator.
+Arguments: where to write, and which loop: `fit` of Keras, `loop` of TensorFlow, or `servers`,
+    TensorFlow's coordinator.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def keras_in_use() -> Any:
 
 def network(keras: Any) -> Any:
     layers = keras.layers
-    return keras.Sequential([keras.Input((6,)), layers.Dense(16, activation="relu"), layers.Dense(2)])
+    return keras.Sequential(
+        [keras.Input((6,)), layers.Dense(16, activation="relu"), layers.Dense(2)]
+    )
 
 
 def write(path: str, losses: list[float], weights: Any) -> None:
@@ -82,7 +86,9 @@ def by_loop(path: str) -> None:
     def replica_step(features: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(of_samples(labels, model(features, training=True))) / BATCH
-        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        )
         return loss
 
     def all_replicas_step(features: Any, labels: Any) -> Any:
@@ -111,7 +117,12 @@ def by_servers(path: str) -> None:
         model.weights = weights
 
     def batches() -> Any:
-        return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).shuffle(SAMPLES).repeat().batch(BATCH)
+        return (
+            tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+            .shuffle(SAMPLES)
+            .repeat()
+            .batch(BATCH)
+        )
 
     each = iter(coordinator.create_per_worker_dataset(batches))
 

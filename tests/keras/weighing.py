@@ -1,5 +1,7 @@
-"""Losses of which the parts of a batch count unlike many entries, trained by `fit` of the tasks of a job or of one
-process: labels that are left out, masked steps of sequences, what a layer adds to the loss, and a loss that is one
+"""Losses of which the parts of a batch count unlike many entries, trained by `fit` of the tasks of
+a job or of one process: labels that are left out, masked steps of sequences, what a layer adds to
+the loss, and a
+    loss that is one
 number for a batch.
 
 Argument: the folder to write the weights into.
@@ -43,7 +45,9 @@ class OwnStep(keras.Model):  # type: ignore[misc]
 
         features, labels = data
         with tf.GradientTape() as tape:
-            losses = keras.losses.sparse_categorical_crossentropy(labels, self(features), from_logits=True)
+            losses = keras.losses.sparse_categorical_crossentropy(
+                labels, self(features), from_logits=True
+            )
             loss = tf.nn.compute_average_loss(tf.reduce_mean(losses, axis=-1))
         self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
         return {}
@@ -52,11 +56,18 @@ class OwnStep(keras.Model):  # type: ignore[misc]
 def mean_of_labels(y_true: Any, y_pred: Any) -> Any:
     import tensorflow as tf
 
-    return tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True))
+    return tf.reduce_mean(
+        keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+    )
 
 
 def train(
-    strategy: Any, features: Any, labels: Any, masks: bool, loss: Callable[[], Any], kind: type = keras.Model
+    strategy: Any,
+    features: Any,
+    labels: Any,
+    masks: bool,
+    loss: Callable[[], Any],
+    kind: type = keras.Model,
 ) -> list[Any]:
     import tensorflow as tf
 
@@ -70,16 +81,29 @@ def train(
     model = hg.prepare(model)
     data = tf.data.Dataset.from_tensor_slices((features, labels)).batch(BATCH)
     history = model.fit(data, epochs=2, verbose=0, callbacks=[hg.callback()])
-    return [history.history.get("loss", []), *(weight.ravel().tolist() for weight in model.get_weights())]
+    return [
+        history.history.get("loss", []),
+        *(weight.ravel().tolist() for weight in model.get_weights()),
+    ]
 
 
 def main() -> None:
     strategy = hg.strategy()
     crossentropy = keras.losses.SparseCategoricalCrossentropy
-    left_out = np.where(np.arange(SAMPLES)[:, None] % 16 < 8, LABELS, np.where(np.arange(STEPS) < 1, LABELS, -1))
-    short = np.where(((np.arange(SAMPLES) % 16 < 8)[:, None] | (np.arange(STEPS) < 2))[..., None], FEATURES, 0.0)
+    left_out = np.where(
+        np.arange(SAMPLES)[:, None] % 16 < 8, LABELS, np.where(np.arange(STEPS) < 1, LABELS, -1)
+    )
+    short = np.where(
+        ((np.arange(SAMPLES) % 16 < 8)[:, None] | (np.arange(STEPS) < 2))[..., None], FEATURES, 0.0
+    )
     trained = [
-        train(strategy, FEATURES, left_out, False, lambda: crossentropy(from_logits=True, ignore_class=-1)),
+        train(
+            strategy,
+            FEATURES,
+            left_out,
+            False,
+            lambda: crossentropy(from_logits=True, ignore_class=-1),
+        ),
         train(strategy, short, LABELS, True, lambda: crossentropy(from_logits=True)),
         train(strategy, FEATURES, LABELS, False, lambda: mean_of_labels),
         train(strategy, FEATURES[:32], LABELS[:32], False, lambda: mean_of_labels, OwnStep),

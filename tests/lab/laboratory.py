@@ -13,8 +13,8 @@ from tests.harness.cgroups import cgroups
 from tests.harness.traffic import End
 
 from headgate import lab
-from headgate.cluster import Node
 from headgate.lab.names import NAMESPACES, Names
+from headgate.model.cluster import Node
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -33,11 +33,15 @@ class Laboratory:
         self._started: list[subprocess.Popen[str]] = []
 
     def write(self, *nodes: str, name: str = "bench", options: str = "") -> str:
-        """Write the file of a lab: a line for each node, as `name: a, nic: 50Mbit`; cores and memory are added."""
+        """Write the file of a lab: a line for each node, as `name: a, nic: 50Mbit`; cores and
+        memory are added.
+        """
         every = {"cores": "0.3", "memory": "512MiB"}
         lines = []
         for node in nodes:
-            added = "".join(f", {key}: {value}" for key, value in every.items() if f"{key}:" not in node)
+            added = "".join(
+                f", {key}: {value}" for key, value in every.items() if f"{key}:" not in node
+            )
             lines.append(f"  - {{{node}{added}}}")
         path = self.folder / f"{name}.yaml"
         path.write_text("\n".join(["lab: true", options, "nodes:", *lines]) + "\n")
@@ -67,7 +71,9 @@ class Laboratory:
         assert process.returncode == code, errors
         return output.strip()
 
-    def types(self, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def types(
+        self, *words: str, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Type `headgate lab ...`."""
         return subprocess.run(
             [sys.executable, "-m", "headgate", "lab", *words],
@@ -81,8 +87,16 @@ class Laboratory:
     def left(self, name: str = "bench") -> list[str]:
         """What there is of a lab: namespaces, cgroups, files, processes."""
         names = Names(name, self.home)
-        namespaces = [str(path) for path in NAMESPACES.glob(f"{names.switch}*")] if NAMESPACES.exists() else []
-        return [*namespaces, *map(str, cgroups(names.group)), *map(str, (self.home / "labs").glob(f"{name}*"))]
+        namespaces = (
+            [str(path) for path in NAMESPACES.glob(f"{names.switch}*")]
+            if NAMESPACES.exists()
+            else []
+        )
+        return [
+            *namespaces,
+            *map(str, cgroups(names.group)),
+            *map(str, (self.home / "labs").glob(f"{name}*")),
+        ]
 
     def close(self) -> None:
         """Take every lab down, and wait for what was started."""

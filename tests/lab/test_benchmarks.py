@@ -28,9 +28,14 @@ with up():
 
 @pytest.mark.parametrize(
     ("what", "number"),
-    [*(("lab", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)), ("bench", signal.SIGTERM)],
+    [
+        *(("lab", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)),
+        ("bench", signal.SIGTERM),
+    ],
 )
-def test_one_that_is_told_to_end_leaves_no_lab(laboratory: Laboratory, what: str, number: signal.Signals) -> None:
+def test_one_that_is_told_to_end_leaves_no_lab(
+    laboratory: Laboratory, what: str, number: signal.Signals
+) -> None:
     path = os.pathsep.join(map(str, (SOURCE, SOURCE.parent / "benchmarks")))
     benchmark = subprocess.Popen(
         [sys.executable, "-c", BENCHMARK, str(laboratory.folder), what],

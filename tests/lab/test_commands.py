@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 from tests.lab.laboratory import Laboratory
 
-from headgate import clusterfile
 from headgate.cli import headgate
-from headgate.errors import HeadgateError
+from headgate.config import clusterfile
+from headgate.model.errors import HeadgateError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -37,17 +37,30 @@ def typed(*words: str) -> str:
 
 def test_a_lab_from_up_to_down(laboratory: Laboratory) -> None:
     path = laboratory.write("name: a, nic: 50Mbit, kind: small", "name: b")
-    assert typed("up", path).splitlines() == ["a: made", "b: made", "lab bench is up: 2 nodes, 0.6 cores"]
+    assert typed("up", path).splitlines() == [
+        "a: made",
+        "b: made",
+        "lab bench is up: 2 nodes, 0.6 cores",
+    ]
     again = json.loads(typed("up", path, "--json"))
-    assert (again["lab"], again["changes"], [node["name"] for node in again["nodes"]]) == ("bench", [], ["a", "b"])
+    assert (again["lab"], again["changes"], [node["name"] for node in again["nodes"]]) == (
+        "bench",
+        [],
+        ["a", "b"],
+    )
     said = typed("set", "a", "nic=80Mbit", "cores=0.2", "memory=100MiB")
     assert said == "a: 0.2 cores, 100 MiB, 80 Mbit/s\n"
     assert json.loads(typed("set", "a", "nic=unlimited", "--json"))["nic_bytes_per_second"] is None
     assert typed("set", "a", "nic=down").endswith("unlimited, NIC disconnected\n")
     heading, columns, a, b = typed("status").splitlines()
     assert heading == "lab bench"
-    assert " ".join(columns.split()) == "node kind address cores memory NIC in out disk processes state"
-    assert re.match(r"a +small +10\.77\.0\.1 +0\.00 of 0\.2 .* of 100 MiB +unlimited .* unplugged *$", a)
+    assert (
+        " ".join(columns.split())
+        == "node kind address cores memory NIC in out disk processes state"
+    )
+    assert re.match(
+        r"a +small +10\.77\.0\.1 +0\.00 of 0\.2 .* of 100 MiB +unlimited .* unplugged *$", a
+    )
     assert re.match(r"b +10\.77\.0\.2 .* ready *$", b)
     [one, _] = json.loads(typed("status", "bench", "--json"))
     assert (one["node"]["name"], one["state"], one["processes"]) == ("a", "unplugged", 0)
@@ -58,18 +71,26 @@ def test_a_lab_from_up_to_down(laboratory: Laboratory) -> None:
 
 def test_exec_hands_on_input_output_and_exit_code(laboratory: Laboratory) -> None:
     laboratory.up("name: a")
-    process = laboratory.starts("a", "sh", "-c", "read word; echo got $word; hostname; echo bad >&2; exit 7")
+    process = laboratory.starts(
+        "a", "sh", "-c", "read word; echo got $word; hostname; echo bad >&2; exit 7"
+    )
     assert process.communicate("it\n", timeout=20) == ("got it\na\n", "bad\n")
     assert process.returncode == 7
     assert socket.gethostname() != "a"
-    told = laboratory.types("exec", "--json", "bench/a", "--", "sh", "-c", "cat /proc/self/cgroup; exit 3")
+    told = laboratory.types(
+        "exec", "--json", "bench/a", "--", "sh", "-c", "cat /proc/self/cgroup; exit 3"
+    )
     assert told.returncode == 3
     answer = json.loads(told.stdout)
     assert answer["exit_code"] == 3
     assert re.search(r"headgate-lab-bench\.\w+/a/shell$", answer["stdout"], re.MULTILINE)
-    told = laboratory.types("exec", "a", sys.executable, "-c", "import sys; print(sys.argv)", "--json")
+    told = laboratory.types(
+        "exec", "a", sys.executable, "-c", "import sys; print(sys.argv)", "--json"
+    )
     assert told.stdout == "['-c', '--json']\n"  # what follows the command is the command's
-    ignored = laboratory.types("exec", "a", "sh", "-c", "grep SigIgn /proc/$$/status").stdout.split()[1]
+    ignored = laboratory.types(
+        "exec", "a", "sh", "-c", "grep SigIgn /proc/$$/status"
+    ).stdout.split()[1]
     assert int(ignored, 16) & 1 << signal.SIGPIPE - 1 == 0  # a broken pipe ends it
     missing = laboratory.types("exec", "a", "--", "no-such-program")
     assert (missing.returncode, missing.stderr) == (
@@ -83,12 +104,24 @@ def test_exec_hands_on_input_output_and_exit_code(laboratory: Laboratory) -> Non
     [
         (("down",), 5, "no lab is up"),
         (("status", "nobody"), 5, "no lab 'nobody' is up"),
-        (("exec", "a", "true"), 5, "no node 'a' in any lab; make one with: headgate lab up lab.yaml"),
+        (
+            ("exec", "a", "true"),
+            5,
+            "no node 'a' in any lab; make one with: headgate lab up lab.yaml",
+        ),
         (("exec", "a", "--"), 2, "expected a command after the node"),
-        (("set", "a", "speed=3"), 2, "found 'speed=3'; expected one of nic, cores, memory, disk, such as nic=100Mbit"),
+        (
+            ("set", "a", "speed=3"),
+            2,
+            "found 'speed=3'; expected one of nic, cores, memory, disk, such as nic=100Mbit",
+        ),
         (("set", "a", "nic=3"), 2, "nic: found '3'; expected a rate such as 200Mbit"),
         (("set", "a", "cores=many"), 2, "cores: found 'many'; expected a number such as 0.5"),
-        (("set", "a", "memory=much"), 2, "memory: found 'much'; expected a size such as 512MB or 2GiB"),
+        (
+            ("set", "a", "memory=much"),
+            2,
+            "memory: found 'much'; expected a size such as 512MB or 2GiB",
+        ),
         (("up", "missing.yaml"), 2, "cannot read missing.yaml"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

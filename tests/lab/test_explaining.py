@@ -45,16 +45,25 @@ except OSError:
 
 
 @pytest.mark.long
-def test_a_job_that_fills_a_nic_is_blamed_by_one_that_exchanges_through_it(laboratory: Laboratory) -> None:
+def test_a_job_that_fills_a_nic_is_blamed_by_one_that_exchanges_through_it(
+    laboratory: Laboratory,
+) -> None:
     a, b, c, d = laboratory.up(
-        *(f"name: {name}, nic: 100Mbit, cores: 0.6, memory: 2GiB" for name in "abcd"), options="oversubscribe: true"
+        *(f"name: {name}, nic: 100Mbit, cores: 0.6, memory: 2GiB" for name in "abcd"),
+        options="oversubscribe: true",
     )
     (laboratory.folder / "trains.py").write_text(TRAINS)
     (laboratory.folder / "sends.py").write_text(SENDS)
     receiver = laboratory.starts(d.name, sys.executable, "-c", RECEIVES.format(address=d.address))
     assert receiver.stdout is not None
     assert receiver.stdout.readline() == "listens\n"
-    served = {"strategy": "ps", "workers": 2, "servers": 1, "worker_nodes": [a.name, b.name], "server_nodes": [c.name]}
+    served = {
+        "strategy": "ps",
+        "workers": 2,
+        "servers": 1,
+        "worker_nodes": [a.name, b.name],
+        "server_nodes": [c.name],
+    }
     hog = {"strategy": "single", "workers": 1, "worker_nodes": [a.name]}
     jobs = [
         {"name": "trains", "script": "trains.py", "plan": served, "encrypt": False, "moves": 0},
@@ -65,7 +74,9 @@ def test_a_job_that_fills_a_nic_is_blamed_by_one_that_exchanges_through_it(labor
     command = [sys.executable, "-m", "headgate"]
     asked = [*command, "run", str(file), "--cluster", lab.names()[0], "--policy", "none"]
     subprocess.run(asked, check=True, capture_output=True, timeout=240)
-    told = subprocess.run([*command, "explain", "trains", "--json"], check=True, capture_output=True, text=True)
+    told = subprocess.run(
+        [*command, "explain", "trains", "--json"], check=True, capture_output=True, text=True
+    )
     [job] = json.loads(told.stdout)["jobs"]
     assert sum(part["seconds"] for part in job["account"].values()) == pytest.approx(job["elapsed"])
     through_nic = {loss["to"]: loss for loss in job["lost"] if loss["resource"] == "network"}

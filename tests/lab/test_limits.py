@@ -11,15 +11,15 @@ import pytest
 from tests.lab.laboratory import Laboratory
 
 from headgate import lab
-from headgate.cluster import Node
-from headgate.errors import IsolationError, UsageError
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
-from headgate.isolation.layout import CgroupLayout
 from headgate.isolation.process import ProcessIsolation
 from headgate.lab import limits
-from headgate.shares import Share
-from headgate.telemetry.limits import cpus_of
+from headgate.machine.cgroup_layout import CgroupLayout
+from headgate.machine.limits import cpus_of
+from headgate.model.cluster import Node
+from headgate.model.errors import IsolationError, UsageError
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share
 from headgate.testing import wait
 
 BUSY = """
@@ -53,7 +53,12 @@ FOUR = {0: 0, 1: 0, 2: 2, 3: 2}
     [
         ({"a": 1.0}, {0: 0, 1: 1}, {}, {"a": (0,)}),
         ({"a": 0.6, "b": 0.9}, {0: 0, 1: 1}, {}, {"a": (1,), "b": (0,)}),
-        ({"a": 0.2, "b": 0.5, "c": 0.5, "d": 0.3}, {0: 0, 1: 1}, {}, {"a": (1,), "b": (0,), "c": (1,), "d": (0,)}),
+        (
+            {"a": 0.2, "b": 0.5, "c": 0.5, "d": 0.3},
+            {0: 0, 1: 1},
+            {},
+            {"a": (1,), "b": (0,), "c": (1,), "d": (0,)},
+        ),
         ({"a": 1.5, "b": 0.2}, {0: 0, 1: 1}, {}, {"a": (), "b": (0,)}),
         ({"a": 0.6, "b": 0.6, "c": 0.6}, {0: 0, 1: 1}, {}, {"a": (), "b": (), "c": ()}),
         ({"a": 1.0, "b": 1.0, "c": 1.0}, {0: 0, 1: 1}, {}, {"a": (), "b": (), "c": ()}),
@@ -125,11 +130,15 @@ def test_a_task_that_is_pinned_within_a_node_stays_so_where_it_can(laboratory: L
     lab.change("a", {"cores": 0.4})
     [a] = lab.nodes().nodes
     assert a.place is not None and set(a.place.cpus) == {machine[0]}
-    effective = inner / ("cpuset.cpus.effective" if (inner / "cpuset.cpus.effective").exists() else "cpuset.cpus")
+    effective = inner / (
+        "cpuset.cpus.effective" if (inner / "cpuset.cpus.effective").exists() else "cpuset.cpus"
+    )
     assert effective.read_text().strip() == str(machine[0])
 
 
-def test_weights_divide_a_node_among_threads_that_would_each_have_a_cpu(laboratory: Laboratory) -> None:
+def test_weights_divide_a_node_among_threads_that_would_each_have_a_cpu(
+    laboratory: Laboratory,
+) -> None:
     [a] = laboratory.up("name: a, cores: 1")
     if a.place is None or not a.place.cpus:
         pytest.skip("it takes two CPUs")
@@ -140,7 +149,9 @@ def test_weights_divide_a_node_among_threads_that_would_each_have_a_cpu(laborato
             for weight in (300.0, 100.0):
                 argv = (sys.executable, "-I", "-S", "-c", "while True: pass")
                 task = TaskId(f"weights/of-{weight:g}/worker-0")
-                launch = Launch(task, argv, dict(os.environ), str(laboratory.folder), 1, place=a.place)
+                launch = Launch(
+                    task, argv, dict(os.environ), str(laboratory.folder), 1, place=a.place
+                )
                 boxes.append(isolation.start(launch, Share(cpu_weight=weight), nowhere.fileno()))
 
         def used() -> list[float]:
@@ -212,7 +223,8 @@ def test_more_memory_than_a_node_has_ends_who_wants_it_and_no_other(laboratory: 
 def test_a_disk_rate_holds_or_is_said_not_to(laboratory: Laboratory) -> None:
     done = lab.up(laboratory.write("name: a, disk: 2MB/s"))
     if len(done.changes) > 1:
-        assert "disk rate" in done.changes[1]  # it is no disk of this machine's that holds Headgate's folder
+        # it is no disk of this machine's that holds Headgate's folder
+        assert "disk rate" in done.changes[1]
         return
     path = str(laboratory.home / "written")
     slow = float(laboratory.python("a", WRITES.format(mib=2, path=path)))
@@ -230,16 +242,22 @@ def test_a_disk_rate_holds_or_is_said_not_to(laboratory: Laboratory) -> None:
         ({"memory_bytes": 0}, "memory: found 0; expected more than 0"),
     ],
 )
-def test_values_that_make_no_sense_are_refused(values: dict[str, object], said: str, laboratory: Laboratory) -> None:
+def test_values_that_make_no_sense_are_refused(
+    values: dict[str, object], said: str, laboratory: Laboratory
+) -> None:
     before = laboratory.up("name: a")
     with pytest.raises(UsageError, match=said):
         lab.change("a", values)
     assert lab.nodes().nodes == before
 
 
-def test_where_no_cgroups_can_be_made_there_is_no_lab(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_cgroups_can_be_made_there_is_no_lab(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nothing = CgroupLayout("none", missing={"cpu": "no hierarchy is mounted"})
     monkeypatch.setattr(limits, "find_layout", lambda _root: nothing)
-    with pytest.raises(IsolationError, match="a lab needs cgroups for CPU and memory: no hierarchy is mounted"):
+    with pytest.raises(
+        IsolationError, match="a lab needs cgroups for CPU and memory: no hierarchy is mounted"
+    ):
         lab.up(laboratory.write("name: a"))
     monkeypatch.undo()

@@ -13,7 +13,9 @@ from headgate import lab
 from headgate.testing import wait
 
 IP_PACKET, SEGMENT, OVERLAY_SEGMENT = 1500, 1448, 1398
-"""Bytes of a full IP packet on the wire, and of what it carries for TCP, plain and below a VXLAN of MTU 1450."""
+"""Bytes of a full IP packet on the wire, and of what it carries for TCP, plain and below a VXLAN of
+MTU 1450.
+"""
 
 
 @pytest.mark.parametrize("rate", ["50Mbit", "1Gbit"])
@@ -40,7 +42,9 @@ def test_a_nic_without_a_rate_is_limited_by_nothing(laboratory: Laboratory) -> N
     a, b = laboratory.up("name: a, cores: 0.8", "name: b, cores: 0.8")
 
     def fast() -> bool:
-        return sum(each.bytes_per_second for each in traffic.both_ways(end(a), end(b), 0.3)) > 2e9 / 8
+        return (
+            sum(each.bytes_per_second for each in traffic.both_ways(end(a), end(b), 0.3)) > 2e9 / 8
+        )
 
     wait.until(fast, 20, "the NICs carry more than 2 Gbit/s together")
 
@@ -59,7 +63,10 @@ def test_whose_an_address_is_is_known_without_a_name_server(laboratory: Laborato
     laboratory.up("name: a", "name: b")
     asks = "import socket; print([socket.getnameinfo((ip, 1), socket.NI_NAMEREQD)[0] for ip in {}])"
     asked = ["10.77.0.2", "::ffff:10.77.0.2", "::1", "::ffff:127.0.0.1"]
-    assert laboratory.python("a", asks.format(asked)) == "['b', 'b.bench', 'ip6-localhost', 'ip6-localhost']"
+    assert (
+        laboratory.python("a", asks.format(asked))
+        == "['b', 'b.bench', 'ip6-localhost', 'ip6-localhost']"
+    )
     named = "import socket; print({at[4][0] for at in socket.getaddrinfo('b', 1)})"
     assert laboratory.python("a", named) == "{'10.77.0.2'}"
 
@@ -91,16 +98,31 @@ def test_a_rate_changes_and_a_cable_is_pulled_while_traffic_flows(laboratory: La
 
 def test_nothing_of_a_lab_is_in_the_machine_s_own_network(laboratory: Laboratory) -> None:
     # Docker has the machine filter all bridged packets, and drop those that it does not know.
-    settings = [Path("/proc/sys/net/ipv4/tcp_congestion_control"), *Path("/proc/sys/net/bridge").glob("*")]
-    before = sorted(os.listdir("/sys/class/net")), [path.read_text() for path in settings if path.exists()]
+    settings = [
+        Path("/proc/sys/net/ipv4/tcp_congestion_control"),
+        *Path("/proc/sys/net/bridge").glob("*"),
+    ]
+    before = (
+        sorted(os.listdir("/sys/class/net")),
+        [path.read_text() for path in settings if path.exists()],
+    )
     laboratory.up("name: a, nic: 50Mbit", "name: b", options="overlay: vxlan")
-    assert (sorted(os.listdir("/sys/class/net")), [path.read_text() for path in settings if path.exists()]) == before
+    assert (
+        sorted(os.listdir("/sys/class/net")),
+        [path.read_text() for path in settings if path.exists()],
+    ) == before
 
 
 def test_nodes_find_each_other_and_themselves_by_name(laboratory: Laboratory) -> None:
     a, b = laboratory.up("name: a", "name: b, address: 10.77.3.9", name="named")
-    program = "import socket; h = socket.gethostname(); print(h, *map(socket.gethostbyname, [h, 'b', 'localhost']))"
+    program = (
+        "import socket; h = socket.gethostname(); print(h, *map(socket.gethostbyname, "
+        "[h, 'b', 'localhost']))"
+    )
     assert laboratory.python("a", program) == f"a {a.address} {b.address} 127.0.0.1"
     # As many programs find their own address: which would be used on the way out?
-    program = "import socket; s = socket.socket(type=2); s.connect(('192.0.2.1', 9)); print(*s.getsockname())"
+    program = (
+        "import socket; s = socket.socket(type=2); s.connect(('192.0.2.1', 9)); "
+        "print(*s.getsockname())"
+    )
     assert laboratory.python("b", program).split()[0] == "10.77.3.9"

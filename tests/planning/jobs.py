@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.cluster import Cluster, Gpu, Node
-from headgate.jobs import Job, Limits
-from headgate.profiles import Profile, TimeFit
+from headgate.model.cluster import Cluster, Gpu, Node
+from headgate.model.jobs import Job, Limits
+from headgate.model.profiles import Profile, TimeFit
 
 GIB = 1 << 30
 GIGABIT = 125e6
 
 
 def profile(**fields: Any) -> Profile:
-    """One of a job whose step of 256 samples takes 10 ms and 2 ms a sample on a core; 25 MB of parameters."""
+    """One of a job whose step of 256 samples takes 10 ms and 2 ms a sample on a core; 25 MB of
+    parameters.
+    """
     usual: dict[str, Any] = {
-        "fits": (TimeFit("cpu", 1, 0.01, 0.002, 0.02), TimeFit("cpu", 2, 0.01, 0.002 / 2**0.8, 0.02)),
+        "fits": (
+            TimeFit("cpu", 1, 0.01, 0.002, 0.02),
+            TimeFit("cpu", 2, 0.01, 0.002 / 2**0.8, 0.02),
+        ),
         "dense_bytes": 25_000_000,
         "sparse_bytes": 0,
         "optimizer_state_bytes": 0,
@@ -27,13 +32,24 @@ def profile(**fields: Any) -> Profile:
 
 
 def job(allow: Sequence[str] = (), encrypt: bool = False, **limits: Any) -> Job:
-    return Job(name="job", run="true", allow=frozenset(allow), encrypt=encrypt, limits=Limits(**limits))  # type: ignore[arg-type]
+    return Job(
+        name="job",
+        run="true",
+        allow=frozenset(allow),  # type: ignore[arg-type]
+        encrypt=encrypt,
+        limits=Limits(**limits),  # type: ignore[arg-type]
+    )
 
 
-def nodes(name: str, count: int, cores: float = 1.0, nic: float | None = GIGABIT, **fields: Any) -> list[Node]:
+def nodes(
+    name: str, count: int, cores: float = 1.0, nic: float | None = GIGABIT, **fields: Any
+) -> list[Node]:
     """Nodes of one kind: a0, a1, ..."""
     usual: dict[str, Any] = {"memory_bytes": 16 * GIB, "kind": name}
-    return [Node(f"{name}{i}", cores, nic_bytes_per_second=nic, **(usual | fields)) for i in range(count)]
+    return [
+        Node(f"{name}{i}", cores, nic_bytes_per_second=nic, **(usual | fields))
+        for i in range(count)
+    ]
 
 
 def gpus(name: str, count: int = 1) -> tuple[Gpu, ...]:

@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 from tests.planning.jobs import cluster, gpus, nodes
 
-from headgate.cluster import Cluster
-from headgate.errors import UsageError
-from headgate.plans import Plan
+from headgate.model.cluster import Cluster
+from headgate.model.errors import UsageError
+from headgate.model.plans import Plan
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import _baselines as baselines
 
 MIXED = cluster(nodes("g", 3, gpus=gpus("T4", 2)), nodes("c", 3))
-GRID = [Plan(strategy="ps", workers=w, servers=p, batch_per_worker=32) for w in range(1, 9) for p in range(1, 5)]
+GRID = [
+    Plan(strategy="ps", workers=w, servers=p, batch_per_worker=32)
+    for w in range(1, 9)
+    for p in range(1, 5)
+]
 
 
 def test_by_hand_there_is_a_worker_on_each_gpu_and_a_server_for_every_four() -> None:
@@ -70,7 +74,9 @@ def test_optimus_adds_what_gains_more_until_nothing_does() -> None:
 
     chosen = baselines.optimus(GRID, {plan: throughput(plan) for plan in GRID[::3]})
     neighbours = [
-        plan for plan in GRID if (plan.workers - chosen.workers, plan.servers - chosen.servers) in ((1, 0), (0, 1))
+        plan
+        for plan in GRID
+        if (plan.workers - chosen.workers, plan.servers - chosen.servers) in ((1, 0), (0, 1))
     ]
     assert all(throughput(plan) <= throughput(chosen) * (1 + 1e-6) for plan in neighbours)
     assert chosen.workers == 8

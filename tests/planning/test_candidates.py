@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 from tests.planning.jobs import cluster, job, nodes, profile
 
-from headgate.cluster import Cluster, Gpu, Node
-from headgate.errors import UsageError
-from headgate.jobs import Job, Limits
+from headgate.model.cluster import Cluster, Gpu, Node
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job, Limits
+from headgate.model.plans import Plan
+from headgate.model.profiles import Profile, StepTime, TimeFit
 from headgate.planning import candidates
 from headgate.planning.cost import CostModel
 from headgate.planning.memory import gpu_need
-from headgate.plans import Plan
-from headgate.profiles import Profile, StepTime, TimeFit
 
 GIB = 1 << 30
 SMALL = Node("small", cores=2, memory_bytes=2 * GIB)
@@ -39,9 +39,16 @@ def test_nodes_of_one_size_come_in_the_order_of_their_names() -> None:
 
 
 def test_limits_leave_out_nodes() -> None:
-    assert on(Job(name="job", run="true", limits=Limits(memory_bytes=4 * GIB))) == ["large", "accelerated"]
+    assert on(Job(name="job", run="true", limits=Limits(memory_bytes=4 * GIB))) == [
+        "large",
+        "accelerated",
+    ]
     assert on(Job(name="job", run="true", limits=Limits(gpus=1))) == ["accelerated"]
-    assert on(Job(name="job", run="true", limits=Limits(gpus=0))) == ["large", "accelerated", "small"]
+    assert on(Job(name="job", run="true", limits=Limits(gpus=0))) == [
+        "large",
+        "accelerated",
+        "small",
+    ]
 
 
 def test_every_plan_is_one_task_with_the_job_s_cores() -> None:
@@ -55,9 +62,12 @@ def test_every_plan_is_one_task_with_the_job_s_cores() -> None:
 
 def test_a_job_that_fits_nowhere_is_told_why_for_each_node() -> None:
     with pytest.raises(UsageError) as raised:
-        candidates(CLUSTER, Job(name="huge", run="true", limits=Limits(memory_bytes=12 * GIB, gpus=1)))
+        candidates(
+            CLUSTER, Job(name="huge", run="true", limits=Limits(memory_bytes=12 * GIB, gpus=1))
+        )
     assert str(raised.value) == (
-        "job 'huge' fits on no node: small has 0 GPUs, 1 are asked for; large has 0 GPUs, 1 are asked for; "
+        "job 'huge' fits on no node: small has 0 GPUs, 1 are asked for; large has 0 GPUs, 1 "
+        "are asked for; "
         "accelerated has 8 GiB of memory, 12 GiB are asked for; lower its limits"
     )
 
@@ -67,7 +77,9 @@ def test_a_job_goes_to_nodes_whose_gpus_have_the_memory_that_it_states() -> None
         return Job(name="job", run="true", limits=Limits(gpus=gpus, gpu_memory_bytes=needs * GIB))
 
     def has(name: str, *sizes: int) -> Node:
-        return Node(name, 4, 8 * GIB, gpus=tuple(Gpu(i, "g", size * GIB) for i, size in enumerate(sizes)))
+        return Node(
+            name, 4, 8 * GIB, gpus=tuple(Gpu(i, "g", size * GIB) for i, size in enumerate(sizes))
+        )
 
     where = Cluster((has("none"), has("one", 24), has("two", 24, 80)))
     assert on(asks(20), where) == ["one", "two"]
@@ -75,13 +87,18 @@ def test_a_job_goes_to_nodes_whose_gpus_have_the_memory_that_it_states() -> None
     assert on(asks(20, gpus=2), where) == ["two"]
     measured = profile(step_times=(StepTime("cpu", 1, 256, 0.1, 10),))
     assert {plan.worker_nodes[0] for plan in candidates(where, asks(80), measured)} == {"two"}
-    with pytest.raises(UsageError, match="two: its GPUs have 24 GiB of memory, 30 GiB on each of 2 GPUs are asked for"):
+    with pytest.raises(
+        UsageError,
+        match="two: its GPUs have 24 GiB of memory, 30 GiB on each of 2 GPUs are asked for",
+    ):
         candidates(where, asks(30, gpus=2))
     with pytest.raises(UsageError) as raised:
         candidates(where, asks(100))
     assert str(raised.value) == (
-        "job 'job' fits on no node: none has 0 GPUs, 100 GiB of GPU memory are asked for; one: its GPUs have 24 GiB of "
-        "memory, 100 GiB are asked for; two: its largest GPU has 80 GiB of memory, 100 GiB are asked for; lower its "
+        "job 'job' fits on no node: none has 0 GPUs, 100 GiB of GPU memory are asked for; one: "
+        "its GPUs have 24 GiB of "
+        "memory, 100 GiB are asked for; two: its largest GPU has 80 GiB of memory, 100 GiB are "
+        "asked for; lower its "
         "limits"
     )
 
@@ -102,9 +119,14 @@ def test_a_stated_plan_names_nodes_that_are_there_and_that_the_limits_fit_on() -
         plan = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=(node,))
         return Job(name="job", run="true", plan=plan, limits=Limits(**limits))  # type: ignore[arg-type]
 
-    with pytest.raises(UsageError, match="its plan names node 'lage'; expected one of small, large, accelerated"):
+    with pytest.raises(
+        UsageError, match="its plan names node 'lage'; expected one of small, large, accelerated"
+    ):
         candidates(CLUSTER, asks("lage"))
-    with pytest.raises(UsageError, match="large has 0 GPUs, 1 are asked for; lower its limits, or name another node"):
+    with pytest.raises(
+        UsageError,
+        match="large has 0 GPUs, 1 are asked for; lower its limits, or name another node",
+    ):
         candidates(CLUSTER, asks("large", gpus=1))
 
 
@@ -117,7 +139,9 @@ def test_with_a_profile_the_first_candidate_is_the_best_and_each_keeps_the_batch
     plans = candidates(where, job(), profile())
     throughputs = [each.throughput for each in costs.predictions(plans)]
     assert throughputs[0] >= max(throughputs) * (1 - 5e-3)
-    assert all(before >= after * (1 - 1e-3) for before, after in itertools.pairwise(throughputs[1:]))
+    assert all(
+        before >= after * (1 - 1e-3) for before, after in itertools.pairwise(throughputs[1:])
+    )
     assert {plan.strategy for plan in plans} == {"single", "allreduce", "ps"}
     assert len(set(plans)) == len(plans) > 50
     for plan in plans:
@@ -137,7 +161,11 @@ def test_nodes_in_use_are_left_out() -> None:
 
 def test_a_profile_that_has_no_time_of_a_step_leaves_a_plan_that_runs() -> None:
     ended = Profile("torch", "2", "run", notes=("it ended before its first step",))
-    for fit in ((), (TimeFit("cpu", 1, math.nan, math.nan, None),), (TimeFit("cpu", 1, 0.1, -0.1, None),)):
+    for fit in (
+        (),
+        (TimeFit("cpu", 1, math.nan, math.nan, None),),
+        (TimeFit("cpu", 1, 0.1, -0.1, None),),
+    ):
         failed = replace(ended, fits=fit)
         assert candidates(CLUSTER, job(), failed) == candidates(CLUSTER, job())
 

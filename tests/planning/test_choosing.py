@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.planning.jobs import GIB, cluster, gpus, job, nodes, profile
 
-from headgate.errors import UsageError
-from headgate.jobs import Job
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.profiles import StepTime
 from headgate.planning.choosing import Choice, JobToPlan, choose, has_choice
 from headgate.planning.interference import Interference
-from headgate.plans import Plan
-from headgate.profiles import StepTime
 
 FOUR = cluster(nodes("a", 4, nic=1.25e9))
 SMALL = profile(dense_bytes=1_000_000)
@@ -48,9 +48,13 @@ def test_it_keeps_to_the_nodes_that_are_free_as_long_as_there_are_any() -> None:
     assert choice.plan.workers == 4
 
 
-def test_jobs_that_start_together_divide_the_nodes_and_leave_out_those_of_one_without_a_profile() -> None:
+def test_jobs_that_start_together_divide_the_nodes_and_leave_out_those_of_one_without_a_profile() -> (
+    None
+):
     one, two, other = chosen(
-        JobToPlan(named("one"), SMALL), JobToPlan(named("two"), SMALL), JobToPlan(named("other"), None)
+        JobToPlan(named("one"), SMALL),
+        JobToPlan(named("two"), SMALL),
+        JobToPlan(named("other"), None),
     )
     assert other.plan.worker_nodes == ("a0",)
     assert {*one.plan.worker_nodes}.isdisjoint(two.plan.worker_nodes)
@@ -59,14 +63,19 @@ def test_jobs_that_start_together_divide_the_nodes_and_leave_out_those_of_one_wi
 
 
 def test_a_job_that_starts_later_divides_no_nodes_with_those_that_start_now() -> None:
-    now, later = chosen(JobToPlan(named("now"), SMALL), JobToPlan(named("later", after="now"), SMALL))
+    now, later = chosen(
+        JobToPlan(named("now"), SMALL), JobToPlan(named("later", after="now"), SMALL)
+    )
     assert (now.plan.workers, later.plan.workers) == (4, 4)
 
 
 def test_a_profile_of_a_busy_machine_is_said_to_be_one() -> None:
     busy = replace(SMALL, step_times=(StepTime("cpu", 1, 256, 0.522, 20, 0.1, 0.6),))
     [choice] = chosen(JobToPlan(named("train"), busy))
-    assert "; its profile was taken while others used the machine, measure it again; next best: " in choice.why
+    assert (
+        "; its profile was taken while others used the machine, measure it again; next best: "
+        in choice.why
+    )
 
 
 def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more(tmp_path: Path) -> None:
@@ -80,11 +89,17 @@ def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more(tmp_pat
     assert "its profile has no time of a step" in choice.why
 
 
-def test_where_its_environment_names_another_cluster_it_is_one_task_and_it_is_said_what_to_unset() -> None:
-    one, two = chosen(JobToPlan(named("one"), SMALL, "MASTER_ADDR=10.0.0.7, RANK=0"), JobToPlan(named("two"), SMALL))
+def test_where_its_environment_names_another_cluster_it_is_one_task_and_it_is_said_what_to_unset() -> (
+    None
+):
+    one, two = chosen(
+        JobToPlan(named("one"), SMALL, "MASTER_ADDR=10.0.0.7, RANK=0"),
+        JobToPlan(named("two"), SMALL),
+    )
     assert (one.plan.strategy, two.plan.workers) == ("single", 3)
     assert one.why == (
-        "single, 1 worker on a0, because its environment names another cluster (MASTER_ADDR=10.0.0.7, RANK=0); "
+        "single, 1 worker on a0, because its environment names another cluster "
+        "(MASTER_ADDR=10.0.0.7, RANK=0); "
         "unset that, and with a profile it takes the best plan"
     )
 
@@ -107,9 +122,9 @@ def test_what_fits_nowhere_by_its_profile_runs_as_one_task_all_the_same() -> Non
     [choice] = chosen(JobToPlan(named("train"), profile(memory_peak_bytes=200 * GIB)))
     assert choice.plan.strategy == "single"
     assert (
-        "because of its profile: job 'train': no plan can run: there is no room for a worker and a step of 256"
-        in choice.why
-    )
+        "because of its profile: job 'train': no plan can run: there is no room for a worker "
+        "and a step of 256"
+    ) in choice.why
 
 
 def test_a_job_that_can_run_nowhere_is_told_why_and_the_others_get_their_plans() -> None:
@@ -138,12 +153,19 @@ def test_there_is_a_choice_among_nodes_or_gpus_and_none_beside_a_stated_plan(
 def test_without_profiles_jobs_go_where_the_most_cores_are_left_for_each() -> None:
     others = [named(name) for name in "abcde"]
     one_each = chosen(*(JobToPlan(each, None) for each in others[:4]))
-    assert sorted(choice.plan.worker_nodes for choice in one_each) == [("a0",), ("a1",), ("a2",), ("a3",)]
+    assert sorted(choice.plan.worker_nodes for choice in one_each) == [
+        ("a0",),
+        ("a1",),
+        ("a2",),
+        ("a3",),
+    ]
     [last] = chosen(JobToPlan(others[4], None), used=("a0", "a0", "a1", "a1", "a2", "a3", "a3"))
     assert last.plan.worker_nodes == ("a2",)
     large, small = nodes("large", 1, cores=8), nodes("small", 1, cores=2)
     several = choose([JobToPlan(each, None) for each in others], cluster(small, large))
-    assert [choice.plan.worker_nodes for choice in several if isinstance(choice, Choice)].count(("small0",)) == 1
+    assert [choice.plan.worker_nodes for choice in several if isinstance(choice, Choice)].count(
+        ("small0",)
+    ) == 1
 
 
 def test_stated_plans_without_nodes_go_beside_as_few_tasks_as_they_can() -> None:
@@ -158,20 +180,31 @@ LIGHT = dict.fromkeys(HEAVY, 0.95)
 COSTS = Interference({"": {"heavy": HEAVY, "wide": HEAVY, "light": LIGHT, "small": LIGHT}})
 
 
-@pytest.mark.parametrize("order", ["heavy light wide small", "heavy wide light small", "light small heavy wide"])
+@pytest.mark.parametrize(
+    "order", ["heavy light wide small", "heavy wide light small", "light small heavy wide"]
+)
 def test_jobs_that_cost_each_other_much_are_put_on_different_nodes(order: str) -> None:
     asked = [JobToPlan(named(name), None) for name in order.split()]
     found = choose(asked, cluster(nodes("a", 2)), interference=COSTS)
-    where = {each.job.name: choice.plan.worker_nodes for each, choice in zip(asked, chosen_of(found))}
+    where = {
+        each.job.name: choice.plan.worker_nodes for each, choice in zip(asked, chosen_of(found))
+    }
     assert where["heavy"] != where["wide"]
     assert where["light"] != where["small"]
 
 
-def test_a_free_node_is_better_than_any_neighbour_and_two_light_ones_than_one_that_costs_most() -> None:
+def test_a_free_node_is_better_than_any_neighbour_and_two_light_ones_than_one_that_costs_most() -> (
+    None
+):
     two = cluster(nodes("a", 2))
-    [alone] = choose([JobToPlan(named("heavy"), None)], two, used={"a0": ["light"]}, interference=COSTS)
+    [alone] = choose(
+        [JobToPlan(named("heavy"), None)], two, used={"a0": ["light"]}, interference=COSTS
+    )
     [third] = choose(
-        [JobToPlan(named("heavy"), None)], two, used={"a0": ["wide"], "a1": ["light", "small"]}, interference=COSTS
+        [JobToPlan(named("heavy"), None)],
+        two,
+        used={"a0": ["wide"], "a1": ["light", "small"]},
+        interference=COSTS,
     )
     assert isinstance(alone, Choice) and alone.plan.worker_nodes == ("a1",)
     assert isinstance(third, Choice) and third.plan.worker_nodes == ("a1",)

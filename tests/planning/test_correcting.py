@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.planning.jobs import cluster, job, nodes, profile
 
+from headgate.model.plans import Plan
 from headgate.planning.correcting import Corrected
-from headgate.plans import Plan
 
 FOUR = cluster(nodes("a", 4, nic=1.25e9))
 JOB, PROFILE = job(), profile(dense_bytes=1_000_000)
@@ -27,19 +27,24 @@ def test_a_measurement_counts_for_all_plans_that_are_alike_and_moves_the_others(
     [(plan, rates)] = told.measured.items()
     assert (plan.workers, len(rates)) == (1, 1)
     assert told.planner.predict(plan).throughput == pytest.approx(rates[0], rel=0.1)
-    assert told.ranked(1)[0].throughput < 0.8 * best.throughput  # all compute is slower than thought
+    # all compute is slower than thought
+    assert told.ranked(1)[0].throughput < 0.8 * best.throughput
 
 
 def test_a_plan_that_was_measured_to_be_slow_beside_another_is_not_chosen_again() -> None:
     first, *others = corrected([]).ranked(200)
     [alone] = [each for each in others if each.plan.strategy == "single"]
-    again = corrected([(first.plan, 0.2 * first.throughput), (alone.plan, alone.throughput)]).ranked(5)
+    again = corrected(
+        [(first.plan, 0.2 * first.throughput), (alone.plan, alone.throughput)]
+    ).ranked(5)
     assert again[0].plan != first.plan
     assert again[0].throughput > 0.2 * first.throughput
 
 
 def test_what_the_job_may_not_have_is_left_out_and_what_is_no_candidate_is_added() -> None:
-    odd = Plan(strategy="allreduce", workers=2, batch_per_worker=(200, 56), worker_nodes=("a0", "a0"))
+    odd = Plan(
+        strategy="allreduce", workers=2, batch_per_worker=(200, 56), worker_nodes=("a0", "a0")
+    )
     gone = replace(odd, worker_nodes=("a0", "z9"))
     apart = Plan(
         strategy="ps", workers=1, servers=1, batch_per_worker=256, synchronous=False,

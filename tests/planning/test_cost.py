@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
 
-from headgate.cluster import Cluster, GpuLink, Node
-from headgate.errors import UsageError
-from headgate.identifiers import TaskName
+from headgate.model.cluster import Cluster, GpuLink, Node
+from headgate.model.errors import UsageError
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
+from headgate.model.profiles import Dataset, Profile, StepTime, TimeFit
 from headgate.planning.cost import CostModel
 from headgate.planning.devices import core_ratio
 from headgate.planning.search import search
-from headgate.plans import Plan
-from headgate.profiles import Dataset, Profile, StepTime, TimeFit
 from headgate.task.fit import fit_line
 
 FOUR = cluster(nodes("a", 4), nodes("slow", 2, nic=GIGABIT / 5))
@@ -24,23 +24,36 @@ ALL = ("a0", "a1", "a2", "a3")
 ONCE = 1.08 * 25e6 / GIGABIT  # seconds in which the model goes through a NIC
 
 
-def parts(plan: Plan, where: Cluster = FOUR, of: Profile | None = None, **of_job: Any) -> dict[str, float]:
+def parts(
+    plan: Plan, where: Cluster = FOUR, of: Profile | None = None, **of_job: Any
+) -> dict[str, float]:
     """Seconds of a plan's step by the name of the part."""
     costs = CostModel(job(**of_job), where, of or profile())
     return {term.name: term.seconds for term in costs.explain(plan)}
 
 
 def single(name: str, batch: int = 256, **fields: Any) -> Plan:
-    return Plan(strategy="single", workers=1, batch_per_worker=batch, worker_nodes=(name,), **fields)
+    return Plan(
+        strategy="single", workers=1, batch_per_worker=batch, worker_nodes=(name,), **fields
+    )
 
 
 def ring(*names: str, batch: int | tuple[int, ...] = 64) -> Plan:
-    return Plan(strategy="allreduce", workers=len(names), batch_per_worker=batch, worker_nodes=names)
+    return Plan(
+        strategy="allreduce", workers=len(names), batch_per_worker=batch, worker_nodes=names
+    )
 
 
 def ps(workers: tuple[str, ...], servers: tuple[str, ...], batch: int = 64, **fields: Any) -> Plan:
     on: dict[str, Any] = {"worker_nodes": workers, "server_nodes": servers}
-    return Plan(strategy="ps", batch_per_worker=batch, workers=len(workers), servers=len(servers), **on, **fields)
+    return Plan(
+        strategy="ps",
+        batch_per_worker=batch,
+        workers=len(workers),
+        servers=len(servers),
+        **on,
+        **fields,
+    )
 
 
 # --- compute
@@ -62,12 +75,17 @@ def test_more_cores_speed_up_what_grows_with_the_batch_by_the_power_that_was_fit
 
 def test_half_a_core_takes_twice_as_long_for_everything() -> None:
     where = cluster(nodes("half", 1, cores=0.5))
-    assert parts(single("half0"), where) == {"alpha": pytest.approx(0.02), "beta": pytest.approx(1.024)}
+    assert parts(single("half0"), where) == {
+        "alpha": pytest.approx(0.02),
+        "beta": pytest.approx(1.024),
+    }
 
 
 def test_cores_that_a_plan_grants_count_and_not_those_of_the_node() -> None:
     where = cluster(nodes("large", 1, cores=8))
-    assert parts(single("large0", cores_per_worker=2.0), where)["beta"] == pytest.approx(0.512 / 2**0.8)
+    assert parts(single("large0", cores_per_worker=2.0), where)["beta"] == pytest.approx(
+        0.512 / 2**0.8
+    )
 
 
 def test_a_core_that_was_measured_twice_as_fast_takes_half_as_long() -> None:
@@ -78,22 +96,32 @@ def test_a_core_that_was_measured_twice_as_fast_takes_half_as_long() -> None:
 
 
 @pytest.mark.parametrize("cores", [1.0, 8.0])
-def test_reading_samples_is_part_of_a_step_and_one_thread_however_many_cores_there_are(cores: float) -> None:
-    reads = profile(dataset=Dataset(samples=1000, bytes_per_sample=8.0, read_seconds_per_sample=0.001))
+def test_reading_samples_is_part_of_a_step_and_one_thread_however_many_cores_there_are(
+    cores: float,
+) -> None:
+    reads = profile(
+        dataset=Dataset(samples=1000, bytes_per_sample=8.0, read_seconds_per_sample=0.001)
+    )
     found = parts(single("large0"), cluster(nodes("large", 1, cores=cores)), reads)
     assert found["beta"] == pytest.approx(0.002 * 256 / cores**0.8)
     assert found["reading"] == pytest.approx(0.001 * 256)
 
 
 def test_a_slow_core_reads_slowly() -> None:
-    reads = profile(dataset=Dataset(samples=1000, bytes_per_sample=8.0, read_seconds_per_sample=0.001))
+    reads = profile(
+        dataset=Dataset(samples=1000, bytes_per_sample=8.0, read_seconds_per_sample=0.001)
+    )
     slow, fast = Node("slow", 1, GIB, core_gflops=40.0), Node("fast", 1, GIB, core_gflops=80.0)
     costs = CostModel(job(), Cluster((fast, slow)), reads, measured_on=fast)
-    assert {term.name: term.seconds for term in costs.explain(single("slow"))}["reading"] == pytest.approx(0.512)
+    assert {term.name: term.seconds for term in costs.explain(single("slow"))}[
+        "reading"
+    ] == pytest.approx(0.512)
 
 
 @pytest.mark.parametrize("threads", [(1,), (1, 2)])
-def test_steps_that_take_the_same_whatever_their_batch_do_so_when_it_is_divided(threads: tuple[int, ...]) -> None:
+def test_steps_that_take_the_same_whatever_their_batch_do_so_when_it_is_divided(
+    threads: tuple[int, ...],
+) -> None:
     times = tuple(StepTime("cpu", t, b, 0.05, 20) for t in threads for b in (32, 64, 128, 256))
     flat = profile(fits=tuple(TimeFit("cpu", t, 0.05, 0.0, 0.0) for t in threads), step_times=times)
     found = CostModel(job(), cluster(nodes("large", 2, cores=8)), flat)
@@ -104,8 +132,15 @@ def test_steps_that_take_the_same_whatever_their_batch_do_so_when_it_is_divided(
 
 def test_a_gpu_takes_what_was_timed_on_it_and_one_that_was_not_what_its_peak_says() -> None:
     on_gpu = profile(fits=(*profile().fits, TimeFit("Tesla V100", 1, 0.004, 0.0001, 0.02)))
-    where = cluster(nodes("v", 1, gpus=gpus("Tesla V100")), nodes("p", 1, gpus=gpus("Tesla P100")), nodes("c", 1))
-    assert parts(single("v0"), where, on_gpu) == {"alpha": pytest.approx(0.004), "beta": pytest.approx(0.0256)}
+    where = cluster(
+        nodes("v", 1, gpus=gpus("Tesla V100")),
+        nodes("p", 1, gpus=gpus("Tesla P100")),
+        nodes("c", 1),
+    )
+    assert parts(single("v0"), where, on_gpu) == {
+        "alpha": pytest.approx(0.004),
+        "beta": pytest.approx(0.0256),
+    }
     assert parts(single("p0"), where, on_gpu)["beta"] == pytest.approx(0.0256 * 14 / 9.5)
     assert parts(single("c0"), where, on_gpu)["beta"] == pytest.approx(0.512)
     assert parts(single("v0"), where, on_gpu, gpus=0)["beta"] == pytest.approx(0.512)
@@ -122,12 +157,17 @@ def test_unlike_batches_wait_for_the_slowest() -> None:
     assert parts(ring("a0", "a1", batch=(56, 200)))["beta"] == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize(("waited", "spread", "others"), [(0.0, 0.5, 0.0), (0.6, 0.01, 0.6), (0.0, 0.01, 0.9)])
+@pytest.mark.parametrize(
+    ("waited", "spread", "others"), [(0.0, 0.5, 0.0), (0.6, 0.01, 0.6), (0.0, 0.01, 0.9)]
+)
 def test_steps_that_were_far_apart_or_held_up_by_others_widen_the_band(
     waited: float, spread: float, others: float
 ) -> None:
     def band(spread: float, waited: float, others: float) -> tuple[float, int]:
-        times = tuple(StepTime("cpu", 1, batch, 0.01 + 0.002 * batch, 20, spread, waited) for batch in (64, 128, 256))
+        times = tuple(
+            StepTime("cpu", 1, batch, 0.01 + 0.002 * batch, 20, spread, waited)
+            for batch in (64, 128, 256)
+        )
         found = CostModel(job(), FOUR, profile(step_times=times, others=others))
         return found.predict(single("a0")).high / found.predict(single("a0")).low, len(found.notes)
 
@@ -140,8 +180,12 @@ def test_steps_that_were_far_apart_or_held_up_by_others_widen_the_band(
 def test_steps_that_took_the_same_whatever_their_batch_say_something_of_other_devices_too(
     timed: str, elsewhere: dict[str, Any]
 ) -> None:
-    flat = profile(fits=(TimeFit(timed, 1, 0.05, 0.0, 0.0),), step_times=(StepTime(timed, 1, 256, 0.05, 20),))
-    found = CostModel(job(), cluster(nodes("other", 1, **elsewhere)), flat).predict(single("other0"))
+    flat = profile(
+        fits=(TimeFit(timed, 1, 0.05, 0.0, 0.0),), step_times=(StepTime(timed, 1, 256, 0.05, 20),)
+    )
+    found = CostModel(job(), cluster(nodes("other", 1, **elsewhere)), flat).predict(
+        single("other0")
+    )
     assert 1e-4 < found.seconds["compute"] < 1e3
 
 
@@ -167,7 +211,9 @@ def vgg(batch: int, **where: Any) -> CostModel:
     ("workers", "batch", "measured"),
     [(2, 128, 0.2052), (4, 128, 0.1147), (8, 64, 0.0517), (8, 128, 0.0737), (8, 256, 0.1251)],
 )
-def test_gpus_of_a_node_are_as_fast_as_others_measured(workers: int, batch: int, measured: float) -> None:
+def test_gpus_of_a_node_are_as_fast_as_others_measured(
+    workers: int, batch: int, measured: float
+) -> None:
     plan = ring(*["dgx0"] * workers, batch=batch // workers)
     found, rate = vgg(batch).predict(plan), batch / measured
     assert found.throughput == pytest.approx(rate, rel=0.25)
@@ -183,13 +229,18 @@ def test_how_gpus_are_joined_is_assumed_aloud_and_widens_the_band() -> None:
     def band(link: GpuLink | None, name: str = "A100") -> tuple[float, float, str]:
         where = cluster(nodes("x", 1, gpus=gpus(name, 8), gpu_link=link))
         costs = CostModel(
-            job(), where, profile(dense_bytes=2_000_000_000, fits=(TimeFit(name, 1, 0.01, 0.0001, 0.02),))
+            job(),
+            where,
+            profile(dense_bytes=2_000_000_000, fits=(TimeFit(name, 1, 0.01, 0.0001, 0.02),)),
         )
         found = costs.predict(ring(*["x0"] * 8, batch=32))
         return found.throughput, found.high / found.low, " ".join(costs.notes)
 
     unsaid, said = band(None), band(GpuLink(300e9, "nvlink"))
-    assert "how GPUs of x are joined is not known: NVLink, 300 GB/s each direction is assumed" in unsaid[2]
+    assert (
+        "how GPUs of x are joined is not known: NVLink, 300 GB/s each direction is assumed"
+        in unsaid[2]
+    )
     assert "gpu_link" not in said[2]
     assert unsaid[0] == pytest.approx(said[0])
     assert unsaid[1] > said[1]
@@ -204,7 +255,9 @@ def test_of_nodes_that_are_alike_but_for_their_links_those_with_the_fast_one_are
     fast = nodes("fast", 1, gpus=gpus("A100", 4), gpu_link=GpuLink(300e9, "nvlink"))
     slow = nodes("slow", 1, gpus=gpus("A100", 4), gpu_link=GpuLink(8e9, "host"))
     costs = CostModel(
-        job(), cluster(slow, fast), profile(dense_bytes=2 * GIB, fits=(TimeFit("A100", 1, 0.01, 0.001, 0.02),))
+        job(),
+        cluster(slow, fast),
+        profile(dense_bytes=2 * GIB, fits=(TimeFit("A100", 1, 0.01, 0.001, 0.02),)),
     )
     assert set(search(costs).best.plan.worker_nodes) == {"fast0"}
     inside = [costs.explain(ring(*[name] * 4, batch=64)) for name in ("fast0", "slow0")]
@@ -216,7 +269,9 @@ def test_workers_on_a_node_hold_each_other_up_and_those_on_nodes_of_their_own_do
     where = cluster(nodes("v", 8, gpus=gpus("V100", 8)))
     of = profile(fits=(TimeFit("V100", 1, 0.01, 0.001, 0.02),))
     together = parts(ring(*["v0"] * 8, batch=32), where, of)["contention"]
-    assert together == pytest.approx(3 * parts(ring(*["v0"] * 2, batch=32), where, of)["contention"])
+    assert together == pytest.approx(
+        3 * parts(ring(*["v0"] * 2, batch=32), where, of)["contention"]
+    )
     assert "contention" not in parts(ring(*(f"v{i}" for i in range(8)), batch=32), where, of)
     assert "contention" not in parts(ring("a0", "a0"))  # cores are divided already
 
@@ -251,7 +306,9 @@ def test_servers_apart_carry_what_all_workers_send_divided_among_them() -> None:
 
 
 def test_a_node_with_more_servers_carries_more() -> None:
-    """Two machines with GPUs and one without: the best shares by BytePS (OSDI 2020), 1/6 and 4/6, as servers."""
+    """Two machines with GPUs and one without: the best shares by BytePS (OSDI 2020), 1/6 and 4/6,
+    as servers.
+    """
     found = parts(ps(("a0", "a1"), ("a0", "a1", *["a2"] * 2)))
     n, k = 2, 1
     best = 2 * n * (n - 1) / (n * n + k * n - 2 * k)
@@ -280,7 +337,14 @@ def test_a_core_is_compared_with_what_the_profile_says_of_the_one_that_was_measu
     node = Node("a", 1, GIB, core_gflops=80.0, core_convolution_gflops=10.0)
     plain = profile(core_gflops=40.0, core_convolution_gflops=20.0)
     assert core_ratio(plain, node, None) == 2.0
-    assert core_ratio(profile(core_gflops=40.0, core_convolution_gflops=20.0, layers={"Conv2d": 3}), node, None) == 0.5
+    assert (
+        core_ratio(
+            profile(core_gflops=40.0, core_convolution_gflops=20.0, layers={"Conv2d": 3}),
+            node,
+            None,
+        )
+        == 0.5
+    )
     assert core_ratio(profile(), node, None) is None
     assert core_ratio(profile(), node, Node("b", 1, GIB, core_gflops=160.0)) == 0.5
 
@@ -292,7 +356,10 @@ def test_encryption_costs_cores() -> None:
 
 
 def test_what_was_timed_at_a_batch_counts_there_and_not_the_line_through_all() -> None:
-    times = tuple(StepTime("cpu", 1, batch, seconds, 20) for batch, seconds in ((64, 0.1), (128, 0.3), (256, 0.9)))
+    times = tuple(
+        StepTime("cpu", 1, batch, seconds, 20)
+        for batch, seconds in ((64, 0.1), (128, 0.3), (256, 0.9))
+    )
     line = TimeFit("cpu", 1, 0.0, 0.0025, 0.2)
     for step in times:
         compute = parts(single("a0", step.batch), of=profile(step_times=times, fits=(line,)))
@@ -304,7 +371,10 @@ def test_what_was_timed_at_a_batch_counts_there_and_not_the_line_through_all() -
 def test_rows_and_tables_ask_more_of_cores_than_their_bytes() -> None:
     layers = {"EmbeddingBag": 3, "Linear": 1}
     rows = profile(
-        dense_bytes=64_000, sparse_bytes=64_000_000, sparse_rows_per_sample=10.0, sparse_bytes_per_sample=640.0
+        dense_bytes=64_000,
+        sparse_bytes=64_000_000,
+        sparse_rows_per_sample=10.0,
+        sparse_bytes_per_sample=640.0,
     )
     dense = profile(dense_bytes=64_000 + 64 * 72 * 10)
     plan = ps(("a0", "a1"), ("a2",))
@@ -334,7 +404,9 @@ def test_a_part_of_a_core_sends_and_takes_as_much_more_slowly() -> None:
 
 def test_a_ring_takes_cores_too_and_never_those_of_encryption() -> None:
     for encrypt in (False, True):
-        assert parts(ring(*ALL), encrypt=encrypt)["handling"] == pytest.approx(2 * 3 / 4 * 1.1e-9 * 25e6)
+        assert parts(ring(*ALL), encrypt=encrypt)["handling"] == pytest.approx(
+            2 * 3 / 4 * 1.1e-9 * 25e6
+        )
     assert "handling" not in parts(ring("a0", "a0"))
 
 
@@ -353,7 +425,10 @@ def test_a_node_computes_sends_and_serves_on_the_same_cores() -> None:
 def test_gpus_send_around_a_ring_by_themselves_unless_a_core_is_among_them() -> None:
     where = cluster(nodes("gpu", 2, gpus=gpus("v100")), nodes("core", 1))
     timed = profile(fits=(*profile().fits, TimeFit("v100", 1, 0.01, 0.002, 0.02)))
-    alone, mixed = parts(ring("gpu0", "gpu1"), where, timed), parts(ring("gpu0", "core0"), where, timed)
+    alone, mixed = (
+        parts(ring("gpu0", "gpu1"), where, timed),
+        parts(ring("gpu0", "core0"), where, timed),
+    )
     assert not {"handling", "collective"} & alone.keys()
     assert {"handling", "collective"} <= mixed.keys()
 
@@ -375,7 +450,10 @@ def test_a_gpu_computes_while_cores_serve() -> None:
     beside = ps(("gpu0", "gpu1"), ("gpu0", "gpu1"))
     found = parts(beside, where, timed)
     step = 128 / CostModel(job(), where, timed).predict(beside).throughput
-    assert step < found["alpha"] + found["beta"] + found["exchange"] + found["worker"] + found["update"] / 2
+    assert (
+        step
+        < found["alpha"] + found["beta"] + found["exchange"] + found["worker"] + found["update"] / 2
+    )
 
 
 def test_no_step_is_shorter_than_the_forward_pass_and_what_cannot_hide_behind_it() -> None:
@@ -389,18 +467,24 @@ def test_no_step_is_shorter_than_the_forward_pass_and_what_cannot_hide_behind_it
 
 def test_gradients_that_are_one_bucket_leave_when_all_are_there() -> None:
     found = CostModel(job(), FOUR, profile()).predict(ring("a0", "a1", "a2", "a3", batch=192))
-    assert 768 / found.throughput == pytest.approx(found.seconds["compute"] + found.seconds["network"])
+    assert 768 / found.throughput == pytest.approx(
+        found.seconds["compute"] + found.seconds["network"]
+    )
 
 
 def test_backup_workers_wait_less_and_train_on_less() -> None:
     costs = CostModel(job(), FOUR, profile())
-    all_four, three = (costs.predict(ps(ALL, ("slow0",), backup_workers=backups)) for backups in (0, 1))
+    all_four, three = (
+        costs.predict(ps(ALL, ("slow0",), backup_workers=backups)) for backups in (0, 1)
+    )
     assert three.seconds["compute"] < all_four.seconds["compute"]
     assert three.throughput == pytest.approx(all_four.throughput * 3 / 4, rel=0.02)
 
 
 def test_asynchronous_workers_add_up_until_a_server_is_full() -> None:
-    """The mean values of a closed network with one station, exactly (Reiser and Lavenberg, 1980)."""
+    """The mean values of a closed network with one station, exactly (Reiser and Lavenberg,
+    1980).
+    """
     where = cluster(nodes("a", 40))
     costs = CostModel(job(allow=["async"]), where, profile())
     names = tuple(f"a{i}" for i in range(1, 40))
@@ -426,7 +510,8 @@ def test_a_bound_on_staleness_holds_all_to_the_pace_of_the_slowest() -> None:
     where = cluster(nodes("a", 2), nodes("half", 1, cores=0.25))
     costs = CostModel(job(allow=["async"]), where, profile(dense_bytes=1000))
     free, bound = (
-        costs.predict(ps(("a0", "half0"), ("a1",), synchronous=False, staleness=staleness)) for staleness in (None, 4)
+        costs.predict(ps(("a0", "half0"), ("a1",), synchronous=False, staleness=staleness))
+        for staleness in (None, 4)
     )
     assert bound.throughput == pytest.approx(2 * 64 / (4 * 0.138), rel=0.02)
     assert free.throughput == pytest.approx(64 / 0.138 + 64 / (4 * 0.138), rel=0.03)
@@ -437,14 +522,18 @@ def test_a_bound_on_staleness_holds_all_to_the_pace_of_the_slowest() -> None:
 
 def test_every_part_says_what_happens_in_it_and_where_the_number_is_from() -> None:
     terms = CostModel(job(), FOUR, profile()).explain(ps(ALL, ("slow0",)))
-    assert [term.seconds for term in terms] == sorted((term.seconds for term in terms), reverse=True)
+    assert [term.seconds for term in terms] == sorted(
+        (term.seconds for term in terms), reverse=True
+    )
     assert terms[0].name == "to_servers"
     assert terms[0].how == "copies that cross the NIC, times 23.84 MiB at 1 Gbit/s"
     assert all(term.meaning and term.how and term.resource for term in terms)
 
 
 def test_what_nobody_said_is_assumed_aloud_and_widens_the_band() -> None:
-    said, unsaid = (CostModel(job(), cluster(nodes("a", 4, nic=nic)), profile()) for nic in (GIGABIT, None))
+    said, unsaid = (
+        CostModel(job(), cluster(nodes("a", 4, nic=nic)), profile()) for nic in (GIGABIT, None)
+    )
     assert said.notes == ()
     assert "no NIC rate is known of a: 1 Gbit/s is assumed" in unsaid.notes[0]
     narrow, wide = said.predict(ring(*ALL)), unsaid.predict(ring(*ALL))
@@ -453,7 +542,9 @@ def test_what_nobody_said_is_assumed_aloud_and_widens_the_band() -> None:
 
 
 def test_memory_is_that_of_the_model_and_of_the_batch() -> None:
-    sizes = profile(dense_bytes=GIB, optimizer_state_bytes=2 * GIB, memory_peak_bytes=6 * GIB, batch=256)
+    sizes = profile(
+        dense_bytes=GIB, optimizer_state_bytes=2 * GIB, memory_peak_bytes=6 * GIB, batch=256
+    )
     costs = CostModel(job(), FOUR, sizes)
     whole = costs.memory(single("a0"))
     half = costs.memory(ring("a0", "a1", batch=128))

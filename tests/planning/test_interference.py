@@ -1,4 +1,6 @@
-"""What pairs of jobs cost each other: predicted for jobs that were never measured in pairs, with a band."""
+"""What pairs of jobs cost each other: predicted for jobs that were never measured in pairs, with a
+band.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headgate.errors import UsageError
-from headgate.planning.interference import STORED, UTILISATION, Interference, StoredPairs, read_pairs, stored_pairs
+from headgate.model.errors import UsageError
+from headgate.planning.interference import (
+    STORED,
+    UTILISATION,
+    Interference,
+    StoredPairs,
+    read_pairs,
+    stored_pairs,
+)
 from headgate.planning.pair_model import PairModel
 
-GAVEL = Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "gavel" / "pairs.json"
+GAVEL = (
+    Path(os.environ.get("HEADGATE_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    / "gavel"
+    / "pairs.json"
+)
 
 
-def made(count: int = 12, noise: float = 0.0) -> tuple[dict[str, dict[str, float]], dict[tuple[str, str], float]]:
-    """Jobs that suffer by how much of their step goes to memory, beside others by how much these move."""
+def made(
+    count: int = 12, noise: float = 0.0
+) -> tuple[dict[str, dict[str, float]], dict[tuple[str, str], float]]:
+    """Jobs that suffer by how much of their step goes to memory, beside others by how much these
+    move.
+    """
     drawn = np.random.default_rng(5)
-    solo = {f"j{i}": {"memory": drawn.uniform(0.1, 3.0), "cores": drawn.uniform(0.5, 2.0)} for i in range(count)}
+    solo = {
+        f"j{i}": {"memory": drawn.uniform(0.1, 3.0), "cores": drawn.uniform(0.5, 2.0)}
+        for i in range(count)
+    }
     pairs = {
-        (a, b): float(np.clip(1.0 / (1.0 + 0.3 * x["memory"] * y["memory"]) + noise * drawn.normal(), 0.05, 1.0))
+        (a, b): float(
+            np.clip(
+                1.0 / (1.0 + 0.3 * x["memory"] * y["memory"]) + noise * drawn.normal(), 0.05, 1.0
+            )
+        )
         for a, x in solo.items()
         for b, y in solo.items()
         if a != b
@@ -43,7 +67,9 @@ def test_a_job_without_pairs_is_predicted_from_what_it_uses_alone() -> None:
 
 def test_the_band_holds_nine_of_ten_and_is_narrower_between_jobs_that_were_measured() -> None:
     solo, pairs = made(16, noise=0.05)
-    known = {pair: kept for pair, kept in pairs.items() if "j3" not in pair and pair != ("j4", "j5")}
+    known = {
+        pair: kept for pair, kept in pairs.items() if "j3" not in pair and pair != ("j4", "j5")
+    }
     model = PairModel(solo, known)
     told = [(model.predict(*pair), kept) for pair, kept in pairs.items() if "j3" in pair]
     assert statistics.fmean(each.low <= kept <= each.high for each, kept in told) > 0.75
@@ -75,7 +101,11 @@ def test_what_is_not_known_of_a_gpu_divides_its_time_by_how_busy_each_keeps_it()
 def test_a_table_is_kept_in_the_home_folder_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     assert not stored_pairs(tmp_path)
     path = tmp_path / "pairs.json"
-    path.write_text(json.dumps({"": {"a": {"null": 2.0, "b": [1.0, 3.0], "solo": {"cores": 1.5}}, "b": {"null": 4.0}}}))
+    path.write_text(
+        json.dumps(
+            {"": {"a": {"null": 2.0, "b": [1.0, 3.0], "solo": {"cores": 1.5}}, "b": {"null": 4.0}}}
+        )
+    )
     found = stored_pairs(tmp_path)
     assert found.kept("any kind", "a", "b") == 0.5
     assert found.solo[""]["a"]["cores"] == 1.5
@@ -86,7 +116,9 @@ def test_a_table_is_kept_in_the_home_folder_and_a_damaged_one_is_named(tmp_path:
 
 @pytest.mark.long
 @pytest.mark.skipif(not GAVEL.exists(), reason="needs gavel/pairs.json in HEADGATE_DATA")
-def test_on_pairs_that_others_measured_it_is_below_equal_time_and_the_mean_on_jobs_left_out() -> None:
+def test_on_pairs_that_others_measured_it_is_below_equal_time_and_the_mean_on_jobs_left_out() -> (
+    None
+):
     table = read_pairs(GAVEL)
     for device, rows in table.pairs.items():
         pairs = {(job, other): part for job, row in rows.items() for other, part in row.items()}

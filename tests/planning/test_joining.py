@@ -14,15 +14,15 @@ import psutil
 import pytest
 from tests.planning.jobs import GIB, GIGABIT, cluster, nodes, profile
 
-from headgate.errors import UsageError
-from headgate.identifiers import TaskName
-from headgate.jobs import Job, Limits
+from headgate.model.errors import UsageError
+from headgate.model.identifiers import TaskName
+from headgate.model.jobs import Job, Limits
+from headgate.model.plans import Plan, Prediction
 from headgate.planning.candidates import candidates
 from headgate.planning.choosing import JobToPlan, choose
 from headgate.planning.cost import CostModel
 from headgate.planning.memory import STORE
 from headgate.planning.search import search
-from headgate.plans import Plan, Prediction
 from headgate.profiling.history import samples_of
 from headgate.testing import wait
 
@@ -43,7 +43,10 @@ def found(job: Job, of: Any = SEEN, where: Any = FOUR) -> dict[int, Prediction]:
 def test_each_worker_keeps_the_script_s_batch_or_has_an_equal_part_of_it_as_its_user_says() -> None:
     grows, divided = found(launched(batch="per-worker")), found(launched(batch="global"))
     assert grows.keys() == divided.keys() == {1, 2, 3, 4}
-    assert {each.plan.strategy for each in (*grows.values(), *divided.values())} == {"single", "allreduce"}
+    assert {each.plan.strategy for each in (*grows.values(), *divided.values())} == {
+        "single",
+        "allreduce",
+    }
     assert {each.plan.batch_per_worker for each in grows.values()} == {256}
     assert {each.plan.batch_per_worker for each in divided.values()} == {None}
     assert [samples_of(grows[n].plan, SEEN) for n in grows] == [256 * n for n in grows]
@@ -65,11 +68,17 @@ def test_more_workers_than_a_batch_has_samples_are_for_a_batch_that_grows() -> N
     ("job", "of", "why"),
     [
         (launched(), SEEN, "nobody said what its script does with its batch"),
-        (launched(launch=None, batch="global"), SEEN, "nothing says how workers of its script would meet"),
+        (
+            launched(launch=None, batch="global"),
+            SEEN,
+            "nothing says how workers of its script would meet",
+        ),
         (launched(batch="global"), replace(SEEN, batch=None), "does not tell the batch"),
     ],
 )
-def test_without_a_word_there_is_one_worker_and_the_reason_is_told(job: Job, of: Any, why: str) -> None:
+def test_without_a_word_there_is_one_worker_and_the_reason_is_told(
+    job: Job, of: Any, why: str
+) -> None:
     assert found(job, of).keys() == {1}
     assert any(why in note for note in CostModel(job, FOUR, of).notes)
     with pytest.raises(UsageError, match=why):
@@ -77,7 +86,9 @@ def test_without_a_word_there_is_one_worker_and_the_reason_is_told(job: Job, of:
 
 
 def test_sharded_parameters_cross_the_network_three_times_where_an_all_reduce_has_two() -> None:
-    plan = Plan(strategy="allreduce", workers=4, batch_per_worker=256, worker_nodes=("a0", "a1", "a2", "a3"))
+    plan = Plan(
+        strategy="allreduce", workers=4, batch_per_worker=256, worker_nodes=("a0", "a1", "a2", "a3")
+    )
 
     def ring(of: Any) -> float:
         terms = CostModel(launched(batch="per-worker"), FOUR, of).explain(plan)
@@ -88,7 +99,11 @@ def test_sharded_parameters_cross_the_network_three_times_where_an_all_reduce_ha
 
 
 def test_a_sharded_job_has_at_least_the_workers_among_which_its_memory_fits() -> None:
-    model: dict[str, Any] = {"dense_bytes": 2 * GIB, "optimizer_state_bytes": 4 * GIB, "memory_peak_bytes": 9 * GIB}
+    model: dict[str, Any] = {
+        "dense_bytes": 2 * GIB,
+        "optimizer_state_bytes": 4 * GIB,
+        "memory_peak_bytes": 9 * GIB,
+    }
     small = cluster(nodes("a", 4, memory_bytes=4 * GIB))
     job = launched(batch="per-worker")
     assert min(found(job, replace(SEEN, sharded=True, **model), small)) == 3
@@ -98,7 +113,13 @@ def test_a_sharded_job_has_at_least_the_workers_among_which_its_memory_fits() ->
 
 @pytest.mark.parametrize(
     ("launch", "workers", "more"),
-    [("torchrun", 2, STORE), ("deepspeed", 4, STORE), ("torchrun", 1, 0), ("jax", 2, 0), ("mpi", 2, 0)],
+    [
+        ("torchrun", 2, STORE),
+        ("deepspeed", 4, STORE),
+        ("torchrun", 1, 0),
+        ("jax", 2, 0),
+        ("mpi", 2, 0),
+    ],
 )
 def test_the_first_of_several_workers_that_meet_as_under_torchrun_holds_the_store_too(
     launch: str, workers: int, more: int
@@ -146,7 +167,10 @@ def test_the_store_holds_what_is_planned_for_it() -> None:
 
 
 def test_what_is_told_of_parameters_counts_more_than_what_was_seen() -> None:
-    many, few = launched(batch="per-worker", parameters=250_000_000), launched(batch="per-worker", parameters=250_000)
+    many, few = (
+        launched(batch="per-worker", parameters=250_000_000),
+        launched(batch="per-worker", parameters=250_000),
+    )
     assert found(few)[4].throughput > found(many)[4].throughput
     assert CostModel(many, FOUR, SEEN).profile.dense_bytes == 1_000_000_000
 

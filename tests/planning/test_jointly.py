@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
 
-from headgate.cluster import Cluster
-from headgate.errors import UsageError
+from headgate.model.cluster import Cluster
+from headgate.model.errors import UsageError
+from headgate.model.profiles import TimeFit
 from headgate.planning.jointly import ProfiledJob, jointly
-from headgate.profiles import TimeFit
 
 
 def request(name: str, **fields: Any) -> ProfiledJob:
@@ -52,7 +52,9 @@ def test_each_gets_the_nodes_that_it_makes_most_of() -> None:
 
 
 def test_a_job_that_fits_only_on_the_large_node_gets_it() -> None:
-    where = cluster(nodes("small", 2, memory_bytes=2 * GIB), nodes("large", 1, memory_bytes=16 * GIB))
+    where = cluster(
+        nodes("small", 2, memory_bytes=2 * GIB), nodes("large", 1, memory_bytes=16 * GIB)
+    )
     huge = {"memory_peak_bytes": 8 * GIB, "dense_bytes": 3 * GIB}
     found = jointly([request("light", **COMPUTE), request("huge", **huge)], where)
     assert "large0" in found.predictions[1].plan.worker_nodes
@@ -62,7 +64,9 @@ def test_a_job_that_fits_only_on_the_large_node_gets_it() -> None:
 def test_more_jobs_than_nodes_share_them_in_equal_parts() -> None:
     found = jointly([request(name, **COMPUTE) for name in "xyz"], cluster(nodes("a", 2, 4.0)))
     assert [each.plan.worker_nodes[0] for each in found.predictions] == ["a0", "a1", "a0"]
-    granted = [each.plan.workers * (each.plan.cores_per_worker or 0.0) for each in found.predictions]
+    granted = [
+        each.plan.workers * (each.plan.cores_per_worker or 0.0) for each in found.predictions
+    ]
     assert granted == [2.0, 4.0, 2.0]
 
 

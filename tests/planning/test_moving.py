@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from headgate.model.plans import Plan, Prediction
 from headgate.planning.moving import Move, Standing, better
-from headgate.plans import Plan, Prediction
 
 SLOW = Plan(strategy="single", workers=1, batch_per_worker=64, worker_nodes=("a",))
 FAST = Plan(strategy="allreduce", workers=2, batch_per_worker=32, worker_nodes=("a", "b"))
@@ -22,7 +22,8 @@ def test_it_is_moved_where_that_saves_more_than_it_costs_and_it_is_said_why() ->
     move = better(STANDING, expects(225.0, 100.0))  # counts as 150: 600 s become 400 s
     assert move == Move(
         FAST,
-        "moved to allreduce, 2 workers on a, b: 225 samples/s expected, 100 samples/s measured under single, "
+        "moved to allreduce, 2 workers on a, b: 225 samples/s expected, 100 samples/s measured "
+        "under single, "
         "1 worker on a; saves 3 min 10 s of 10 min 0 s, for a restart of 10 s",
     )
 
@@ -39,7 +40,9 @@ def test_it_is_moved_where_that_saves_more_than_it_costs_and_it_is_said_why() ->
         (replace(STANDING, plan=FAST), 300.0, 300.0),  # it has that plan
     ],
 )
-def test_it_is_left_where_that_is_not_worth_it(standing: Standing, throughput: float, low: float) -> None:
+def test_it_is_left_where_that_is_not_worth_it(
+    standing: Standing, throughput: float, low: float
+) -> None:
     assert better(standing, expects(throughput, low)) is None
 
 

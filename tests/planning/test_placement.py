@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headgate.cluster import Cluster, Node
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Node
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
 from headgate.planning import candidates
 from headgate.planning.placement import place
-from headgate.plans import Plan
 
 LARGE, SMALL, TINY = Node("large", 4.0, 2**30), Node("small", 2.0, 2**30), Node("tiny", 0.5, 2**30)
 
@@ -15,7 +15,9 @@ def ps(workers: int, servers: int, **fields: object) -> Plan:
     return Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=None, **fields)  # type: ignore[arg-type]
 
 
-def test_each_worker_goes_where_it_has_the_most_cores_and_servers_where_the_fewest_workers_are() -> None:
+def test_each_worker_goes_where_it_has_the_most_cores_and_servers_where_the_fewest_workers_are() -> (
+    None
+):
     placed = place(ps(4, 2), [TINY, SMALL, LARGE])
     assert placed.worker_nodes == ("large", "small", "large", "large")
     assert placed.server_nodes == ("tiny", "tiny")
@@ -40,4 +42,6 @@ def test_nodes_that_the_user_names_stay() -> None:
 
 def test_a_stated_plan_is_the_only_candidate() -> None:
     plan = ps(2, 1)
-    assert candidates(Cluster((LARGE, SMALL)), Job(name="a", run="true", plan=plan)) == [place(plan, [LARGE, SMALL])]
+    assert candidates(Cluster((LARGE, SMALL)), Job(name="a", run="true", plan=plan)) == [
+        place(plan, [LARGE, SMALL])
+    ]

@@ -9,14 +9,20 @@ import numpy as np
 import pytest
 from tests.planning.jobs import cluster, job, nodes, profile
 
-from headgate.cluster import Cluster, Node
+from headgate.model.cluster import Cluster, Node
+from headgate.model.plans import Plan, Prediction, Strategy
 from headgate.planning import Planner, candidates, physics
 from headgate.planning.cost import CostModel
-from headgate.plans import Plan, Prediction, Strategy
 
 
 def ps(workers: int, servers: int, synchronous: bool = True) -> Plan:
-    return Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=32, synchronous=synchronous)
+    return Plan(
+        strategy="ps",
+        workers=workers,
+        servers=servers,
+        batch_per_worker=32,
+        synchronous=synchronous,
+    )
 
 
 def placed(*on_node: int, batch: int = 32) -> Plan:
@@ -30,7 +36,9 @@ GRID = [ps(workers, servers) for workers in range(1, 13) for servers in range(1,
 
 
 def optimus(plan: Plan) -> float:
-    """Samples a second by the published form for synchronous parameter servers (Optimus, EuroSys 2018, equation 4)."""
+    """Samples a second by the published form for synchronous parameter servers (Optimus, EuroSys
+    2018, equation 4).
+    """
     w, p = plan.workers, plan.servers
     return w * 32 / (1.0 + 0.1 + 0.5 * w / p + 0.03 * w + 0.02 * p)
 
@@ -55,16 +63,24 @@ def test_few_measurements_find_the_best_within_each_number_of_tasks(most: int) -
     assert optimus(chosen) >= 0.98 * best
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
-def test_ten_measurements_find_the_best_of_all_though_each_is_off_by_some_percent(seed: int) -> None:
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
+)
+def test_ten_measurements_find_the_best_of_all_though_each_is_off_by_some_percent(
+    seed: int,
+) -> None:
     random = np.random.default_rng(seed)
-    fixed, batch, bytes_, worker, server = random.uniform((0.2, 0.05, 0.1, 0.01, 0.01), (2, 0.3, 1.5, 0.15, 0.15))
+    fixed, batch, bytes_, worker, server = random.uniform(
+        (0.2, 0.05, 0.1, 0.01, 0.01), (2, 0.3, 1.5, 0.15, 0.15)
+    )
 
     def seconds(plan: Plan) -> float:
         w, p = plan.workers, plan.servers
         return float(fixed + batch + bytes_ * w / p + worker * w + server * p)
 
-    table = {plan: plan.workers * 32 / seconds(plan) * math.exp(random.normal(0, 0.05)) for plan in GRID}
+    table = {
+        plan: plan.workers * 32 / seconds(plan) * math.exp(random.normal(0, 0.05)) for plan in GRID
+    }
     planner = Planner(GRID)
     probe(planner, table.__getitem__, 10)
     assert table[planner.best().plan] >= 0.98 * max(table.values())
@@ -80,7 +96,9 @@ def test_where_all_that_was_measured_failed_afterwards_there_is_still_something_
     assert planner.ask() is not None
 
 
-def test_slopes_in_arrays_are_those_of_one_parameter_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slopes_in_arrays_are_those_of_one_parameter_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     mixed = cluster(nodes("a", 4, 4.0), nodes("b", 3, 2.0, 25e6))
     costs = CostModel(job(allow=("async",)), mixed, profile())
     of = costs.features(candidates(mixed, job(allow=("async",)), profile(), most=40))
@@ -172,10 +190,29 @@ def test_from_few_workers_to_many_it_goes_on_as_physics_does() -> None:
         batch = plan.batch_per_worker
         assert isinstance(batch, int)
         gradient, count, nodes = 0.05 + 0.004 * batch, plan.workers, len(set(plan.worker_nodes))
-        apart = 0.0 if count == 1 else 0.06 + 0.004 * max(count - 2, 0) if nodes == 1 else 0.1 + 0.006 * (count - 2)
+        apart = (
+            0.0
+            if count == 1
+            else 0.06 + 0.004 * max(count - 2, 0)
+            if nodes == 1
+            else 0.1 + 0.006 * (count - 2)
+        )
         return plan.workers * batch / math.hypot(gradient, apart)
 
-    shapes = [(1,), (2,), (3,), (4,), (1, 1), (2, 1), (2, 2), (3, 1), (1, 1, 1), (1, 1, 1, 1), (4, 4), (4, 4, 4)]
+    shapes = [
+        (1,),
+        (2,),
+        (3,),
+        (4,),
+        (1, 1),
+        (2, 1),
+        (2, 2),
+        (3, 1),
+        (1, 1, 1),
+        (1, 1, 1, 1),
+        (4, 4),
+        (4, 4, 4),
+    ]
     space = [placed(*shape, batch=batch) for shape in shapes for batch in (16, 32, 64)]
     planner = Planner(space)
     for plan in space:
@@ -183,7 +220,9 @@ def test_from_few_workers_to_many_it_goes_on_as_physics_does() -> None:
             planner.tell(plan, throughput=pollux(plan))
     for plan in space:
         found = planner.predict(plan)
-        assert found.throughput == pytest.approx(pollux(plan), rel=0.03 if plan.workers <= 4 else 0.15)
+        assert found.throughput == pytest.approx(
+            pollux(plan), rel=0.03 if plan.workers <= 4 else 0.15
+        )
         assert found.low < pollux(plan) < found.high
 
 
@@ -197,7 +236,9 @@ def test_what_binds_is_named_and_seconds_make_up_the_step() -> None:
 
 
 def test_unlike_nodes_are_told_apart() -> None:
-    fast, slow = (Node(name=name, cores=4, memory_bytes=2**30, kind=name[:-1]) for name in ("fast1", "slow1"))
+    fast, slow = (
+        Node(name=name, cores=4, memory_bytes=2**30, kind=name[:-1]) for name in ("fast1", "slow1")
+    )
     space = [
         Plan(strategy="single", workers=1, batch_per_worker=batch, worker_nodes=(node.name,))
         for batch in (8, 16, 32, 64)
@@ -208,7 +249,9 @@ def test_unlike_nodes_are_told_apart() -> None:
     for plan in space[:4]:
         planner.tell(plan, throughput=speeds[plan.worker_nodes[0]])
     for plan in space[4:]:
-        assert planner.predict(plan).throughput == pytest.approx(speeds[plan.worker_nodes[0]], rel=0.3)
+        assert planner.predict(plan).throughput == pytest.approx(
+            speeds[plan.worker_nodes[0]], rel=0.3
+        )
 
 
 def test_asynchronous_plans_of_unlike_batches_are_predicted() -> None:
@@ -266,7 +309,10 @@ def test_a_plan_that_failed_is_neither_asked_for_nor_chosen() -> None:
     assert planner.ask() is None
     assert planner.best().plan == GRID[0]
     planner.fail(GRID[0], "out of memory")
-    with pytest.raises(ValueError, match=r"no plan is left to choose from; those that failed: out of memory; it hung"):
+    with pytest.raises(
+        ValueError,
+        match=r"no plan is left to choose from; those that failed: out of memory; it hung",
+    ):
         planner.best()
 
 
@@ -325,4 +371,7 @@ def test_measurements_correct_a_profile_that_was_wrong(size: int) -> None:
 
 def test_a_profile_helps_where_plans_have_no_nodes() -> None:
     planner = Planner(GRID, profile=profile(batch=None))
-    assert planner.best().high / planner.best().low < Planner(GRID).best().high / Planner(GRID).best().low
+    assert (
+        planner.best().high / planner.best().low
+        < Planner(GRID).best().high / Planner(GRID).best().low
+    )

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from tests.planning.jobs import GIB, GIGABIT, cluster, gpus, job, nodes, profile
 
-from headgate.cluster import Cluster, GpuLink
-from headgate.errors import UsageError
+from headgate.model.cluster import Cluster, GpuLink
+from headgate.model.errors import UsageError
+from headgate.model.plans import Plan, Prediction
+from headgate.model.profiles import Profile, TimeFit
 from headgate.planning import initial_layouts
 from headgate.planning.bounds import bound
 from headgate.planning.cost import CostModel
 from headgate.planning.kinds import kinds
 from headgate.planning.search import search
 from headgate.planning.spaces import Space
-from headgate.plans import Plan, Prediction
-from headgate.profiles import Profile, TimeFit
 
 
 def best(where: Cluster, of: Profile | None = None, **of_job: Any) -> Prediction:
@@ -31,16 +31,26 @@ def some_cluster(seed: int) -> Cluster:
     random = np.random.default_rng(seed)
     kinds = []
     for name, count in (("a", 2), ("b", 3)):
-        cores, nic = float(random.choice([0.5, 1, 2, 4])), float(random.choice([25e6, 125e6, 1.25e9]))
-        kinds.append(nodes(name, count, cores, nic, gpus=gpus("T4", 2) if random.random() < 0.3 else ()))
+        cores, nic = (
+            float(random.choice([0.5, 1, 2, 4])),
+            float(random.choice([25e6, 125e6, 1.25e9])),
+        )
+        kinds.append(
+            nodes(name, count, cores, nic, gpus=gpus("T4", 2) if random.random() < 0.3 else ())
+        )
     return cluster(*kinds)
 
 
 def some_gpus(seed: int) -> Cluster:
     """One to three nodes with several GPUs, joined in some way, and perhaps one without."""
     random = np.random.default_rng(seed)
-    name, number = str(random.choice(["A100", "K80", "Tesla V100-SXM2-16GB"])), int(random.choice([2, 4, 8]))
-    link = (None, GpuLink(1e9, "host"), GpuLink(200e9, "measured"), GpuLink(how="nvlink"))[random.integers(4)]
+    name, number = (
+        str(random.choice(["A100", "K80", "Tesla V100-SXM2-16GB"])),
+        int(random.choice([2, 4, 8])),
+    )
+    link = (None, GpuLink(1e9, "host"), GpuLink(200e9, "measured"), GpuLink(how="nvlink"))[
+        random.integers(4)
+    ]
     count, nic = int(random.integers(1, 3)), float(random.choice([12.5e6, 125e6, 12.5e9]))
     found = [nodes("g", count, 16.0, nic, gpus=gpus(name, number), gpu_link=link)]
     return cluster(*found, *([nodes("c", 1, 8.0, 125e6)] if random.random() < 0.5 else []))
@@ -52,7 +62,11 @@ def some_gpus(seed: int) -> Cluster:
 @pytest.mark.parametrize("allow", [(), ("async", "weak")])
 @pytest.mark.parametrize("cores", [None, 3.0])
 def test_layouts_cost_what_their_plans_do(allow: tuple[str, ...], cores: float | None) -> None:
-    mixed = cluster(nodes("a", 3, 4.0), nodes("g", 2, 8.0, 10 * GIGABIT, gpus=gpus("T4", 2)), nodes("s", 2, 0.5, 25e6))
+    mixed = cluster(
+        nodes("a", 3, 4.0),
+        nodes("g", 2, 8.0, 10 * GIGABIT, gpus=gpus("T4", 2)),
+        nodes("s", 2, 0.5, 25e6),
+    )
     costs = CostModel(job(allow=allow, cores=cores), mixed, profile())
     space = Space(costs)
     random = np.random.default_rng(0)
@@ -77,7 +91,11 @@ def test_layouts_cost_what_their_plans_do(allow: tuple[str, ...], cores: float |
 def test_batches_of_unlike_workers_make_them_end_together() -> None:
     where = cluster(nodes("one", 1, 1.0, 10e9), nodes("half", 1, 0.5, 10e9))
     plan = best(where, profile(dense_bytes=1000)).plan
-    sizes = dict(zip(plan.worker_nodes, plan.batch_per_worker)) if isinstance(plan.batch_per_worker, tuple) else {}
+    sizes = (
+        dict(zip(plan.worker_nodes, plan.batch_per_worker))
+        if isinstance(plan.batch_per_worker, tuple)
+        else {}
+    )
     assert sum(sizes.values()) == 256
     ends = (0.01 + 0.002 * sizes["one0"], (0.01 + 0.002 * sizes["half0"]) / 0.5)
     assert abs(ends[0] - ends[1]) <= 0.004 + 1e-9
@@ -88,10 +106,16 @@ def test_batches_of_unlike_workers_make_them_end_together() -> None:
 
 @pytest.mark.parametrize("allow", [(), ("async", "weak")])
 @pytest.mark.parametrize("seed", range(6))
-def test_it_finds_the_best_of_all_and_no_layout_exceeds_the_bound(seed: int, allow: tuple[str, ...]) -> None:
-    costs = CostModel(job(allow), some_cluster(seed), profile(batch=48, dense_bytes=int(10 ** (4 + seed % 4))))
+def test_it_finds_the_best_of_all_and_no_layout_exceeds_the_bound(
+    seed: int, allow: tuple[str, ...]
+) -> None:
+    costs = CostModel(
+        job(allow), some_cluster(seed), profile(batch=48, dense_bytes=int(10 ** (4 + seed % 4)))
+    )
     space = Space(costs)
-    every = max(space.cost(initial_layouts.every(space), mode).throughput.max() for mode in space.modes)
+    every = max(
+        space.cost(initial_layouts.every(space), mode).throughput.max() for mode in space.modes
+    )
     assert bound(space) >= every * (1 - 1e-9)
     found = search(costs)
     assert found.best.throughput >= every * (1 - 5e-3)
@@ -106,14 +130,18 @@ def test_the_same_of_nodes_with_several_gpus(seed: int, allow: tuple[str, ...]) 
     of = profile(batch=64, dense_bytes=int(10 ** (5 + seed % 5)), fits=fits)
     costs = CostModel(job(allow), some_gpus(seed), of)
     space = Space(costs)
-    every = max(space.cost(initial_layouts.every(space), mode).throughput.max() for mode in space.modes)
+    every = max(
+        space.cost(initial_layouts.every(space), mode).throughput.max() for mode in space.modes
+    )
     assert bound(space) >= every * (1 - 1e-9)
     assert search(costs).best.throughput >= every * (1 - 5e-3)
 
 
 @pytest.mark.parametrize("alpha", [0.001, 0.2])
 @pytest.mark.parametrize("link", [GpuLink(1e9, "host"), GpuLink(300e9, "nvlink")])
-def test_the_bound_of_one_node_counts_what_its_workers_cost_each_other(link: GpuLink, alpha: float) -> None:
+def test_the_bound_of_one_node_counts_what_its_workers_cost_each_other(
+    link: GpuLink, alpha: float
+) -> None:
     where = cluster(nodes("g", 1, 64.0, gpus=gpus("A100", 8), gpu_link=link))
     of = profile(batch=64, dense_bytes=10**8, fits=(TimeFit("A100", 1, alpha, 1e-3, 0.02),))
     found = search(CostModel(job(), where, of))
@@ -133,7 +161,11 @@ def test_any_number_of_workers_that_is_asked_for_finds_room(workers: int, cores_
 def test_one_node_more_brings_no_less() -> None:
     of, base = profile(), [*nodes("a", 3, 2.0), *nodes("b", 2, 1.0, 10 * GIGABIT)]
     before = best(cluster(base), of).throughput
-    for more in (nodes("new", 1, 0.1, 1e6), nodes("new", 1, 4.0, 100 * GIGABIT), nodes("new", 1, gpus=gpus("T4"))):
+    for more in (
+        nodes("new", 1, 0.1, 1e6),
+        nodes("new", 1, 4.0, 100 * GIGABIT),
+        nodes("new", 1, gpus=gpus("T4")),
+    ):
         assert best(cluster(base, more), of).throughput >= before * (1 - 1e-3)
 
 
@@ -148,16 +180,27 @@ def test_work_that_is_all_network_stays_on_one_node() -> None:
 
 
 def test_nodes_without_gpus_serve_those_with() -> None:
-    """BytePS: two machines with GPUs and fast NICs beside them take half the time of a ring of the two."""
-    on_gpu = profile(fits=(*profile().fits, TimeFit("T4", 1, 0.01, 0.002, 0.02)), dense_bytes=10**8, batch=1024)
-    where = cluster(nodes("g", 4, 8.0, 1.25e9, gpus=gpus("T4")), nodes("c", 4, 8.0, 1.25e9, core_gflops=None))
+    """BytePS: two machines with GPUs and fast NICs beside them take half the time of a ring of the
+    two.
+    """
+    on_gpu = profile(
+        fits=(*profile().fits, TimeFit("T4", 1, 0.01, 0.002, 0.02)), dense_bytes=10**8, batch=1024
+    )
+    where = cluster(
+        nodes("g", 4, 8.0, 1.25e9, gpus=gpus("T4")), nodes("c", 4, 8.0, 1.25e9, core_gflops=None)
+    )
     costs = CostModel(job(), where, on_gpu)
     plan = search(costs).best.plan
     served = Counter(plan.server_nodes)
     if plan.strategy == "ps":
         assert {name[0] for name in served} <= {"c", "g"}
     alone = costs.predict(
-        Plan(strategy="allreduce", workers=4, batch_per_worker=256, worker_nodes=("g0", "g1", "g2", "g3"))
+        Plan(
+            strategy="allreduce",
+            workers=4,
+            batch_per_worker=256,
+            worker_nodes=("g0", "g1", "g2", "g3"),
+        )
     )
     assert search(costs).best.throughput > alone.throughput
 
@@ -187,7 +230,9 @@ def test_frameworks_get_only_what_they_can_do() -> None:
         ("torch", "its script has a process group of its own", {"single"}),
     ):
         of = profile(dense_bytes=1000)
-        of = Profile(framework, "1", "profile", fits=of.fits, dense_bytes=1000, batch=256, alone=alone)
+        of = Profile(
+            framework, "1", "profile", fits=of.fits, dense_bytes=1000, batch=256, alone=alone
+        )
         found = search(CostModel(job(allow=["async", "weak"]), where, of))
         assert {each.plan.strategy for each in (found.best, *found.runners_up)} == strategies
 
@@ -198,7 +243,11 @@ def test_frameworks_get_only_what_they_can_do() -> None:
 @pytest.mark.parametrize(
     ("framework", "alone", "why"),
     [
-        ("torch", "its script has a process group of its own", "its script has a process group of its own"),
+        (
+            "torch",
+            "its script has a process group of its own",
+            "its script has a process group of its own",
+        ),
         ("xgboost", "", "Headgate joins no workers of xgboost"),
         ("", "", "Headgate joins no workers of an unknown framework"),
     ],
@@ -207,7 +256,9 @@ def test_where_several_workers_are_asked_of_what_trains_in_one_task_that_is_said
     framework: str, alone: str, why: str
 ) -> None:
     of = replace(profile(), framework=framework, alone=alone)
-    with pytest.raises(UsageError, match=f"no plan can run: 2 workers are asked for, it trains in one task: {why};"):
+    with pytest.raises(
+        UsageError, match=f"no plan can run: 2 workers are asked for, it trains in one task: {why};"
+    ):
         best(cluster(nodes("a", 3)), of, workers=(2, None))
 
 
@@ -216,7 +267,9 @@ def test_limits_of_workers_and_cores_hold() -> None:
     plan = best(where, profile(dense_bytes=1000), workers=(2, 3), cores=4.0).plan
     assert 2 <= plan.workers <= 3
     assert plan.cores_per_worker is not None
-    assert plan.workers * plan.cores_per_worker + plan.servers * (plan.cores_per_server or 0.0) <= 4.0
+    assert (
+        plan.workers * plan.cores_per_worker + plan.servers * (plan.cores_per_server or 0.0) <= 4.0
+    )
     assert best(where, workers=(20, None)).plan.workers >= 20
     with pytest.raises(UsageError, match="there is no room for 25 workers"):
         best(where, workers=(25, None))
@@ -225,10 +278,15 @@ def test_limits_of_workers_and_cores_hold() -> None:
 
 
 def test_a_model_goes_only_where_it_fits() -> None:
-    where = cluster(nodes("small", 2, 8.0, memory_bytes=GIB), nodes("large", 1, 1.0, memory_bytes=8 * GIB))
-    assert best(where, profile(memory_peak_bytes=4 * GIB, dense_bytes=3 * GIB // 2)).plan.worker_nodes == ("large0",)
+    where = cluster(
+        nodes("small", 2, 8.0, memory_bytes=GIB), nodes("large", 1, 1.0, memory_bytes=8 * GIB)
+    )
+    assert best(
+        where, profile(memory_peak_bytes=4 * GIB, dense_bytes=3 * GIB // 2)
+    ).plan.worker_nodes == ("large0",)
     with pytest.raises(
-        UsageError, match=r"no plan can run: small allows 1 GiB of memory, a worker needs .* GiB; large"
+        UsageError,
+        match=r"no plan can run: small allows 1 GiB of memory, a worker needs .* GiB; large",
     ):
         best(where, profile(memory_peak_bytes=40 * GIB, dense_bytes=19 * GIB))
 
@@ -245,7 +303,9 @@ def test_gpus_that_are_asked_for_are_there() -> None:
     plan = best(where, gpus=2).plan
     assert set(plan.worker_nodes) == {"g0"}
     assert plan.workers <= 2
-    with pytest.raises(UsageError, match="c has 0 GPUs, 8 are asked for; g has 4 GPUs, 8 are asked for"):
+    with pytest.raises(
+        UsageError, match="c has 0 GPUs, 8 are asked for; g has 4 GPUs, 8 are asked for"
+    ):
         best(where, gpus=8)
 
 
@@ -266,7 +326,9 @@ def test_thousands_of_nodes_cost_by_their_kinds() -> None:
 
 
 def test_machines_that_report_a_little_more_memory_are_of_one_kind() -> None:
-    [found] = kinds([*nodes("a", 2, memory_bytes=16 * GIB + GIB // 10), *nodes("a", 1, memory_bytes=16 * GIB)])
+    [found] = kinds(
+        [*nodes("a", 2, memory_bytes=16 * GIB + GIB // 10), *nodes("a", 1, memory_bytes=16 * GIB)]
+    )
     assert (len(found.names), found.node.memory_bytes) == (3, 16 * GIB)
     assert len(kinds([*nodes("a", 1), *nodes("a", 1, memory_bytes=8 * GIB)])) == 2
 
@@ -290,4 +352,6 @@ def test_the_list_of_plans_has_the_best_of_each_strategy_and_of_several_sizes() 
 def test_the_next_best_alone_is_the_next_best() -> None:
     costs = CostModel(job(), cluster(nodes("a", 6, 4.0)), profile())
     [second] = search(costs, runners_up=1).runners_up
-    assert second.throughput >= max(each.throughput for each in search(costs, runners_up=9).runners_up)
+    assert second.throughput >= max(
+        each.throughput for each in search(costs, runners_up=9).runners_up
+    )

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 
 from headgate import policies
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
+from headgate.model.shares import Share
 from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
-from headgate.shares import Share
 
 
 class Play:
@@ -60,7 +60,11 @@ class Play:
 
     def most_changes_in_a_minute(self) -> int:
         return max(
-            (sum(start <= at < start + 60 for at in times) for times in self.changed.values() for start in times),
+            (
+                sum(start <= at < start + 60 for at in times)
+                for times in self.changed.values()
+                for start in times
+            ),
             default=0,
         )
 
@@ -77,5 +81,7 @@ def used(job: str, cores: float, memory: float = 1e9, disk: float = 0.0) -> Used
     return Used(JobId(job), cores, memory, disk)
 
 
-def predicted(job: str, work: float, asymptote: float | None = None, cores: float | None = math.inf) -> Predicted:
+def predicted(
+    job: str, work: float, asymptote: float | None = None, cores: float | None = math.inf
+) -> Predicted:
     return Predicted(JobId(job), work, work / 2, work * 2, asymptote, cores=cores)

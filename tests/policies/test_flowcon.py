@@ -1,7 +1,8 @@
-"""FlowCon, the published implementation and the paper's, against rounds that were worked out by hand.
+"""FlowCon, the published implementation and the paper's, against rounds that were worked out by
+hand.
 
-But for the recorded series alpha is 0.02 and itval 10 s, on 4 cores: β = 1.5 and 1/(βn) = 1/3 for two jobs, 4/3 and
-1/4 for three.
+But for the recorded series alpha is 0.02 and itval 10 s, on 4 cores: β = 1.5 and 1/(βn) = 1/3 for
+two jobs, 4/3 and 1/4 for three.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field
 import pytest
 from tests.policies.playing import Play, arrivals, loss, predicted, used
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
+from headgate.model.shares import UNLIMITED, Share, Unlimited
 from headgate.policies import Change, Left, Used, make
-from headgate.shares import UNLIMITED, Share, Unlimited
 
 FAITHFUL = "flowcon:faithful,alpha=0.02,itval=10"
 PAPER = "flowcon:alpha=0.02,itval=10"
@@ -27,7 +28,11 @@ def limits(changed: dict[str, Share]) -> dict[str, object]:
 
 def tell(play: Play, now: float, **values: tuple[float, float]) -> None:
     """A loss and a use of cores of each job, between two rounds."""
-    changes = [change for job, (value, cores) in values.items() for change in (loss(job, value), used(job, cores))]
+    changes = [
+        change
+        for job, (value, cores) in values.items()
+        for change in (loss(job, value), used(job, cores))
+    ]
     assert play.at(now, *changes) == {}
 
 
@@ -72,7 +77,8 @@ def test_faithful_a_job_that_comes_ends_the_back_off_and_waits_for_two_rounds() 
     tell(play, 95, a=(4, 1), b=(1.9, 1), c=(8, 1))
     assert play.at(103) == {}  # c has no losses in the interval before: G = 0, Completing
     tell(play, 105, a=(4, 1), b=(1.9, 1), c=(4, 1))
-    # c: 0.5/10 / 0.25 = 0.2, New again. But all were Completing in the round before, so the back-off begins anew.
+    # c: 0.5/10 / 0.25 = 0.2, New again. But all were Completing in the round before, so the
+    # back-off begins anew.
     assert play.at(113) == {}
     assert play.wake_at == 133
     tell(play, 125, a=(4, 1), b=(1.9, 1), c=(4, 1))
@@ -107,11 +113,13 @@ def test_faithful_rounds_of_the_back_off_join_old_losses_with_new_cpu() -> None:
     assert limits(play.at(30)) == {"a": UNLIMITED, "b": UNLIMITED}
     assert play.wake_at == 50
     tell(play, 45, a=(0.90, 0.4), b=(1.0, 2))
-    # Losses are not looked at: P of a is still 0.005, over 0.1 of the CPU 0.05, so a is New. But all were Completing.
+    # Losses are not looked at: P of a is still 0.005, over 0.1 of the CPU 0.05, so a is New. But
+    # all were Completing.
     assert play.at(50) == {}
     assert play.wake_at == 90
     tell(play, 60, a=(0.90, 0.4), b=(1.0, 2))
-    # c comes, 15 s after the last round: again P of a is old. All of ΣG for a, 1/4 for b; c is Watching.
+    # c comes, 15 s after the last round: again P of a is old. All of ΣG for a, 1/4 for b; c is
+    # Watching.
     assert limits(play.at(65, *arrivals("c"))) == {"a": 4.0, "b": 1.0}
     assert play.wake_at == 75
 
@@ -147,7 +155,8 @@ def test_paper_limits_are_weights_by_growth_over_what_is_left_to_learn() -> None
     play = Play(PAPER, cores=4.0)
     play.at(0, *arrivals("a", "b"), predicted("a", 100, 2.0), predicted("b", 100, 0.0))
     assert play.parts() == {"a": 0.5, "b": 0.5}
-    assert round_of_paper(play, 10, a=(10, 2), b=(2, 2)) == {}  # nothing to compare with: both stay New
+    # nothing to compare with: both stay New
+    assert round_of_paper(play, 10, a=(10, 2), b=(2, 2)) == {}
     round_of_paper(play, 20, a=(6, 2), b=(1.9, 2))
     # a: 4/8/10 / 0.5 = 0.1, New: 0.1/0.11. b: 0.1/2/10 / 0.5 = 0.01, Watching: as it was, 1.
     assert play.over("a", "b") == pytest.approx(10 / 11, rel=1e-3)
@@ -180,7 +189,8 @@ def test_paper_who_diverges_or_ceases_to_report_is_completing_at_once(end: str) 
     play.at(0, *arrivals("a", "b"), predicted("a", 100, -4.0), predicted("b", 100, -4.0))
     for now in (10, 20, 30):
         round_of_paper(play, now, a=(8 - 0.2 * now, 1), b=(8 - 0.1 * now, 1))
-    assert play.over("a", "b") == pytest.approx(2 * 11 / 10, rel=0.01)  # it learns twice as fast, and has less to learn
+    # it learns twice as fast, and has less to learn
+    assert play.over("a", "b") == pytest.approx(2 * 11 / 10, rel=0.01)
     if end == "diverges":
         play.at(31, *(loss("a", math.nan) for _ in range(3)))
     else:
@@ -200,7 +210,8 @@ def test_paper_a_resource_that_a_job_hardly_ever_uses_says_nothing_of_what_it_le
         play.at(now + 10)
     assert play.shares["a"].disk_bytes_per_second is None  # it learns, and reads nothing
     assert play.shares["b"].disk_bytes_per_second == pytest.approx(1e8 / 4)
-    # In one second of ten b reads as fast as the disk can: a tenth of it on average, by which it learns well.
+    # In one second of ten b reads as fast as the disk can: a tenth of it on average, by which it
+    # learns well.
     for second in range(1, 11):
         change = used("b", 1.0, disk=1e8 if second == 10 else 0.0)
         play.at(39.5 + second, used("a", 1.0), change, loss("b", 4.0 - 0.05 * second))
@@ -227,7 +238,8 @@ def test_paper_holds_disk_and_memory_of_who_learns_little_by_them_and_lets_go_of
             play.at(now, loss(job, values[job][index]), used(job, 2.0, 4e9, 5e7))
         play.at(now + 5)
         if index == 3:
-            # Completing: 1/3 of the disk; of memory 1/3 would be less than it uses, and a quarter more.
+            # Completing: 1/3 of the disk; of memory 1/3 would be less than it uses, and a quarter
+            # more.
             assert play.shares["a"].disk_bytes_per_second == pytest.approx(1e8 / 3)
             assert play.shares["a"].memory_bytes == 5e9
             assert play.shares["b"].disk_bytes_per_second is None
@@ -250,23 +262,37 @@ def test_paper_tells_growth_efficiency_by_each_resource_whose_size_it_was_told()
     play = Play("flowcon:alpha=0.02,itval=10,memory=8e9,disk=1e8,network=1e9", cores=4.0)
     play.at(0, *arrivals("a", "b"), predicted("a", 100, 0.0), predicted("b", 100, 0.0))
     for now, value in ((5, 4.0), (15, 2.0)):
-        play.at(now, loss("a", value), loss("b", 4.0), Used(JobId("a"), 2.0, 4e9, 2e7, 1e8), used("b", 2.0))
+        play.at(
+            now,
+            loss("a", value),
+            loss("b", 4.0),
+            Used(JobId("a"), 2.0, 4e9, 2e7, 1e8),
+            used("b", 2.0),
+        )
         decided = play.policy.decide(now + 5, 4.0, [])
-    # 2/4/10 = .05, over half of the CPU, half of the memory, a fifth of the disk, a tenth of the network.
-    assert decided.reasons[JobId("a")] == "new, growth efficiency 0.1 (memory 0.1, disk 0.25, network 0.5)"
+    # 2/4/10 = .05, over half of the CPU, half of the memory, a fifth of the disk, a tenth of the
+    # network.
+    assert (
+        decided.reasons[JobId("a")]
+        == "new, growth efficiency 0.1 (memory 0.1, disk 0.25, network 0.5)"
+    )
 
 
-@pytest.mark.parametrize(("name", "limits_disk"), [("flowcon", False), ("flowcon:disk=1e8", True), (FAITHFUL, False)])
+@pytest.mark.parametrize(
+    ("name", "limits_disk"), [("flowcon", False), ("flowcon:disk=1e8", True), (FAITHFUL, False)]
+)
 def test_it_says_whether_it_limits_disk_rates(name: str, limits_disk: bool) -> None:
     assert make(name).limits_disk is limits_disk
 
 
-# --- recorded series in both modes: every limit of every round -------------------------------------------------------
+# --- recorded series in both modes: every limit of every round ------------------------------------
 
 SERIES = "alpha=0.01,itval=20"
 """Rounds every 20 s with a reading in the middle of each, on 4 cores."""
 TOLERANCE = 0.026
-"""Of the CPU, for the paper's mode: a weight that would change by no more than a twentieth stays."""
+"""Of the CPU, for the paper's mode: a weight that would change by no more than a twentieth
+stays.
+"""
 FREE = UNLIMITED
 
 
@@ -277,7 +303,8 @@ class Row:
     Args:
         told: When, and then of each job loss and cores, since the row before.
         caps: The limit of each job as published, CPUs; None: it never had one.
-        limits: The limit of each job by the paper, a part of the machine: weights in that proportion.
+        limits: The limit of each job by the paper, a part of the machine: weights in that
+            proportion.
         comes: Jobs that start at that moment, each with the loss that it is predicted to come to.
         goes: The job that ends then.
     """
@@ -421,13 +448,18 @@ BACK_OFF_AND_WAKE_UP = (
     [BESIDE_A_LATE_ONE, ONE_AFTER_ANOTHER, BACK_OFF_AND_WAKE_UP],
     ids=["beside a late one", "one after another", "back-off and wake-up"],
 )
-def test_a_recorded_series_has_the_limits_that_were_worked_out_by_hand(series: Sequence[Row], mode: str) -> None:
+def test_a_recorded_series_has_the_limits_that_were_worked_out_by_hand(
+    series: Sequence[Row], mode: str
+) -> None:
     faithful = mode == "faithful"
     play = Play(f"flowcon:{'faithful,' if faithful else ''}{SERIES}", cores=4.0)
     for row in series:
         for at, values in row.told.items():
             tell(play, at, **values)
-        changes: list[Change] = [*arrivals(*row.comes), *(predicted(job, 100, end) for job, end in row.comes.items())]
+        changes: list[Change] = [
+            *arrivals(*row.comes),
+            *(predicted(job, 100, end) for job, end in row.comes.items()),
+        ]
         if row.goes is not None:
             changes.append(Left(JobId(row.goes)))
         play.at(row.at, *changes)

@@ -1,4 +1,6 @@
-"""Jobs on several nodes: each weight counts among the jobs that are on the same node, and so do orders and floors."""
+"""Jobs on several nodes: each weight counts among the jobs that are on the same node, and so do
+orders and floors.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections import Counter
 import pytest
 from tests.policies.playing import Play, arrivals, loss, predicted, used
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
 from headgate.policies import Placed
 from headgate.policies.weighing import _HANDED_ON
 
@@ -33,11 +35,17 @@ class Spread(Play):
         self.at(0, *arrivals(*self.placed), *placed)
 
     def part(self, job: str, node: str) -> float:
-        there = {each: self.shares[each].cpu_weight or 0.0 for each, at in self.placed.items() if node in at.cores}
+        there = {
+            each: self.shares[each].cpu_weight or 0.0
+            for each, at in self.placed.items()
+            if node in at.cores
+        }
         return there[job] / sum(there.values())
 
     def least(self) -> float:
-        """The least that a job has of a node, over an equal share of that of its nodes where most jobs are."""
+        """The least that a job has of a node, over an equal share of that of its nodes where most
+        jobs are.
+        """
         crowd = Counter(node for at in self.placed.values() for node in at.cores)
         return min(
             self.part(job, node) * max(crowd[each] for each in at.cores)
@@ -78,7 +86,8 @@ def test_a_job_counts_by_the_time_of_all_its_gpus(name: str) -> None:
 def test_a_fair_finish_is_by_the_gpus_that_there_are() -> None:
     play = Spread("headgate", on_gpus("first", 0), on_gpus("second", 0), on_gpus("alone", 1))
     play.at(1, *(predicted(job, 1000, cores=None) for job in ("first", "second", "alone")))
-    # Alone on a third of two GPUs it would take 1500 s, and may take twice that; with an equal share it takes 2000.
+    # Alone on a third of two GPUs it would take 1500 s, and may take twice that; with an equal
+    # share it takes 2000.
     play.wake_until(900)
     assert play.part("second", "n/gpu0") < 0.2
     play.wake_until(1100)
@@ -86,7 +95,9 @@ def test_a_fair_finish_is_by_the_gpus_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["srpt", "headgate:rho=1000"])
-def test_a_job_of_several_tasks_does_not_come_before_a_shorter_one_on_the_node_that_they_share(name: str) -> None:
+def test_a_job_of_several_tasks_does_not_come_before_a_shorter_one_on_the_node_that_they_share(
+    name: str,
+) -> None:
     play = Spread(name, on("short", "a"), on("wide", "a", "b", "c", "d"))
     play.at(1, predicted("short", 10), predicted("wide", 1000))
     assert play.part("short", "a") >= 0.8
@@ -98,7 +109,8 @@ def test_what_a_wide_job_is_held_up_to_on_one_node_it_leaves_on_the_others() -> 
     play = Spread("srpt", on("first", "a"), on("wide", "a", "b"), on("last", "b"))
     play.at(1, predicted("first", 10), predicted("wide", 100), predicted("last", 1000))
     assert play.part("first", "a") >= 0.8
-    assert play.part("last", "b") >= 0.8  # `wide` is as slow as on `a`, and has no use for more of `b`
+    # `wide` is as slow as on `a`, and has no use for more of `b`
+    assert play.part("last", "b") >= 0.8
 
 
 def test_a_job_on_gpus_counts_by_the_workers_that_it_has_now() -> None:
@@ -113,7 +125,9 @@ def test_a_job_on_gpus_counts_by_the_workers_that_it_has_now() -> None:
 def test_who_is_alone_on_a_node_takes_nothing_from_those_elsewhere() -> None:
     crowded = Play("srpt")
     crowded.at(0, *arrivals("a", "b"), predicted("a", 10), predicted("b", 100))
-    play = Spread("srpt", on("a", "one"), on("b", "one"), *(on(f"c{i}", f"other{i}") for i in range(30)))
+    play = Spread(
+        "srpt", on("a", "one"), on("b", "one"), *(on(f"c{i}", f"other{i}") for i in range(30))
+    )
     play.at(1, predicted("a", 10), predicted("b", 100), *(predicted(f"c{i}", 1) for i in range(30)))
     assert play.part("a", "one") == pytest.approx(crowded.parts()["a"], abs=0.05)
     play.at(30, predicted("b", 1))
@@ -128,7 +142,12 @@ def test_nobody_is_below_its_floor_on_any_of_its_nodes(name: str) -> None:
     play = Spread(name, *jobs)
     for now in range(3, 200, 3):
         job = f"j{chance.randrange(25)}"
-        play.at(now, predicted(job, chance.uniform(1, 1000)), used(job, 0.2), loss(job, chance.random(), now))
+        play.at(
+            now,
+            predicted(job, chance.uniform(1, 1000)),
+            used(job, 0.2),
+            loss(job, chance.random(), now),
+        )
         assert play.least() >= 0.05 * (1 - 1e-9)
     assert play.most_changes_in_a_minute() <= 6
 
@@ -147,5 +166,6 @@ def test_on_a_small_node_a_job_may_use_no_more_than_it_has() -> None:
     play.at(0, *arrivals("small", "large"), small, large, predicted("small", 600))
     for now in range(1, 100):
         play.at(now, used("small", 2.0))
-    # By half of all cores it would have been done after 18 s and be late; on the two that it has it takes 300 s.
+    # By half of all cores it would have been done after 18 s and be late; on the two that it has it
+    # takes 300 s.
     assert play.reasons["small"].startswith("first: ")

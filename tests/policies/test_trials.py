@@ -1,4 +1,6 @@
-"""A job on one of two cores has both for some seconds, once, where nothing tells what they bring it."""
+"""A job on one of two cores has both for some seconds, once, where nothing tells what they bring
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from tests.policies.playing import Play, predicted, used
 from tests.simulation.places import FREE, cores, ends
 
 from headgate.controller import Controller
-from headgate.events import Action, Event, SetShare, TryJob
-from headgate.identifiers import JobId
+from headgate.model.events import Action, Event, SetShare, TryJob
+from headgate.model.identifiers import JobId
 from headgate.policies import Arrived, Predicted
 from headgate.policies.base import Trial
 from headgate.simulation import TraceJob, figures, simulate
@@ -37,11 +39,22 @@ def played(
     """Two jobs of which each uses a core: the trials, and the cores of `a` in each second."""
     play, trials, had = Play(f"headgate:rho={rho},trial={trial}", machine), [], []
     play.at(0, Arrived(A, 1.0, limit), Arrived(B, 1.0))
-    play.at(0, *(Predicted(job, 900.0, 800.0, 1000.0, follows=follows, cores=known.get(job)) for job in (A, B)))
+    play.at(
+        0,
+        *(
+            Predicted(job, 900.0, 800.0, 1000.0, follows=follows, cores=known.get(job))
+            for job in (A, B)
+        ),
+    )
     for now in range(1, seconds + 1):
-        for at in (now - 0.5, now):  # a policy is asked when its time has come, and when anything is told
-            decision = play.policy.decide(at, machine, [used(A, of_a), used(B, of_b)] if at == now else [])
-            play.shares |= {job: play.shares[job].merged(share) for job, (share, _) in decision.shares.items()}
+        # a policy is asked when its time has come, and when anything is told
+        for at in (now - 0.5, now):
+            decision = play.policy.decide(
+                at, machine, [used(A, of_a), used(B, of_b)] if at == now else []
+            )
+            play.shares |= {
+                job: play.shares[job].merged(share) for job, (share, _) in decision.shares.items()
+            }
             if decision.trial is not None:
                 trials.append((now, decision.trial))
         had.append(play.parts()[A] * machine)
@@ -72,9 +85,19 @@ def test_each_job_is_tried_once_for_seconds_and_all_trials_take_no_more_than_3_p
         {"machine": 1.0},
         {"of_a": 0.3, "known": {B: 1.0}},
     ],
-    ids=["too short", "turned off", "fixed threads", "known", "its limit", "one core", "its core is not full"],
+    ids=[
+        "too short",
+        "turned off",
+        "fixed threads",
+        "known",
+        "its limit",
+        "one core",
+        "its core is not full",
+    ],
 )
-def test_a_trial_that_would_tell_nothing_or_must_not_be_never_begins(given: Mapping[str, object]) -> None:
+def test_a_trial_that_would_tell_nothing_or_must_not_be_never_begins(
+    given: Mapping[str, object],
+) -> None:
     _, trials, _ = played(**{"seconds": 130, **given})  # type: ignore[arg-type]
     assert trials == []
 
@@ -103,24 +126,37 @@ def simulated(
             return actions, wake_at
 
     monkeypatch.setattr("headgate.simulation.simulator.Controller", Listening)
-    given = replace(FREE, report_seconds=1.0, speeds=Speeds(tables={"scales": SCALES, "flat": FLAT}))
+    given = replace(
+        FREE, report_seconds=1.0, speeds=Speeds(tables={"scales": SCALES, "flat": FLAT})
+    )
     outcome = simulate(made("t", jobs), cores(machine), policy, given)
     return ends(outcome), figures(outcome).mean, done
 
 
-def test_two_jobs_on_two_cores_are_found_out_and_cost_each_other_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_jobs_on_two_cores_are_found_out_and_cost_each_other_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """None gains so much by a second core as the other loses: each stays on one."""
-    jobs = [TraceJob("a", 0.0, 120.0, cores=2.0, model="scales"), TraceJob("b", 0.0, 200.0, cores=2.0, model="flat")]
+    jobs = [
+        TraceJob("a", 0.0, 120.0, cores=2.0, model="scales"),
+        TraceJob("b", 0.0, 200.0, cores=2.0, model="flat"),
+    ]
     found, _, done = simulated(monkeypatch, 2.0, jobs)
     equal, _, _ = simulated(monkeypatch, 2.0, jobs, "equal")
     assert [action.job.run for _, action in done if isinstance(action, TryJob)] == ["b", "a"]
     assert all(found[name] < 1.03 * equal[name] for name in equal)
-    two = [(now, action.task.job.run) for now, action in done if isinstance(action, SetShare) and action.threads == 2]
+    two = [
+        (now, action.task.job.run)
+        for now, action in done
+        if isinstance(action, SetShare) and action.threads == 2
+    ]
     assert [job for _, job in two[:2]] == ["b", "a"]  # only to be tried
 
 
 @pytest.mark.parametrize("flat_is_shorter", [False, True])
-def test_the_core_that_is_over_goes_to_who_gains_by_it(monkeypatch: pytest.MonkeyPatch, flat_is_shorter: bool) -> None:
+def test_the_core_that_is_over_goes_to_who_gains_by_it(
+    monkeypatch: pytest.MonkeyPatch, flat_is_shorter: bool
+) -> None:
     """Of three cores the job that scales has two, whichever is the first in order."""
     seconds = (400.0, 300.0) if flat_is_shorter else (300.0, 400.0)
     jobs = [
@@ -135,7 +171,9 @@ def test_the_core_that_is_over_goes_to_who_gains_by_it(monkeypatch: pytest.Monke
     assert had == {"scales": 2, "flat": 1}
 
 
-def test_of_three_cores_the_job_of_which_nothing_is_known_goes_before_one_that_gains_little() -> None:
+def test_of_three_cores_the_job_of_which_nothing_is_known_goes_before_one_that_gains_little() -> (
+    None
+):
     play = Play("headgate:rho=100", 3.0)
     play.at(0, Arrived(A, 1.0), Arrived(B, 1.0))
     play.at(0, predicted(A, 100.0, cores=1.0), predicted(B, 900.0, cores=None))

@@ -1,4 +1,6 @@
-"""Policies that divide the CPU by weights: each on a small case with a known answer, and what they have in common."""
+"""Policies that divide the CPU by weights: each on a small case with a known answer, and what they
+have in common.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from hypothesis import strategies as st
 from tests.policies.playing import Play, arrivals, loss, predicted, used
 
 from headgate import policies
-from headgate.errors import UsageError
-from headgate.identifiers import JobId
+from headgate.model.errors import UsageError
+from headgate.model.identifiers import JobId
 from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
 from headgate.policies.running_job import TYPICAL_WORK, RunningJob
 from headgate.policies.weighing import SteadyOrder
@@ -26,12 +28,16 @@ WEIGHING = ("flowcon", "slaq", "srpt", "las", "themis", "headgate")
 # --- each on a small case
 
 AHEAD = (0.05 + 1.9 * 7 / 8) / (0.05 + 1.9 / 8)
-"""What the first of two jobs on two cores has over the second: their floors are 0.05, of the rest it has 7/8."""
+"""What the first of two jobs on two cores has over the second: their floors are 0.05, of the rest
+it has 7/8.
+"""
 
 
 def test_srpt_serves_the_shortest_and_hands_on_an_eighth() -> None:
     play = Play("srpt")
-    play.at(0, *arrivals("a", "b", "c"), predicted("a", 100), predicted("b", 10), predicted("c", 50))
+    play.at(
+        0, *arrivals("a", "b", "c"), predicted("a", 100), predicted("b", 10), predicted("c", 50)
+    )
     floor = 0.05 * 2 / 3
     first, second, third = floor + 1.9 * 7 / 8, floor + 1.9 / 8 * 7 / 8, floor + 1.9 / 8 / 8
     assert play.over("b", "c") == pytest.approx(first / second, rel=0.01)
@@ -42,7 +48,11 @@ def test_srpt_serves_the_shortest_and_hands_on_an_eighth() -> None:
 def test_srpt_gives_the_next_what_a_limit_of_cores_leaves() -> None:
     play = Play("srpt")
     play.at(
-        0, Arrived(JobId("a"), 1.0), Arrived(JobId("b"), 1.0, cores_limit=0.5), predicted("a", 100), predicted("b", 10)
+        0,
+        Arrived(JobId("a"), 1.0),
+        Arrived(JobId("b"), 1.0, cores_limit=0.5),
+        predicted("a", 100),
+        predicted("b", 10),
     )
     assert play.over("a", "b") == pytest.approx(3.0, rel=1e-3)
 
@@ -52,22 +62,38 @@ def test_srpt_turns_when_another_is_clearly_shorter_and_priority_counts() -> Non
     play.at(0, *arrivals("a", "b"), predicted("a", 50), predicted("b", 60))
     assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
     play.at(10, predicted("b", 47))
-    assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)  # hardly shorter: not worth a change
+    # hardly shorter: not worth a change
+    assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
     play.at(20, predicted("b", 20))
     assert play.over("b", "a") == pytest.approx(AHEAD, rel=1e-3)
     urgent = Play("srpt")
-    urgent.at(0, Arrived(JobId("a"), 4.0), Arrived(JobId("b"), 1.0), predicted("a", 100), predicted("b", 30))
+    urgent.at(
+        0,
+        Arrived(JobId("a"), 4.0),
+        Arrived(JobId("b"), 1.0),
+        predicted("a", 100),
+        predicted("b", 30),
+    )
     assert urgent.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
 
 
-def test_the_reason_of_a_weight_that_stays_is_told_when_it_is_another_and_new_figures_once_a_minute() -> None:
+def test_the_reason_of_a_weight_that_stays_is_told_when_it_is_another_and_new_figures_once_a_minute() -> (
+    None
+):
     policy = policies.make("srpt")
     first = policy.decide(0.0, 2.0, [Arrived(JobId("a"), 1.0)])
-    assert [why for _, why in first.shares.values()] == ["shortest: nothing predicted yet, 0 core-seconds used"]
+    assert [why for _, why in first.shares.values()] == [
+        "shortest: nothing predicted yet, 0 core-seconds used"
+    ]
     changed = policy.decide(5.0, 2.0, [predicted("a", 100)])
-    assert (changed.shares, changed.reasons) == ({}, {"a": "shortest: 100 core-seconds left (50 to 200)"})
+    assert (changed.shares, changed.reasons) == (
+        {},
+        {"a": "shortest: 100 core-seconds left (50 to 200)"},
+    )
     assert policy.decide(6.0, 2.0, [predicted("a", 40)]).reasons == {}
-    assert policy.decide(65.0, 2.0, [predicted("a", 20)]).reasons == {"a": "shortest: 20 core-seconds left (10 to 40)"}
+    assert policy.decide(65.0, 2.0, [predicted("a", 20)]).reasons == {
+        "a": "shortest: 20 core-seconds left (10 to 40)"
+    }
 
 
 def test_las_serves_who_has_had_least_and_within_a_queue_who_came_first() -> None:
@@ -87,7 +113,8 @@ def test_themis_serves_who_is_furthest_behind() -> None:
     play = Play("themis:itval=50")
     play.at(0, *arrivals("b", "a"), predicted("a", 100), predicted("b", 100))
     assert play.over("b", "a") == pytest.approx(3.0)  # nobody is behind yet: who came first
-    # After 50 s b has had all: ρ of a is (50 + 100)/100, of b (50 + 100)/200. One of five is served.
+    # After 50 s b has had all: ρ of a is (50 + 100)/100, of b (50 + 100)/200. One of five is
+    # served.
     for now in (10, 50):
         play.at(now, used("a", 0.0), used("b", 2.0))
     play.at(50, predicted("b", 100))
@@ -135,7 +162,9 @@ def test_las_moves_a_job_on_when_it_has_had_its_queue_however_long_nothing_chang
         assert now <= 70  # 100 core-seconds are had after 56 s
 
 
-def test_headgate_lifts_who_would_end_too_late_within_a_round_however_long_nothing_changed() -> None:
+def test_headgate_lifts_who_would_end_too_late_within_a_round_however_long_nothing_changed() -> (
+    None
+):
     play = Play("headgate:rho=1.2")
     play.at(0, *arrivals(*"abcd"))
     play.at(4, *(predicted(job, 300) for job in "abcd"))
@@ -143,7 +172,8 @@ def test_headgate_lifts_who_would_end_too_late_within_a_round_however_long_nothi
     while late not in play.reasons.values():
         assert play.wake_at is not None
         play.at(play.wake_at)
-    # Alone on a fourth each takes 600 s: who has had nothing by 0.2 of that is late with an equal share from then on.
+    # Alone on a fourth each takes 600 s: who has had nothing by 0.2 of that is late with an equal
+    # share from then on.
     assert 110 <= next(iter(play.changed["d"][::-1])) <= 134
 
 
@@ -172,14 +202,22 @@ def test_slaq_serves_who_gains_most_over_its_largest_drop() -> None:
     assert play.reasons["b"] == "a drop of 1 of the largest drop expected of it"
 
 
-def test_slaq_gives_a_job_that_may_use_little_of_its_node_that_much_and_one_that_gains_nothing_its_floor() -> None:
+def test_slaq_gives_a_job_that_may_use_little_of_its_node_that_much_and_one_that_gains_nothing_its_floor() -> (
+    None
+):
     play = Play("slaq", cores=64.0)
     play.at(0, Arrived(JobId("a"), 1.0, cores_limit=1.0), *arrivals("b", "c"))
     play.at(5, *(loss(job, 2.0) for job in "abc"))
     play.at(10)
     play.at(20, loss("a", 1.0), loss("b", 1.0), loss("c", 2.5))
     falls = {"a": 1.0, "b": 1.0, "c": -1.0}
-    play.at(21, *(Predicted(JobId(job), 1e4, 5e3, 2e4, None, ((1e5, fall),)) for job, fall in falls.items()))
+    play.at(
+        21,
+        *(
+            Predicted(JobId(job), 1e4, 5e3, 2e4, None, ((1e5, fall),))
+            for job, fall in falls.items()
+        ),
+    )
     parts = play.parts()
     floor = 0.05 / 3
     # Nor is it measured by a drop that it never had where its loss is to come back later.
@@ -195,17 +233,21 @@ def test_slaq_gives_a_job_that_may_use_little_of_its_node_that_much_and_one_that
 def test_headgate_serves_the_shortest_until_another_would_end_too_late() -> None:
     play = Play("headgate:rho=1.5")
     play.at(0, *arrivals("a", "b"), predicted("a", 100), predicted("b", 50))
-    # Alone on half of two cores a would take 100 s: it is to end by 150 s, and so to have its half from 50 s on.
+    # Alone on half of two cores a would take 100 s: it is to end by 150 s, and so to have its half
+    # from 50 s on.
     for now in range(10, 51, 10):
         play.at(now, used("a", 0.0), used("b", 2.0), predicted("b", 50))
         assert play.over("b", "a") == pytest.approx(AHEAD, rel=1e-3)
     play.at(60, used("a", 0.0), used("b", 2.0), predicted("b", 50))
-    # Its half of the two cores; of the other one b has its floor and 7/8 of the rest, a what that leaves.
+    # Its half of the two cores; of the other one b has its floor and 7/8 of the rest, a what that
+    # leaves.
     assert play.over("a", "b") == pytest.approx((1 + 0.95 / 8) / (0.05 + 0.95 * 7 / 8), rel=1e-3)
     assert play.reasons["a"] == "would otherwise end later than 1.5 times its fair time"
 
 
-@pytest.mark.parametrize(("limit", "parts"), [(None, {"a": 0.5, "b": 0.5}), (0.5, {"a": 0.25, "b": 0.75})])
+@pytest.mark.parametrize(
+    ("limit", "parts"), [(None, {"a": 0.5, "b": 0.5}), (0.5, {"a": 0.25, "b": 0.75})]
+)
 def test_who_would_end_too_late_has_no_more_than_it_may_or_puts_to_good_use(
     limit: float | None, parts: dict[str, float]
 ) -> None:
@@ -233,7 +275,14 @@ def test_slaq_leaves_who_diverges_its_floor_whatever_was_predicted_of_it() -> No
     play = Play("slaq")
     play.at(0, *arrivals("a", "b"), loss("a", 1000.0), loss("b", 1.0))
     play.at(10)
-    play.at(11, *(loss(job, value, step) for step in range(2, 7) for job, value in (("a", 900.0), ("b", 0.8))))
+    play.at(
+        11,
+        *(
+            loss(job, value, step)
+            for step in range(2, 7)
+            for job, value in (("a", 900.0), ("b", 0.8))
+        ),
+    )
     play.at(
         20,
         *(
@@ -248,7 +297,9 @@ def test_slaq_leaves_who_diverges_its_floor_whatever_was_predicted_of_it() -> No
 
 
 @pytest.mark.parametrize(("cores", "tried"), [(4.0, 2.0), (2.0, 1.0)])
-def test_headgate_tries_a_job_on_two_cores_for_a_while_where_there_are_more(cores: float, tried: float) -> None:
+def test_headgate_tries_a_job_on_two_cores_for_a_while_where_there_are_more(
+    cores: float, tried: float
+) -> None:
     play = Play("headgate:rho=100", cores)
     jobs = {"a": 60.0, "b": 100.0, "c": 200.0, "d": 300.0, "e": 400.0}
     play.at(0, *arrivals(*jobs), *(predicted(job, work, cores=None) for job, work in jobs.items()))
@@ -280,22 +331,33 @@ def test_headgate_gives_no_job_more_cores_than_it_puts_to_good_use_while_others_
     assert play.over("a", "b") == pytest.approx(1 / second, rel=1e-3)
     assert play.over("b", "c") > 5
     play.at(1, predicted("a", 10, cores=2.0))
-    assert play.over("a", "b") == pytest.approx((floor + 1.9 * 7 / 8) / (floor + 1.9 / 8 * 7 / 8), rel=0.06)
+    assert play.over("a", "b") == pytest.approx(
+        (floor + 1.9 * 7 / 8) / (floor + 1.9 / 8 * 7 / 8), rel=0.06
+    )
     play.at(2, *(loss("a", 1 + 0.01 * (step % 3), step) for step in range(30)))
     play.at(2, *(loss("a", 9 + 0.01 * (step % 3), step) for step in range(30, 40)))
-    play.at(3, predicted("a", 10, cores=None))  # after a jump of its loss that made what was predicted void
-    assert play.over("a", "b") == pytest.approx((floor + 1.9 * 7 / 8) / (floor + 1.9 / 8 * 7 / 8), rel=0.06)
+    # after a jump of its loss that made what was predicted void
+    play.at(3, predicted("a", 10, cores=None))
+    assert play.over("a", "b") == pytest.approx(
+        (floor + 1.9 * 7 / 8) / (floor + 1.9 / 8 * 7 / 8), rel=0.06
+    )
     alone = Play("headgate")
     alone.at(0, *arrivals("a"))
     assert alone.parts() == {"a": 1.0}
 
 
-def test_headgate_gives_each_worker_of_a_job_a_core_until_it_is_told_what_more_would_bring() -> None:
+def test_headgate_gives_each_worker_of_a_job_a_core_until_it_is_told_what_more_would_bring() -> (
+    None
+):
     parts = []
     for workers in (1, 3):
         play = Play("headgate:rho=100", cores=4.0)
         jobs = [Arrived(JobId("a"), 1.0, workers=workers), *arrivals("b", "c", "d")]
-        play.at(0, *jobs, *(predicted(job.job, 10 + place, cores=None) for place, job in enumerate(jobs)))
+        play.at(
+            0,
+            *jobs,
+            *(predicted(job.job, 10 + place, cores=None) for place, job in enumerate(jobs)),
+        )
         parts.append(4.0 * play.parts()["a"])
     assert parts == pytest.approx([1.0, 3.0])
 
@@ -308,17 +370,26 @@ def test_of_jobs_of_which_nothing_is_known_the_first_goes_on_until_it_is(name: s
     play.at(6, used("a", 1.0), used("b", 0.1), *arrivals("c"))
     assert play.over("a", "b") > 5
     assert play.over("b", "c") > 3
-    play.at(9, used("a", 1.0), used("b", 0.1), used("c", 0.1), predicted("a", 40), predicted("c", 10))
-    # b is taken for one like them: it will tell after some 4 core-seconds, and then may need little.
+    play.at(
+        9, used("a", 1.0), used("b", 0.1), used("c", 0.1), predicted("a", 40), predicted("c", 10)
+    )
+    # b is taken for one like them: it will tell after some 4 core-seconds, and then may need
+    # little.
     assert sorted(play.shares, key=lambda job: -play.parts()[job]) == ["c", "b", "a"]
 
 
-def test_a_job_of_which_nothing_is_predicted_is_ranked_by_what_its_like_cost_for_each_that_is_done() -> None:
-    job = RunningJob(JobId("a"), 1.0, None, 0.0, 1, attained=2.0, needs=(10.0, 20.0, 40.0), tells_after=4.0)
-    # 2 more core-seconds tell what it needs. To give up on all but the shortest takes 3 * 2 + 6 for one that is done;
-    # to give up on the longest 3 * 2 + 6 + 16 for two; on none 3 * 2 + 6 + 16 + 36 for three.
+def test_a_job_of_which_nothing_is_predicted_is_ranked_by_what_its_like_cost_for_each_that_is_done() -> (
+    None
+):
+    job = RunningJob(
+        JobId("a"), 1.0, None, 0.0, 1, attained=2.0, needs=(10.0, 20.0, 40.0), tells_after=4.0
+    )
+    # 2 more core-seconds tell what it needs. To give up on all but the shortest takes 3 * 2 + 6 for
+    # one that is done; to give up on the longest 3 * 2 + 6 + 16 for two; on none 3 * 2 + 6 + 16 +
+    # 36 for three.
     assert job.rank() == pytest.approx(min(12 / 1, 28 / 2, 64 / 3))
-    job.attained = 25.0  # it should have told: as long again, for the only kind of job that it can be
+    # it should have told: as long again, for the only kind of job that it can be
+    job.attained = 25.0
     assert job.rank() == pytest.approx(min(25.0, 25.0 + max(15.0 - 25.0, 0.0)))
     job.prediction = Predicted(JobId("a"), 7.0, 5.0, 9.0), 25.0
     assert job.rank() == 7.0
@@ -331,7 +402,8 @@ def test_how_long_a_job_was_alone_says_nothing_of_when_others_tell_what_they_nee
         play.at(now, used("a", 1.0), loss("a", 1.0 / now, now))
     play.at(301, *arrivals("b"))
     play.at(302, predicted("a", 500))
-    assert play.over("b", "a") > 5  # it may be short, and is taken to tell after some 4 core-seconds, not after 300
+    # it may be short, and is taken to tell after some 4 core-seconds, not after 300
+    assert play.over("b", "a") > 5
 
 
 def test_jobs_keep_their_places_until_one_is_clearly_before_another() -> None:
@@ -339,14 +411,22 @@ def test_jobs_keep_their_places_until_one_is_clearly_before_another() -> None:
     jobs = [RunningJob(JobId(id), 1.0, None, 0.0, number) for number, id in enumerate("abc")]
 
     def sort(**measure: float) -> str:
-        return "".join(job.id for job in order.sort(jobs, {job.id: (False, measure[job.id]) for job in jobs}))
+        return "".join(
+            job.id for job in order.sort(jobs, {job.id: (False, measure[job.id]) for job in jobs})
+        )
 
     assert sort(a=3, b=2, c=1) == "cba"
     assert sort(a=1.9, b=2, c=2.05) == "cba"
     assert sort(a=1.5, b=2, c=1.6) == "cab"
     jobs.append(RunningJob(JobId("d"), 1.0, None, 0.0, 3))
     assert sort(a=1.5, b=2, c=1.6, d=1.55) == "cadb"  # one that has just come goes where it belongs
-    assert "".join(job.id for job in order.sort(jobs[:2], {JobId("a"): (True, 1.0), JobId("b"): (False, 9.0)})) == "ba"
+    assert (
+        "".join(
+            job.id
+            for job in order.sort(jobs[:2], {JobId("a"): (True, 1.0), JobId("b"): (False, 9.0)})
+        )
+        == "ba"
+    )
 
 
 # --- what they have in common
@@ -359,21 +439,25 @@ def test_a_clock_that_jumps_by_an_hour_is_no_hour_of_work() -> None:
         play.at(now, used("a", 1.0))
     play.at(3603, used("a", 1.0))
     play.at(3614)
-    assert play.over("a", "b") > 5  # with 23 core-seconds, not 3,603, it is still in the first queue
+    # with 23 core-seconds, not 3,603, it is still in the first queue
+    assert play.over("a", "b") > 5
 
 
 @pytest.mark.parametrize("tasks", [2, 4, 64])
 def test_a_job_of_several_tasks_is_served_what_all_of_them_use(tasks: int) -> None:
     job = RunningJob(JobId("a"), 1.0, None, 0.0, 1)
     for second in range(60):
-        for task in range(tasks):  # each reading tells what all use; the readings of a round come at once
+        # each reading tells what all use; the readings of a round come at once
+        for task in range(tasks):
             job.use(second + 0.01 + 0.0003 * task, used("a", 0.5 * tasks))
     assert job.attained == pytest.approx(59 * 0.5 * tasks, rel=0.05)
     job.use(3659, used("a", 0.5 * tasks))
     assert job.attained < 100 * 0.5 * tasks, "an hour in which the clock jumped"
 
 
-def test_the_time_until_a_task_runs_is_hardly_counted_and_a_clock_that_jumps_after_it_neither() -> None:
+def test_the_time_until_a_task_runs_is_hardly_counted_and_a_clock_that_jumps_after_it_neither() -> (
+    None
+):
     job = RunningJob(JobId("a"), 1.0, None, 0.0, 1)
     for now in range(120, 150):  # a container that took two minutes to start
         job.use(now, used("a", 0.9))
@@ -412,7 +496,9 @@ def test_places_far_behind_the_first_use_up_no_changes_that_the_first_place_need
 
 
 @pytest.mark.parametrize("every", [1, 3, 7])
-def test_a_wrong_order_stands_for_20_s_at_most_however_often_what_is_known_turned_before(every: int) -> None:
+def test_a_wrong_order_stands_for_20_s_at_most_however_often_what_is_known_turned_before(
+    every: int,
+) -> None:
     for turns in range(2, 25):
         play = Play("headgate:itval=5,rho=1000", cores=1.0)
         play.at(0, *arrivals("a", "b"), predicted("a", 40), predicted("b", 50))
@@ -473,7 +559,8 @@ def test_what_happens_is_acted_upon_at_once_and_rounds_back_off_when_nothing_doe
     assert play.over("c", "b") > 6.0
     assert play.wake_at == now + 10
     play.at(now + 2, Left(JobId("c")))
-    assert play.over("b", "a") == pytest.approx(AHEAD, rel=0.06)  # what would change by 5 % may stay
+    # what would change by 5 % may stay
+    assert play.over("b", "a") == pytest.approx(AHEAD, rel=0.06)
 
 
 def test_a_jump_of_the_loss_makes_what_was_predicted_void() -> None:
@@ -482,9 +569,13 @@ def test_a_jump_of_the_loss_makes_what_was_predicted_void() -> None:
     assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
     wiggle = random.Random(0)
     for step in range(30):
-        play.at(1 + step, loss("a", 1 + 0.01 * wiggle.random(), step), used("a", 2.0), used("b", 0.0))
+        play.at(
+            1 + step, loss("a", 1 + 0.01 * wiggle.random(), step), used("a", 2.0), used("b", 0.0)
+        )
     for step in range(30, 40):
-        play.at(1 + step, loss("a", 9 + 0.01 * wiggle.random(), step), used("a", 2.0), used("b", 0.0))
+        play.at(
+            1 + step, loss("a", 9 + 0.01 * wiggle.random(), step), used("a", 2.0), used("b", 0.0)
+        )
     # Nothing is known of it but that it has had 80 core-seconds.
     assert play.over("b", "a") == pytest.approx(AHEAD, rel=0.1)
 
@@ -495,7 +586,9 @@ def test_a_jump_of_the_loss_leaves_what_is_predicted_by_epochs_unless_they_begin
     wiggle = random.Random(0)
     for step in range(40):
         value = (1 if step < 30 else 9) + 0.01 * wiggle.random()
-        play.at(1 + step, Reported(JobId("a"), value, step, 1, 10, 1), used("a", 2.0), used("b", 0.0))
+        play.at(
+            1 + step, Reported(JobId("a"), value, step, 1, 10, 1), used("a", 2.0), used("b", 0.0)
+        )
     play.at(70)
     assert play.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
     job = RunningJob(JobId("a"), 1.0, None, 0.0, 1)
@@ -548,7 +641,8 @@ def test_who_seldom_reports_is_looked_at_as_seldom() -> None:
     play.at(0, *arrivals("a", "b"))
     for now in range(600, 6001, 600):
         play.at(now, used("a", 1.0), loss("a", 1 / now, now))
-    play.at(9600, used("a", 0.1))  # six times its interval later, with too little of the CPU to report
+    # six times its interval later, with too little of the CPU to report
+    play.at(9600, used("a", 0.1))
     assert play.wake_at == 9600 + 600
 
 
@@ -582,7 +676,12 @@ def test_ten_thousand_losses_a_second_and_one_an_hour_are_taken() -> None:
     play.at(0, *arrivals("dense", "sparse"))
     play.at(1, *(loss("dense", 1.0 + 1 / (step + 1), step) for step in range(10_000)))
     for hour in range(1, 6):
-        play.at(3600 * hour, loss("sparse", 1 / hour, 1000 * hour), used("sparse", 1.0), used("dense", 1.0))
+        play.at(
+            3600 * hour,
+            loss("sparse", 1 / hour, 1000 * hour),
+            used("sparse", 1.0),
+            used("dense", 1.0),
+        )
     assert min(play.parts().values()) >= 0.025
 
 
@@ -604,7 +703,12 @@ def test_fifty_jobs_on_two_cores_keep_their_floors_and_change_seldom(name: str) 
     play.at(0, *(Arrived(JobId(f"j{i}"), 1.0) for i in range(50)))
     for now in range(5, 300, 5):
         job = chance.choice(list(play.shares))
-        play.at(now, predicted(job, chance.uniform(1, 1000)), used(job, 0.1), loss(job, chance.random(), now))
+        play.at(
+            now,
+            predicted(job, chance.uniform(1, 1000)),
+            used(job, 0.1),
+            loss(job, chance.random(), now),
+        )
         assert min(play.parts().values()) >= 0.05 / 50
     for job in list(play.shares)[:40]:
         play.at(300, Left(JobId(job)))
@@ -612,10 +716,16 @@ def test_fifty_jobs_on_two_cores_keep_their_floors_and_change_seldom(name: str) 
     assert play.most_changes_in_a_minute() <= 6
 
 
-def test_a_round_of_many_jobs_of_which_half_are_predicted_costs_as_much_as_one_where_all_are() -> None:
+def test_a_round_of_many_jobs_of_which_half_are_predicted_costs_as_much_as_one_where_all_are() -> (
+    None
+):
     def seconds(known: int) -> float:
         play = Play("srpt")
-        play.at(0, *arrivals(*(f"j{i}" for i in range(2000))), *(predicted(f"j{i}", 10 + i) for i in range(known)))
+        play.at(
+            0,
+            *arrivals(*(f"j{i}" for i in range(2000))),
+            *(predicted(f"j{i}", 10 + i) for i in range(known)),
+        )
         rounds = []
         for now in range(1, 4):
             begun = time.process_time()
@@ -641,7 +751,11 @@ def test_a_job_that_failed_tells_nothing_of_what_others_need() -> None:
 @pytest.mark.parametrize("count", [5, 20, 21, 1000])
 def test_what_many_jobs_need_tells_of_another_what_is_typical(count: int) -> None:
     play = Play("srpt")
-    play.at(0, *arrivals(*(f"j{i}" for i in range(count)), "new"), *(predicted(f"j{i}", 100 + i) for i in range(count)))
+    play.at(
+        0,
+        *arrivals(*(f"j{i}" for i in range(count)), "new"),
+        *(predicted(f"j{i}", 100 + i) for i in range(count)),
+    )
     new = play.policy._jobs["new"]  # type: ignore[attr-defined]
     assert new.remaining() == pytest.approx(100 + (count - 1) / 2, rel=0.01)
     assert len(new.needs) <= 20
@@ -653,7 +767,15 @@ _CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(Left, _JOBS),
     st.builds(predicted, _JOBS, st.floats(0.0, 1e6), st.none() | st.floats(0.0, 1.0)),
     st.builds(used, _JOBS, st.floats(0.0, 4.0)),
-    st.builds(Reported, _JOBS, st.floats(allow_nan=True), st.integers(0, 1000), st.none(), st.none(), st.just(1)),
+    st.builds(
+        Reported,
+        _JOBS,
+        st.floats(allow_nan=True),
+        st.integers(0, 1000),
+        st.none(),
+        st.none(),
+        st.just(1),
+    ),
 )
 
 
@@ -670,7 +792,9 @@ def test_whatever_happens_nobody_is_below_its_floor_or_changed_too_often(name: s
             for change in changes:  # a job comes once and leaves once
                 if isinstance(change, Arrived) != (change.job in known):
                     happening.append(change)
-                    known = known - {change.job} if isinstance(change, Left) else known | {change.job}
+                    known = (
+                        known - {change.job} if isinstance(change, Left) else known | {change.job}
+                    )
             changed = play.at(now, *happening)
             assert set(changed) <= set(play.shares) == known
             if known:
@@ -695,10 +819,22 @@ def test_options_are_part_of_the_name() -> None:
     [
         ("srpt:alpha=1", "policy 'srpt' has no option 'alpha'; its options: itval, floor"),
         ("none:floor=1", "policy 'none' has no option 'floor'; its options: none"),
-        ("flowcon:alpha=much", "policy 'flowcon': `alpha` is much; expected a number, such as alpha=0.03"),
-        ("flowcon:alpha", "policy 'flowcon': `alpha` is empty; expected a number, such as alpha=0.03"),
-        ("flowcon:faithful=1", "policy 'flowcon': `faithful` is '1'; expected nothing, true or false"),
-        ("flowcon:faithful,disk=5", "policy 'flowcon': `disk` is 5.0; expected nothing: `faithful` knows CPU alone"),
+        (
+            "flowcon:alpha=much",
+            "policy 'flowcon': `alpha` is much; expected a number, such as alpha=0.03",
+        ),
+        (
+            "flowcon:alpha",
+            "policy 'flowcon': `alpha` is empty; expected a number, such as alpha=0.03",
+        ),
+        (
+            "flowcon:faithful=1",
+            "policy 'flowcon': `faithful` is '1'; expected nothing, true or false",
+        ),
+        (
+            "flowcon:faithful,disk=5",
+            "policy 'flowcon': `disk` is 5.0; expected nothing: `faithful` knows CPU alone",
+        ),
         ("headgate:rho=0.5", "policy 'headgate': `rho` is 0.5; expected 1 or more"),
         ("headgate:trial=2", "policy 'headgate': `trial` is 2.0; expected 0, or 4 to 60 seconds"),
         ("headgate:floor=0", "policy 'headgate': `floor` is 0.0; expected above 0, at most 1"),

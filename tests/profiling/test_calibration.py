@@ -14,14 +14,15 @@ import pytest
 from click.testing import CliRunner
 from tests.hub.user import User
 
-from headgate import lab, runs
+from headgate import lab
 from headgate.cli import headgate
-from headgate.cluster import Cluster, Gpu, Node
 from headgate.engines.base import T
-from headgate.errors import HeadgateError
+from headgate.model.cluster import Cluster, Gpu, Node
+from headgate.model.errors import HeadgateError
 from headgate.profiling import calibration, kernels, links
 from headgate.profiling.links import MeasuredLink
-from headgate.telemetry import machine
+from headgate.recorded import runs
+from headgate.sampling import machine
 from headgate.testing.memory_engine import MemoryEngine
 
 RATES = {"core_gflops": 50.0, "core_convolution_gflops": 20.0, "core_copy_bytes_per_second": 9e9}
@@ -55,7 +56,12 @@ def test_the_kernels_run_and_detection_uses_what_they_say(home: Path) -> None:
     done = CliRunner().invoke(headgate, ["calibrate", "--json"], catch_exceptions=False)
     told = json.loads(done.output)
     here = machine.detect(runs.home() / "node.json")
-    for name in ("core_gflops", "core_convolution_gflops", "core_copy_bytes_per_second", "disk_bytes_per_second"):
+    for name in (
+        "core_gflops",
+        "core_convolution_gflops",
+        "core_copy_bytes_per_second",
+        "disk_bytes_per_second",
+    ):
         assert 0 < told["machine"]["rates"][name] == getattr(here, name)
     assert told["machine"]["rates"]["core_copy_bytes_per_second"] > 1e8
     assert told["links"] == []
@@ -72,10 +78,13 @@ def test_this_machine_is_measured_once_and_again_when_it_has_changed_or_on_deman
     calibration.machine(here, home, again=True)
     with_gpu = calibration.machine(replace(here, gpus=(Gpu(0, "t4", 1 << 34),)), home)
     assert measured == ["core", "core", "core", "gpus"]
-    assert with_gpu.notes == ("GPUs were not measured, their makers' peaks count: torch is missing",)
+    assert with_gpu.notes == (
+        "GPUs were not measured, their makers' peaks count: torch is missing",
+    )
     calibration.machine(replace(here, cores=here.cores + 1), home)
     assert measured[4:] == ["core"]
-    assert machine.detect(home / "node.json").core_convolution_gflops is None  # that was of another one
+    # that was of another one
+    assert machine.detect(home / "node.json").core_convolution_gflops is None
 
 
 def test_nodes_that_are_alike_stay_so_by_what_their_links_were_measured_to_do(
@@ -106,7 +115,11 @@ class Elsewhere(MemoryEngine):
     def __init__(self) -> None:
         super().__init__()
         plain = Node("a", 2, 1 << 30, cpu_model="x", nic_bytes_per_second=1e12)
-        self.nodes = [plain, replace(plain, name="b"), replace(plain, name="c", gpus=(Gpu(0, "t4", 1 << 34),))]
+        self.nodes = [
+            plain,
+            replace(plain, name="b"),
+            replace(plain, name="c", gpus=(Gpu(0, "t4", 1 << 34),)),
+        ]
         self.asked: list[str] = []
 
     def cluster(self) -> Cluster:
@@ -131,7 +144,9 @@ def test_of_a_cluster_one_of_the_nodes_that_are_alike_is_measured_and_every_link
     assert measured == ["core", "core", "gpus"]
     found = calibration.network(engine.called(), engine.cluster(), home, between=links.by(engine))
     assert {(link.sender, link.receiver) for link in found} >= {("a", "b"), ("b", "c"), ("c", "a")}
-    assert all(1e6 < link.bytes_per_second < 1e12 and 0 < link.round_trip_seconds < 1 for link in found)
+    assert all(
+        1e6 < link.bytes_per_second < 1e12 and 0 < link.round_trip_seconds < 1 for link in found
+    )
 
     known = calibration.known(engine.called(), engine.cluster(), home).nodes
     for node in known:
@@ -140,7 +155,9 @@ def test_of_a_cluster_one_of_the_nodes_that_are_alike_is_measured_and_every_link
         assert node.round_trip_seconds is not None
     engine.nodes.append(replace(engine.nodes[0], name="d", cores=4))
     *others, joined = calibration.known(engine.called(), engine.cluster(), home).nodes
-    assert [node.nic_bytes_per_second for node in others] == [node.nic_bytes_per_second for node in known]
+    assert [node.nic_bytes_per_second for node in others] == [
+        node.nic_bytes_per_second for node in known
+    ]
     assert (joined.core_convolution_gflops, joined.nic_bytes_per_second) == (None, 1e12)
 
 
@@ -155,17 +172,23 @@ def test_nodes_that_do_not_reach_each_other_are_named(home: Path) -> None:
     with pytest.raises(HeadgateError) as caught:
         calibration.network(engine.called(), engine.cluster(), home, between=links.by(engine))
     said = str(caught.value)
-    assert said.startswith("the link from a to b cannot be measured: 127.0.0.1 cannot be reached at port ")
+    assert said.startswith(
+        "the link from a to b cannot be measured: 127.0.0.1 cannot be reached at port "
+    )
     assert said.endswith(": Connection refused; nodes have to reach each other at any port")
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and ip and tc")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and ip and tc"
+)
 class TestInALab:
     @pytest.fixture
     def up(self, user: User) -> Iterator[Cluster]:
         node = "  - {{name: {}, cores: 0.1, memory: 128MiB, nic: {}}}\n"
         text = "lab: true\nname: linked\noversubscribe: true\nnodes:\n"
-        user.write("lab.yaml", text + node.format("fast", "400Mbit") + node.format("slow", "100Mbit"))
+        user.write(
+            "lab.yaml", text + node.format("fast", "400Mbit") + node.format("slow", "100Mbit")
+        )
         user.types("lab", "up", "lab.yaml")
         yield lab.nodes("linked")
         user.types("lab", "down", "linked")

@@ -10,13 +10,13 @@ import pytest
 from tests.hub.user import User
 from tests.planning.jobs import profile
 
-from headgate.cluster import Cluster, Node
-from headgate.jobs import Job
-from headgate.plans import Plan
+from headgate.model.cluster import Cluster, Node
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
 from headgate.profiling import store
 from headgate.profiling.history import of_run, past
-from headgate.telemetry import machine
-from headgate.telemetry.store import Recorder
+from headgate.recorded.store import Recorder
+from headgate.sampling import machine
 
 STEP = 0.04
 SCRIPT = f"""
@@ -45,14 +45,22 @@ def test_a_plan_that_others_were_in_the_way_of_is_told_and_no_past_one(
     own: float, whole: float, cap: float | None, others: float, tmp_path: Path
 ) -> None:
     node = Node("here", cores=2.0, memory_bytes=1 << 33)
-    plan = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",), cores_per_worker=cap)
+    plan = Plan(
+        strategy="single",
+        workers=1,
+        batch_per_worker=None,
+        worker_nodes=("here",),
+        cores_per_worker=cap,
+    )
     seen = replace(profile(), source="run")
     path = tmp_path / "run" / "run.sqlite"
     path.parent.mkdir()
     recorder = Recorder(path)
     for key, value in (("mode", "run"), ("node", json.dumps([asdict(node)]))):
         recorder.add("meta", key=key, value=value)
-    recorder.add("jobs", name="a", state="done", plan=json.dumps(asdict(plan)), profile=store.dump(seen))
+    recorder.add(
+        "jobs", name="a", state="done", plan=json.dumps(asdict(plan)), profile=store.dump(seen)
+    )
     recorder.add("events", t=0.0, job="a", kind="running")
     for second in range(30):
         recorder.add("progress", t=float(second), task="a/worker-0", step=10 * second)

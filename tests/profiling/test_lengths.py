@@ -9,7 +9,9 @@ import pytest
 from headgate.profiling.lengths import Took, memory_bytes, recall, remember, seconds
 
 
-def test_the_same_job_is_expected_to_take_what_it_took_and_others_of_its_script_about_that(tmp_path: Path) -> None:
+def test_the_same_job_is_expected_to_take_what_it_took_and_others_of_its_script_about_that(
+    tmp_path: Path,
+) -> None:
     assert recall(tmp_path, "script", "job") is None
     assert seconds(tmp_path, "script", "job") is None
     for work in (10.0, 12.0, 50.0):
@@ -24,7 +26,11 @@ def test_the_same_job_is_expected_to_take_what_it_took_and_others_of_its_script_
     assert other.low < same.low < same.high < other.high
     assert recall(tmp_path, "another", "job") is None
     remember(tmp_path, "script", Took("other", 1.0, 1.5))
-    assert [seconds(tmp_path, "script", job) for job in ("job", "other", "third")] == [6.0, 1.5, 5.5]
+    assert [seconds(tmp_path, "script", job) for job in ("job", "other", "third")] == [
+        6.0,
+        1.5,
+        5.5,
+    ]
 
 
 def test_the_latest_of_a_script_are_kept(tmp_path: Path) -> None:

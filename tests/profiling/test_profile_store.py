@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cluster import Gpu, Node
-from headgate.jobs import Job, Limits
-from headgate.profiles import Dataset, Profile, StepTime, TimeFit
+from headgate.model.cluster import Gpu, Node
+from headgate.model.jobs import Job, Limits
+from headgate.model.profiles import Dataset, Profile, StepTime, TimeFit
 from headgate.profiling import store
 
 NODE = Node("here", cores=2, memory_bytes=1 << 30, cpu_model="A fine CPU")
@@ -107,7 +107,12 @@ def test_what_the_task_sent_is_parsed() -> None:
         {"framework": "torch"},
         {"framework": "torch", "framework_version": "2", "source": "guess"},
         {"framework": "torch", "framework_version": "2", "source": "run", "fits": 5},
-        {"framework": "torch", "framework_version": "2", "source": "run", "parameters_dense": "many"},
+        {
+            "framework": "torch",
+            "framework_version": "2",
+            "source": "run",
+            "parameters_dense": "many",
+        },
     ],
 )
 def test_what_is_none_is_refused(sent: dict[str, object]) -> None:
@@ -142,12 +147,25 @@ def taken(source: str, waited: float | None, seconds: float = 0.01) -> Profile:
     return replace(PROFILE, source=source, step_times=times)  # type: ignore[arg-type]
 
 
-def test_what_was_taken_on_a_busy_machine_makes_way_for_what_was_on_a_calmer_one(tmp_path: Path) -> None:
+def test_what_was_taken_on_a_busy_machine_makes_way_for_what_was_on_a_calmer_one(
+    tmp_path: Path,
+) -> None:
     busy, calmer, calm = taken("profile", 0.8), taken("profile", 0.3), taken("profile", 0.02)
     first_steps = taken("run", 0.04)
     for profile, kept in (
-        *((busy, busy), (calmer, calmer), (busy, calmer), (first_steps, first_steps), (busy, first_steps)),
-        *((calm, calm), (first_steps, calm), (taken("profile", None), taken("profile", None)), (busy, calm)),
+        *(
+            (busy, busy),
+            (calmer, calmer),
+            (busy, calmer),
+            (first_steps, first_steps),
+            (busy, first_steps),
+        ),
+        *(
+            (calm, calm),
+            (first_steps, calm),
+            (taken("profile", None), taken("profile", None)),
+            (busy, calm),
+        ),
     ):
         store.save(tmp_path, "key", profile)
         found = store.load(tmp_path, "key")
@@ -165,8 +183,13 @@ def test_the_calmer_one_of_another_model_makes_way(tmp_path: Path) -> None:
     assert store.load(tmp_path, "key") == larger
 
 
-def test_what_was_taken_while_others_used_the_cores_makes_way_though_no_thread_waited(tmp_path: Path) -> None:
-    beside, alone = replace(taken("profile", 0.0), others=0.6), replace(taken("profile", 0.01), others=0.05)
+def test_what_was_taken_while_others_used_the_cores_makes_way_though_no_thread_waited(
+    tmp_path: Path,
+) -> None:
+    beside, alone = (
+        replace(taken("profile", 0.0), others=0.6),
+        replace(taken("profile", 0.01), others=0.05),
+    )
     for profile, kept in ((beside, beside), (alone, alone), (beside, alone)):
         store.save(tmp_path, "key", profile)
         assert store.load(tmp_path, "key") == kept
@@ -180,13 +203,20 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 def test_one_of_before_speeds_and_rows_were_kept_is_still_read(tmp_path: Path) -> None:
     older = json.loads(store.dump(replace(PROFILE, core_gflops=50.0)))
-    for name in ("core_gflops", "core_convolution_gflops", "sparse_rows_per_sample", "sparse_bytes_per_sample"):
+    for name in (
+        "core_gflops",
+        "core_convolution_gflops",
+        "sparse_rows_per_sample",
+        "sparse_bytes_per_sample",
+    ):
         del older[name]
     (tmp_path / "key.json").write_text(json.dumps(older))
     assert store.load(tmp_path, "key") == PROFILE
 
 
-def test_what_more_threads_bring_a_job_is_kept_with_its_profile_and_by_a_later_one_of_it(tmp_path: Path) -> None:
+def test_what_more_threads_bring_a_job_is_kept_with_its_profile_and_by_a_later_one_of_it(
+    tmp_path: Path,
+) -> None:
     store.keep_power(tmp_path, "key", 0.7)
     assert store.load(tmp_path, "key") is None, "there is no profile to keep it with"
     run = replace(PROFILE, source="run")

@@ -1,4 +1,6 @@
-"""One Ray cluster for all tests of this folder: a lab of three nodes, below one `HEADGATE_HOME`, a raylet on each."""
+"""One Ray cluster for all tests of this folder: a lab of three nodes, below one `HEADGATE_HOME`, a
+raylet on each.
+"""
 
 from __future__ import annotations
 

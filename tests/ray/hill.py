@@ -19,7 +19,7 @@ from tests.hub.traces import HUB, command, variables
 from tests.hub.user import SECONDS, SOURCE, Done, User
 
 from headgate import lab
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 LAB = """
@@ -39,7 +39,7 @@ LEAVE_SECONDS = 120.0
 """Ray ends the workers of a raylet, agents among them, 60 s after that has lost its head."""
 
 AGENT = "ray::HeadgateAgent"
-WARDEN = "headgate.engines.remote.warden"
+WARDEN = "headgate.engines.remote.watchdog"
 
 # A machine that is busy with other tests takes its time to answer.
 HEALTH = {
@@ -59,7 +59,8 @@ class Hill:
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
-        self._folder = Path(tempfile.mkdtemp(prefix="hill-", dir="/tmp"))  # sockets' paths must be short
+        # sockets' paths must be short
+        self._folder = Path(tempfile.mkdtemp(prefix="hill-", dir="/tmp"))
         self._raylets: dict[str, subprocess.Popen[bytes]] = {}
         self._accounts: Accounts | None = None
         self._readers = ExitStack()
@@ -83,7 +84,16 @@ class Hill:
                 else ("--address", ADDRESS)
             )
             words = (
-                *("env", "-u", "HEADGATE_HOME", sys.executable, "-m", "ray.scripts.scripts", "start", "--block"),
+                *(
+                    "env",
+                    "-u",
+                    "HEADGATE_HOME",
+                    sys.executable,
+                    "-m",
+                    "ray.scripts.scripts",
+                    "start",
+                    "--block",
+                ),
                 *(*where, "--node-ip-address", address(node), "--num-cpus", "2"),
                 *("--temp-dir", str(self._folder / node), "--disable-usage-stats"),
                 *("--object-store-memory", "80000000"),
@@ -110,7 +120,11 @@ class Hill:
             self._wait_for(node)
 
     def _wait_for(self, node: str) -> None:
-        wait.until(lambda: "Ray runtime started" in self._said(node).read_text(), START_SECONDS, f"a raylet on {node}")
+        wait.until(
+            lambda: "Ray runtime started" in self._said(node).read_text(),
+            START_SECONDS,
+            f"a raylet on {node}",
+        )
 
     def _said(self, node: str) -> Path:
         return self._folder / f"{node}.log"
@@ -134,24 +148,36 @@ class Hill:
                 reader(
                     ADDRESS,
                     lambda *words: within("a", "env", "-u", "HEADGATE_HOME", *words),
-                    {**os.environ, **self.variables, "HEADGATE_HOME": str(self.home), "PYTHONPATH": str(SOURCE)},
+                    {
+                        **os.environ,
+                        **self.variables,
+                        "HEADGATE_HOME": str(self.home),
+                        "PYTHONPATH": str(SOURCE),
+                    },
                 )
             )
         return self._accounts
 
     def left(self) -> list[str]:
-        """What there is of Headgate on the nodes, a line each: agents and their wardens, tasks, folders, cgroups; on a,
-        where hubs are at home, not these."""
+        """What there is of Headgate on the nodes, a line each: agents and their wardens, tasks,
+        folders, cgroups; on a, where hubs are at home, not these.
+        """
         found = [f"{path} of an agent" for hub in self.hubs for path in folders_left(hub)]
         for node in "abc":
             for pid, line in self.processes(node).items():
-                ours = line.startswith(AGENT) or WARDEN in line or (node != "a" and "-m headgate" in line)
+                ours = (
+                    line.startswith(AGENT)
+                    or WARDEN in line
+                    or (node != "a" and "-m headgate" in line)
+                )
                 if ours or "HEADGATE_TASK" in variables(pid):
                     found.append(f"{line} on {node}")
         return found
 
     def finds_nothing_left(self) -> None:
-        """Nothing is on the nodes nor, while there is a head, in Ray's accounts, at the latest after a while."""
+        """Nothing is on the nodes nor, while there is a head, in Ray's accounts, at the latest
+        after a while.
+        """
         try:
             wait.until(lambda: not self.left(), LEAVE_SECONDS, "nothing is left on the nodes")
         except TimeoutError as error:
@@ -214,7 +240,11 @@ class Somebody(User):
         if words[0] not in ("run", "resume", "plan", "calibrate"):
             return typed
         # It is the lab's home that knows node a.
-        return ["env", f"HEADGATE_HOME={self._lab}", *within("a", "env", f"HEADGATE_HOME={self.home}", *typed)]
+        return [
+            "env",
+            f"HEADGATE_HOME={self._lab}",
+            *within("a", "env", f"HEADGATE_HOME={self.home}", *typed),
+        ]
 
     def types(self, *words: str, code: int = 0, **variables: str) -> Done:
         done = super().types(*words, code=code, **variables)
@@ -231,7 +261,9 @@ class Somebody(User):
         return told.split()[1]
 
     def begins(self, *words: str) -> str:
-        """Start a run without an end on the cluster, and leave it once it takes steps; the id of the run."""
+        """Start a run without an end on the cluster, and leave it once it takes steps; the id of
+        the run.
+        """
         run = str(self.types("run", "--detach", "--json", *words, *RAY, *ENDLESS).json["run"])
         self.sees_progress("learns", run)
         return run
@@ -247,7 +279,11 @@ class Somebody(User):
 
     def losses(self, run: str, job: str) -> list[tuple[int, float]]:
         """Step and loss of what a job reported."""
-        return [(row["step"], row["loss"]) for row in self.rows(run, "progress") if row["task"] == f"{job}/worker-0"]
+        return [
+            (row["step"], row["loss"])
+            for row in self.rows(run, "progress")
+            if row["task"] == f"{job}/worker-0"
+        ]
 
     def sees_progress(self, job: str, run: str | None = None) -> None:
         """Wait until a job has taken steps."""
@@ -260,9 +296,15 @@ class Somebody(User):
     def sees_event(self, run: str, kind: str, part: str) -> None:
         """Wait until an event of a run says so."""
         try:
-            wait.until(lambda: any(part in text for text in self.said(run, kind)), SECONDS, f"{kind}: {part}")
+            wait.until(
+                lambda: any(part in text for text in self.said(run, kind)),
+                SECONDS,
+                f"{kind}: {part}",
+            )
         except TimeoutError as error:
-            raise TimeoutError(f"{error}\n{self.said(run, 'fault', 'warning', 'note', 'failed')}") from None
+            raise TimeoutError(
+                f"{error}\n{self.said(run, 'fault', 'warning', 'note', 'failed')}"
+            ) from None
 
     def goes_on(self, run: str) -> None:
         """Wait until a run's job has taken more steps than now, whichever worker tells of them."""

@@ -1,4 +1,6 @@
-"""Faults of a training whose workers add up gradients over the nodes of a Ray cluster: which steps it is left with."""
+"""Faults of a training whose workers add up gradients over the nodes of a Ray cluster: which steps
+it is left with.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from tests.ray.hill import RAY, Hill, Somebody
 
 from headgate import lab
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.long]  # raylets take their time to start, and to be missed
+# raylets take their time to start, and to be missed
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 OUTAGE_SECONDS = 5.0
 THERE = """
@@ -37,7 +40,18 @@ class OnRay(Training):
 
     def starts(self, *plan: str, waits: tuple[str, ...] = (), script: tuple[str, ...] = ()) -> None:
         args = [str(self._data), *(word for each in waits for word in ("--wait", each)), *script]
-        words = ["run", "--detach", "--json", "there.py", "--name", "digits", "--nodes", "b,c", *RAY, *plan]
+        words = [
+            "run",
+            "--detach",
+            "--json",
+            "there.py",
+            "--name",
+            "digits",
+            "--nodes",
+            "b,c",
+            *RAY,
+            *plan,
+        ]
         self.run = str(self.user.types(*words, "--", *args).json["run"])
 
     def node(self, task: str) -> str:
@@ -71,11 +85,18 @@ def test_a_link_that_is_down_for_five_seconds_costs_no_step(training: OnRay) -> 
     steps = training.steps()
     assert uneven(steps) == {}
     for task in ("worker-0", "worker-1"):
-        assert [step.step for step in training.steps(task)] == list(range(1 + max(step.step for step in steps)))
-    assert training.last_progress() == (1 + max(step.step for step in steps), sum(len(s.samples) for s in steps))
+        assert [step.step for step in training.steps(task)] == list(
+            range(1 + max(step.step for step in steps))
+        )
+    assert training.last_progress() == (
+        1 + max(step.step for step in steps),
+        sum(len(s.samples) for s in steps),
+    )
 
 
-def test_a_raylet_that_is_killed_costs_the_steps_since_the_checkpoint_alone(training: OnRay, hill: Hill) -> None:
+def test_a_raylet_that_is_killed_costs_the_steps_since_the_checkpoint_alone(
+    training: OnRay, hill: Hill
+) -> None:
     training.user.types("checkpoint")  # saved when the step is over that worker 1 is in
     training.goes("worker-1@50")
     training.waits_for(lambda: training.saved("request"), "the checkpoint is recorded")
@@ -91,7 +112,9 @@ def test_a_raylet_that_is_killed_costs_the_steps_since_the_checkpoint_alone(trai
     assert again_from in [row["step"] for row in training.rows("checkpoints")]
     job = training.ends()
     assert (job["state"], job["attempt"]) == ("done", 2), training.story()
-    counted = [step for step in training.steps() if step.life not in first or step.step < again_from]
+    counted = [
+        step for step in training.steps() if step.life not in first or step.step < again_from
+    ]
     assert uneven(counted) == {}
     last = max(step.step for step in counted)
     assert {step.step for step in counted} == set(range(last + 1))

@@ -57,7 +57,9 @@ class Other:
 
 
 @pytest.mark.long
-def test_two_hubs_and_a_ray_job_of_somebody_else(user: Somebody, hill: Hill, speed: Path, tmp_path: Path) -> None:
+def test_two_hubs_and_a_ray_job_of_somebody_else(
+    user: Somebody, hill: Hill, speed: Path, tmp_path: Path
+) -> None:
     neighbour = Somebody(tmp_path / "next door", hill, speed, tmp_path / "home next door")
     user.write("train.py", "print('epoch 1/1 loss 0.5')")
     neighbour.write("train.py", "print('epoch 1/1 loss 0.25')")
@@ -83,7 +85,9 @@ def test_others_wait_for_what_a_job_takes_and_have_it_when_a_worker_leaves_and_w
     user: Somebody, hill: Hill
 ) -> None:
     user.write("learns.py", LEARNS)
-    run = user.begins("learns.py", "--nodes", "b,c", "--strategy", "ps", "--workers", "2", "--servers", "1")
+    run = user.begins(
+        "learns.py", "--nodes", "b,c", "--strategy", "ps", "--workers", "2", "--servers", "1"
+    )
     nodes = {row["id"].split("/")[1]: row["node"] for row in user.rows(run, "tasks")}
     assert nodes == {"worker-0": "b", "server-0": "b", "worker-1": "c"}
     takes = [("b", {"CPU": 1.0}), ("b", {"CPU": 1.0}), ("c", {"CPU": 2.0})]
@@ -92,7 +96,9 @@ def test_others_wait_for_what_a_job_takes_and_have_it_when_a_worker_leaves_and_w
     assert [on_b.says(), on_c.says()] == ["waits", "waits"]
     user.types("resize", "learns", "--workers", "1")
     assert on_c.says() == "held"
-    hill.accounts().show(lambda table: table.set_aside() == takes[:2], "the others keep what they take")
+    hill.accounts().show(
+        lambda table: table.set_aside() == takes[:2], "the others keep what they take"
+    )
     user.goes_on(run)
     user.types("stop", "learns")
     assert on_b.says() == "held"

@@ -12,9 +12,9 @@ from tests.planning.jobs import profile
 from tests.ray.hill import AGENT, RAY, Hill, Somebody
 
 from headgate import lab
+from headgate.model.units import say_bits, say_seconds
 from headgate.profiling import store
 from headgate.testing import wait
-from headgate.units import say_bits, say_seconds
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the cluster too
 
@@ -39,7 +39,9 @@ def limited(hill: Hill) -> Iterator[None]:
 def test_the_rates_of_nics_are_those_of_their_limits_and_are_kept(user: Somebody) -> None:
     told = user.json("calibrate", *RAY)
     nodes = {node["name"]: node for node in told["nodes"]}
-    assert {name: node["nic_bytes_per_second"] for name, node in nodes.items()} == pytest.approx(LIMITS, rel=0.15)
+    assert {name: node["nic_bytes_per_second"] for name, node in nodes.items()} == pytest.approx(
+        LIMITS, rel=0.15
+    )
     assert len({node["core_convolution_gflops"] for node in nodes.values()}) == 1
     assert all(0 < node["round_trip_seconds"] < 0.1 for node in nodes.values())
     kept = user.home / "calibrations" / "ray-10.77.0.1:6379.json"
@@ -49,7 +51,9 @@ def test_the_rates_of_nics_are_those_of_their_limits_and_are_kept(user: Somebody
 @pytest.mark.long
 @pytest.mark.usefixtures("limited")
 def test_plans_reckon_with_what_was_measured(user: Somebody) -> None:
-    fastest = max(user.json("calibrate", *RAY)["nodes"], key=lambda node: float(node["nic_bytes_per_second"]))
+    fastest = max(
+        user.json("calibrate", *RAY)["nodes"], key=lambda node: float(node["nic_bytes_per_second"])
+    )
     (user.folder / "light.json").write_text(store.dump(profile(dense_bytes=1_000_000)))
     planned = user.json("plan", "--profile", "./light.json", "--explain", "1", *RAY)
     assert len(set(planned["choice"]["plan"]["worker_nodes"])) > 1
@@ -59,10 +63,14 @@ def test_plans_reckon_with_what_was_measured(user: Somebody) -> None:
 
 
 @pytest.mark.long
-def test_a_node_that_leaves_is_named_and_an_interrupt_leaves_nothing(user: Somebody, hill: Hill) -> None:
+def test_a_node_that_leaves_is_named_and_an_interrupt_leaves_nothing(
+    user: Somebody, hill: Hill
+) -> None:
     def measuring() -> bool:
         """Whether an agent does; the command itself did before there was one."""
-        return bool(hill.left()) and any(KERNEL in line for node in "abc" for line in hill.processes(node).values())
+        return bool(hill.left()) and any(
+            KERNEL in line for node in "abc" for line in hill.processes(node).values()
+        )
 
     leaves = user.starts("calibrate", "--again", *RAY)
     wait.until(measuring, 60, "a node measures")

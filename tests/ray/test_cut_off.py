@@ -34,7 +34,11 @@ def test_a_node_may_be_cut_off_for_five_seconds_and_its_job_goes_elsewhere_when_
     begun = time.monotonic()
     lab.change(f"hill/{node}", {}, plugged=False)
     before = _steps(user, stays)
-    wait.until(lambda: time.monotonic() > begun + 5 and _steps(user, stays) > before, 60, "five seconds, and steps")
+    wait.until(
+        lambda: time.monotonic() > begun + 5 and _steps(user, stays) > before,
+        60,
+        "five seconds, and steps",
+    )
     lab.change(f"hill/{node}", {}, plugged=True)
     before = _steps(user, cut)
     wait.until(lambda: _steps(user, cut) > before + 5, 60, "steps of what was cut off")
@@ -44,9 +48,15 @@ def test_a_node_may_be_cut_off_for_five_seconds_and_its_job_goes_elsewhere_when_
     assert losses == sorted(losses)
 
     lab.change(f"hill/{node}", {}, plugged=False)
-    user.sees_event(cut, "fault", f"worker-0 was lost: its node {node} is gone; it is started again from the beginning")
+    user.sees_event(
+        cut,
+        "fault",
+        f"worker-0 was lost: its node {node} is gone; it is started again from the beginning",
+    )
     most = _steps(user, cut)
-    user.sees_job("counts", lambda entry: 2 < (entry.get("step") or 0) < most, cut, "takes steps elsewhere")
+    user.sees_job(
+        "counts", lambda entry: 2 < (entry.get("step") or 0) < most, cut, "takes steps elsewhere"
+    )
     assert (user.rows(cut, "jobs")[0]["attempt"], user.rows(cut, "tasks")[-1]["node"]) == (2, other)
     before = _steps(user, stays)
     wait.until(lambda: _steps(user, stays) > before + 5, 60, "steps of the other node's job")
@@ -61,13 +71,17 @@ def test_a_node_may_be_cut_off_for_five_seconds_and_its_job_goes_elsewhere_when_
 
 def _begins(user: Somebody, nodes: str) -> str:
     """Start to count on one of some nodes; the id of the run, once it does."""
-    run = str(user.types("run", "--detach", "--json", "counts.py", "--nodes", nodes, *RAY).json["run"])
+    run = str(
+        user.types("run", "--detach", "--json", "counts.py", "--nodes", nodes, *RAY).json["run"]
+    )
     user.sees_job("counts", lambda entry: (entry.get("step") or 0) > 2, run, "takes steps")
     return run
 
 
 def _steps(user: Somebody, run: str) -> int:
-    return max((row["step"] for row in user.rows(run, "progress") if row["step"] is not None), default=0)
+    return max(
+        (row["step"] for row in user.rows(run, "progress") if row["step"] is not None), default=0
+    )
 
 
 def _counting(hill: Hill, node: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""Training over the nodes of a Ray cluster comes to what one process comes to, and what is measured there returns."""
+"""Training over the nodes of a Ray cluster comes to what one process comes to, and what is measured
+there returns.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from headgate.testing import wait
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for the cluster too
 SECONDS = 300.0
-"""Four processes that each import a framework, on two cores that others use as well, take their time."""
+"""Four processes that each import a framework, on two cores that others use as well, take their
+time.
+"""
 
 HELD = """
     # Runs a training script, each step of which takes a second from its third on, until there is a checkpoint, which is
@@ -76,7 +80,10 @@ TRAININGS = {
     "torch": Training(("torch/right_answers.py", "keras/together.py"), ("adamw.py", "RESULT"), 50),
     "jax": Training(("jax/several.py",), ("several.py", "4", "RESULT"), 16, {"PJRT_NPROC": "1"}),
     "keras": Training(
-        ("keras/together.py",), ("together.py", "RESULT", "loop"), 12, {"KERAS_BACKEND": "tensorflow", **QUIET}
+        ("keras/together.py",),
+        ("together.py", "RESULT", "loop"),
+        12,
+        {"KERAS_BACKEND": "tensorflow", **QUIET},
     ),
 }
 
@@ -98,12 +105,17 @@ def test_workers_on_two_nodes_come_to_what_one_process_comes_to(
     assert max(_steps(user, run)) == training.steps
     nodes = {row["id"].split("/")[1]: row["node"] for row in user.rows(run, "tasks")}
     assert len(nodes) == workers
-    assert {node: list(nodes.values()).count(node) for node in "bc"} == dict.fromkeys("bc", workers // 2)
+    assert {node: list(nodes.values()).count(node) for node in "bc"} == dict.fromkeys(
+        "bc", workers // 2
+    )
 
     assert user.rows(run, "spans")
     assert json.loads(job["profile"])["framework"] == framework
     [saved] = user.rows(run, "checkpoints")
-    assert (saved["why"], Path(saved["path"]).parent) == ("request", user.home / "runs" / run / "jobs/held/checkpoints")
+    assert (saved["why"], Path(saved["path"]).parent) == (
+        "request",
+        user.home / "runs" / run / "jobs/held/checkpoints",
+    )
     assert Path(saved["path"]).exists()
 
     assert distance(_weights(found), _alone(user, framework)) < 1e-5
@@ -111,7 +123,9 @@ def test_workers_on_two_nodes_come_to_what_one_process_comes_to(
 
 @pytest.mark.long
 @pytest.mark.parametrize("framework", ["jax", "keras"])
-def test_a_worker_that_is_killed_costs_steps_and_no_right_answer(framework: str, user: Somebody, hill: Hill) -> None:
+def test_a_worker_that_is_killed_costs_steps_and_no_right_answer(
+    framework: str, user: Somebody, hill: Hill
+) -> None:
     found = user.folder.parent / "found.npz"
     user.variables["UNTIL_RESUMED"] = "1"
     run = _begins(user, framework, 2, found)
@@ -144,7 +158,11 @@ def test_servers_of_tensorflow_serve_across_nodes_get_over_a_killed_worker_and_l
     assert last < first
 
     user.kills(_process(hill, "worker-1"))
-    user.sees_event(run, "fault", "worker-1 was lost: killed by SIGKILL; the others go on, and it is started again")
+    user.sees_event(
+        run,
+        "fault",
+        "worker-1 was lost: killed by SIGKILL; the others go on, and it is started again",
+    )
     user.goes_on(run)
     user.types("stop", "learns")
     user.sees_state("learns", "stopped", run=run)
@@ -161,7 +179,17 @@ def _begins(user: Somebody, framework: str, workers: int, result: Path) -> str:
         (user.folder / Path(name).name).write_text((Path(__file__).parents[1] / name).read_text())
     user.variables |= training.variables
     plan = ("--strategy", "allreduce", "--workers", str(workers), "--nodes", "b,c")
-    words = ("run", "--detach", "--json", "held.py", *plan, *RAY, "--", framework, *_script(training, result))
+    words = (
+        "run",
+        "--detach",
+        "--json",
+        "held.py",
+        *plan,
+        *RAY,
+        "--",
+        framework,
+        *_script(training, result),
+    )
     run = str(user.types(*words).json["run"])
     wait.until(lambda: _steps(user, run) or _ended(user, run), SECONDS, "the first steps")
     return run
@@ -170,7 +198,9 @@ def _begins(user: Somebody, framework: str, workers: int, result: Path) -> str:
 def _alone(user: Somebody, framework: str) -> list[list[float]]:
     """The weights that one process comes to."""
     training, result = TRAININGS[framework], user.folder.parent / "expected.npz"
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")
+    }
     command = [sys.executable, "held.py", framework, *_script(training, result)]
     environment = {**inherited, "PYTHONPATH": str(SOURCE), **training.variables}
     subprocess.run(command, cwd=user.folder, env=environment, check=True)
@@ -179,13 +209,19 @@ def _alone(user: Somebody, framework: str) -> list[list[float]]:
 
 def _process(hill: Hill, task: str) -> int:
     """The process of a job's task."""
-    tasks = {pid: variables(pid).get("HEADGATE_TASK", "") for node in "bc" for pid in hill.processes(node)}
+    tasks = {
+        pid: variables(pid).get("HEADGATE_TASK", "")
+        for node in "bc"
+        for pid in hill.processes(node)
+    }
     [found] = [pid for pid, name in tasks.items() if name.endswith(f"/{task}")]
     return found
 
 
 def _script(training: Training, result: Path) -> tuple[str, ...]:
-    """Its command, with the file that it writes: it is outside the folder that is sent, and both nodes are here."""
+    """Its command, with the file that it writes: it is outside the folder that is sent, and both
+    nodes are here.
+    """
     return tuple(str(result) if word == "RESULT" else word for word in training.script)
 
 

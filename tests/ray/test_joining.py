@@ -7,18 +7,23 @@ from tests.ray.hill import RAY, Hill, Somebody
 
 from headgate.testing import wait
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.long]  # raylets take their time to start, and to be missed
+# raylets take their time to start, and to be missed
+pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
 HOLDS = "import time\nprint('holding', flush=True)\ntime.sleep(10_000)\n"
 ALL = ("--cores", "2")
 
 
-def test_what_waits_for_ray_starts_on_a_node_that_joins_and_only_there_if_it_may(user: Somebody, hill: Hill) -> None:
+def test_what_waits_for_ray_starts_on_a_node_that_joins_and_only_there_if_it_may(
+    user: Somebody, hill: Hill
+) -> None:
     for name in ("first", "second", "picky", "waits"):
         user.write(f"{name}.py", HOLDS)
 
     def begins(name: str, *words: str) -> str:
-        return str(user.types("run", "--detach", "--json", f"{name}.py", *ALL, *words, *RAY).json["run"])
+        return str(
+            user.types("run", "--detach", "--json", f"{name}.py", *ALL, *words, *RAY).json["run"]
+        )
 
     first = begins("first", "--nodes", "b")
     hill.loses("c")
@@ -32,6 +37,10 @@ def test_what_waits_for_ray_starts_on_a_node_that_joins_and_only_there_if_it_may
     wait.until(lambda: user.log(f"{waits}/waits") == "holding\n", 60, "it starts")
     assert user.rows(waits, "tasks")[-1]["node"] == "c"
     assert {task["node"] for task in user.rows(picky, "tasks")} == {"b"}
-    wait.until(lambda: any(row["target"] == "node:c" for row in user.rows(waits, "usage")), 60, "the use of the node")
+    wait.until(
+        lambda: any(row["target"] == "node:c" for row in user.rows(waits, "usage")),
+        60,
+        "the use of the node",
+    )
     for name in ("first", "second", "picky", "waits"):
         user.types("stop", "--kill", name)

@@ -1,4 +1,6 @@
-"""What runs on one machine runs unchanged on a Ray cluster: files go there; output, losses, checkpoints return."""
+"""What runs on one machine runs unchanged on a Ray cluster: files go there; output, losses,
+checkpoints return.
+"""
 
 from __future__ import annotations
 
@@ -91,13 +93,17 @@ def test_two_jobs_on_one_gpu_of_a_node_take_turns_by_their_priorities(user: Some
     limits = "limits: {cores: 0.4}"
     for name in ("a", "b"):
         user.write(f"{name}.py", STEPS)
-    user.write("jobs.yaml", f"jobs: [{{script: a.py, priority: 3, {limits}}}, {{script: b.py, {limits}}}]")
+    user.write(
+        "jobs.yaml", f"jobs: [{{script: a.py, priority: 3, {limits}}}, {{script: b.py, {limits}}}]"
+    )
     user.types("run", "--detach", "jobs.yaml", "--policy", "equal", "--nodes", "b", *RAY)
 
     def steps(job: str) -> int:
         return int((user.stands(job) or {}).get("step") or 0)
 
-    wait.until(lambda: any(Path("/tmp").glob("headgate-ray-*/turns/gpu-0")), 90, "both step, by turns")
+    wait.until(
+        lambda: any(Path("/tmp").glob("headgate-ray-*/turns/gpu-0")), 90, "both step, by turns"
+    )
     before = steps("a"), steps("b")
     wait.until(lambda: steps("a") + steps("b") > sum(before) + 400, 90, "steps are done")
     a, b = steps("a") - before[0], steps("b") - before[1]
@@ -121,7 +127,8 @@ def test_workers_on_two_nodes_learn_together(user: Somebody) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(
-    shutil.which("mpirun") is None, reason="MPI's processes are started by mpirun, of the package openmpi-bin"
+    shutil.which("mpirun") is None,
+    reason="MPI's processes are started by mpirun, of the package openmpi-bin",
 )
 def test_ranks_of_mpi_s_find_each_other_across_nodes_of_ray_s(user: Somebody) -> None:
     user.write(
@@ -146,8 +153,12 @@ def test_ranks_of_mpi_s_find_each_other_across_nodes_of_ray_s(user: Somebody) ->
 
 
 @pytest.mark.long
-def test_workers_in_containers_learn_together_on_the_networks_of_their_nodes(user: Somebody, hill: Hill) -> None:
-    says = f"\n    import os; print(os.stat('/').st_dev == {os.stat('/').st_dev}, os.uname().nodename)"
+def test_workers_in_containers_learn_together_on_the_networks_of_their_nodes(
+    user: Somebody, hill: Hill
+) -> None:
+    says = (
+        f"\n    import os; print(os.stat('/').st_dev == {os.stat('/').st_dev}, os.uname().nodename)"
+    )
     user.write("learns.py", says + LEARNS)
     plan = ("--nodes", "b,c", "--strategy", "allreduce", "--workers", "2")
     with linked_daemon(hill.docker) as docker:
@@ -157,11 +168,15 @@ def test_workers_in_containers_learn_together_on_the_networks_of_their_nodes(use
     assert (job["state"], job["attempt"]) == ("done", 1)
     first = [user.log(f"{run}/learns/worker-{index}").splitlines()[0] for index in range(2)]
     assert sorted(first) == ["False b", "False c"]  # in files of its own, on its node
-    assert {"node:b", "node:c"} <= {row["target"] for row in user.rows(run, "usage") if row["memory_bytes"]}
+    assert {"node:b", "node:c"} <= {
+        row["target"] for row in user.rows(run, "usage") if row["memory_bytes"]
+    }
 
 
 @pytest.mark.long
-def test_ctrl_c_brings_a_checkpoint_back_and_a_resume_goes_on_from_it_on_another_node(user: Somebody) -> None:
+def test_ctrl_c_brings_a_checkpoint_back_and_a_resume_goes_on_from_it_on_another_node(
+    user: Somebody,
+) -> None:
     user.write("learns.py", LEARNS)
     before = user.all_runs()
     started = user.starts("run", "learns.py", "--nodes", "b", *RAY, *ENDLESS)
@@ -185,7 +200,9 @@ def test_ctrl_c_brings_a_checkpoint_back_and_a_resume_goes_on_from_it_on_another
 
 
 @pytest.mark.long
-def test_a_script_there_is_asked_by_its_own_signal_and_a_killed_child_is_told(user: Somebody) -> None:
+def test_a_script_there_is_asked_by_its_own_signal_and_a_killed_child_is_told(
+    user: Somebody,
+) -> None:
     user.write("saves.py", SAVES)
     user.write("ignores.py", EATS + JOBS_THAT_LOSE_ONE["ignores"])
     saves = "{name: a, run: 'python saves.py; echo after', stop_signal: SIGINT}"
@@ -193,7 +210,10 @@ def test_a_script_there_is_asked_by_its_own_signal_and_a_killed_child_is_told(us
     run = user.json("run", "jobs.yaml", "--detach", "--nodes", "b", *RAY)["run"]
     ended = user.sees_state("ignores", "done", run=run)
     assert ended["reason"] == "finished, but 1 of its processes was killed for want of memory"
-    assert any("one of its processes was killed" in each["text"] for each in user.json("status", run)["warnings"])
+    assert any(
+        "one of its processes was killed" in each["text"]
+        for each in user.json("status", run)["warnings"]
+    )
     wait.until(lambda: "ready" in user.log("a"), 60, "it is ready")
     user.types("stop", "a")
     user.sees_state("a", "stopped", run=run)
@@ -201,7 +221,9 @@ def test_a_script_there_is_asked_by_its_own_signal_and_a_killed_child_is_told(us
 
 
 @pytest.mark.long
-def test_a_hub_that_is_killed_leaves_nothing_on_any_node_and_its_job_can_be_resumed(user: Somebody, hill: Hill) -> None:
+def test_a_hub_that_is_killed_leaves_nothing_on_any_node_and_its_job_can_be_resumed(
+    user: Somebody, hill: Hill
+) -> None:
     user.write("learns.py", LEARNS)
     plan = ("--strategy", "ps", "--workers", "2", "--servers", "1", "--nodes", "b,c")
     run = user.begins("learns.py", *plan)

@@ -1,4 +1,6 @@
-"""What becomes of jobs on a Ray cluster when a part of it dies; the parts that others need die last."""
+"""What becomes of jobs on a Ray cluster when a part of it dies; the parts that others need die
+last.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ PS = ("--strategy", "ps", "--workers", "2", "--servers", "1")
 
 
 def begins(user: Somebody) -> tuple[str, str]:
-    """Start a job of two workers and a server on b and c; its run, and the node without the server."""
+    """Start a job of two workers and a server on b and c; its run, and the node without the
+    server.
+    """
     user.write("learns.py", LEARNS)
     run = user.begins("learns.py", "--nodes", "b,c", *PS)
     nodes = {row["id"].split("/")[1]: row["node"] for row in user.rows(run, "tasks")}
@@ -32,7 +36,9 @@ def test_a_worker_that_is_killed_joins_the_others_again_and_a_killed_agent_takes
     user: Somebody, hill: Hill
 ) -> None:
     run, node = begins(user)
-    [worker] = [pid for pid in hill.processes(node) if "/worker-" in variables(pid).get("HEADGATE_TASK", "")]
+    [worker] = [
+        pid for pid in hill.processes(node) if "/worker-" in variables(pid).get("HEADGATE_TASK", "")
+    ]
     user.kills(worker)
     user.sees_event(run, "fault", "was lost: killed by SIGKILL; the others go on")
     user.sees_event(run, "note", "has joined at step")
@@ -52,7 +58,9 @@ def test_a_job_whose_only_node_lost_its_agent_goes_on_there_though_it_is_the_hub
     user.types("checkpoint", "learns")
     wait.until(lambda: user.rows(run, "checkpoints"), 60, "a checkpoint")
     hill.kills("a", AGENT)
-    user.sees_event(run, "fault", "worker-0 was lost: its node a is gone; it is started again from step")
+    user.sees_event(
+        run, "fault", "worker-0 was lost: its node a is gone; it is started again from step"
+    )
     user.sees_event(run, "waiting", "for node a to come back")
     user.sees_event(run, "running", "(attempt 2)")
     user.goes_on(run)

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from tests.reports.browsing import chromium
 
-from headgate.telemetry.store import Recorder
+from headgate.recorded.store import Recorder
 
 SECONDS = 40
-HOSTILE = '</script><img src=x onerror="window.stolen=1"><script>window.stolen=1</script><!-- \u2028 &amp; \'"'
+HOSTILE = (
+    '</script><img src=x onerror="window.stolen=1"><script>window.stolen=1</script><!-- '
+    "\u2028 &amp; '\""
+)
 
 
 @pytest.fixture(scope="session")
@@ -24,8 +27,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Two jobs on a node of two cores: `a` runs from 0 to 20 s; `b` waits until 10 s, fails at 20 s, is tried again at
-    22 s and ends at 40 s. Text that came from a user tries to be HTML."""
+    """Two jobs on a node of two cores: `a` runs from 0 to 20 s; `b` waits until 10 s, fails at 20
+    s, is tried again at 22 s and ends at 40 s. Text that came from a user tries to be HTML.
+    """
     path = tmp_path / "run.sqlite"
     recorder = Recorder(path)
     node = {"name": "nimbus", "cores": 2.0, "memory_bytes": 8 * 2**30, "cpu_model": HOSTILE}
@@ -44,7 +48,12 @@ def store(tmp_path: Path) -> Path:
     }
     for key, value in meta.items():
         recorder.add("meta", key=key, value=value)
-    profile = {"framework": "torch", "parameters_dense": 61706, "layers": {HOSTILE: 2}, "notes": [HOSTILE]}
+    profile = {
+        "framework": "torch",
+        "parameters_dense": 61706,
+        "layers": {HOSTILE: 2},
+        "notes": [HOSTILE],
+    }
     for position, (name, start, end) in enumerate([("a", 0.0, 20.0), ("b", 10.0, 40.0)]):
         task = f"{name}/worker-0"
         recorder.add(
@@ -94,7 +103,9 @@ def store(tmp_path: Path) -> Path:
                 step=t * 10,
                 epoch=t // 10,
                 samples=t * 640,
-                loss=float("nan") if name == "b" and t == 30 else (1000.0 if name == "b" else 1.0) / (1 + t),
+                loss=float("nan")
+                if name == "b" and t == 30
+                else (1000.0 if name == "b" else 1.0) / (1 + t),
                 nan=int(name == "b" and t == 30),
                 count=1,
                 metrics={HOSTILE: t / 40} if name == "a" else None,
@@ -103,9 +114,23 @@ def store(tmp_path: Path) -> Path:
             for span, seconds in (("input", 0.001 * step), ("forward", 0.002), ("backward", 0.004)):
                 recorder.add("spans", t=start + 1, task=task, step=step, name=span, seconds=seconds)
         recorder.add(
-            "checkpoints", t=start + 5, task=task, path="x", step=50, epoch=0, bytes=10, seconds=0.1, why="epoch"
+            "checkpoints",
+            t=start + 5,
+            task=task,
+            path="x",
+            step=50,
+            epoch=0,
+            bytes=10,
+            seconds=0.1,
+            why="epoch",
         )
-    recorder.add("shares", t=10.0, task="a/worker-0", entitled_cores=1.0, reason="1 before it: 30 core-seconds left")
+    recorder.add(
+        "shares",
+        t=10.0,
+        task="a/worker-0",
+        entitled_cores=1.0,
+        reason="1 before it: 30 core-seconds left",
+    )
     events = [
         (0.0, "a", "running", "started"),
         (0.0, "b", "waiting", "starts in 10 s"),
@@ -139,9 +164,10 @@ MIB = 2**20
 
 @pytest.fixture
 def distributed(tmp_path: Path) -> Path:
-    """A synchronous job of two workers, the second a tenth slower, and a server on three nodes: steps 3 to 7 are
-    sampled, of which step 5 takes twice as long as the others; at 10 s a worker is lost, after 20 s the job is thrown
-    back from step 200 to the checkpoint of step 150."""
+    """A synchronous job of two workers, the second a tenth slower, and a server on three nodes:
+    steps 3 to 7 are sampled, of which step 5 takes twice as long as the others; at 10 s a worker is
+    lost, after 20 s the job is thrown back from step 200 to the checkpoint of step 150.
+    """
     path = tmp_path / "several.sqlite"
     recorder = Recorder(path)
     nodes = [
@@ -161,15 +187,27 @@ def distributed(tmp_path: Path) -> Path:
         "staleness": None,
     }
     recorder.add(
-        "jobs", name="cnn", position=0, state="done", submitted=0.0, started=0.0, ended=40.0, attempt=1, plan=plan
+        "jobs",
+        name="cnn",
+        position=0,
+        state="done",
+        submitted=0.0,
+        started=0.0,
+        ended=40.0,
+        attempt=1,
+        plan=plan,
     )
     tasks = [("server-0", "c"), ("worker-1", "b"), ("worker-0", "a")]
     for index, (name, node) in enumerate(tasks):
         task = f"cnn/{name}"
         end = {"code": 0, "memory_peak_bytes": (100 + index) * MIB}
-        recorder.add("tasks", id=task, job="cnn", node=node, attempt=1, started=0.0, ended=40.0, exit=end)
+        recorder.add(
+            "tasks", id=task, job="cnn", node=node, attempt=1, started=0.0, ended=40.0, exit=end
+        )
         for t in range(41):
-            recorder.add("usage", t=float(t), target=task, cpu_cores=0.25 * (index + 1) if t else None)
+            recorder.add(
+                "usage", t=float(t), target=task, cpu_cores=0.25 * (index + 1) if t else None
+            )
             known = {"net_in": NIC * (0.5 if t % 2 else 0.25), "net_out": NIC * 0.75} if t else {}
             recorder.add("usage", t=float(t), target=f"node:{node}", cpu_cores=0.5, **known)
     for t in range(1, 40):
@@ -238,17 +276,28 @@ def distributed(tmp_path: Path) -> Path:
                 bytes_in=bytes_in or None,
                 bytes_out=bytes_out or None,
             )
-    recorder.add("checkpoints", t=15.0, task="cnn/worker-0", path="x", step=150, epoch=0, why="epoch")
+    recorder.add(
+        "checkpoints", t=15.0, task="cnn/worker-0", path="x", step=150, epoch=0, why="epoch"
+    )
     events = [
         (0.0, None, "running", "started", None, None),
         (10.0, "cnn/worker-1", "fault", "killed by SIGKILL; the others go on", None, None),
         (10.3, "cnn/worker-0", "fault", f"round 100 was done again {HOSTILE}", 0.25, 1),
-        (20.5, "cnn/server-0", "fault", "its node is gone; all tasks are started again from step 150", None, None),
+        (
+            20.5,
+            "cnn/server-0",
+            "fault",
+            "its node is gone; all tasks are started again from step 150",
+            None,
+            None,
+        ),
         (26.1, None, "fault", "at step 200 again, as before its tasks were lost", 5.6, 50),
         (40.0, None, "done", "finished", None, None),
     ]
     recorder.add("events", t=20.4, kind="fault", text="node c is gone")
     for at, who, kind, text, cost, lost in events:
-        recorder.add("events", t=at, job="cnn", task=who, kind=kind, text=text, seconds=cost, steps=lost)
+        recorder.add(
+            "events", t=at, job="cnn", task=who, kind=kind, text=text, seconds=cost, steps=lost
+        )
     recorder.close()
     return path

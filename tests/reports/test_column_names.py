@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headgate.reports import terminal
-from headgate.telemetry.columns import COLUMNS
+from headgate.sampling.columns import COLUMNS
 
 
 def test_every_column_has_a_name_and_a_unit() -> None:

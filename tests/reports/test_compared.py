@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.analysis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.cli.compare import command
-from headgate.errors import NotFoundError
+from headgate.model.errors import NotFoundError
 
 CROWDED = {"a": MadeUp(ran=0.5, waited=0.5, steps=5.0), "b": MadeUp(ran=1.5)}
 ALONE = {"a": MadeUp(ran=1.0, end=20, limits={"cores": 2})}
@@ -38,8 +38,20 @@ def told(*arguments: str) -> dict[str, Any]:
 
 
 def test_it_says_what_differs_and_where_the_time_went(home: Path) -> None:
-    made(home, "20260314-0900-aaaa", CROWDED, git_commit="0123", packages=json.dumps({"python": ["torch==2.12"]}))
-    made(home, "20260315-0900-bbbb", ALONE, git_commit="4567", packages=json.dumps({"python": ["torch==2.13"]}))
+    made(
+        home,
+        "20260314-0900-aaaa",
+        CROWDED,
+        git_commit="0123",
+        packages=json.dumps({"python": ["torch==2.12"]}),
+    )
+    made(
+        home,
+        "20260315-0900-bbbb",
+        ALONE,
+        git_commit="4567",
+        packages=json.dumps({"python": ["torch==2.13"]}),
+    )
     found = told("aaaa", "bbbb")
     assert [tuple(each.values()) for each in found["differs"]] == [
         ("git commit", "0123", "4567"),
@@ -47,12 +59,18 @@ def test_it_says_what_differs_and_where_the_time_went(home: Path) -> None:
     ]
     assert found["only"] == [["b"], []]
     (job,) = found["jobs"]
-    assert [tuple(each.values()) for each in job["differs"]] == [("limits.cores", "", "2"), ("neighbours", "b", "")]
+    assert [tuple(each.values()) for each in job["differs"]] == [
+        ("limits.cores", "", "2"),
+        ("neighbours", "b", ""),
+    ]
     time = {shift["part"]: shift for shift in job["time"]}
     assert time["elapsed"]["difference"] == pytest.approx(-20.0)
     assert time["neighbours"]["difference"] == pytest.approx(-20.0, rel=0.05)
     assert time["neighbours"]["low"] < -20.0 < time["neighbours"]["high"] < 0.0
-    assert [part for part, shift in time.items() if shift["beyond_noise"]] == ["elapsed", "neighbours"]
+    assert [part for part, shift in time.items() if shift["beyond_noise"]] == [
+        "elapsed",
+        "neighbours",
+    ]
     assert job["steps_per_second"] == [pytest.approx(5.0), pytest.approx(10.0)]
 
 
@@ -74,7 +92,9 @@ def test_one_job_is_compared_with_one_of_another_name(home: Path) -> None:
 def test_for_people_it_is_a_table_a_job(home: Path) -> None:
     made(home, "20260314-0900-aaaa", CROWDED)
     made(home, "20260315-0900-bbbb", ALONE)
-    lines = CliRunner().invoke(command, ["aaaa", "bbbb"], catch_exceptions=False).stdout.splitlines()
+    lines = (
+        CliRunner().invoke(command, ["aaaa", "bbbb"], catch_exceptions=False).stdout.splitlines()
+    )
     assert lines[0] == "20260314-0900-aaaa against 20260315-0900-bbbb"
     assert "  only in 20260314-0900-aaaa: b" in lines
     assert "  neighbours: b → –" in lines
@@ -100,7 +120,11 @@ def test_large_rates_and_hardly_any_difference_are_told_as_people_write_them(hom
 def test_values_have_their_units_and_differences_those_of_what_they_are_of(home: Path) -> None:
     first = {"cores": 0.1 + 0.2, "memory_bytes": 1 << 30}
     made(home, "20260314-0900-aaaa", {"a": MadeUp(ran=1.0, end=30, limits=first)})
-    made(home, "20260315-0900-bbbb", {"a": MadeUp(ran=1.0, end=120, limits={"cores": 2.0, "memory_bytes": 3 << 29})})
+    made(
+        home,
+        "20260315-0900-bbbb",
+        {"a": MadeUp(ran=1.0, end=120, limits={"cores": 2.0, "memory_bytes": 3 << 29})},
+    )
     [job] = told("aaaa", "bbbb")["jobs"]
     differs = {each["what"]: (each["first"], each["second"]) for each in job["differs"]}
     assert differs["limits.cores"] == ("0.3", "2")

@@ -11,13 +11,13 @@ from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
-from tests.analysis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording
 
-from headgate.analysis.losing import NONE, exact
-from headgate.analysis.more import Speedup
-from headgate.analysis.own_steps import PARTS, Part
 from headgate.cli.explain import command
-from headgate.errors import NotFoundError
+from headgate.diagnosis.attribution import NONE, exact
+from headgate.diagnosis.own_steps import PARTS, Part
+from headgate.diagnosis.what_if import Speedup
+from headgate.model.errors import NotFoundError
 from headgate.reports import explained, html, sections
 from headgate.reports.recording import read
 
@@ -28,7 +28,9 @@ def run(home: Path) -> Path:
     folder = home / "runs" / "20260314-0900-ab12"
     for name in ("a", "b"):
         (folder / "jobs" / name).mkdir(parents=True)
-    recording(folder / "run.sqlite", {name: MadeUp(ran=0.5, waited=0.5) for name in ("a", "b")}, cores=1.0)
+    recording(
+        folder / "run.sqlite", {name: MadeUp(ran=0.5, waited=0.5) for name in ("a", "b")}, cores=1.0
+    )
     return folder
 
 
@@ -45,7 +47,8 @@ def as_json(*arguments: str) -> dict[str, Any]:
 def test_what_held_it_back_comes_first_with_its_error_and_then_what_to_do() -> None:
     lines = told().splitlines()
     first = (
-        "b slowed a by 50% through the cores they share: that cost 20 s. 90 % band: 11.8 s to 28.2 s. (neighbour-cores)"
+        "b slowed a by 50% through the cores they share: that cost 20 s. 90 % band: 11.8 s "
+        "to 28.2 s. (neighbour-cores)"
     )
     assert lines[0] == first
     assert lines[1].strip().startswith("Next: Run b after a: in a job file, give it `after: a`.")
@@ -57,16 +60,29 @@ def test_json_has_what_programs_rely_on() -> None:
     assert found["run"] == "20260314-0900-ab12"
     job = found["jobs"][0]
     assert set(job) >= {"job", "elapsed", "verdict", "account", "lost", "more", "replay_error"}
-    assert set(job["verdict"]) == {"name", "why", "next", "low", "high", "seconds", "culprit", "order"}
+    assert set(job["verdict"]) == {
+        "name",
+        "why",
+        "next",
+        "low",
+        "high",
+        "seconds",
+        "culprit",
+        "order",
+    }
     assert list(job["account"]) == list(PARTS)
     assert all(set(part) == {"seconds", "low", "high"} for part in job["account"].values())
     assert sum(part["seconds"] for part in job["account"].values()) == pytest.approx(job["elapsed"])
-    assert [set(loss) for loss in job["lost"]] == [{"to", "resource", "seconds", "low", "high", "evidence"}]
+    assert [set(loss) for loss in job["lost"]] == [
+        {"to", "resource", "seconds", "low", "high", "evidence"}
+    ]
 
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("arguments", [("b",), ("20260314", "b"), ("20260314-0900-ab12", "b")])
-def test_one_job_is_explained_by_its_name_with_or_without_the_run(arguments: tuple[str, ...]) -> None:
+def test_one_job_is_explained_by_its_name_with_or_without_the_run(
+    arguments: tuple[str, ...],
+) -> None:
     assert [job["job"] for job in as_json(*arguments)["jobs"]] == ["b"]
 
 
@@ -85,12 +101,16 @@ def test_accounts_of_a_job_that_was_tried_again_and_of_one_of_several_tasks_add_
         accounts = explained.explained(read(path))
         assert accounts
         for account in accounts:
-            assert sum(part.seconds for part in account.parts.values()) == pytest.approx(account.elapsed)
+            assert sum(part.seconds for part in account.parts.values()) == pytest.approx(
+                account.elapsed
+            )
 
 
 def test_the_page_shows_every_part_that_an_account_can_have(store: Path) -> None:
     run = read(store)
-    found = [replace(each, parts=dict.fromkeys(PARTS, exact(1.0))) for each in explained.explained(run)]
+    found = [
+        replace(each, parts=dict.fromkeys(PARTS, exact(1.0))) for each in explained.explained(run)
+    ]
     page = sections.accounts(run.jobs, found)
     assert page is not None and all(f'data-key="{part}"' in page for part in PARTS)
     assert get_args(Part) == tuple(PARTS)
@@ -129,9 +149,15 @@ def test_what_more_would_buy_is_told_in_the_terminal_in_json_and_on_the_page(hom
 
 @pytest.mark.parametrize(
     ("speedup", "said"),
-    [(Speedup(1.9, 1.5, 2.3), "1.90 (1.50 to 2.30)"), (Speedup(100.0, 28.0, 100.0), "over 10"), (None, "–")],
+    [
+        (Speedup(1.9, 1.5, 2.3), "1.90 (1.50 to 2.30)"),
+        (Speedup(100.0, 28.0, 100.0), "over 10"),
+        (None, "–"),
+    ],
 )
-def test_a_speedup_beyond_all_that_a_replay_can_tell_has_no_digits(speedup: Speedup | None, said: str) -> None:
+def test_a_speedup_beyond_all_that_a_replay_can_tell_has_no_digits(
+    speedup: Speedup | None, said: str
+) -> None:
     assert explained.say_speedup(speedup) == said
 
 
@@ -141,9 +167,15 @@ def test_of_headlines_that_advise_the_same_the_first_says_it_and_a_job_that_did_
     third = MadeUp(ran=0.5, waited=1.0)
     run = recording(tmp_path / "run.sqlite", dict.fromkeys("abc", third), cores=1.5)
     found = explained.explained(run)
-    never = replace(found[0], job="d", parts={**found[0].parts, **dict.fromkeys(found[0].parts, NONE)})
-    lines, advice = explained.headlines([*found, replace(never, losses=(), asked_to_wait=never.elapsed)])
-    assert sorted(line.job for line in lines) == ["a", "b", "c"] and {line.advice for line in lines} == {""}
+    never = replace(
+        found[0], job="d", parts={**found[0].parts, **dict.fromkeys(found[0].parts, NONE)}
+    )
+    lines, advice = explained.headlines(
+        [*found, replace(never, losses=(), asked_to_wait=never.elapsed)]
+    )
+    assert sorted(line.job for line in lines) == ["a", "b", "c"] and {
+        line.advice for line in lines
+    } == {""}
     [once] = advice
     assert sorted(once.jobs) == ["a", "b", "c"]
     assert once.text.startswith("Run them one after the other, the shortest first: a, b, c. ")
@@ -155,32 +187,52 @@ def test_a_job_that_failed_comes_first_and_in_red_whatever_slowed_others(tmp_pat
     """Also one that ended so soon that nothing else is told of it."""
     jobs = {
         "slowed": MadeUp(ran=0.5, waited=0.5),
-        "died": MadeUp(ran=0.5, waited=0.4, end=3, failed="exit code 1, after the line: FileNotFoundError: data"),
+        "died": MadeUp(
+            ran=0.5,
+            waited=0.4,
+            end=3,
+            failed="exit code 1, after the line: FileNotFoundError: data",
+        ),
     }
     run = recording(tmp_path / "run.sqlite", jobs, cores=1.0)
     found = explained.explained(run)
     (text, failed), *others = explained.as_lines(found)
-    assert failed and text.startswith("died failed: exit code 1, after the line: FileNotFoundError: data.")
+    assert failed and text.startswith(
+        "died failed: exit code 1, after the line: FileNotFoundError: data."
+    )
     assert not any(failed for _, failed in others)
     lines, _ = explained.headlines(found)
     assert [line.job for line in lines] == ["died", "slowed"]
     assert (lines[0].part, lines[0].to) == (None, "")
     page = html.page(run)
-    assert page.index('class="verdict" data-job="died"') < page.index('class="verdict" data-job="slowed"')
+    assert page.index('class="verdict" data-job="died"') < page.index(
+        'class="verdict" data-job="slowed"'
+    )
 
 
 def test_a_loss_to_a_neighbour_says_how_much_of_the_job_and_to_whom(tmp_path: Path) -> None:
-    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.5, waited=0.5), "b": MadeUp(ran=1.5)})
-    line = next(line for line in explained.headlines(explained.explained(run))[0] if line.job == "a")
+    run = recording(
+        tmp_path / "run.sqlite", {"a": MadeUp(ran=0.5, waited=0.5), "b": MadeUp(ran=1.5)}
+    )
+    line = next(
+        line for line in explained.headlines(explained.explained(run))[0] if line.job == "a"
+    )
     assert (line.to, line.verdict.name) == ("b", "neighbour-cores")
     assert line.part == pytest.approx(line.verdict.seconds / 40.0)
     assert line.verdict.low <= line.verdict.seconds <= line.verdict.high
 
 
-def test_another_run_at_the_same_time_is_not_taken_for_a_program_outside_headgate(home: Path) -> None:
+def test_another_run_at_the_same_time_is_not_taken_for_a_program_outside_headgate(
+    home: Path,
+) -> None:
     for name, job in (("20260314-0900-ab12", "a"), ("20260314-0900-cd34", "b")):
         (home / "runs" / name / "jobs" / job).mkdir(parents=True)
-        recording(home / "runs" / name / "run.sqlite", {job: MadeUp(ran=0.5, waited=0.5)}, cores=1.0, outside=0.5)
+        recording(
+            home / "runs" / name / "run.sqlite",
+            {job: MadeUp(ran=0.5, waited=0.5)},
+            cores=1.0,
+            outside=0.5,
+        )
     why, following, *lines = told("20260314-0900-ab12").splitlines()
     assert why.startswith("Other runs, or programs outside Headgate, slowed a by 50% ")
     assert "Run 20260314-0900-cd34 went on beside it: start one after the other." in following

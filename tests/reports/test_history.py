@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.analysis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording
 
-from headgate import runs
-from headgate.analysis.fairness import AloneRate
-from headgate.analysis.verdicts import verdict
+from headgate.diagnosis.fairness import AloneRate
+from headgate.diagnosis.verdicts import verdict
+from headgate.recorded import runs
 from headgate.reports.explained import explained
 from headgate.reports.history import OtherRuns
 from headgate.reports.recording import Recording, read
@@ -22,7 +22,11 @@ SCRIPT = {"script": "/home/me/train.py", "args": ["--epochs", "5"], "workdir": "
 
 
 def record(
-    home: Path, hour: int, jobs: dict[str, MadeUp], spec: dict[str, Any] = SCRIPT, outside: float = 0.0
+    home: Path,
+    hour: int,
+    jobs: dict[str, MadeUp],
+    spec: dict[str, Any] = SCRIPT,
+    outside: float = 0.0,
 ) -> Recording:
     """A run that began at that hour; the specification is that of each of its jobs."""
     folder = home / "runs" / f"20260314-{hour:02}0000-000"
@@ -31,7 +35,9 @@ def record(
     with sqlite3.connect(folder / runs.STORE) as db:
         db.execute("UPDATE meta SET value = ? WHERE key = 'began'", (str(hour * 3600.0),))
         for key, value in spec.items():
-            db.execute(f"UPDATE jobs SET spec = json_set(spec, '$.{key}', json(?))", (json.dumps(value),))
+            db.execute(
+                f"UPDATE jobs SET spec = json_set(spec, '$.{key}', json(?))", (json.dumps(value),)
+            )
     return read(folder / runs.STORE)
 
 
@@ -53,7 +59,9 @@ def test_earlier_runs_alone_tell_how_fast_it_was(home: Path, counter: str) -> No
     assert two.low < 10.0 < 11.0 < two.high
 
 
-def test_what_a_job_lost_by_fewer_threads_is_told_once_it_has_run_alone_though_that_was_later(home: Path) -> None:
+def test_what_a_job_lost_by_fewer_threads_is_told_once_it_has_run_alone_though_that_was_later(
+    home: Path,
+) -> None:
     job = MadeUp(ran=1.0, threads={0: 1})
     run = record(home, 1, {"a": job, "b": MadeUp(ran=1.0, threads={0: 2})})
     assert verdict(explained(run, "a")[0]).name == "not-known"
@@ -114,7 +122,9 @@ def test_a_run_on_a_slice_is_found_by_its_limit_of_cores(home: Path) -> None:
     assert before(run, 1.5) is None
 
 
-def test_two_runs_at_the_same_time_were_not_alone_and_a_damaged_one_is_passed_over(home: Path) -> None:
+def test_two_runs_at_the_same_time_were_not_alone_and_a_damaged_one_is_passed_over(
+    home: Path,
+) -> None:
     first = record(home, 1, {"a": MadeUp(ran=1.0)})
     record(home, 2, {"a": MadeUp(ran=1.0)})
     with sqlite3.connect(home / "runs" / "20260314-020000-000" / runs.STORE) as db:

@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import NotFoundError, StorageError
+from headgate.model.errors import NotFoundError, StorageError
+from headgate.recorded.store import TABLES, Recorder
 from headgate.reports import html, sections
 from headgate.reports.templates import render
-from headgate.telemetry.columns import COLUMNS
-from headgate.telemetry.store import TABLES, Recorder
+from headgate.sampling.columns import COLUMNS
 
 
 def data_of(page: Path) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL
+    )
     assert found is not None
     data: dict[str, Any] = json.loads(found[1])
     return data
@@ -29,7 +31,9 @@ def insert(path: Path, table: str, rows: Sequence[tuple[object, ...]]) -> None:
     """Insert rows, whose last columns may be left out."""
     names = [column.split()[0] for column in TABLES[table][: len(rows[0])]]
     with sqlite3.connect(path) as db:
-        db.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})", rows)
+        db.executemany(
+            f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})", rows
+        )
     db.close()
 
 
@@ -41,41 +45,75 @@ def test_a_day_of_ten_tasks_stays_under_five_megabytes(tmp_path: Path) -> None:
     recorder.add("meta", key="state", value="done")
     for i in range(10):
         recorder.add(
-            "jobs", name=f"job-{i}", position=i, state="done", submitted=0, started=0, ended=seconds, attempt=1
+            "jobs",
+            name=f"job-{i}",
+            position=i,
+            state="done",
+            submitted=0,
+            started=0,
+            ended=seconds,
+            attempt=1,
         )
         recorder.add("tasks", id=f"job-{i}/worker-0", job=f"job-{i}", started=0)
     recorder.close()
     columns = len(COLUMNS) - 5  # no GPU and no pressure, as on most machines
     for target in [*(f"job-{i}/worker-0" for i in range(10)), "node:nimbus"]:
         filler = (None,) * 5
-        rows = [(float(t), target, *[(t * 7919 % 1009) * 1.37 + 0.123] * columns, *filler) for t in range(seconds)]
+        rows = [
+            (float(t), target, *[(t * 7919 % 1009) * 1.37 + 0.123] * columns, *filler)
+            for t in range(seconds)
+        ]
         insert(path, "usage", rows)
         if not target.startswith("node:"):
             reports = [
-                (float(t), target, t, 0, 1, t * 64, 1 / (1 + t) + t % 7, 0, 1, None) for t in range(0, seconds, 2)
+                (float(t), target, t, 0, 1, t * 64, 1 / (1 + t) + t % 7, 0, 1, None)
+                for t in range(0, seconds, 2)
             ]
             insert(path, "progress", reports)
             name = target.split("/")[0]
-            insert(path, "events", [(float(t), name, target, "note", "x" * 80, None, None) for t in range(500)])
             insert(
-                path, "checkpoints", [(float(t), target, "x", t, 0, 0, 1, 0.1, "epoch") for t in range(0, seconds, 60)]
+                path,
+                "events",
+                [(float(t), name, target, "note", "x" * 80, None, None) for t in range(500)],
+            )
+            insert(
+                path,
+                "checkpoints",
+                [(float(t), target, "x", t, 0, 0, 1, 0.1, "epoch") for t in range(0, seconds, 60)],
             )
     page = html.write(path, tmp_path / "report.html")
     assert 500_000 < page.stat().st_size < 5_000_000
     assert all(plot["count"] <= 600 for plot in data_of(page)["plots"])
 
 
-def test_a_day_of_a_job_of_ten_tasks_on_ten_nodes_stays_under_five_megabytes(tmp_path: Path) -> None:
+def test_a_day_of_a_job_of_ten_tasks_on_ten_nodes_stays_under_five_megabytes(
+    tmp_path: Path,
+) -> None:
     """More readings would make no larger page: each plot has as many points as it may have."""
     path, seconds, every = tmp_path / "run.sqlite", 24 * 3600, 20
     recorder = Recorder(path)
     names = [*(f"worker-{i}" for i in range(8)), *(f"server-{i}" for i in range(2))]
-    nodes = [{"name": f"node-{i}", "cores": 4.0, "memory_bytes": 2**33, "nic_bytes_per_second": 1e8} for i in range(10)]
-    for key, value in (("ended", str(float(seconds))), ("state", "done"), ("node", json.dumps(nodes))):
+    nodes = [
+        {"name": f"node-{i}", "cores": 4.0, "memory_bytes": 2**33, "nic_bytes_per_second": 1e8}
+        for i in range(10)
+    ]
+    for key, value in (
+        ("ended", str(float(seconds))),
+        ("state", "done"),
+        ("node", json.dumps(nodes)),
+    ):
         recorder.add("meta", key=key, value=value)
     plan = {"strategy": "ps", "workers": 8, "servers": 2, "synchronous": True}
     recorder.add(
-        "jobs", name="a", position=0, state="done", submitted=0, started=0, ended=seconds, attempt=1, plan=plan
+        "jobs",
+        name="a",
+        position=0,
+        state="done",
+        submitted=0,
+        started=0,
+        ended=seconds,
+        attempt=1,
+        plan=plan,
     )
     for i, name in enumerate(names):
         recorder.add("tasks", id=f"a/{name}", job="a", node=f"node-{i}", started=0)
@@ -88,18 +126,41 @@ def test_a_day_of_a_job_of_ten_tasks_on_ten_nodes_stays_under_five_megabytes(tmp
     steps = range(0, seconds, 40)
     for name in workers:
         task = f"a/{name}"
-        insert(path, "progress", [(float(t), task, t, 0, 1, t * 64, 1 / (1 + t) + t % 7, 0, 1, None) for t in steps])
+        insert(
+            path,
+            "progress",
+            [(float(t), task, t, 0, 1, t * 64, 1 / (1 + t) + t % 7, 0, 1, None) for t in steps],
+        )
         spans = ("input", "forward", "backward", "push", "wait", "pull", "optimizer", "other")
-        insert(path, "spans", [(float(t), task, t, span, 0.1, 1e6, 1e6, None) for t in steps for span in spans])
+        insert(
+            path,
+            "spans",
+            [(float(t), task, t, span, 0.1, 1e6, 1e6, None) for t in steps for span in spans],
+        )
         insert(
             path,
             "transfers",
-            [(float(t), task, t, peer, 0.1, 0.3, 1e6, 0.2, 0.5, 1e6) for t in steps for peer in names[8:]],
+            [
+                (float(t), task, t, peer, 0.1, 0.3, 1e6, 0.2, 0.5, 1e6)
+                for t in steps
+                for peer in names[8:]
+            ],
         )
     for name in names[8:]:
         rounds = ("receive", "update", "send", "idle")
-        insert(path, "spans", [(float(t), f"a/{name}", t, span, 0.2, 1e6, 1e6, None) for t in steps for span in rounds])
-    lost = [(float(t), "a", "a/worker-7", "fault", "killed by SIGKILL; " + "x" * 80, 1.5, 3) for t in range(1000)]
+        insert(
+            path,
+            "spans",
+            [
+                (float(t), f"a/{name}", t, span, 0.2, 1e6, 1e6, None)
+                for t in steps
+                for span in rounds
+            ],
+        )
+    lost = [
+        (float(t), "a", "a/worker-7", "fault", "killed by SIGKILL; " + "x" * 80, 1.5, 3)
+        for t in range(1000)
+    ]
     insert(path, "events", lost)
     page = html.write(path, tmp_path / "report.html")
     assert 500_000 < page.stat().st_size < 5_000_000
@@ -130,14 +191,25 @@ def test_a_damaged_value_does_not_cost_the_page(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
     for key in ("began", "ended", "node", "packages"):
         recorder.add("meta", key=key, value="{not json")
-    recorder.add("jobs", name="a", position=0, spec="{", profile="[1]", plan="nothing", state="failed", attempt=1)
+    recorder.add(
+        "jobs",
+        name="a",
+        position=0,
+        spec="{",
+        profile="[1]",
+        plan="nothing",
+        state="failed",
+        attempt=1,
+    )
     recorder.add("tasks", id="a/worker-0", job="a", exit="}")
     recorder.add("progress", t=1.0, task="a/worker-0", metrics="x")
     recorder.close()
     assert html.write(tmp_path / "run.sqlite", tmp_path / "report.html").stat().st_size > 50_000
 
 
-def test_a_report_that_cannot_be_written_says_so_and_leaves_nothing(store: Path, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_says_so_and_leaves_nothing(
+    store: Path, tmp_path: Path
+) -> None:
     with pytest.raises(NotFoundError):
         html.write(tmp_path / "none.sqlite", tmp_path / "report.html")
     (tmp_path / "folder").mkdir()
@@ -151,21 +223,52 @@ def test_a_report_that_cannot_be_written_says_so_and_leaves_nothing(store: Path,
 EXTREME = (1e308, -1e308, 1.7e308, 5e-324, 0.0, 2.0**53)
 
 
-def test_numbers_at_the_edge_of_what_there_is_leave_no_run_without_its_report(tmp_path: Path) -> None:
+def test_numbers_at_the_edge_of_what_there_is_leave_no_run_without_its_report(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "run.sqlite"
     recorder = Recorder(path)
     for job in ("a", "b"):
-        recorder.add("jobs", name=job, position=0, state="done", submitted=0, started=0, ended=9, attempt=1)
+        recorder.add(
+            "jobs", name=job, position=0, state="done", submitted=0, started=0, ended=9, attempt=1
+        )
         recorder.add("tasks", id=f"{job}/worker-0", job=job, started=0, ended=9)
         for t, number in enumerate(EXTREME):
             task = f"{job}/worker-0"
             metrics = {"odd": number, "inf": float("inf"), "nan": float("nan"), "large": 10**400}
-            recorder.add("progress", t=t, task=task, step=int(number), loss=number, count=2**53, metrics=metrics)
+            recorder.add(
+                "progress",
+                t=t,
+                task=task,
+                step=int(number),
+                loss=number,
+                count=2**53,
+                metrics=metrics,
+            )
             recorder.add("usage", t=t, target=task, cpu_cores=number, memory_bytes=number)
-            recorder.add("usage", t=t, target="node:n", cpu_cores=number, memory_bytes=number, net_in=number)
-            recorder.add("spans", t=t, task=task, step=t, name="input", seconds=number, bytes_in=number, begin=number)
+            recorder.add(
+                "usage", t=t, target="node:n", cpu_cores=number, memory_bytes=number, net_in=number
+            )
+            recorder.add(
+                "spans",
+                t=t,
+                task=task,
+                step=t,
+                name="input",
+                seconds=number,
+                bytes_in=number,
+                begin=number,
+            )
             recorder.add("shares", t=t, task=task, entitled_cores=number, threads=1)
-            recorder.add("checkpoints", t=t, task=task, step=int(number), epoch=1, bytes=int(number), seconds=number)
+            recorder.add(
+                "checkpoints",
+                t=t,
+                task=task,
+                step=int(number),
+                epoch=1,
+                bytes=int(number),
+                seconds=number,
+            )
     recorder.close()
     page = html.write(path, tmp_path / "report.html")
     assert data_of(page)["plots"]
@@ -182,7 +285,9 @@ def test_a_part_of_a_report_that_cannot_be_made_costs_nothing_but_itself_and_is_
     monkeypatch.setattr(html, "loss_plots", fails)
     path = tmp_path / "run.sqlite"
     recorder = Recorder(path)
-    recorder.add("jobs", name="a", position=0, state="done", submitted=0, started=0, ended=9, attempt=1)
+    recorder.add(
+        "jobs", name="a", position=0, state="done", submitted=0, started=0, ended=9, attempt=1
+    )
     recorder.add("events", t=1.0, kind="note", text="of the job")
     recorder.close()
     page = html.write(path, tmp_path / "report.html").read_text()

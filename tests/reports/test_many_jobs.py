@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.analysis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate import __version__
-from headgate.analysis.accounts import Account, accounts
-from headgate.analysis.losing import OTHERS, REST
 from headgate.cli.dry_run import planned, starts
 from headgate.cli.status import command
-from headgate.cluster import Cluster
+from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.attribution import OTHERS, REST
 from headgate.hub.submission import Submission
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster
+from headgate.model.jobs import Job
+from headgate.recorded.runs import STORE
 from headgate.reports import html, run_verdicts
 from headgate.reports.recording import Recording, read
-from headgate.runs import STORE
-from headgate.telemetry import machine
+from headgate.sampling import machine
 
 SLOWED = MadeUp(ran=0.5, waited=0.5, end=20)
 
@@ -38,7 +38,9 @@ def calls(act: Callable[[], object]) -> int:
 def many(folder: Path, count: int) -> Recording:
     """A run of so many jobs, of which about thirty run at a time."""
     folder.mkdir(parents=True)
-    jobs = {f"j{i}": MadeUp(ran=0.1, waited=0.1, start=i // 4, end=i // 4 + 8) for i in range(count)}
+    jobs = {
+        f"j{i}": MadeUp(ran=0.1, waited=0.1, start=i // 4, end=i // 4 + 8) for i in range(count)
+    }
     return recording(folder / STORE, jobs)
 
 
@@ -48,13 +50,18 @@ def account(run: Recording, job: str) -> Account:
 
 @pytest.mark.long
 def test_what_is_read_and_told_of_twice_as_many_jobs_costs_twice_as_much(home: Path) -> None:
-    runs = {count: many(home / "runs" / f"202601{count // 10:02}-000000-aaaa", count) for count in (50, 100)}
+    runs = {
+        count: many(home / "runs" / f"202601{count // 10:02}-000000-aaaa", count)
+        for count in (50, 100)
+    }
     for make in (
         lambda run: read(run.folder / STORE),
         lambda run: accounts(run.jobs, run.nodes, run.seconds),
         html.page,
         lambda run: CliRunner().invoke(command, [run.folder.name], catch_exceptions=False),
-        lambda run: CliRunner().invoke(command, [run.folder.name, "--json"], catch_exceptions=False),
+        lambda run: CliRunner().invoke(
+            command, [run.folder.name, "--json"], catch_exceptions=False
+        ),
     ):
         once, twice = (calls(lambda run=run, make=make: make(run)) for run in runs.values())  # type: ignore[misc]
         assert twice < 2.4 * once
@@ -66,11 +73,16 @@ def test_what_a_dry_run_of_twice_as_many_jobs_costs_is_twice_as_much(home: Path)
     node = machine.detect(home / "node.json", {})
 
     def starting(count: int, after: bool) -> Callable[[], object]:
-        jobs = tuple(Job(name=f"j{i}", run="true", after=f"j{i - 1}" if after and i else None) for i in range(count))
+        jobs = tuple(
+            Job(name=f"j{i}", run="true", after=f"j{i - 1}" if after and i else None)
+            for i in range(count)
+        )
         submission = Submission(jobs, {}, "/", ())
         cluster = Cluster((node,))
         begins = planned(submission, cluster, node, home)
-        return lambda: starts(submission, "headgate", cluster, {name: begin.plan for name, begin in begins.items()})
+        return lambda: starts(
+            submission, "headgate", cluster, {name: begin.plan for name, begin in begins.items()}
+        )
 
     for after in (False, True):
         assert calls(starting(200, after)) < 2.4 * calls(starting(100, after))
@@ -81,23 +93,32 @@ def test_of_two_among_many_the_same_is_told_as_of_two_alone(tmp_path: Path) -> N
     for name in ("two", "many"):
         (tmp_path / name).mkdir()
     alone = account(recording(tmp_path / "two" / STORE, {"a": SLOWED, "b": SLOWED}, cores=1.0), "a")
-    among = account(recording(tmp_path / "many" / STORE, {"a": SLOWED, "b": SLOWED, **later}, cores=1.0), "a")
+    among = account(
+        recording(tmp_path / "many" / STORE, {"a": SLOWED, "b": SLOWED, **later}, cores=1.0), "a"
+    )
     assert [loss.to for loss in among.losses] == [loss.to for loss in alone.losses] == ["b"]
-    assert among.parts["neighbours"].seconds == pytest.approx(alone.parts["neighbours"].seconds, rel=0.02)
+    assert among.parts["neighbours"].seconds == pytest.approx(
+        alone.parts["neighbours"].seconds, rel=0.02
+    )
     assert among.parts["compute"].seconds == pytest.approx(alone.parts["compute"].seconds, rel=0.02)
 
 
-def test_of_many_at_once_some_are_named_and_the_rest_is_not_taken_for_programs_outside(tmp_path: Path) -> None:
+def test_of_many_at_once_some_are_named_and_the_rest_is_not_taken_for_programs_outside(
+    tmp_path: Path,
+) -> None:
     crowd = {f"j{i}": MadeUp(ran=0.05, waited=0.95, end=20) for i in range(40)}
     told = account(recording(tmp_path / STORE, crowd, cores=2.0), "j0")
     lost = {loss.to: loss.lost.seconds for loss in told.losses}
     assert OTHERS not in lost
-    assert lost[REST] == pytest.approx(27 / 39 * sum(lost.values()), rel=0.05)  # of 39, 12 are looked at one by one
+    # of 39, 12 are looked at one by one
+    assert lost[REST] == pytest.approx(27 / 39 * sum(lost.values()), rel=0.05)
     assert sum(lost.values()) == pytest.approx(0.95 * 20, rel=0.05)
     assert REST not in told.culprits
 
 
-def test_of_very_many_jobs_a_page_and_status_show_those_that_failed_and_say_how_many_are_left_out(home: Path) -> None:
+def test_of_very_many_jobs_a_page_and_status_show_those_that_failed_and_say_how_many_are_left_out(
+    home: Path,
+) -> None:
     folder = home / "runs" / "20260101-000000-aaaa"
     folder.mkdir(parents=True)
     jobs = {f"j{i}": MadeUp(ran=0.1, start=i // 4, end=i // 4 + 8) for i in range(150)}
@@ -116,7 +137,8 @@ def test_of_very_many_jobs_that_go_on_a_few_are_looked_at_and_told_as_among_all(
     run = many(home / "runs" / "20260101-000000-aaaa", 120)
     few = read(run.folder / STORE, few=24)
     assert few.whole is not None and (len(few.whole), few.unread) == (24, 96)
-    assert few.whole < {job.name for job in few.jobs} < {job.name for job in run.jobs}  # and those beside them
+    # and those beside them
+    assert few.whole < {job.name for job in few.jobs} < {job.name for job in run.jobs}
     among = {each.job: each for each in accounts(run.jobs, run.nodes, run.seconds)}
     for each in accounts(few.jobs, few.nodes, few.seconds, only=few.whole):
         assert each.parts == among[each.job].parts
@@ -129,11 +151,17 @@ def test_of_very_many_jobs_that_go_on_a_few_are_looked_at_and_told_as_among_all(
 
 def test_what_is_kept_of_a_run_that_has_ended_is_what_is_told_of_it(home: Path) -> None:
     run = many(home / "runs" / "20260101-000000-aaaa", 30)
-    told = [CliRunner().invoke(command, asked, catch_exceptions=False).stdout for asked in ([], ["--json"])]
+    told = [
+        CliRunner().invoke(command, asked, catch_exceptions=False).stdout
+        for asked in ([], ["--json"])
+    ]
     html.write_at_end(run.folder / STORE, run.folder / "report.html")
     kept = run.folder / run_verdicts.FILE
     assert kept.is_file()
-    again = [CliRunner().invoke(command, asked, catch_exceptions=False).stdout for asked in ([], ["--json"])]
+    again = [
+        CliRunner().invoke(command, asked, catch_exceptions=False).stdout
+        for asked in ([], ["--json"])
+    ]
     assert again == told
     kept.write_text(kept.read_text().replace("waited to start", "was kept"))
     assert "was kept" in CliRunner().invoke(command, catch_exceptions=False).stdout

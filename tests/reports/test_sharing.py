@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from headgate.analysis.fairness import JobSharing, RunSharing
+from headgate.diagnosis.fairness import JobSharing, RunSharing
 from headgate.reports import sharing
 
 NOT_ALONE = JobSharing("a", 0.5, None, None, None, None, 0, "an earlier run alone")

@@ -15,7 +15,10 @@ COLUMNS = [
     TableColumn("Ended\nas", figures=False),
     *map(TableColumn, ("Ran", "Loss", "Memory\npeak")),
 ]
-ROWS = [(["a", "done", "12.3 s", "0.125", "300 MiB"], ""), (["a-much-longer-name", "failed", "4 s", "-", "-"], "red")]
+ROWS = [
+    (["a", "done", "12.3 s", "0.125", "300 MiB"], ""),
+    (["a-much-longer-name", "failed", "4 s", "-", "-"], "red"),
+]
 
 
 def printed(parts: object, width: int) -> list[str]:

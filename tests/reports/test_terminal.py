@@ -5,11 +5,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from headgate.recorded.store import Recorder
 from headgate.reports import html, terminal
 from headgate.reports.measured import measured
 from headgate.reports.recording import read
 from headgate.reports.sparkline import sparkline
-from headgate.telemetry.store import Recorder
 
 
 def printed(store: Path) -> str:
@@ -18,12 +18,16 @@ def printed(store: Path) -> str:
     return out.getvalue()
 
 
-def test_the_summary_has_verdicts_a_line_a_job_what_happened_and_the_report(store: Path, tmp_path: Path) -> None:
+def test_the_summary_has_verdicts_a_line_a_job_what_happened_and_the_report(
+    store: Path, tmp_path: Path
+) -> None:
     page = html.write(store, tmp_path / "report.html")
     lines = printed(store).splitlines()
     assert lines[0].startswith("b waited for its input for") and lines[0].endswith("(input)")
     assert lines[2].startswith("For a and b: More loader workers")
-    lines = lines[next(index for index, line in enumerate(lines) if line.split()[:2] == ["Job", "as"]) :]
+    lines = lines[
+        next(index for index, line in enumerate(lines) if line.split()[:2] == ["Job", "as"]) :
+    ]
     assert lines[1].split() == [
         "a",
         "done",
@@ -41,14 +45,32 @@ def test_the_summary_has_verdicts_a_line_a_job_what_happened_and_the_report(stor
     ]
     assert lines[-1] == f"Report: {page}"
     assert lines[3].startswith(
-        "2 jobs were run on nimbus (2 cores) under policy equal and all finished, the last after 40 s"
+        "2 jobs were run on nimbus (2 cores) under policy equal and all finished, the last "
+        "after 40 s"
     )
 
 
 def test_a_table_tells_times_and_losses_as_the_sentences_do(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
-    recorder.add("jobs", name="a", position=0, state="done", submitted=0.0, started=0.0, ended=92.0, attempt=1)
-    recorder.add("tasks", id="a/worker-0", job="a", attempt=1, started=0.0, ended=92.0, exit={"cpu_seconds": 80.0})
+    recorder.add(
+        "jobs",
+        name="a",
+        position=0,
+        state="done",
+        submitted=0.0,
+        started=0.0,
+        ended=92.0,
+        attempt=1,
+    )
+    recorder.add(
+        "tasks",
+        id="a/worker-0",
+        job="a",
+        attempt=1,
+        started=0.0,
+        ended=92.0,
+        exit={"cpu_seconds": 80.0},
+    )
     recorder.add("progress", t=9.0, task="a/worker-0", step=1, loss=2.0, count=1)
     recorder.add("progress", t=90.0, task="a/worker-0", step=2, loss=0.12346, count=1)
     recorder.close()
@@ -95,10 +117,14 @@ def test_what_was_always_zero_is_one_line(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
     recorder.add("jobs", name="a", position=0, state="done")
     for t in (0.0, 1.0, 2.0):
-        recorder.add("usage", t=t, target="a/worker-0", cpu_cores=1.0, disk_read=0.0, major_faults=0.0)
+        recorder.add(
+            "usage", t=t, target="a/worker-0", cpu_cores=1.0, disk_read=0.0, major_faults=0.0
+        )
     recorder.close()
     out = io.StringIO()
-    terminal.metrics(measured(read(tmp_path / "run.sqlite")), Console(file=out, width=120), spans=False)
+    terminal.metrics(
+        measured(read(tmp_path / "run.sqlite")), Console(file=out, width=120), spans=False
+    )
     assert "1 cores" in out.getvalue()
     assert out.getvalue().splitlines()[-1] == "  always 0: disk read, major faults"
 

@@ -6,20 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from headgate.recorded.store import Recorder
 from headgate.reports.recording import read
 from headgate.reports.sections import timeline
-from headgate.telemetry.store import Recorder
 
 RESIZED = (4.0, "running", "resized from 2 to 3 workers: worker-2 joins")
 FAILED = (4.0, "waiting", "exit code 1; tried again in 1 s")
 
 
-@pytest.mark.parametrize(("what", "failures"), [([RESIZED], 0), ([FAILED, (5.0, "running", "started (attempt 2)")], 1)])
+@pytest.mark.parametrize(
+    ("what", "failures"), [([RESIZED], 0), ([FAILED, (5.0, "running", "started (attempt 2)")], 1)]
+)
 def test_a_retry_is_drawn_as_a_failed_attempt_and_a_resize_is_not(
     tmp_path: Path, what: list[tuple[float, str, str]], failures: int
 ) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
-    recorder.add("jobs", name="a", position=0, state="done", submitted=0.0, started=0.0, ended=9.0, attempt=1)
+    recorder.add(
+        "jobs", name="a", position=0, state="done", submitted=0.0, started=0.0, ended=9.0, attempt=1
+    )
     for at, kind, text in [(0.0, "running", "started"), *what, (9.0, "done", "finished")]:
         recorder.add("events", t=at, job="a", kind=kind, text=text)
     recorder.close()

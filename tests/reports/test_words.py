@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.analysis.job_figures import figures
+from headgate.diagnosis.job_figures import figures
+from headgate.recorded.store import Recorder
 from headgate.reports.recording import read
 from headgate.reports.words import counted, listed, say, what_happened
-from headgate.telemetry.store import Recorder
 
 
 @pytest.mark.parametrize(
@@ -40,18 +40,33 @@ def test_what_happened_names_the_fullest_resource_and_faults(store: Path) -> Non
     told = what_happened(run, [figures(job) for job in run.jobs])
     assert told[1] == (
         "The fullest resource was CPU: 91 % on average, 100 % at most, its fullest core 95 %. "
-        "Of the others, at most 25 % of memory. Programs outside this run used 0.945 cores of nimbus on average."
+        "Of the others, at most 25 % of memory. Programs outside this run used 0.945 cores of "
+        "nimbus on average."
     )
-    assert told[2] == "b took 2 attempts and b reported a loss that is not a number 1 time. 1 warning under Events."
+    assert told[2] == (
+        "b took 2 attempts and b reported a loss that is not a number 1 time. 1 warning "
+        "under Events."
+    )
 
 
 def test_what_was_learned_is_said_with_the_last_of_each_metric(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
-    recorder.add("jobs", name="cnn", position=0, state="done", submitted=0.0, started=0.0, ended=9.0, attempt=1)
+    recorder.add(
+        "jobs",
+        name="cnn",
+        position=0,
+        state="done",
+        submitted=0.0,
+        started=0.0,
+        ended=9.0,
+        attempt=1,
+    )
     recorder.add("tasks", id="cnn/worker-0", job="cnn")
     for t, loss, accuracy in ((1.0, 2.0, 0.1), (8.0, 0.5, 0.98)):
         metrics = {"accuracy": accuracy}
-        recorder.add("progress", t=t, task="cnn/worker-0", step=int(t), loss=loss, count=1, metrics=metrics)
+        recorder.add(
+            "progress", t=t, task="cnn/worker-0", step=int(t), loss=loss, count=1, metrics=metrics
+        )
     recorder.close()
     run = read(tmp_path / "run.sqlite")
     told = what_happened(run, [figures(job) for job in run.jobs])

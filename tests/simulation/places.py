@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import pytest
 
-from headgate.cluster import Cluster, Gpu, Node
 from headgate.controller import Controller
-from headgate.events import Action, Event, Fitted, Progress, Usage
+from headgate.model.cluster import Cluster, Gpu, Node
+from headgate.model.events import Action, Event, Fitted, Progress, Usage
 from headgate.simulation import Assumptions, Outcome, Trace, TraceJob, simulate
 from headgate.simulation.traces import made
 
@@ -22,7 +22,12 @@ def gpus(*of_nodes: int, name: str = "g") -> Cluster:
     """Nodes with so many GPUs each."""
     return Cluster(
         tuple(
-            Node(f"n{i}", cores=8.0, memory_bytes=2**36, gpus=tuple(Gpu(k, name, 2**34) for k in range(count)))
+            Node(
+                f"n{i}",
+                cores=8.0,
+                memory_bytes=2**36,
+                gpus=tuple(Gpu(k, name, 2**34) for k in range(count)),
+            )
             for i, count in enumerate(of_nodes)
         )
     )
@@ -30,18 +35,26 @@ def gpus(*of_nodes: int, name: str = "g") -> Cluster:
 
 def cores(*of_nodes: float) -> Cluster:
     """Nodes with so many cores each."""
-    return Cluster(tuple(Node(f"n{i}", cores=count, memory_bytes=2**36) for i, count in enumerate(of_nodes)))
+    return Cluster(
+        tuple(Node(f"n{i}", cores=count, memory_bytes=2**36) for i, count in enumerate(of_nodes))
+    )
 
 
 def on_gpus(*jobs: tuple[float, float, int]) -> Trace:
     """Jobs a, b, c, ...: when they come, seconds alone, GPUs."""
-    return made("t", [TraceJob(chr(97 + i), at, seconds, gpus=n) for i, (at, seconds, n) in enumerate(jobs)])
+    return made(
+        "t", [TraceJob(chr(97 + i), at, seconds, gpus=n) for i, (at, seconds, n) in enumerate(jobs)]
+    )
 
 
 def on_cores(*jobs: tuple[float, float, float], model: str = "") -> Trace:
     """Jobs a, b, c, ...: when they come, seconds alone, cores that they can use."""
     return made(
-        "t", [TraceJob(chr(97 + i), at, seconds, cores=n, model=model) for i, (at, seconds, n) in enumerate(jobs)]
+        "t",
+        [
+            TraceJob(chr(97 + i), at, seconds, cores=n, model=model)
+            for i, (at, seconds, n) in enumerate(jobs)
+        ],
     )
 
 

@@ -9,11 +9,11 @@ from tests.planning import jobs as planned
 from tests.planning.jobs import GIGABIT, profile
 from tests.simulation.places import FREE, ran
 
-from headgate.cluster import Cluster
-from headgate.errors import UsageError
-from headgate.jobs import Job, Limits
+from headgate.model.cluster import Cluster
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job, Limits
+from headgate.model.plans import Plan
 from headgate.planning.cost import CostModel
-from headgate.plans import Plan
 from headgate.simulation import Trace, TraceJob, figures, simulate
 from headgate.simulation.traces import made
 
@@ -44,7 +44,8 @@ def of_cnn(*jobs: TraceJob) -> Trace:
 def test_a_job_with_fewer_cores_takes_what_the_cost_model_says(cores: float) -> None:
     where = planned.cluster(planned.nodes("a", 1, cores=4))
     first = TraceJob("a", 0.0, seconds(ring("a0", cores=4.0), where), cores=4.0)
-    # The other one has the other cores all the time, threads for all from before the first one came.
+    # The other one has the other cores all the time, threads for all from before the first one
+    # came.
     beside = TraceJob("b", 0.0, 1e4, cores=4.0, priority=(4 - cores) / cores, threads_follow=False)
     first = replace(first, submitted=1.0)
     found = ran(made("t", [beside, *of_cnn(first).jobs]), where, "equal", GIVEN)
@@ -53,7 +54,9 @@ def test_a_job_with_fewer_cores_takes_what_the_cost_model_says(cores: float) -> 
 
 def test_workers_that_are_apart_take_longer_than_beside_each_other() -> None:
     where = planned.cluster(planned.nodes("a", 2, cores=2, nic=GIGABIT / 5))
-    together, apart = (seconds(ring(*nodes, cores=1.0), where) for nodes in (("a0", "a0"), ("a0", "a1")))
+    together, apart = (
+        seconds(ring(*nodes, cores=1.0), where) for nodes in (("a0", "a0"), ("a0", "a1"))
+    )
     assert apart > 1.2 * together
     job = TraceJob("a", 0.0, together, cores=2.0, workers=2)
     outcome = simulate(of_cnn(job), where, "equal", GIVEN)  # each where the fewest tasks are
@@ -72,8 +75,9 @@ def test_on_other_gpus_and_over_several_nodes_a_job_is_as_fast_as_the_cost_model
     slower = seconds(ring("slow0"), where, None)
     assert slower > 1.5 * one
     assert ran(trace, where, "fifo", GIVEN) == pytest.approx({"a": two, "b": slower})
-    # Of four the fast node has too few, so that the trace's time is that on both slow ones; it is as long with two of
-    # them on the fast one, who wait for the others, and leave slow ones to the next job.
+    # Of four the fast node has too few, so that the trace's time is that on both slow ones; it is
+    # as long with two of them on the fast one, who wait for the others, and leave slow ones to the
+    # next job.
     four = of_cnn(TraceJob("c", 0.0, 60.0, gpus=4), TraceJob("d", 1.0, two, gpus=2))
     slow_two = seconds(ring("slow0", "slow0"), where, None)
     assert ran(four, where, "fifo", GIVEN) == pytest.approx({"c": 60.0, "d": 1.0 + slow_two})

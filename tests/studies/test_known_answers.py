@@ -1,4 +1,6 @@
-"""Studies whose answers are known before they are measured, on nodes of a lab that other load hardly reaches."""
+"""Studies whose answers are known before they are measured, on nodes of a lab that other load
+hardly reaches.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 from tests.hub.user import User
 
-from headgate.analysis.losing import ITSELF
+from headgate.diagnosis.attribution import ITSELF
 
 SECONDS = 600.0
 
@@ -44,7 +46,9 @@ LAB = """
     nodes: [{name: a, cores: 0.5, memory: 1GiB}]
 """
 WHOLE_CORE = LAB.replace("0.5", "1")
-"""A node whose cap stops nobody. Where one does, Linux 6.18 gives more to who was there first: 58 % of twins."""
+"""A node whose cap stops nobody. Where one does, Linux 6.18 gives more to who was there first: 58 %
+of twins.
+"""
 
 
 def measured(user: User, text: str, *options: str) -> Any:
@@ -85,8 +89,14 @@ def test_three_times_the_priority_gets_three_times_as_much_by_its_weight(user: U
     [sharing] = told["sharing"]
     assert (sharing["most"], sharing["least"]) == ("a", "b")
     assert sharing["cause"] == "priority 3 against 1"
-    together = [cell["figures"].values() for cell in told["cells"] if cell["scenario"] == "simultaneous"]
-    ratios = [each["jobs"]["a"]["rate"] / each["jobs"]["b"]["rate"] for figures in together for each in figures]
+    together = [
+        cell["figures"].values() for cell in told["cells"] if cell["scenario"] == "simultaneous"
+    ]
+    ratios = [
+        each["jobs"]["a"]["rate"] / each["jobs"]["b"]["rate"]
+        for figures in together
+        for each in figures
+    ]
     assert statistics.geometric_mean(ratios) == pytest.approx(3.0, rel=0.15), ratios
 
 

@@ -1,4 +1,6 @@
-"""Published figures beside made-up measurements: what holds, what does not, and what was not measured."""
+"""Published figures beside made-up measurements: what holds, what does not, and what was not
+measured.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from tests.studies.test_findings import about, cell, figures, measurement, of_batches
 
-from headgate.errors import InvalidFileError
+from headgate.model.errors import InvalidFileError
 from headgate.studies import grid, report, studyfile
 from headgate.studies.findings import Findings, findings
 from headgate.studies.journal import Measurement
@@ -65,16 +67,27 @@ def test_what_was_not_measured_is_told_with_what_it_lacked() -> None:
         for each in kept
         if each.cell["values"] == [("batch", "16")]
     ]
-    assert [compared(told, few + refused).holds, compared(told, few + refused).why] == ["not measured", "no Docker"]
+    assert [compared(told, few + refused).holds, compared(told, few + refused).why] == [
+        "not measured",
+        "no Docker",
+    ]
     assert compared(told, [*refused, *(each for each in kept if each not in few)]).here is None
     nowhere = compared(told, kept, scenario="distributed")
     assert (nowhere.holds, nowhere.why) == ("not measured", "the study has no such cell")
 
 
 def test_it_is_compared_for_each_workload_that_it_is_about() -> None:
-    cells = [cell("solo", job, values=[("batch", batch)]) for job in ("a", "b", "c") for batch in ("8", "16")]
+    cells = [
+        cell("solo", job, values=[("batch", batch)])
+        for job in ("a", "b", "c")
+        for batch in ("8", "16")
+    ]
     kept = [
-        measurement(told, block, figures({told["workloads"][0]: 10.0 if told["values"][0][1] == "8" else 5.0}))
+        measurement(
+            told,
+            block,
+            figures({told["workloads"][0]: 10.0 if told["values"][0][1] == "8" else 5.0}),
+        )
         for block in range(5)
         for told in cells
     ]
@@ -92,8 +105,15 @@ def test_bytes_of_workers_are_compared_with_those_of_the_model() -> None:
     statement = {"scenario": "distributed", "of": {}, "against": {}, "figure": "received"}
     only = compared(about([one], batch=["8"]), [measurement(one, 0, made)], **statement)
     assert only.here is not None and (only.here.value, only.holds) == (2.0, "yes")
-    made["jobs"]["a"]["workers"]["worker-1"] = {"step_seconds": None, "received": None, "sent": None}
-    assert compared(about([one], batch=["8"]), [measurement(one, 0, made)], **statement).holds == "not measured"
+    made["jobs"]["a"]["workers"]["worker-1"] = {
+        "step_seconds": None,
+        "received": None,
+        "sent": None,
+    }
+    assert (
+        compared(about([one], batch=["8"]), [measurement(one, 0, made)], **statement).holds
+        == "not measured"
+    )
 
 
 def test_the_page_has_them_in_a_table_with_their_source(tmp_path: Path) -> None:
@@ -148,14 +168,20 @@ def test_a_statement_that_is_about_nothing_in_the_study_is_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", studyfile.bundled())
-def test_each_statement_of_a_study_that_comes_with_headgate_is_about_a_cell_of_it(name: str) -> None:
+def test_each_statement_of_a_study_that_comes_with_headgate_is_about_a_cell_of_it(
+    name: str,
+) -> None:
     made = studyfile.load(studyfile.path_of(name))
     told = {
-        **about([{**grid_cell(each), "name": each.name} for each in grid.cells(made)], **grid.axes(made)),
+        **about(
+            [{**grid_cell(each), "name": each.name} for each in grid.cells(made)], **grid.axes(made)
+        ),
         "published": [each.model_dump() for each in made.published],
     }
     study = findings(name, told, [])
-    assert not [each.published for each in comparisons(study) if each.why == "the study has no such cell"]
+    assert not [
+        each.published for each in comparisons(study) if each.why == "the study has no such cell"
+    ]
 
 
 def grid_cell(made: grid.Cell) -> dict[str, Any]:

@@ -10,11 +10,14 @@ from headgate.studies.statistics import change, noise_floor, paired, say, shuffl
 
 
 def measured(seed: int, ratio: float = 1.0, blocks: int = 8) -> tuple[dict[int, float], ...]:
-    """Seconds of a cell, of the same cell again and of another, by block: each block has a level of its own, and one
-    run in twenty is disturbed, as on a machine that others use."""
+    """Seconds of a cell, of the same cell again and of another, by block: each block has a level of
+    its own, and one run in twenty is disturbed, as on a machine that others use.
+    """
     draw = np.random.default_rng(seed)
     level = np.exp(draw.normal(0.0, 0.1, blocks))
-    noise = np.exp(draw.normal(0.0, 0.03, (3, blocks))) * np.where(draw.random((3, blocks)) < 0.05, 1.2, 1.0)
+    noise = np.exp(draw.normal(0.0, 0.03, (3, blocks))) * np.where(
+        draw.random((3, blocks)) < 0.05, 1.2, 1.0
+    )
     return tuple(dict(enumerate(level * noise[row] * (1.0, 1.0, ratio)[row])) for row in range(3))
 
 
@@ -85,6 +88,8 @@ def test_words() -> None:
 
 
 def test_the_floor_is_the_farthest_end_of_a_cell_against_itself() -> None:
-    once, twice = (statistics.Ratio(1.0, low, high, (1.0,) * 5) for low, high in ((0.99, 1.02), (0.95, 1.01)))
+    once, twice = (
+        statistics.Ratio(1.0, low, high, (1.0,) * 5) for low, high in ((0.99, 1.02), (0.95, 1.01))
+    )
     assert noise_floor([once]) == pytest.approx(0.02)
     assert noise_floor([once, twice]) == pytest.approx(1 / 0.95 - 1)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.hub.user import User
 
-from headgate.errors import InvalidFileError, IsolationError, UsageError
 from headgate.isolation.vm import machines, probe
+from headgate.model.errors import InvalidFileError, IsolationError, UsageError
 from headgate.studies import grid, studyfile
 from headgate.testing import wait
 
@@ -38,7 +38,12 @@ def write(user: User, text: str, name: str = "paced.yaml") -> str:
 def kept(user: User) -> list[dict[str, Any]]:
     """What all studies have measured, the oldest first."""
     files = sorted((user.home / "studies").glob("*/results.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("}")]
+    return [
+        json.loads(line)
+        for file in files
+        for line in file.read_text().splitlines()
+        if line.endswith("}")
+    ]
 
 
 def labs(user: User) -> list[str]:
@@ -53,7 +58,11 @@ def test_a_step_that_is_a_quarter_longer_is_found_and_the_interval_holds_it(user
         vary: {batch: ["0.02", "0.025"]}
         warm: 3
     """
-    [step] = [each for each in user.json("study", write(user, study))["effects"] if each["metric"] == "step"]
+    [step] = [
+        each
+        for each in user.json("study", write(user, study))["effects"]
+        if each["metric"] == "step"
+    ]
     assert step["change"] == "slower", step
     assert step["ratio"]["low"] * 0.99 <= 1.25 <= step["ratio"]["high"] * 1.01
 
@@ -70,7 +79,9 @@ def test_a_study_that_was_killed_goes_on_where_it_was(user: User) -> None:
     )
     process = user.starts("study", file, "--quick")
     wait.until(
-        lambda: len(kept(user)) >= 1 and len(list((user.home / "runs").iterdir())) >= 2, 60, "a second cell runs"
+        lambda: len(kept(user)) >= 1 and len(list((user.home / "runs").iterdir())) >= 2,
+        60,
+        "a second cell runs",
     )
     process.kill()
     process.communicate()
@@ -78,19 +89,27 @@ def test_a_study_that_was_killed_goes_on_where_it_was(user: User) -> None:
     found = [(each["key"], each["block"], each["attempt"]) for each in kept(user)]
     assert len(found) == len(set(found)) == 3
     assert all(len(cell["figures"]) == 1 for cell in told["cells"])
-    assert len({each["figures"]["run"] for each in kept(user)}) == len(list((user.home / "runs").iterdir())) == 3
+    assert (
+        len({each["figures"]["run"] for each in kept(user)})
+        == len(list((user.home / "runs").iterdir()))
+        == 3
+    )
     assert user.json("study", "show")["cells"] == told["cells"]
     assert user.json("study", "compare", told["study"], told["study"])["only"] == []
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("tc") is None, reason="a lab needs root, and the programs ip and tc"
+    os.geteuid() != 0 or shutil.which("tc") is None,
+    reason="a lab needs root, and the programs ip and tc",
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_study_that_is_ended_takes_its_lab_along(number: signal.Signals, user: User) -> None:
     user.write("lab.yaml", "lab: true\nnodes: [{name: a, cores: 1, memory: 1GiB}]\n")
-    study = 'workloads: [{name: paced, script: paced.py, args: ["0.02", "100000"]}]\ncluster: lab.yaml\n'
+    study = (
+        'workloads: [{name: paced, script: paced.py, args: ["0.02", "100000"]}]\ncluster: '
+        "lab.yaml\n"
+    )
     process = user.starts("study", write(user, study))
     user.sees_job("paced", lambda job: bool(job["step"]), what="steps")
     [lab] = labs(user)
@@ -101,9 +120,15 @@ def test_a_study_that_is_ended_takes_its_lab_along(number: signal.Signals, user:
 
 
 @pytest.mark.slow
-def test_a_cell_that_always_fails_is_told_the_rest_goes_on_and_it_is_tried_again(user: User) -> None:
+def test_a_cell_that_always_fails_is_told_the_rest_goes_on_and_it_is_tried_again(
+    user: User,
+) -> None:
     user.write(
-        "broken.py", "import os, sys\nif not os.path.exists('mended'): sys.exit(3)\nexec(open('paced.py').read())"
+        "broken.py",
+        (
+            "import os, sys\nif not os.path.exists('mended'): "
+            "sys.exit(3)\nexec(open('paced.py').read())"
+        ),
     )
     file = write(
         user,
@@ -115,8 +140,13 @@ def test_a_cell_that_always_fails_is_told_the_rest_goes_on_and_it_is_tried_again
         """,
     )
     told = user.json("study", file, "--quick", code=1)
-    assert {cell["state"] for cell in told["cells"] if cell["workloads"] == ["paced"]} == {"measured"}
-    assert "broken solo and 1 other cell: failed: broken ended as failed: exit code 3." in told["notes"]
+    assert {cell["state"] for cell in told["cells"] if cell["workloads"] == ["paced"]} == {
+        "measured"
+    }
+    assert (
+        "broken solo and 1 other cell: failed: broken ended as failed: exit code 3."
+        in told["notes"]
+    )
     user.touch("mended")
     again = user.json("study", file, "--quick", "--resume")
     assert all(cell["state"] == "measured" for cell in again["cells"])
@@ -125,7 +155,9 @@ def test_a_cell_that_always_fails_is_told_the_rest_goes_on_and_it_is_tried_again
 
 @pytest.mark.slow
 def test_on_a_machine_that_changed_a_study_is_measured_anew_and_says_so(user: User) -> None:
-    file = write(user, 'workloads: [{name: paced, script: paced.py, args: ["0.01", "30"]}]\nrepetitions: 1')
+    file = write(
+        user, 'workloads: [{name: paced, script: paced.py, args: ["0.01", "30"]}]\nrepetitions: 1'
+    )
     user.json("study", file, "--quick")
     [folder] = (user.home / "studies").glob("paced-*")
     for name in ("about.json", "results.jsonl"):
@@ -133,12 +165,16 @@ def test_on_a_machine_that_changed_a_study_is_measured_anew_and_says_so(user: Us
         (folder / name).write_text(text.replace('"CPUs": "', '"CPUs": "9'))
     told = user.json("study", file, "--quick", "--resume")
     assert told["apart"] == 2
-    assert any("This machine has changed since the study began: CPUs 9" in note for note in told["notes"])
+    assert any(
+        "This machine has changed since the study began: CPUs 9" in note for note in told["notes"]
+    )
     assert len({each["figures"]["run"] for each in kept(user)}) == len(kept(user)) == 4
 
 
 @pytest.mark.slow
-def test_a_background_is_ended_with_what_it_slows_and_one_that_ends_too_early_is_told(user: User) -> None:
+def test_a_background_is_ended_with_what_it_slows_and_one_that_ends_too_early_is_told(
+    user: User,
+) -> None:
     study = """
         workloads: [{{name: paced, script: paced.py, args: ["0.02", "40"]}}]
         scenarios: [shared]
@@ -146,11 +182,16 @@ def test_a_background_is_ended_with_what_it_slows_and_one_that_ends_too_early_is
         repetitions: 1
     """
     told = user.json(
-        "study", write(user, study.format(command="sleep 1; exec python paced.py 0.02 9999"), "long.yaml"), "--quick"
+        "study",
+        write(user, study.format(command="sleep 1; exec python paced.py 0.02 9999"), "long.yaml"),
+        "--quick",
     )
     assert all(len(cell["figures"]) == 1 for cell in told["cells"])
     told = user.json(
-        "study", write(user, study.format(command="exec python paced.py 0.02 5"), "short.yaml"), "--quick", code=1
+        "study",
+        write(user, study.format(command="exec python paced.py 0.02 5"), "short.yaml"),
+        "--quick",
+        code=1,
     )
     assert all("background-hog ended too early" in cell["reason"] for cell in told["cells"])
 
@@ -172,7 +213,9 @@ def test_what_this_machine_cannot_do_is_a_cell_that_was_not_measured(user: User)
 
 
 BAD = {
-    "vary: {colour: [red]}": "unknown key 'colour'; expected one of args, batch, cores, data, disk, framework",
+    "vary: {colour: [red]}": (
+        "unknown key 'colour'; expected one of args, batch, cores, data, disk, framework"
+    ),
     "vary: {isolaton: [process]}": "did you mean 'isolation'",
     "vary: {batch: ['8']}": "write {batch} into its `args`",
     "vary: {nic: [1Gbit]}": "found no `cluster`",
@@ -180,9 +223,13 @@ BAD = {
     "vary: {cores: ['1', '1']}": "a value is given twice",
     "scenarios: [shared]": "found `shared` without a `background`",
     "scenarios: [simultaneous]": "found `simultaneous` with one workload",
-    "background: [{workload: alexnot}]": "unknown workload 'alexnot'; expected one of alexnet, resnet50",
+    "background: [{workload: alexnot}]": (
+        "unknown workload 'alexnot'; expected one of alexnet, resnet50"
+    ),
     "background: [{name: b}]": "or one of these as `workload`: alexnet, resnet50",
-    "background: [{workload: alexnet, framework: spark}]": "not written in spark; expected torch, keras",
+    (
+        "background: [{workload: alexnet, framework: spark}]"
+    ): "not written in spark; expected torch, keras",
     "vary: {isolation: [procces]}": "did you mean 'process'",
     "vary: {isolation: [container+overlay]}": "found no `cluster`",
     "skip: [{nic: [1Gbit]}]": "nothing varies nic",
@@ -221,7 +268,8 @@ budget: 4m
     planned = grid.planned_time(made, 5, {})
     assert planned.total == (3 * 2 + 1) * 5 * 10
     with pytest.raises(
-        UsageError, match=r"5 min 50 s.*budget is 4 min 0 s: cut `args` \(2 values\) to one: .* 3 min 20 s"
+        UsageError,
+        match=r"5 min 50 s.*budget is 4 min 0 s: cut `args` \(2 values\) to one: .* 3 min 20 s",
     ):
         grid.check_budget(made, planned)
     grid.check_budget(made, grid.planned_time(made, 5, {"paced": 5.0}))
@@ -238,7 +286,10 @@ def test_cells_are_known_by_all_that_they_run(tmp_path: Path) -> None:
 
 
 def test_jobs_at_once_are_measured_alone_and_on_their_part_of_the_cores_too(tmp_path: Path) -> None:
-    text = "workloads: [{name: a, script: paced.py}, {name: b, script: paced.py}]\nscenarios: [simultaneous]\n"
+    text = (
+        "workloads: [{name: a, script: paced.py}, {name: b, script: paced.py}]\nscenarios: "
+        "[simultaneous]\n"
+    )
     made = study(tmp_path, text)
     found = [cell.name for cell in grid.cells(made) if not cell.is_repeat]
     assert found == ["a solo", "b solo", "a slice", "b slice", "a + b simultaneous"]
@@ -248,7 +299,9 @@ def test_jobs_at_once_are_measured_alone_and_on_their_part_of_the_cores_too(tmp_
 
 
 def test_values_of_axes_reach_workloads_plans_and_the_lab(tmp_path: Path) -> None:
-    (tmp_path / "lab.yaml").write_text("lab: true\nnodes: [{name: a, cores: 1, memory: 1GiB, nic: 1Gbit}]\n")
+    (tmp_path / "lab.yaml").write_text(
+        "lab: true\nnodes: [{name: a, cores: 1, memory: 1GiB, nic: 1Gbit}]\n"
+    )
     text = """
 workloads: [{workload: alexnet, steps: 5}, {name: own, script: paced.py, args: ["{batch}"]}]
 scenarios: [distributed]
@@ -257,7 +310,9 @@ vary: {batch: ["8", "16"], strategy: [allreduce, async], nic: [none, 200Mbit]}
 """
     made = study(tmp_path, text)
     last = [
-        cell for cell in grid.cells(made) if cell.values == (("batch", "16"), ("strategy", "async"), ("nic", "200Mbit"))
+        cell
+        for cell in grid.cells(made)
+        if cell.values == (("batch", "16"), ("strategy", "async"), ("nic", "200Mbit"))
     ]
     theirs, own = (grid.cell_run(made, cell) for cell in last)
     [job] = theirs.measured
@@ -279,7 +334,10 @@ def test_a_study_that_comes_with_headgate_is_planned_to_take_at_most_ten_minutes
 
 def test_a_study_that_comes_with_headgate_can_be_printed_and_changed(user: User) -> None:
     user.write("mine.yaml", user.types("study", "isolation", "--print").stdout)
-    theirs, mine = (studyfile.load(path) for path in (studyfile.path_of("isolation"), str(user.folder / "mine.yaml")))
+    theirs, mine = (
+        studyfile.load(path)
+        for path in (studyfile.path_of("isolation"), str(user.folder / "mine.yaml"))
+    )
     assert grid.cells(theirs) == grid.cells(mine)
 
 
@@ -312,12 +370,19 @@ mitigate: true
 """
     made = study(tmp_path, text)
     part = grid._cores(made) / 2
-    at_once = [cell for cell in grid.cells(made) if cell.scenario == "simultaneous" and not cell.is_repeat]
+    at_once = [
+        cell for cell in grid.cells(made) if cell.scenario == "simultaneous" and not cell.is_repeat
+    ]
     none, cores, threads, policy = (grid.cell_run(made, cell) for cell in at_once)
     assert [job.limits.cores for job in none.measured] == [None, 0.5]
     assert [job.limits.cores for job in cores.measured] == [part, 0.5]
     assert threads.measured[0].env["OMP_NUM_THREADS"] == str(int(part))
-    assert [each.policy for each in (none, cores, threads, policy)] == ["none", "none", "none", "equal"]
+    assert [each.policy for each in (none, cores, threads, policy)] == [
+        "none",
+        "none",
+        "none",
+        "equal",
+    ]
     assert not any(cell.values for cell in grid.cells(made) if cell.scenario != "simultaneous")
 
 
@@ -345,7 +410,9 @@ repetitions: 1
     monkeypatch.setenv(machines.EMULATION, "uml")
     assert [dict(cell.values)["isolation"] for cell in virtual] == ["vm", "vm+container"]
     for cell in virtual:
-        with pytest.raises(UsageError, match="guests: no KVM on this machine: there is no /dev/kvm"):
+        with pytest.raises(
+            UsageError, match="guests: no KVM on this machine: there is no /dev/kvm"
+        ):
             grid.cell_run(made, cell)
     assert grid.planned_time(made, 1, {}).total == 3 * 10
 
@@ -355,4 +422,6 @@ def test_the_schema_says_what_every_key_means() -> None:
     for model in (schema, *schema["$defs"].values()):
         assert model["additionalProperties"] is False
         assert all(each.get("description") for each in model["properties"].values()), model["title"]
-    assert {"script", "workload", "framework"} <= schema["$defs"]["WorkloadEntry"]["properties"].keys()
+    assert {"script", "workload", "framework"} <= schema["$defs"]["WorkloadEntry"][
+        "properties"
+    ].keys()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.task.asides import Asides
+from headgate.task.overheads import Asides
 
 
 @pytest.fixture(autouse=True)
 def own_asides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test spends on collecting garbage is not told among its reports, once another one has had that timed."""
+    """What a test spends on collecting garbage is not told among its reports, once another one has
+    had that timed.
+    """
     monkeypatch.setattr("headgate.task.progress.asides", Asides())

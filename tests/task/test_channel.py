@@ -20,7 +20,9 @@ from headgate.testing.listener import ChannelListener
 
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[ChannelListener]:
-    with ChannelListener(tmp_path, welcome={"role": "worker", "index": 0, "plan": {}, "threads": 2}) as listening:
+    with ChannelListener(
+        tmp_path, welcome={"role": "worker", "index": 0, "plan": {}, "threads": 2}
+    ) as listening:
         yield listening
 
 
@@ -33,8 +35,17 @@ def test_says_hello_first_and_takes_the_welcome(listener: ChannelListener) -> No
     channel.send({"type": "note", "text": "x"})
     listener.wait_for("note")
     hello = listener.messages[0]
-    assert (hello["type"], hello["v"], hello["key"], hello["pid"]) == ("hello", 1, "secret", os.getpid())
-    assert (hello["task"], hello["framework"], hello["framework_version"]) == ("run/job/worker-0", "torch", "2.0")
+    assert (hello["type"], hello["v"], hello["key"], hello["pid"]) == (
+        "hello",
+        1,
+        "secret",
+        os.getpid(),
+    )
+    assert (hello["task"], hello["framework"], hello["framework_version"]) == (
+        "run/job/worker-0",
+        "torch",
+        "2.0",
+    )
     assert hello["seed"] == 7
     wait.until(lambda: channel.pending)
     assert channel.welcome["role"] == "worker"
@@ -60,7 +71,9 @@ def test_orders_are_taken_once_and_a_stop_stays(listener: ChannelListener) -> No
     assert channel.pending
 
 
-def test_a_hold_ends_with_a_release_also_where_another_one_follows(listener: ChannelListener) -> None:
+def test_a_hold_ends_with_a_release_also_where_another_one_follows(
+    listener: ChannelListener,
+) -> None:
     channel = opened(listener)
     listener.wait_for("hello")
 
@@ -92,7 +105,9 @@ def test_a_hold_ends_with_a_release_also_where_another_one_follows(listener: Cha
     channel.close()
 
 
-def test_a_connection_that_closes_without_a_stop_orphans_the_task(listener: ChannelListener) -> None:
+def test_a_connection_that_closes_without_a_stop_orphans_the_task(
+    listener: ChannelListener,
+) -> None:
     channel = opened(listener)
     listener.wait_for("hello")
     listener.hang_up()
@@ -101,7 +116,9 @@ def test_a_connection_that_closes_without_a_stop_orphans_the_task(listener: Chan
     assert channel.flush(0.1)
 
 
-def test_an_engine_that_cannot_be_reached_gives_a_channel_that_swallows_everything(tmp_path: Path) -> None:
+def test_an_engine_that_cannot_be_reached_gives_a_channel_that_swallows_everything(
+    tmp_path: Path,
+) -> None:
     channel = Channel.open(TaskEnvironment(channel=str(tmp_path / "nobody")), "torch", "2.0", 7)
     channel.send({"type": "note", "text": "x"})
     assert channel.flush(0.1)
@@ -117,7 +134,9 @@ def test_an_engine_that_does_not_read_never_holds_up_the_sender(tmp_path: Path) 
 
     def report() -> None:
         for step in range(3000):
-            channel.send({"type": "progress", "step": step, "padding": "x" * 1000}, can_be_missed=True)
+            channel.send(
+                {"type": "progress", "step": step, "padding": "x" * 1000}, can_be_missed=True
+            )
         channel.send({"type": "checkpoint", "path": "the last"})
 
     sender = threading.Thread(target=report, daemon=True)
@@ -135,7 +154,8 @@ def test_an_engine_that_does_not_read_never_holds_up_the_sender(tmp_path: Path) 
     reader = threading.Thread(target=drain)
     reader.start()
     reader.join(20)
-    assert b"the last" in received  # sent by the channel's own thread, though the script sends nothing more
+    # sent by the channel's own thread, though the script sends nothing more
+    assert b"the last" in received
     assert received.count(b"\n") < 3000
     channel.close()
     connection.close()
@@ -144,7 +164,13 @@ def test_an_engine_that_does_not_read_never_holds_up_the_sender(tmp_path: Path) 
 
 def test_what_json_lacks_goes_as_strings(listener: ChannelListener) -> None:
     channel = opened(listener)
-    channel.send({"type": "progress", "loss": float("nan"), "metrics": {"a": float("inf"), "b": [-float("inf"), 1.5]}})
+    channel.send(
+        {
+            "type": "progress",
+            "loss": float("nan"),
+            "metrics": {"a": float("inf"), "b": [-float("inf"), 1.5]},
+        }
+    )
     assert listener.wait_for("progress")[0] == {
         "type": "progress",
         "loss": "nan",
@@ -184,14 +210,18 @@ def test_a_channel_that_is_not_understood_counts_as_none(channel: str) -> None:
 
 
 def test_importing_needs_only_the_standard_library_and_little_time() -> None:
-    """CPU time in proportion to that of what any client of a socket imports, which the same machine takes as well."""
+    """CPU time in proportion to that of what any client of a socket imports, which the same machine
+    takes as well.
+    """
     source = Path(__file__).parents[2] / "src"
     script = (
-        f"import sys, time; sys.path.insert(0, {str(source)!r}); begun = time.process_time(); import json, socket; "
+        f"import sys, time; sys.path.insert(0, {str(source)!r}); begun = time.process_time(); "
+        "import json, socket; "
         "theirs = time.process_time() - begun; import headgate.task.session; "
         "ours = time.process_time() - begun - theirs; "
         "roots = {name.partition('.')[0] for name in sys.modules}; "
-        "assert roots <= set(sys.stdlib_module_names) | {'headgate', '__main__', '__mp_main__'}, roots; "
+        "assert roots <= set(sys.stdlib_module_names) | {'headgate', '__main__', "
+        "'__mp_main__'}, roots; "
         "print(ours / theirs)"
     )
     command = [sys.executable, "-I", "-S", "-c", script]

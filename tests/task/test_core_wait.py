@@ -12,7 +12,7 @@ import pytest
 
 import headgate
 from headgate.task.core_wait import CoreWait
-from headgate.task.measured import Read, Timing, are_calm, busy_notes, read_seconds, step_times
+from headgate.task.step_timing import Read, Timing, are_calm, busy_notes, read_seconds, step_times
 
 
 def proc(folder: Path, threads: dict[int, tuple[int, int]], used: int, stolen: int = 0) -> str:
@@ -57,16 +57,20 @@ def spinning(count, *how):
 
 
 def measured(script: str) -> list[float]:
-    """The numbers that a script prints, in a session of its own as an engine starts it: of those in another one, such
-    as of tests beside this one, none counts as its own."""
+    """The numbers that a script prints, in a session of its own as an engine starts it: of those in
+    another one, such as of tests beside this one, none counts as its own.
+    """
     environment = {**os.environ, "PYTHONPATH": str(Path(headgate.__file__).parents[1])}
     command = [sys.executable, "-c", SPINS + textwrap.dedent(script)]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, start_new_session=True)
+    found = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, start_new_session=True
+    )
     return [float(word) for word in found.stdout.split()]
 
 
 @pytest.mark.skipif(
-    not os.path.exists("/proc/self/schedstat"), reason="the kernel does not count how long threads wait"
+    not os.path.exists("/proc/self/schedstat"),
+    reason="the kernel does not count how long threads wait",
 )
 def test_others_that_use_all_cores_are_noticed() -> None:
     waited, used = measured(
@@ -111,7 +115,8 @@ def test_of_steps_that_others_were_in_the_way_of_the_calm_ones_count() -> None:
 def test_of_reads_that_others_were_in_the_way_of_the_calm_ones_count() -> None:
     held_up = [Read(0.01, 0.9 - 0.01 * i) for i in range(9)]
     assert read_seconds([*held_up, Read(1e-3, 0.0), Read(2e-3, 0.05), Read(3e-3)]) == 2e-3
-    assert read_seconds([*held_up, Read(1e-3, 0.1), Read(2e-3, 0.2), Read(3e-3, 0.3)]) == 2e-3  # none is calm
+    # none is calm
+    assert read_seconds([*held_up, Read(1e-3, 0.1), Read(2e-3, 0.2), Read(3e-3, 0.3)]) == 2e-3
     assert read_seconds([]) is None
 
 
@@ -120,10 +125,16 @@ def test_where_no_step_is_calm_the_calmest_count_and_it_is_said(tmp_path: Path) 
     [found] = step_times("cpu", held_up)
     assert (found["steps"], found["waited"]) == (3, pytest.approx(0.54))
     [note] = busy_notes([found], 0.2)
-    assert "threads waited 54% of the time for one: steps may take much less on a calm machine" in note
+    assert (
+        "threads waited 54% of the time for one: steps may take much less on a calm machine" in note
+    )
     [note] = busy_notes([found], 0.02)
-    assert note.endswith("its own processes and threads are more than the cores"), "nobody else is to blame"
+    assert note.endswith("its own processes and threads are more than the cores"), (
+        "nobody else is to blame"
+    )
     calm = step_times("cpu", [Timing(1, 8, 0.01, 0.0)] * 4)
     assert busy_notes(calm, 0.2) == []
     [note] = busy_notes(calm, 0.6)
-    assert note.startswith("others used 60% of the machine's cores, and threads waited 0% of the time for one")
+    assert note.startswith(
+        "others used 60% of the machine's cores, and threads waited 0% of the time for one"
+    )

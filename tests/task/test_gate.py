@@ -12,14 +12,23 @@ import pytest
 
 from headgate.task import Channel, Gate, TaskEnvironment
 from headgate.task import gate as gate_module
-from headgate.task.asides import Asides
-from headgate.task.grants import MOST_HELD_SECONDS, MOST_PAUSED_SECONDS, MOST_WAITED_SECONDS, TURNS, Grant, Turns
+from headgate.task.grants import (
+    MOST_HELD_SECONDS,
+    MOST_PAUSED_SECONDS,
+    MOST_WAITED_SECONDS,
+    TURNS,
+    Grant,
+    Turns,
+)
+from headgate.task.overheads import Asides
 from headgate.testing import wait
 from headgate.testing.listener import ChannelListener
 
 
 class Engine:
-    """What a gate sees of the channel, and of the time: waiting takes none, and tells when which order comes."""
+    """What a gate sees of the channel, and of the time: waiting takes none, and tells when which
+    order comes.
+    """
 
     def __init__(self, **grant: float) -> None:
         self.gate = Grant.read(grant) if grant else None
@@ -72,7 +81,9 @@ def test_a_pause_holds_the_next_step_until_it_is_lifted_and_never_for_long() -> 
     assert steps(engine, gate, 10, 0.1) == pytest.approx(1.0)
     engine.grant(paused=True)()
     assert steps(engine, gate, 1, 0.1) == pytest.approx(0.1 + MOST_PAUSED_SECONDS)
-    assert steps(engine, gate, 1, 0.1) == pytest.approx(0.1), "a hub that lifts it no more holds nobody"
+    assert steps(engine, gate, 1, 0.1) == pytest.approx(0.1), (
+        "a hub that lifts it no more holds nobody"
+    )
 
 
 def test_what_a_step_waits_for_its_turn_is_told_and_no_other_wait(
@@ -112,14 +123,17 @@ def test_steps_run_for_their_fraction_of_time(fraction: float) -> None:
     gate = gate_of(engine)
     assert steps(engine, gate, 1, 5.0) == 5.0  # the first is not held
     for seconds in (0.01, 0.3, 2.0):  # the same for steps of any length
-        assert 100 * seconds / steps(engine, gate, 100, seconds) == pytest.approx(fraction, abs=0.001)
+        assert 100 * seconds / steps(engine, gate, 100, seconds) == pytest.approx(
+            fraction, abs=0.001
+        )
 
 
 def test_of_cores_what_counts_is_cpu_time() -> None:
     engine = Engine(cores=1.5)
     gate = gate_of(engine)
     steps(engine, gate, 1, 0.1, cpu=0.2)
-    assert steps(engine, gate, 20, 0.1, cpu=0.15) == pytest.approx(2.0)  # no more than granted: never held
+    # no more than granted: never held
+    assert steps(engine, gate, 20, 0.1, cpu=0.15) == pytest.approx(2.0)
     assert steps(engine, gate, 20, 0.1, cpu=0.2) == pytest.approx(20 * 0.2 / 1.5)
 
 
@@ -137,7 +151,8 @@ def test_a_change_counts_while_a_step_is_held_and_a_gate_that_is_lifted_lets_it_
     gate = gate_of(engine)
     steps(engine, gate, 1, 1.0)
     engine.at = [(3.0, engine.grant(fraction=0.5))]
-    # 0.9 s over after the step, 0.1 s of it made up for in the first of its second: the rest at 0.5.
+    # 0.9 s over after the step, 0.1 s of it made up for in the first of its second: the rest at
+    # 0.5.
     assert steps(engine, gate, 1, 1.0) == pytest.approx(1.0 + 1.0 + (0.9 - 0.1) / 0.5)
     engine.at = [(engine.now + 1.2, engine.grant())]
     assert steps(engine, gate, 1, 1.0) == pytest.approx(1.2)
@@ -171,7 +186,9 @@ def test_turns_divide_a_device_by_fractions_whatever_they_sum_to_and_the_length_
     engine = Engine()
     shares = {"a": (0.6 * total, 0.05), "b": (0.3 * total, 0.7), "c": (0.1 * total, 0.02)}
     had = dict.fromkeys(shares, 0.0)
-    grants = {name: Grant(rate, turns=(str(tmp_path / "turn"),)) for name, (rate, _) in shares.items()}
+    grants = {
+        name: Grant(rate, turns=(str(tmp_path / "turn"),)) for name, (rate, _) in shares.items()
+    }
     turns = {name: Turns.open(grant) for name, grant in grants.items()}
     again = dict.fromkeys(shares, 0.0)
     running: tuple[str, float] | None = None
@@ -194,7 +211,9 @@ def test_turns_divide_a_device_by_fractions_whatever_they_sum_to_and_the_length_
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.5])
-def test_a_turn_is_not_left_out_for_long_however_long_a_step_was(tmp_path: Path, rate: float) -> None:
+def test_a_turn_is_not_left_out_for_long_however_long_a_step_was(
+    tmp_path: Path, rate: float
+) -> None:
     path = (str(tmp_path / "turn"),)
     long, other = Turns.open(Grant(rate, turns=path)), Turns.open(Grant(1.0 - rate, turns=path))
     assert long is not None and other is not None
@@ -238,7 +257,10 @@ def test_who_has_its_turn_and_does_not_step_is_waited_for_once(tmp_path: Path) -
 
 def test_who_uses_several_devices_has_its_turn_on_all_of_them_at_once(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"gpu-{i}") for i in range(2)]
-    opened = [Turns.open(Grant(0.5, turns=turns)) for turns in ((paths[1], paths[0]), (paths[1],), (paths[0],))]
+    opened = [
+        Turns.open(Grant(0.5, turns=turns))
+        for turns in ((paths[1], paths[0]), (paths[1],), (paths[0],))
+    ]
     both, second, first = (turns for turns in opened if turns is not None)
     assert second.wait(0.0, 0.0) == 0.0
     assert both.wait(0.1, 0.0) > 0.0
@@ -249,12 +271,15 @@ def test_who_uses_several_devices_has_its_turn_on_all_of_them_at_once(tmp_path: 
     both.over(1.2, 0.0)
     assert (first.wait(1.2, 0.0), second.wait(1.2, 0.0)) == (0.0, 0.0)
     first.over(1.7, 0.0)
-    assert both.wait(1.8, 0.0) > 0.0  # it has the first lock again, and gives it back for a step without its turn
+    # it has the first lock again, and gives it back for a step without its turn
+    assert both.wait(1.8, 0.0) > 0.0
     both.release()
     assert first.wait(1.9, 0.0) == 0.0
 
 
-def test_the_engine_is_told_once_of_the_gpus_that_a_task_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_told_once_of_the_gpus_that_a_task_uses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     engine, seen = Engine(), list[int]()
     gate = gate_of(engine, gpus=lambda: seen)
@@ -279,7 +304,9 @@ while not channel.stopping:
 
 
 def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path) -> None:
-    """Steps that only sleep, on a device that is none: what counts is when they run. What they get changes."""
+    """Steps that only sleep, on a device that is none: what counts is when they run. What they get
+    changes.
+    """
     listeners = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -287,7 +314,11 @@ def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path)
     processes = []
     try:
         for listener in listeners:
-            environment = {"PYTHONPATH": ":".join(sys.path), **listener.environment(), TURNS: str(tmp_path)}
+            environment = {
+                "PYTHONPATH": ":".join(sys.path),
+                **listener.environment(),
+                TURNS: str(tmp_path),
+            }
             processes.append(subprocess.Popen([sys.executable, "-c", HELD], env=environment))
         for listener in listeners:
             listener.wait_for("progress")
@@ -305,7 +336,8 @@ def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path)
             before = done()
             wait.until(partial(are_done, 300, before), 60, "steps are done")
             first, second = (after - before for after, before in zip(done(), before, strict=True))
-            assert first / (first + second) == pytest.approx(part, abs=0.1)  # steps are counted, time is granted
+            # steps are counted, time is granted
+            assert first / (first + second) == pytest.approx(part, abs=0.1)
         listeners[1].send({"type": "stop"})  # whoever waits for its turn too
         assert processes[1].wait(10) == 0
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.task import ProgressReporter, Saver, StepSpans, Stop, fit_line
-from headgate.task.measured import Step, StepMeter, StepSampling, is_told, is_warm
+from headgate.task.step_timing import Step, StepMeter, StepSampling, is_told, is_warm
 
 
 def ticking(times: list[float]) -> Callable[[], float]:
@@ -84,14 +84,20 @@ def test_a_nan_is_kept_that_lasts_and_metrics_alone_are_sent_without_a_loss() ->
     assert (sent[2]["loss"], sent[2]["count"]) == (2.0, 4)
 
 
-def test_an_epoch_is_told_by_what_it_came_to_and_as_it_is_so_far_only_where_nothing_else_is_for_long() -> None:
+def test_an_epoch_is_told_by_what_it_came_to_and_as_it_is_so_far_only_where_nothing_else_is_for_long() -> (
+    None
+):
     progress, sent, clock = folding()
     for step in range(1, 61):  # an epoch of six seconds
         clock.now = step / 10
         progress.step = step
         progress.epoch_so_far(1.0 / step, {"accuracy": step / 100})
     progress.epoch_over(0.5, {"accuracy": 0.9, "val_loss": 0.7})
-    told = [(message["step"], message["loss"], message["covers"]) for message in sent if "loss" in message]
+    told = [
+        (message["step"], message["loss"], message["covers"])
+        for message in sent
+        if "loss" in message
+    ]
     assert told == [(21, 1 / 21, "part"), (42, 1 / 42, "part"), (60, 0.5, "epoch")]
     assert sent[-1]["metrics"] == {"accuracy": 0.9, "val_loss": 0.7}
     assert len(sent) > 30  # steps are told all the while
@@ -110,8 +116,12 @@ def test_what_is_no_number_is_left_out_and_said_once() -> None:
         progress.report({"total": 1.0}, {"accuracy": "n/a", "best": None, "f1": 0.5})
         progress.flush()
     notes = [str(message["text"]) for message in sent if message["type"] == "note"]
-    assert len(notes) == 2 and all(message["warns"] for message in sent if message["type"] == "note")
-    assert notes[0].startswith("report(loss=...): found a dict") and notes[0].endswith("it is left out")
+    assert len(notes) == 2 and all(
+        message["warns"] for message in sent if message["type"] == "note"
+    )
+    assert notes[0].startswith("report(loss=...): found a dict") and notes[0].endswith(
+        "it is left out"
+    )
     assert notes[1].startswith("report(accuracy=...): found a str")
     told = [message for message in sent if message["type"] == "progress"]
     assert all(message.keys() == {"type", "step", "count", "metrics"} for message in told)
@@ -141,8 +151,12 @@ def test_neither_part_of_a_line_is_negative() -> None:
     assert through_zero.beta > 0
 
 
-@pytest.mark.parametrize(("batches", "seconds"), [([8], [1.0]), ([8, 8], [1.0, 1.0]), ([8, 16], [0.0, 1.0])])
-def test_what_no_line_can_be_fitted_to_is_refused(batches: list[float], seconds: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("batches", "seconds"), [([8], [1.0]), ([8, 8], [1.0, 1.0]), ([8, 16], [0.0, 1.0])]
+)
+def test_what_no_line_can_be_fitted_to_is_refused(
+    batches: list[float], seconds: list[float]
+) -> None:
     with pytest.raises(ValueError, match="two or more batch sizes"):
         fit_line(batches, seconds)
 
@@ -171,12 +185,37 @@ def test_the_spans_of_few_of_the_first_steps_are_told_and_of_all_that_are_measur
         now[0] += 0.010 if number <= 100 else 0.001 if number <= 900 else 0.020
         if sampling.takes(number) and is_told(number):
             told.append(number)
-    assert told == [3, 4, 5, 6, 7, 50, 51, 100, 101, 150, 400, 401, 800, 801, 1200, 1201, 1250, 1251, 1300, 1301]
+    assert told == [
+        3,
+        4,
+        5,
+        6,
+        7,
+        50,
+        51,
+        100,
+        101,
+        150,
+        400,
+        401,
+        800,
+        801,
+        1200,
+        1201,
+        1250,
+        1251,
+        1300,
+        1301,
+    ]
     assert [number for number in range(1, 5) if is_warm(number)] == [3, 4]
 
 
-@pytest.mark.parametrize("last", [[1, 2, 3, 4, 5, 6], [10, 20, 30, 40, 50, 60], [3, 4, 9, 30, 31, 60]])
-def test_however_many_steps_a_script_reports_at_once_those_that_are_measured_are_single(last: list[int]) -> None:
+@pytest.mark.parametrize(
+    "last", [[1, 2, 3, 4, 5, 6], [10, 20, 30, 40, 50, 60], [3, 4, 9, 30, 31, 60]]
+)
+def test_however_many_steps_a_script_reports_at_once_those_that_are_measured_are_single(
+    last: list[int],
+) -> None:
     found: list[Step] = []
     clock = Clock()
     meter = StepMeter(found.append, lambda done: None, clock=clock)
@@ -255,7 +294,11 @@ def test_a_checkpoint_is_told_and_so_is_one_that_failed(tmp_path: Path) -> None:
     saver = saving(told, lambda: 0.0, str(tmp_path))
     saver.save("stop", 1, place, fails)
     saver.save("stop", 1, place, lambda folder: (folder / "step-1", 7))
-    assert [message["type"] for message in told] == ["checkpoint_failed", "checkpoint_failed", "checkpoint"]
+    assert [message["type"] for message in told] == [
+        "checkpoint_failed",
+        "checkpoint_failed",
+        "checkpoint",
+    ]
     assert "HEADGATE_CHECKPOINTS" in str(told[0]["error"])
     assert told[1]["error"] == "no such leaf"
     assert told[2] == {

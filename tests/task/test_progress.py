@@ -13,7 +13,8 @@ from headgate.task.progress import EVERY_SECONDS, ProgressReporter, whole
 
 
 @pytest.mark.parametrize(
-    ("given", "counted"), [(3, 3), (np.int64(3), 3), (3.0, 3), (None, 7), (math.nan, 7), (math.inf, 7), ("last", 7)]
+    ("given", "counted"),
+    [(3, 3), (np.int64(3), 3), (3.0, 3), (None, 7), (math.nan, 7), (math.inf, 7), ("last", 7)],
 )
 def test_a_step_is_a_whole_number_whatever_counts_it(given: Any, counted: int) -> None:
     assert whole(given, 7) == counted
@@ -28,7 +29,10 @@ def test_a_step_that_is_still_to_be_computed_is_read_when_a_message_is_due() -> 
             return 10 * self.reads
 
     now, sent = [0.0], list[Mapping[str, object]]()
-    progress, step = ProgressReporter(lambda message, _: sent.append(message), clock=lambda: now[0]), Slow()
+    progress, step = (
+        ProgressReporter(lambda message, _: sent.append(message), clock=lambda: now[0]),
+        Slow(),
+    )
     for _ in range(5):
         progress.said = step
         progress.report(1.0, {})

@@ -29,7 +29,8 @@ Write = Callable[[Path], None]
 @BOTH
 def test_the_newest_two_stay_and_nothing_half_written(write: Write, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    for process in (77, os.getpid()):  # of processes that were killed; one had the number that this one has now
+    # of processes that were killed; one had the number that this one has now
+    for process in (77, os.getpid()):
         _folder(folder / f".step-2.{process}.partial")
     for step in (1, 2, 2, 3):
         path = folder / f"step-{step}.kind"
@@ -59,11 +60,16 @@ def test_the_newest_two_stay_though_the_clock_is_set_back(write: Write, tmp_path
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (OSError(28, "No space left"), "step-1.kind could not be written: [Errno 28] No space left"),
+        (
+            OSError(28, "No space left"),
+            "step-1.kind could not be written: [Errno 28] No space left",
+        ),
         (ValueError("no such leaf"), "step-1.kind could not be written: no such leaf"),
     ],
 )
-def test_what_was_there_stays_where_it_fails(write: Write, error: Exception, said: str, tmp_path: Path) -> None:
+def test_what_was_there_stays_where_it_fails(
+    write: Write, error: Exception, said: str, tmp_path: Path
+) -> None:
     path = tmp_path / "step-1.kind"
     with replacing(path) as partial:
         write(partial)
@@ -141,7 +147,8 @@ def test_no_piece_can_be_cut_short_or_empty_or_gone(saved: Path) -> None:
             assert damage(saved) is not None, f"{length} bytes of {piece.name}"
         piece.unlink()
         found = damage(saved)
-        assert found is None if piece.name == "files.json" else found and found.endswith("is gone")  # as before 0.2
+        # as before 0.2
+        assert found is None if piece.name == "files.json" else found and found.endswith("is gone")
         piece.write_bytes(content)
     assert damage(saved) is None
 
@@ -163,7 +170,9 @@ def test_one_without_a_seal_goes_by_what_its_format_has(tmp_path: Path) -> None:
     assert [damage(tmp_path / name) for name in ("file", "folder")] == [None, None]
 
 
-def test_a_task_tells_its_engine_of_a_checkpoint_that_is_not_whole_and_reads_nothing_of_it(saved: Path) -> None:
+def test_a_task_tells_its_engine_of_a_checkpoint_that_is_not_whole_and_reads_nothing_of_it(
+    saved: Path,
+) -> None:
     told: list[object] = []
     assert restored(str(saved), lambda path: f"read {path}", told.append) == f"read {saved}"
     _pieces(saved)[0].write_bytes(b"")

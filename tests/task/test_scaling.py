@@ -17,11 +17,19 @@ from headgate.task.scaling import growing
             "s.num_replicas_in_sync * args.batch",
         ),
         ("n = strategy.num_replicas_in_sync\nlr = 0.1 * n", 2, "0.1 * n"),
-        ("batch *= hg.strategy().num_replicas_in_sync", 1, "batch *= hg.strategy().num_replicas_in_sync"),
+        (
+            "batch *= hg.strategy().num_replicas_in_sync",
+            1,
+            "batch *= hg.strategy().num_replicas_in_sync",
+        ),
         ("size = 32 * jax.device_count()", 1, "32 * jax.device_count()"),
         ("from jax import process_count\nsize = process_count() * 32", 2, "process_count() * 32"),
         ("size = 8 * len(jax.devices())", 1, "8 * len(jax.devices())"),
-        ("size = 8 * max(1, strategy.num_replicas_in_sync)", 1, "8 * max(1, strategy.num_replicas_in_sync)"),
+        (
+            "size = 8 * max(1, strategy.num_replicas_in_sync)",
+            1,
+            "8 * max(1, strategy.num_replicas_in_sync)",
+        ),
         ("size = (8 *\n  jax.device_count())", 1, "8 * jax.device_count()"),
     ],
 )

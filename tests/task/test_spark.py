@@ -1,4 +1,6 @@
-"""The event log of Spark, as a run of Spark 4.3 wrote it: its stages, without the details of where each was called."""
+"""The event log of Spark, as a run of Spark 4.3 wrote it: its stages, without the details of where
+each was called.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The suite of an engine: the twin in memory passes it, and a twin that is broken in one way does not."""
+"""The suite of an engine: the twin in memory passes it, and a twin that is broken in one way does
+not.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cluster import Node
 from headgate.engines.base import Engine, Slot
 from headgate.engines.log import TaskLog
-from headgate.events import Exit
-from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box, Launch
-from headgate.shares import Share
+from headgate.model.cluster import Node
+from headgate.model.events import Exit
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.shares import Share
 from headgate.testing.engine import EngineContract
 from headgate.testing.memory_engine import MemoryEngine, MemoryTask
 from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation
@@ -295,7 +297,9 @@ class ReleasesWithTheLast(MemoryEngine):
 
 class ReleasesAll(MemoryEngine):
     def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:
-        super().release(job, attempt, [task for task in self._slots if task.rsplit("/", 1)[0] == job])
+        super().release(
+            job, attempt, [task for task in self._slots if task.rsplit("/", 1)[0] == job]
+        )
 
 
 class WaitsForTheImpossible(MemoryEngine):

@@ -1,4 +1,6 @@
-"""The suite of an isolation: the twin in memory passes it, and a twin that is broken in one way does not."""
+"""The suite of an isolation: the twin in memory passes it, and a twin that is broken in one way
+does not.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import IsolationError
-from headgate.events import Exit
 from headgate.isolation.base import Box, Isolation, Launch
-from headgate.shares import UNLIMITED, Share, Uncontrolled
+from headgate.model.errors import IsolationError
+from headgate.model.events import Exit
+from headgate.model.shares import UNLIMITED, Share, Uncontrolled
 from headgate.testing.isolation import IsolationContract
 from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation
 
@@ -283,7 +285,8 @@ WAITS = "what is held cannot be asked to end"
 
 
 @pytest.mark.parametrize(
-    "defect", [pytest.param(each, marks=pytest.mark.long) if each == WAITS else each for each in DEFECTS]
+    "defect",
+    [pytest.param(each, marks=pytest.mark.long) if each == WAITS else each for each in DEFECTS],
 )
 def test_the_suite_catches(defect: str) -> None:
     make, number = DEFECTS[defect]

@@ -1,4 +1,6 @@
-"""The suite of a policy: one that keeps every rule passes it, and one that breaks one rule does not."""
+"""The suite of a policy: one that keeps every rule passes it, and one that breaks one rule does
+not.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,16 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import Phase
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
+from headgate.model.shares import Share
 from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Reported, Used
-from headgate.shares import Share
 from headgate.testing.policy import PolicyContract
 
 
 class Racing(Policy):
-    """Doubles the weight of the job that reported the lowest loss, and looks again a second later."""
+    """Doubles the weight of the job that reported the lowest loss, and looks again a second
+    later.
+    """
 
     name = "racing"
 
@@ -50,7 +54,10 @@ class Racing(Policy):
         wanted = {job: 200.0 if job == best else 100.0 for job in self.losses}
         changed = {job: weight for job, weight in wanted.items() if self.granted.get(job) != weight}
         self.granted.update(changed)
-        return Decision({job: (Share(cpu_weight=weight), "its loss") for job, weight in changed.items()}, now + 1)
+        return Decision(
+            {job: (Share(cpu_weight=weight), "its loss") for job, weight in changed.items()},
+            now + 1,
+        )
 
 
 class TestARacingPolicy(PolicyContract):
@@ -104,7 +111,9 @@ class SaysEverythingAgain(Racing):
 class StarvesTheLosers(Racing):
     def answer(self, now: float, cores: float) -> Decision:
         decision = super().answer(now, cores)
-        slow = {job: share for job, (share, _) in decision.shares.items() if share.cpu_weight == 100.0}
+        slow = {
+            job: share for job, (share, _) in decision.shares.items() if share.cpu_weight == 100.0
+        }
         starved = Share()
         object.__setattr__(starved, "cpu_cap_cores", 0.0)
         return Decision({**decision.shares, **dict.fromkeys(slow, (starved, "it lost"))})
@@ -143,7 +152,11 @@ class RemembersTheirShares(Racing):
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
         before = dict(self.granted)
         decision = super().decide(now, cores, changes)
-        same = {job for job, (share, _) in decision.shares.items() if before.get(job) == share.cpu_weight}
+        same = {
+            job
+            for job, (share, _) in decision.shares.items()
+            if before.get(job) == share.cpu_weight
+        }
         return Decision({job: given for job, given in decision.shares.items() if job not in same})
 
 

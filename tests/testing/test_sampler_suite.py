@@ -1,4 +1,6 @@
-"""The suite of a sampler: the twin in memory passes it, and a twin that is broken in one way does not."""
+"""The suite of a sampler: the twin in memory passes it, and a twin that is broken in one way does
+not.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from headgate.telemetry.base import Sampler, Target
-from headgate.telemetry.columns import Column
+from headgate.sampling.base import Sampler, Target
+from headgate.sampling.columns import Column
 from headgate.testing.memory_sampler import InMemoryBox, InMemorySampler
 from headgate.testing.sampler import SamplerContract
 
@@ -50,7 +52,11 @@ class GivesTotals(InMemorySampler):
     def one(self, now: float, target: str) -> dict[Column, float]:
         known = target in self.last
         values = super().one(now, target)
-        return values | self.totals.get(target, {}) if known and values.keys() & {"cpu_cores"} else values
+        return (
+            values | self.totals.get(target, {})
+            if known and values.keys() & {"cpu_cores"}
+            else values
+        )
 
 
 class TakesRatesFromNothing(InMemorySampler):
@@ -64,7 +70,13 @@ class DividesByNothing(InMemorySampler):
         before, last = self.last.get(target, (now - 1, dict(self.totals.get(target, {}))))
         first = target not in self.last
         self.last[target] = now, dict(self.totals.get(target, {}))
-        return {} if first else {"cpu_cores": (self.totals[target]["cpu_cores"] - last["cpu_cores"]) / (now - before)}
+        return (
+            {}
+            if first
+            else {
+                "cpu_cores": (self.totals[target]["cpu_cores"] - last["cpu_cores"]) / (now - before)
+            }
+        )
 
 
 class NeverForgets(InMemorySampler):
@@ -82,7 +94,11 @@ class FailsWhenOneEnded(InMemorySampler):
 
 class StopsAtTheOneThatEnded(InMemorySampler):
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
-        gone = [n for n, target in enumerate(targets) if target.box is not None and not target.box.pids()]
+        gone = [
+            n
+            for n, target in enumerate(targets)
+            if target.box is not None and not target.box.pids()
+        ]
         return super().read(now, targets[: gone[0]] if gone else targets)
 
 

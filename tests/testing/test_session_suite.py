@@ -1,4 +1,6 @@
-"""The suite of a framework's session: the one in plain Python passes it, and one that is broken in one way does not."""
+"""The suite of a framework's session: the one in plain Python passes it, and one that is broken in
+one way does not.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from typing import Any
 import pytest
 
 from headgate.task import Channel, Stop, TaskEnvironment
-from headgate.task.measured import Step
 from headgate.task.session import StartPoint, TaskSession
+from headgate.task.step_timing import Step
 from headgate.testing.plain_session import PlainSession
 from headgate.testing.session import EPOCHS, LOOPS, STEPS, SessionContract
 
@@ -208,7 +210,9 @@ class TellsNoSpans(PlainSession):
 
 class TellsPartOfAStep(PlainSession):
     def measured(self, step: Step) -> None:  # type: ignore[override]
-        super().measured(Step(step.number, step.samples, {**step.spans, "unknown": 1.0}, step.begins))
+        super().measured(
+            Step(step.number, step.samples, {**step.spans, "unknown": 1.0}, step.begins)
+        )
 
 
 class TellsWhatItCostsAgain(PlainSession):

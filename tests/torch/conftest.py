@@ -17,7 +17,7 @@ from tests.harness.warm import TORCH, WarmProcess, warm_python
 from tests.torch import right_answers
 
 import headgate.torch as hg
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 from headgate.testing import wait
 from headgate.testing.listener import ChannelListener
 
@@ -80,12 +80,22 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a script (its body; what is in PREAMBLE comes first) under a listener of its own."""
     running: list[Script] = []
 
-    def starting(body: str, *arguments: str, mode: str = "run", resume: str = "", **more: str) -> Script:
+    def starting(
+        body: str, *arguments: str, mode: str = "run", resume: str = "", **more: str
+    ) -> Script:
         folder = tmp_path / str(len(running))
         folder.mkdir()
-        listener = ChannelListener(folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None})
-        variables = {"HEADGATE_MODE": mode, **({"HEADGATE_RESUME": resume} if resume else {}), **more}
-        process = run(body, *arguments, environment=listener.environment(**variables), folder=folder)
+        listener = ChannelListener(
+            folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None}
+        )
+        variables = {
+            "HEADGATE_MODE": mode,
+            **({"HEADGATE_RESUME": resume} if resume else {}),
+            **more,
+        }
+        process = run(
+            body, *arguments, environment=listener.environment(**variables), folder=folder
+        )
         running.append(Script(process, folder, listener))
         return running[-1]
 
@@ -138,7 +148,9 @@ def one_thread() -> Iterator[None]:
 
 
 class Attempt:
-    """What came of a training that ran in this process: its result (None where it was stopped) and its messages."""
+    """What came of a training that ran in this process: its result (None where it was stopped) and
+    its messages.
+    """
 
     def __init__(self, result: Any, messages: list[dict[str, Any]]) -> None:
         self.result = result
@@ -160,8 +172,8 @@ Attempting = Callable[..., Attempt]
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
     """Runs a training function in this process as a task of its own.
 
-    The function is given a callable that it calls with the number of each step; at `order_at`, `order` is sent there
-    and has arrived when the call returns.
+    The function is given a callable that it calls with the number of each step; at `order_at`,
+    `order` is sent there and has arrived when the call returns.
     """
 
     def attempting(
@@ -173,8 +185,12 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
     ) -> Attempt:
         folder = tmp_path / f"attempt-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        with ChannelListener(folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None}) as listener:
-            variables = listener.environment(**({"HEADGATE_RESUME": resume} if resume else {}), **more)
+        with ChannelListener(
+            folder, welcome={"role": "worker", "index": 0, "plan": {}, "threads": None}
+        ) as listener:
+            variables = listener.environment(
+                **({"HEADGATE_RESUME": resume} if resume else {}), **more
+            )
             for name, value in variables.items():
                 monkeypatch.setenv(name, value)
             monkeypatch.setattr(hg, "_session", None)
@@ -217,10 +233,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_alone(script: str, folder: Path) -> None:
     """Run a script with this folder as its argument, without Headgate."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")
+    }
     environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     with open(folder / "output", "wb") as output:
-        process = warm_python(*TORCH).start([script, str(folder)], env=environment, cwd=folder, output=output.fileno())
+        process = warm_python(*TORCH).start(
+            [script, str(folder)], env=environment, cwd=folder, output=output.fileno()
+        )
     finish(process, folder, 240)
 
 
@@ -229,8 +249,10 @@ Compare = Callable[..., dict[str, float]]
 
 @pytest.fixture
 def wrong_answers(alone: Path, tmp_path: Path) -> Compare:
-    """Trains all cases under a plan; those that do not come to what one process comes to, and how far from it they are
-    as a multiple of what is allowed. The names of cases may be given; by default all are trained."""
+    """Trains all cases under a plan; those that do not come to what one process comes to, and how
+    far from it they are as a multiple of what is allowed. The names of cases may be given; by
+    default all are trained.
+    """
 
     def comparing(plan: Plan, *names: str, encrypt: bool = True) -> dict[str, float]:
         arguments = [sys.executable, right_answers.__file__, str(tmp_path), *names]
@@ -240,7 +262,9 @@ def wrong_answers(alone: Path, tmp_path: Path) -> Compare:
         wrong = {}
         for name in (f"worker-{index}" for index in range(plan.workers)):
             far = right_answers.differences(tmp_path / f"{name}.pt", alone)
-            wrong.update({f"{case} of {name}": times for case, times in far.items() if not times <= 1})
+            wrong.update(
+                {f"{case} of {name}": times for case, times in far.items() if not times <= 1}
+            )
         return wrong
 
     return comparing

@@ -1,7 +1,9 @@
-"""Every way that PyTorch has of setting a parameter, in a training: `python placed.py FOLDER [WAY...]`.
+"""Every way that PyTorch has of setting a parameter, in a training: `python placed.py FOLDER
+[WAY...]`.
 
-Each way is tried on the weight of a dense and of a sparse layer, in each worker of a job and once under plain Python.
-What a training came to, or the error that refused the way, is saved as `FOLDER/TASK.pt`.
+Each way is tried on the weight of a dense and of a sparse layer, in each worker of a job and once
+under plain Python. What a training came to, or the error that refused the way, is saved as
+`FOLDER/TASK.pt`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def values(rows: int = ROWS) -> torch.Tensor:
 
 
 def pretrained() -> torch.Tensor:
-    """A buffer that the script fills again afterwards, as one that reads vectors from a file does."""
+    """A buffer that the script fills again afterwards, as one that reads vectors from a file
+    does.
+    """
     return values().clone()
 
 
@@ -161,15 +165,40 @@ def cut_off(layer: Any) -> None:
 WAYS: dict[str, Way] = {
     way.__name__: way
     for way in (
-        *(data, data_of_another_size, data_copy, copy_and_change, row_by_row, by_numbers, from_numpy, new_parameter),
-        *(by_setattr, drawn, drawn_until_it_fits, orthogonal, state_dict, assigned_state_dict, as_vector, swapped),
+        *(
+            data,
+            data_of_another_size,
+            data_copy,
+            copy_and_change,
+            row_by_row,
+            by_numbers,
+            from_numpy,
+            new_parameter,
+        ),
+        *(
+            by_setattr,
+            drawn,
+            drawn_until_it_fits,
+            orthogonal,
+            state_dict,
+            assigned_state_dict,
+            as_vector,
+            swapped,
+        ),
         *(parametrized, frozen, set_storage, shared_memory, type_and_back, cut_off),
     )
 }
 
 
-def train(model: nn.Module, optimizer: Any = None, change: Callable[[], object] = lambda: None, at: int = 0) -> Any:
-    """Train; before a step, if not 0, of this number (after `prepare`) do something to the model."""
+def train(
+    model: nn.Module,
+    optimizer: Any = None,
+    change: Callable[[], object] = lambda: None,
+    at: int = 0,
+) -> Any:
+    """Train; before a step, if not 0, of this number (after `prepare`) do something to the
+    model.
+    """
     indices, wanted = torch.randint(0, ROWS, (SAMPLES, 3)), torch.randn(SAMPLES, 1)
     loader: Any = DataLoader(TensorDataset(indices, wanted), batch_size=8, shuffle=True)
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
@@ -208,7 +237,7 @@ def sparse_after(way: Way) -> Any:
     return train(model, change=lambda: way(model.table), at=5)
 
 
-# --- what is no change to a layer's weight ---------------------------------------------------------------------------
+# --- what is no change to a layer's weight --------------------------------------------------------
 
 
 def from_pretrained() -> Any:
@@ -323,8 +352,23 @@ KINDS = (dense_before, sparse_before, dense_after, sparse_after)
 OTHERS = {
     case.__name__: case
     for case in (
-        *(from_pretrained, from_pretrained_adam, from_pretrained_adagrad, from_pretrained_frozen, frozen_and_thawed),
-        *(pretrained_and_thawed, tied, tied_pretrained, tied_to_head, tied_by_data, numpy_sizes, max_norm, added_later),
+        *(
+            from_pretrained,
+            from_pretrained_adam,
+            from_pretrained_adagrad,
+            from_pretrained_frozen,
+            frozen_and_thawed,
+        ),
+        *(
+            pretrained_and_thawed,
+            tied,
+            tied_pretrained,
+            tied_to_head,
+            tied_by_data,
+            numpy_sizes,
+            max_norm,
+            added_later,
+        ),
     )
 }
 
@@ -336,7 +380,9 @@ def main(folder: str, *names: str) -> None:
     for kind in KINDS:
         for name in names or WAYS:
             if name in WAYS:
-                found[f"{kind.__name__} {name}"] = tried(lambda kind=kind, name=name: kind(WAYS[name]))  # type: ignore[misc]
+                found[f"{kind.__name__} {name}"] = tried(
+                    lambda kind=kind, name=name: kind(WAYS[name])  # type: ignore[misc]
+                )
     for name in names or OTHERS:
         if name in OTHERS:
             found[name] = tried(OTHERS[name])
@@ -351,7 +397,8 @@ def tried(case: Callable[[], Any]) -> Any:
     right_answers._new_session()
     _tried += 1
     if hg._session is not None:
-        hg._session._phase = 10 * _tried  # servers take what one training says of its epochs for no other's
+        # servers take what one training says of its epochs for no other's
+        hg._session._phase = 10 * _tried
     torch.manual_seed(7)
     try:
         return case()

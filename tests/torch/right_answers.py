@@ -1,8 +1,9 @@
-"""Trainings that have to come to the same whatever the number of workers and whatever carries their gradients.
+"""Trainings that have to come to the same whatever the number of workers and whatever carries their
+gradients.
 
-As a script, in each worker of a job and once under plain Python: goes through all cases, in one process, and saves what
-each came to: `python right_answers.py FOLDER`. The same three calls as anywhere; only between two cases the session is
-made anew, on the ties that are there.
+As a script, in each worker of a job and once under plain Python: goes through all cases, in one
+process, and saves what each came to: `python right_answers.py FOLDER`. The same three calls as
+anywhere; only between two cases the session is made anew, on the ties that are there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def dataset() -> TensorDataset:
 
 
 def network() -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, 10), nn.Tanh(), nn.Linear(10, 10), nn.Tanh(), nn.Linear(10, CLASSES))
+    return nn.Sequential(
+        nn.Linear(FEATURES, 10), nn.Tanh(), nn.Linear(10, 10), nn.Tanh(), nn.Linear(10, CLASSES)
+    )
 
 
 def loader(**options: Any) -> DataLoader[Any]:
@@ -101,7 +104,9 @@ def accumulated() -> Trained:
 
 
 def hooked() -> Trained:
-    """Hooks change gradients by more than a factor, before they are added to those of the batch before."""
+    """Hooks change gradients by more than a factor, before they are added to those of the batch
+    before.
+    """
     model: Any = network()
     for parameter in model.parameters():
         parameter.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
@@ -174,7 +179,11 @@ def summed() -> Trained:
     def loss_of(out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(out, labels, reduction="sum")
 
-    return train(lambda parameters: torch.optim.SGD(parameters, lr=0.005), loss_of=loss_of, loss_reduction="sum")
+    return train(
+        lambda parameters: torch.optim.SGD(parameters, lr=0.005),
+        loss_of=loss_of,
+        loss_reduction="sum",
+    )
 
 
 def summed_and_accumulated() -> Trained:
@@ -182,7 +191,10 @@ def summed_and_accumulated() -> Trained:
         return functional.cross_entropy(out, labels, reduction="sum")
 
     return train(
-        lambda parameters: torch.optim.SGD(parameters, lr=0.005), loss_of=loss_of, loss_reduction="sum", every=2
+        lambda parameters: torch.optim.SGD(parameters, lr=0.005),
+        loss_of=loss_of,
+        loss_reduction="sum",
+        every=2,
     )
 
 
@@ -201,7 +213,9 @@ def train_masked(
     model: Any = None,
     **options: Any,
 ) -> Trained:
-    """With a loss that is a mean over some of the samples; `say`: where the script says of how many."""
+    """With a loss that is a mean over some of the samples; `say`: where the script says of how
+    many.
+    """
     model = network() if model is None else model
     optimizer, batches = sgd(model.parameters()), loader()
     model, optimizer, batches = hg.prepare(model, optimizer, batches, **options)
@@ -211,7 +225,8 @@ def train_masked(
             count += 1
             mask = masked(features) if loss_of is not of_classes else labels != 1
             loss = loss_of(model(features), labels, mask)
-            if not mask.any() and loss_of not in (labelled_and_all, guarded):  # else its loss is none, also alone
+            # else its loss is none, also alone
+            if not mask.any() and loss_of not in (labelled_and_all, guarded):
                 loss = model(features).sum() * 0
             if say == "before":
                 hg.report(loss=loss, weight=mask.sum())
@@ -219,7 +234,9 @@ def train_masked(
             if say == "after":
                 hg.report(loss=loss, weight=mask.sum())
             if count % every == 0:
-                nn.utils.clip_grad_norm_([p for p in model.parameters() if p.grad is None or not p.grad.is_sparse], 0.5)
+                nn.utils.clip_grad_norm_(
+                    [p for p in model.parameters() if p.grad is None or not p.grad.is_sparse], 0.5
+                )
                 optimizer.step()
                 optimizer.zero_grad()
     return weights(model)
@@ -233,7 +250,9 @@ class Hidden(torch.autograd.Function):
     """A loss of which PyTorch's graph shows nothing."""
 
     @staticmethod
-    def forward(ctx: Any, out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
         with torch.enable_grad():
             ctx.out = out.detach().requires_grad_()
             ctx.loss = ignoring(ctx.out, labels, mask)
@@ -251,13 +270,17 @@ def hidden(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch
 
 
 def of_classes(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    loss_of = nn.CrossEntropyLoss(weight=torch.tensor([0.2, 1.0, 3.0]), label_smoothing=0.1, ignore_index=1)
+    loss_of = nn.CrossEntropyLoss(
+        weight=torch.tensor([0.2, 1.0, 3.0]), label_smoothing=0.1, ignore_index=1
+    )
     found: torch.Tensor = loss_of(out, labels)
     return found
 
 
 def likelihood(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = nn.NLLLoss(ignore_index=IGNORED)(out.log_softmax(1), labels.masked_fill(~mask, IGNORED))
+    found: torch.Tensor = nn.NLLLoss(ignore_index=IGNORED)(
+        out.log_softmax(1), labels.masked_fill(~mask, IGNORED)
+    )
     return found
 
 
@@ -270,7 +293,9 @@ def selected(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> tor
     return functional.cross_entropy(out[mask], labels[mask])
 
 
-def selected_and_scaled(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def selected_and_scaled(
+    out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
     return functional.l1_loss(out[mask], torch.ones_like(out[mask])) * 0.5
 
 
@@ -299,13 +324,17 @@ MASKED: dict[str, Callable[[], Trained]] = {
     "said_before": lambda: train_masked(hidden, say="before"),
     "said_after": lambda: train_masked(hidden, say="after"),
     "said_after_each": lambda: train_masked(hidden, say="after", every=2),
-    "told_by_batch": lambda: train_masked(hidden, loss_reduction=lambda batch: masked(batch[0]).sum()),
+    "told_by_batch": lambda: train_masked(
+        hidden, loss_reduction=lambda batch: masked(batch[0]).sum()
+    ),
 }
 """Losses that are means over a part of the samples."""
 
 
 class Branched(nn.Module):
-    """One branch is used for some samples only, so that not every worker uses it in every step, and one never."""
+    """One branch is used for some samples only, so that not every worker uses it in every step, and
+    one never.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -324,7 +353,9 @@ class Branched(nn.Module):
 
 
 def unused() -> Trained:
-    """Momentum and weight decay go on where a gradient is zero, and stand still where there is none."""
+    """Momentum and weight decay go on where a gradient is zero, and stand still where there is
+    none.
+    """
     return train(adamw, Branched())
 
 
@@ -416,15 +447,22 @@ def two_backwards() -> Trained:
 
 
 def two_models() -> Trained:
-    """Each with an optimizer; the loss of one reaches into the other, whose gradient is then thrown away."""
-    maker, judge = nn.Linear(FEATURES, FEATURES), nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
+    """Each with an optimizer; the loss of one reaches into the other, whose gradient is then thrown
+    away.
+    """
+    maker, judge = (
+        nn.Linear(FEATURES, FEATURES),
+        nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1)),
+    )
     makes, judges = sgd(maker.parameters()), sgd(judge.parameters())
     maker, makes, batches = hg.prepare(maker, makes, loader())
     judge, judges = hg.prepare(judge, judges)
     for _epoch in hg.epochs(EPOCHS):
         for features, _ in batches:
             judges.zero_grad()
-            (judge(maker(features).detach()).sigmoid().mean() - judge(features).sigmoid().mean()).backward()
+            (
+                judge(maker(features).detach()).sigmoid().mean() - judge(features).sigmoid().mean()
+            ).backward()
             judges.step()
             makes.zero_grad()
             (-judge(maker(features)).sigmoid().mean()).backward()
@@ -447,18 +485,26 @@ class Checkpointed(nn.Module):
 
 def checkpointed() -> Trained:
     """A backward within the backward."""
-    return train(sgd, Checkpointed(), before_step=lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+    return train(
+        sgd,
+        Checkpointed(),
+        before_step=lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.1),
+    )
 
 
 def quasi_newton() -> Trained:
     """An optimizer that calls for gradients as often as it likes."""
     model, batches = network(), loader(batch_size=25)
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        model.parameters(), lr=0.5, max_iter=3, line_search_fn="strong_wolfe"
+    )
     model, optimizer, batches = hg.prepare(model, optimizer, batches)
     for _epoch in hg.epochs(EPOCHS):
         for features, labels in batches:
 
-            def closure(features: torch.Tensor = features, labels: torch.Tensor = labels) -> torch.Tensor:
+            def closure(
+                features: torch.Tensor = features, labels: torch.Tensor = labels
+            ) -> torch.Tensor:
                 optimizer.zero_grad()
                 loss = functional.cross_entropy(model(features), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -516,7 +562,9 @@ class Recurrent(nn.Module):
 
 
 def along_another_dimension() -> Trained:
-    """As many steps in a series as samples in a batch: nothing but what the script says tells one from the other."""
+    """As many steps in a series as samples in a batch: nothing but what the script says tells one
+    from the other.
+    """
     batches: Any = [(torch.randn(12, 12, 2), torch.randint(0, CLASSES, (12,))) for _ in range(3)]
     batches.append((torch.randn(12, 5, 2), torch.randint(0, CLASSES, (5,))))
     model = Recurrent()
@@ -532,7 +580,12 @@ def along_another_dimension() -> Trained:
 
 def sampled_in_batches() -> Trained:
     data = dataset()
-    return train(sgd, batches=DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 12, drop_last=True)))
+    return train(
+        sgd,
+        batches=DataLoader(
+            data, batch_sampler=BatchSampler(RandomSampler(data), 12, drop_last=True)
+        ),
+    )
 
 
 def with_replacement() -> Trained:
@@ -562,10 +615,14 @@ def read_ahead() -> Trained:
 
 
 def validated() -> Trained:
-    """Between epochs the whole validation set is gone through, with no gradients and in evaluation mode."""
+    """Between epochs the whole validation set is gone through, with no gradients and in evaluation
+    mode.
+    """
     model, batches = network(), loader()
     optimizer = adamw(model.parameters())
-    model, optimizer, validation, batches = hg.prepare(model, optimizer, loader(batch_size=20), batches)
+    model, optimizer, validation, batches = hg.prepare(
+        model, optimizer, loader(batch_size=20), batches
+    )
     total = torch.zeros(())
     for _epoch in hg.epochs(EPOCHS):
         model.train()
@@ -617,8 +674,21 @@ CASES: dict[str, Callable[[], Trained]] = {
     },
     **MASKED,
 }
-USUAL = ("sgd", "momentum", "adamw", "adagrad", "clipped", "accumulated", "tied", "summed", "sparse", "mixed")
-"""What most trainings do, in float32 too; special cases only where more digits tell of a smaller mistake."""
+USUAL = (
+    "sgd",
+    "momentum",
+    "adamw",
+    "adagrad",
+    "clipped",
+    "accumulated",
+    "tied",
+    "summed",
+    "sparse",
+    "mixed",
+)
+"""What most trainings do, in float32 too; special cases only where more digits tell of a smaller
+mistake.
+"""
 SPARSE_MASKED: dict[str, Callable[[], Trained]] = {
     "sparse_ignoring": lambda: train_masked(ignoring, model=Sparse()),
     "sparse_said_after_each": lambda: train_masked(hidden, say="after", every=2, model=Sparse()),
@@ -632,9 +702,14 @@ LOOSE = {"mixed": 2e-2}
 
 
 def differences(found: Path, expected: Path) -> dict[str, float]:
-    """By case, what was saved in `found` against `expected`: the largest relative norm, as a multiple of the bound."""
+    """By case, what was saved in `found` against `expected`: the largest relative norm, as a
+    multiple of the bound.
+    """
     far = {}
-    results, references = torch.load(found, weights_only=True), torch.load(expected, weights_only=True)
+    results, references = (
+        torch.load(found, weights_only=True),
+        torch.load(expected, weights_only=True),
+    )
     for (dtype, name), result in results.items():
         reference = references[dtype, name]
         assert [t.shape for t in result] == [t.shape for t in reference]
@@ -681,7 +756,9 @@ def _new_session() -> None:
         before._worker.meetings.close(None)
     before._channel.elsewhere.clear()
     atexit.unregister(before.close)
-    environment = TaskEnvironment(channel="", task="", checkpoints=os.environ.get("HEADGATE_CHECKPOINTS"))
+    environment = TaskEnvironment(
+        channel="", task="", checkpoints=os.environ.get("HEADGATE_CHECKPOINTS")
+    )
     hg._session = Session(environment, before._channel)
 
 

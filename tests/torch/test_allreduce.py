@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.torch import right_answers
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 from headgate.task import Channel
 from headgate.task.environment import TaskEnvironment
 from headgate.testing.listener import ChannelListener
@@ -19,14 +19,21 @@ from headgate.torch.allreduce import AllReduce
 
 @pytest.mark.parametrize(
     ("workers", "batches"),
-    [(1, None), pytest.param(2, (9, 3), marks=pytest.mark.long), pytest.param(4, None, marks=pytest.mark.long)],
+    [
+        (1, None),
+        pytest.param(2, (9, 3), marks=pytest.mark.long),
+        pytest.param(4, None, marks=pytest.mark.long),
+    ],
     ids=["one", "two unlike ones", "four"],
 )
 def test_comes_to_what_one_process_comes_to(
     workers: int, batches: tuple[int, ...] | None, wrong_answers: Callable[..., dict[str, float]]
 ) -> None:
     cases = right_answers.USUAL if workers == 4 else ()  # two come across all that is special
-    assert wrong_answers(Plan(strategy="allreduce", workers=workers, batch_per_worker=batches), *cases) == {}
+    assert (
+        wrong_answers(Plan(strategy="allreduce", workers=workers, batch_per_worker=batches), *cases)
+        == {}
+    )
 
 
 class _DoneLate:
@@ -65,7 +72,13 @@ def _threads_of_gloo() -> int:
 
 
 def test_threads_of_a_group_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    welcome = {"index": 0, "plan": {"workers": 1}, "node": "here", "address": "127.0.0.1", "threads": None}
+    welcome = {
+        "index": 0,
+        "plan": {"workers": 1},
+        "node": "here",
+        "address": "127.0.0.1",
+        "threads": None,
+    }
     before = _threads_of_gloo()
     with ChannelListener(tmp_path, welcome) as listener:
         for name, value in listener.environment().items():

@@ -1,5 +1,6 @@
-"""Checkpoints that are asked for where the models do not hold what is trained, or a step is half done: a resume comes
-to the very weights of a training that was left alone."""
+"""Checkpoints that are asked for where the models do not hold what is trained, or a step is half
+done: a resume comes to the very weights of a training that was left alone.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def network() -> nn.Sequential:
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Dropout(0.2), nn.Linear(7, 2)).double()
+    return nn.Sequential(
+        nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Dropout(0.2), nn.Linear(7, 2)
+    ).double()
 
 
 def samples(count: int) -> TensorDataset:
@@ -145,8 +148,12 @@ def alone(training: Training) -> dict[str, torch.Tensor]:
     return training(lambda number: None)
 
 
-@pytest.mark.parametrize("exchange", [by_state_dict, by_data, by_memory], ids=lambda each: each.__name__)
-@pytest.mark.parametrize("training", [after_each_epoch, within_an_epoch], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "exchange", [by_state_dict, by_data, by_memory], ids=lambda each: each.__name__
+)
+@pytest.mark.parametrize(
+    "training", [after_each_epoch, within_an_epoch], ids=lambda each: each.__name__
+)
 def test_a_stop_in_a_validation_of_an_average_saves_what_is_trained(
     training: Callable[..., dict[str, torch.Tensor]], exchange: Exchange, attempt: Attempting
 ) -> None:
@@ -157,7 +164,9 @@ def test_a_stop_in_a_validation_of_an_average_saves_what_is_trained(
     assert same(resumed.result, whole), first.checkpoint
 
 
-def test_a_checkpoint_in_a_validation_changes_nothing_and_is_that_of_a_step(attempt: Attempting) -> None:
+def test_a_checkpoint_in_a_validation_changes_nothing_and_is_that_of_a_step(
+    attempt: Attempting,
+) -> None:
     whole = alone(after_each_epoch)
     first = attempt(after_each_epoch, order="checkpoint", order_at=1)
     assert same(first.result, whole)
@@ -172,7 +181,11 @@ def test_an_average_that_stays_into_the_next_epoch_is_not_saved(
     monkeypatch.setattr(session, "PATIENCE_SECONDS", 60.0)
     whole = alone(into_the_next_epoch)
     first = attempt(into_the_next_epoch, order_at=0)
-    assert (first.checkpoint["step"], first.checkpoint["epoch"], first.checkpoint["position"]) == (9, 1, 1)
+    assert (first.checkpoint["step"], first.checkpoint["epoch"], first.checkpoint["position"]) == (
+        9,
+        1,
+        1,
+    )
     assert same(attempt(into_the_next_epoch, resume=first.checkpoint["path"]).result, whole)
 
 
@@ -218,11 +231,13 @@ def test_weights_that_the_script_clamps_after_each_step_are_those_that_are_train
     assert same(attempt(clamped, resume=first.checkpoint["path"]).result, whole)
 
 
-# --- gradients -------------------------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 def left_over(mark: Mark, keeps_zeros: bool = False, batches: int = 7) -> dict[str, torch.Tensor]:
-    """A step after each third batch: at an epoch's end gradients are left over, which go on into the next."""
+    """A step after each third batch: at an epoch's end gradients are left over, which go on into
+    the next.
+    """
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     loader = DataLoader(samples(4 * batches), batch_size=4, shuffle=True)
@@ -259,7 +274,9 @@ def never_dropped(mark: Mark) -> dict[str, torch.Tensor]:
     """Gradients decay by hand, and are never dropped."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    model, optimizer, train = hg.prepare(model, optimizer, DataLoader(samples(24), batch_size=4, shuffle=True))
+    model, optimizer, train = hg.prepare(
+        model, optimizer, DataLoader(samples(24), batch_size=4, shuffle=True)
+    )
     for _epoch in hg.epochs(3):
         for number, (features, targets) in enumerate(train):
             for parameter in model.parameters():

@@ -1,4 +1,6 @@
-"""Buffers that a model changes while it computes: compared between workers, or combined where the script says how."""
+"""Buffers that a model changes while it computes: compared between workers, or combined where the
+script says how.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def body(own: str, keep: str = "") -> str:
     ],
     ids=["buffers", "buffers beside servers", "parameters that are not trained"],
 )
-def test_buffers_that_workers_change_by_their_own_samples_are_named(script: str, strategy: Any, tmp_path: Path) -> None:
+def test_buffers_that_workers_change_by_their_own_samples_are_named(
+    script: str, strategy: Any, tmp_path: Path
+) -> None:
     with gang(tmp_path, script, plan(strategy)) as running:
         assert running.left("worker-0") == 1
         said = running.output("worker-0").strip().splitlines()[-1]
@@ -75,10 +79,19 @@ def test_buffers_that_workers_change_by_their_own_samples_are_named(script: str,
     ("keep", "strategy"),
     [("'mean'", "allreduce"), pytest.param("'sum'", "ps", marks=pytest.mark.long)],
 )
-def test_buffers_are_combined_where_the_script_says_how(keep: str, strategy: Any, tmp_path: Path) -> None:
-    with gang(tmp_path, body("True", f"hg.keep(model[0], across={keep})"), plan(strategy)) as running:
+def test_buffers_are_combined_where_the_script_says_how(
+    keep: str, strategy: Any, tmp_path: Path
+) -> None:
+    with gang(
+        tmp_path, body("True", f"hg.keep(model[0], across={keep})"), plan(strategy)
+    ) as running:
         running.finish()
-        shown = {line for n in range(2) for line in running.output(f"worker-{n}").splitlines() if "buffers" in line}
+        shown = {
+            line
+            for n in range(2)
+            for line in running.output(f"worker-{n}").splitlines()
+            if "buffers" in line
+        }
     assert len(shown) == 1
     seen, steps = shown.pop().split()[-2:]
     assert (seen, steps) == (("96", "24") if keep == "'mean'" else ("192", "48"))
@@ -87,13 +100,22 @@ def test_buffers_are_combined_where_the_script_says_how(keep: str, strategy: Any
 @pytest.mark.long
 def test_parameters_that_are_not_trained_are_combined_as_buffers_are(tmp_path: Path) -> None:
     keep = UNTRAINED.format(keep="hg.keep(model[0], across='mean')")
-    with gang(tmp_path, keep + usual(end="print('mean', model[0].mean.tolist())"), plan("allreduce")) as running:
+    with gang(
+        tmp_path, keep + usual(end="print('mean', model[0].mean.tolist())"), plan("allreduce")
+    ) as running:
         running.finish()
-        shown = {line for n in range(2) for line in running.output(f"worker-{n}").splitlines() if "mean" in line}
+        shown = {
+            line
+            for n in range(2)
+            for line in running.output(f"worker-{n}").splitlines()
+            if "mean" in line
+        }
     assert len(shown) == 1
 
 
 @pytest.mark.long
-def test_buffers_that_are_the_same_in_all_workers_or_are_made_anew_are_no_fault(tmp_path: Path) -> None:
+def test_buffers_that_are_the_same_in_all_workers_or_are_made_anew_are_no_fault(
+    tmp_path: Path,
+) -> None:
     with gang(tmp_path, body("False"), plan("allreduce")) as running:
         running.finish()

@@ -1,5 +1,6 @@
-"""Processes that Headgate did not start as tasks: those that variables of torchrun or of TensorFlow name, and a second
-one in a task."""
+"""Processes that Headgate did not start as tasks: those that variables of torchrun or of TensorFlow
+name, and a second one in a task.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import pytest
 from tests.harness.gang import Gang
 from tests.hub.user import User, speed, user
 
-from headgate.plans import Plan
-from headgate.task.part import WELCOME_SECONDS
+from headgate.model.plans import Plan
+from headgate.task.membership import WELCOME_SECONDS
 
 __all__ = ["speed", "user"]
 
@@ -44,7 +45,9 @@ def test_a_worker_of_several_refuses_them_and_one_that_is_alone_does_not(
     variable: str, plan: Plan, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    with Gang(tmp_path, plan, [sys.executable, str(tmp_path / "train.py")], {variable: "8"}) as gang:
+    with Gang(
+        tmp_path, plan, [sys.executable, str(tmp_path / "train.py")], {variable: "8"}
+    ) as gang:
         gang.start("worker-0")
         assert gang.left("worker-0") == (1 if plan is TOGETHER else 0)
         said = gang.output("worker-0")
@@ -52,7 +55,9 @@ def test_a_worker_of_several_refuses_them_and_one_that_is_alone_does_not(
 
 
 @pytest.mark.parametrize("torchrun", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_second_process_of_a_task_is_told_at_once_what_is_wrong(user: User, torchrun: bool) -> None:
+def test_a_second_process_of_a_task_is_told_at_once_what_is_wrong(
+    user: User, torchrun: bool
+) -> None:
     user.write("train.py", TWICE + SCRIPT + UNTIL_BOTH_ARE_THERE)
     variables = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4"} if torchrun else {}
     user.types("run", "train.py", code=1, **variables)
@@ -61,7 +66,9 @@ def test_a_second_process_of_a_task_is_told_at_once_what_is_wrong(user: User, to
     said = user.log("train")
     assert "of this task trains with Headgate already, and a task has one; leave out " in said
     assert ("leave out torchrun" in said) == torchrun
-    assert f"--strategy allreduce --workers {4 if torchrun else 2} {user.folder / 'train.py'}" in said
+    assert (
+        f"--strategy allreduce --workers {4 if torchrun else 2} {user.folder / 'train.py'}" in said
+    )
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 from headgate.torch.coupling import Coupling
 
 N = 8
@@ -23,7 +23,9 @@ Loss = Callable[[Any, Any], Any]
 torch.manual_seed(0)
 body = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
 square = nn.Linear(6, N)  # as many features as samples
-conv = nn.Sequential(nn.Conv1d(6, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4, 5))
+conv = nn.Sequential(
+    nn.Conv1d(6, 4, 3), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4, 5)
+)
 words = nn.Embedding(20, 16)
 places = nn.Embedding(N, 16)
 encoder = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
@@ -55,7 +57,11 @@ def unit(x: Any) -> Any:
 
 
 COUPLED: dict[str, tuple[str, Loss, Callable[[], Any]]] = {
-    "in-batch negatives": ("Mm", lambda x, n: F.cross_entropy(unit(x) @ unit(x).T / 0.5, torch.arange(n)), rows),
+    "in-batch negatives": (
+        "Mm",
+        lambda x, n: F.cross_entropy(unit(x) @ unit(x).T / 0.5, torch.arange(n)),
+        rows,
+    ),
     "two views": (
         "Mm",
         lambda x, n: F.cross_entropy(unit(x) @ unit(x).T, torch.arange(2 * n).roll(n)),
@@ -66,8 +72,16 @@ COUPLED: dict[str, tuple[str, Loss, Callable[[], Any]]] = {
         lambda x, n: (z := torch.cat([unit(x), unit(x + 1)])).mm(z.t()).logsumexp(1).mean(),
         rows,
     ),
-    "einsum": ("Bmm", lambda x, n: torch.einsum("id,jd->ij", body(x), body(x)).square().mean(), rows),
-    "correlation": ("Mm", lambda x, n: (body(x).T @ body(x) / n - torch.eye(5)).square().mean(), rows),
+    "einsum": (
+        "Bmm",
+        lambda x, n: torch.einsum("id,jd->ij", body(x), body(x)).square().mean(),
+        rows,
+    ),
+    "correlation": (
+        "Mm",
+        lambda x, n: (body(x).T @ body(x) / n - torch.eye(5)).square().mean(),
+        rows,
+    ),
     "hard examples": ("Topk", lambda x, n: errors(body(x)).topk(3).values.mean(), rows),
     "sorted": ("Sort", lambda x, n: errors(body(x)).sort()[0][:4].mean(), rows),
     "median": ("Median", lambda x, n: body(x).median(0)[0].square().mean(), rows),
@@ -75,38 +89,79 @@ COUPLED: dict[str, tuple[str, Loss, Callable[[], Any]]] = {
     "worst": ("Max", lambda x, n: body(x).max(dim=0)[0].square().mean(), rows),
     "running sum": ("Cumsum", lambda x, n: body(x).cumsum(0).square().mean(), rows),
     "ranking": ("Logcumsumexp", lambda x, n: body(x)[:, 0].logcumsumexp(0).mean(), rows),
-    "distances": ("EuclideanDist", lambda x, n: torch.cdist(body(x), body(x), compute_mode=MATRICES).mean(), rows),
+    "distances": (
+        "EuclideanDist",
+        lambda x, n: torch.cdist(body(x), body(x), compute_mode=MATRICES).mean(),
+        rows,
+    ),
     "triplets": ("Cdist", lambda x, n: torch.cdist(body(x), body(x), p=1).max(1)[0].mean(), rows),
-    "pairs": ("Sub", lambda x, n: (body(x)[:, None] - body(x)[None]).square().sum(-1).exp().mean(), rows),
+    "pairs": (
+        "Sub",
+        lambda x, n: (body(x)[:, None] - body(x)[None]).square().sum(-1).exp().mean(),
+        rows,
+    ),
     "uniformity": ("Pdist", lambda x, n: torch.pdist(body(x)).mean(), rows),
     "over samples": ("LogSoftmax", lambda x, n: F.log_softmax(body(x), 0).mean(), rows),
     "spread": ("Std", lambda x, n: F.relu(1 - body(x).std(0)).mean(), rows),
-    "norm of samples": ("LinalgVectorNorm", lambda x, n: F.normalize(body(x), dim=0).abs().mean(), rows),
+    "norm of samples": (
+        "LinalgVectorNorm",
+        lambda x, n: F.normalize(body(x), dim=0).abs().mean(),
+        rows,
+    ),
     "mixed": ("Flip", lambda x, n: (body(x) + body(x).flip(0)).square().mean(), rows),
-    "images": ("Mm", lambda x, n: (z := conv(x)).mm(z.t()).square().mean(), lambda: torch.randn(N, 6, 6)),
-    "sentences": ("Mm", lambda x, n: (z := encoder(words(x)).mean(1)).mm(z.t()).square().mean(), tokens),
+    "images": (
+        "Mm",
+        lambda x, n: (z := conv(x)).mm(z.t()).square().mean(),
+        lambda: torch.randn(N, 6, 6),
+    ),
+    "sentences": (
+        "Mm",
+        lambda x, n: (z := encoder(words(x)).mean(1)).mm(z.t()).square().mean(),
+        tokens,
+    ),
 }
 
 ALONE: dict[str, tuple[Loss, Callable[[], Any]]] = {
     "classes": (lambda x, n: F.cross_entropy(body(x), labels[:n]), rows),
     "as many classes": (lambda x, n: F.cross_entropy(square(x), torch.arange(n)), rows),
     "over classes": (lambda x, n: square(x).softmax(1).topk(2, 1)[0].mean(), rows),
-    "over features": (lambda x, n: (F.normalize(square(x), dim=1) + F.layer_norm(square(x), (N,))).abs().mean(), rows),
-    "a mean of outputs": (lambda x, n: F.mse_loss(body(x), torch.ones(n, 5), reduction="none").mean(0).sum(), rows),
+    "over features": (
+        lambda x, n: (F.normalize(square(x), dim=1) + F.layer_norm(square(x), (N,))).abs().mean(),
+        rows,
+    ),
+    "a mean of outputs": (
+        lambda x, n: F.mse_loss(body(x), torch.ones(n, 5), reduction="none").mean(0).sum(),
+        rows,
+    ),
     "masked": (lambda x, n: errors(body(x))[labels > 1].mean(), rows),
     "weighted": (lambda x, n: (torch.rand(n) @ errors(body(x))) / n, rows),
     "a bank": (lambda x, n: F.cross_entropy(body(x) @ queries.T, torch.arange(n)), rows),
-    "constants": (lambda x, n: (body(table) @ body(table).T).square().mean() + body(x).square().mean(), rows),
+    "constants": (
+        lambda x, n: (body(table) @ body(table).T).square().mean() + body(x).square().mean(),
+        rows,
+    ),
     "to constants": (lambda x, n: torch.cdist(body(x), body(table)).min(1)[0].mean(), rows),
-    "weights": (lambda x, n: body(x).square().mean() + (square.weight @ square.weight.T).square().mean(), rows),
+    "weights": (
+        lambda x, n: body(x).square().mean() + (square.weight @ square.weight.T).square().mean(),
+        rows,
+    ),
     "batch normalisation": (lambda x, n: conv(x).square().mean(), lambda: torch.randn(N, 6, 6)),
     "attention": (lambda x, n: attention(words(x)).square().mean(), tokens),
-    "attention over as many": (lambda x, n: attention(words(x) + places(torch.arange(n))).mean(), lambda: tokens(N)),
+    "attention over as many": (
+        lambda x, n: attention(words(x) + places(torch.arange(n))).mean(),
+        lambda: tokens(N),
+    ),
     "a transformer": (lambda x, n: encoder(words(x)).square().mean(), tokens),
-    "of as many places": (lambda x, n: encoder(words(x) + places(torch.arange(n))).square().mean(), lambda: tokens(N)),
+    "of as many places": (
+        lambda x, n: encoder(words(x) + places(torch.arange(n))).square().mean(),
+        lambda: tokens(N),
+    ),
     "places first": (lambda x, n: late(words(x.T)).square().mean(), tokens),
     "places first, as many": (lambda x, n: late(words(x.T)).square().mean(), lambda: tokens(N)),
-    "places first, twice as many": (lambda x, n: late(words(x.T)).square().mean(), lambda: tokens(2 * N)),
+    "places first, twice as many": (
+        lambda x, n: late(words(x.T)).square().mean(),
+        lambda: tokens(2 * N),
+    ),
     "linear attention": (
         lambda x, n: torch.einsum("btd,bte->bde", words(x), words(x)).square().mean(),
         lambda: tokens(N),
@@ -123,8 +178,14 @@ ALONE: dict[str, tuple[Loss, Callable[[], Any]]] = {
         lambda x, n: sum((z := body(r)).mm(z.t()).square().mean() for r in x) / n,
         lambda: torch.randn(N, N, 6),
     ),
-    "step by step": (lambda x, n: recurrent(x[:, 1], recurrent(x[:, 0])).square().mean(), lambda: torch.randn(N, 2, 6)),
-    "over time": (lambda x, n: body(x).cumsum(1).softmax(1).sort(1)[0].square().mean(), lambda: torch.randn(N, 4, 6)),
+    "step by step": (
+        lambda x, n: recurrent(x[:, 1], recurrent(x[:, 0])).square().mean(),
+        lambda: torch.randn(N, 2, 6),
+    ),
+    "over time": (
+        lambda x, n: body(x).cumsum(1).softmax(1).sort(1)[0].square().mean(),
+        lambda: torch.randn(N, 4, 6),
+    ),
     "instance normalisation": (lambda x, n: F.instance_norm(words(x)).square().mean(), tokens),
     "computed again": (lambda x, n: checkpoint(body, x, use_reentrant=False).square().mean(), rows),
 }
@@ -190,7 +251,10 @@ for epoch in hg.epochs(1):
     ("kind", "strategy"),
     [
         ("hard", "allreduce"),
-        *(pytest.param(*each, marks=pytest.mark.long) for each in (("all", "allreduce"), ("hard", "ps"))),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (("all", "allreduce"), ("hard", "ps"))
+        ),
     ],
 )
 def test_one_of_all_workers_warns(kind: str, strategy: Any, tmp_path: Path) -> None:
@@ -202,4 +266,6 @@ def test_one_of_all_workers_warns(kind: str, strategy: Any, tmp_path: Path) -> N
         gang.finish()
         notes = [note for worker in range(2) for note in gang.of(f"worker-{worker}", "note")]
     warnings = [note["text"] for note in notes if note.get("warns")]
-    assert [("by Topk" in text, "2 workers" in text) for text in warnings] == [(True, True)] * (kind == "hard")
+    assert [("by Topk" in text, "2 workers" in text) for text in warnings] == [(True, True)] * (
+        kind == "hard"
+    )

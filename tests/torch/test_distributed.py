@@ -1,4 +1,6 @@
-"""One script in several workers: what is agreed on, saved, divided and told, and what happens when one dies."""
+"""One script in several workers: what is agreed on, saved, divided and told, and what happens when
+one dies.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from typing import Any
 import pytest
 from tests.harness.gang import Gang
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 from headgate.torch import weighing
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -77,7 +79,9 @@ def gang(folder: Path, body: str, workers: int, **environment: str) -> Iterator[
     script = folder / "script.py"
     script.write_text(PREAMBLE + textwrap.dedent(body))
     strategy: Any = environment.get("STRATEGY", "allreduce") if workers > 1 else "single"
-    plan = Plan(strategy=strategy, workers=workers, servers=int(strategy == "ps"), batch_per_worker=None)
+    plan = Plan(
+        strategy=strategy, workers=workers, servers=int(strategy == "ps"), batch_per_worker=None
+    )
     with Gang(folder, plan, [sys.executable, str(script)], environment) as running:
         running.start()
         yield running
@@ -86,9 +90,13 @@ def gang(folder: Path, body: str, workers: int, **environment: str) -> Iterator[
 def plain(folder: Path, body: str, **more: str) -> str:
     script = folder / "plain.py"
     script.write_text(PREAMBLE + textwrap.dedent(body))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")
+    }
     environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **more}
-    return subprocess.run([sys.executable, script], env=environment, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [sys.executable, script], env=environment, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def weights(output: str) -> Any:
@@ -97,7 +105,9 @@ def weights(output: str) -> Any:
 
 
 def stopped(folder: Path, workers: int, at: str, **environment: str) -> dict[str, Any]:
-    """The checkpoint of a job that was stopped; one worker alone is asked to, at that worker, epoch and batch."""
+    """The checkpoint of a job that was stopped; one worker alone is asked to, at that worker, epoch
+    and batch.
+    """
     with gang(folder, USUAL, workers, AWAIT=at, **environment) as running:
         asked = f"worker-{at.split()[0]}"
         running.wait_for(asked, "waiting")
@@ -112,7 +122,9 @@ def stopped(folder: Path, workers: int, at: str, **environment: str) -> dict[str
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_job_stopped_at_one_worker_stops_at_all_and_resumes_with_any_number_of_them(tmp_path: Path) -> None:
+def test_a_job_stopped_at_one_worker_stops_at_all_and_resumes_with_any_number_of_them(
+    tmp_path: Path,
+) -> None:
     several = stopped(tmp_path / "several", 2, "1 1 2", READERS="2")
     # Asked after its third batch, the worker says so with the fourth: all end after that.
     assert (several["epoch"], several["position"], several["step"]) == (1, 4, 9)
@@ -124,7 +136,9 @@ def test_a_job_stopped_at_one_worker_stops_at_all_and_resumes_with_any_number_of
         ("now several", alone, 2, "0"),
     ]:
         expected = weights(plain(tmp_path, USUAL, READERS=readers))
-        with gang(tmp_path / name, USUAL, workers, HEADGATE_RESUME=saved["path"], READERS=readers) as running:
+        with gang(
+            tmp_path / name, USUAL, workers, HEADGATE_RESUME=saved["path"], READERS=readers
+        ) as running:
             running.finish()
             for worker in running.names:
                 assert weights(running.output(worker)) == expected.expected, (name, worker)
@@ -136,7 +150,11 @@ def test_a_checkpoint_asked_of_any_worker_is_saved_by_the_first_alone(tmp_path: 
         running.wait_for("worker-1", "waiting")
         running.send("worker-1", {"type": "checkpoint"})
         running.finish()
-        asked = [message for message in running.of("worker-0", "checkpoint") if message["why"] == "request"]
+        asked = [
+            message
+            for message in running.of("worker-0", "checkpoint")
+            if message["why"] == "request"
+        ]
         assert [(message["epoch"], message["position"]) for message in asked] == [(3, 2)]
         assert running.of("worker-1", "checkpoint") == []
         assert running.output("worker-0") == running.output("worker-1")
@@ -150,7 +168,8 @@ def test_what_a_step_sent_is_told_with_its_spans(tmp_path: Path) -> None:
     assert {"input", "forward", "backward", "push", "optimizer"} <= by_name.keys()
     assert sum(span["seconds"] for span in spans["spans"]) == pytest.approx(spans["seconds"])
     told = 8 * weighing.NUMBERS  # at the head of a round
-    size = told + 8 * (8 * 16 + 16 + 16 * 3 + 3 + 4 + 12 + 4)  # and gradients, and the control vector
+    # and gradients, and the control vector
+    size = told + 8 * (8 * 16 + 16 + 16 * 3 + 3 + 4 + 12 + 4)
     assert (by_name["push"]["bytes_out"], by_name["push"]["bytes_in"]) == (size, size)
     assert {transfer["peer"] for transfer in spans["transfers"]} == {"worker-1"}
     pushes = [transfer["push"] for transfer in spans["transfers"]]
@@ -223,12 +242,15 @@ def test_workers_that_seed_nothing_begin_alike_and_read_each_sample_once(tmp_pat
         running.finish()
         outputs = [running.output(name).splitlines() for name in running.names]
         read = [
-            [json.loads(line) for line in path.read_text().splitlines()] for path in running.folder.glob("read-*.jsonl")
+            [json.loads(line) for line in path.read_text().splitlines()]
+            for path in running.folder.glob("read-*.jsonl")
         ]
     assert len({lines[-1] for lines in outputs}) == 1
-    assert len({lines[0] for lines in outputs}) == 3  # what is drawn besides data is each worker's own
+    # what is drawn besides data is each worker's own
+    assert len({lines[0] for lines in outputs}) == 3
     counts = {number: sum(found.count(number) for found in read) for number in range(52)}
-    # The last batch has two samples, on which one worker trains, and the two others borrow them: in both epochs.
+    # The last batch has two samples, on which one worker trains, and the two others borrow them: in
+    # both epochs.
     assert sum(counts.values()) == 2 * (52 + 2 * 2)
     assert min(counts.values()) == 2
 
@@ -276,7 +298,9 @@ statistics(mine)
 
 
 @pytest.mark.parametrize("servers", [0, 1])
-def test_normalisation_keeps_the_statistics_of_what_its_worker_saw(servers: int, tmp_path: Path) -> None:
+def test_normalisation_keeps_the_statistics_of_what_its_worker_saw(
+    servers: int, tmp_path: Path
+) -> None:
     strategy: Any = "ps" if servers else "allreduce"
     plan = Plan(strategy=strategy, workers=2, servers=servers, batch_per_worker=None)
     script = tmp_path / "script.py"
@@ -320,7 +344,9 @@ print("own group", total.item())
 """
 
 
-def test_a_group_of_the_script_s_own_is_left_alone_and_a_wrapped_model_refused(tmp_path: Path) -> None:
+def test_a_group_of_the_script_s_own_is_left_alone_and_a_wrapped_model_refused(
+    tmp_path: Path,
+) -> None:
     with gang(tmp_path / "job", GROUPS, 2) as running:
         running.finish()
         for name in running.names:
@@ -425,9 +451,21 @@ for epoch in hg.epochs(2):
     ("strategy", "more", "said"),
     [
         ("ps", {}, "a backward failed before (RuntimeError), and the script went on"),
-        pytest.param("ps", {"SWALLOWS": "1"}, "a backward failed before (RuntimeError)", marks=pytest.mark.long),
-        pytest.param("ps", {"SAVES": "1"}, "a step failed in the middle of its exchange", marks=pytest.mark.long),
-        pytest.param("allreduce", {}, "a backward failed before (RuntimeError)", marks=pytest.mark.long),
+        pytest.param(
+            "ps",
+            {"SWALLOWS": "1"},
+            "a backward failed before (RuntimeError)",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "ps",
+            {"SAVES": "1"},
+            "a step failed in the middle of its exchange",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "allreduce", {}, "a backward failed before (RuntimeError)", marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_worker_that_goes_on_after_an_error_in_the_middle_of_a_step_is_told_so(
@@ -449,10 +487,14 @@ model, optimizer = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 @pytest.mark.parametrize(("strategy", "fails"), [("allreduce", 0), ("allreduce", 1), ("ps", 0)])
-def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(strategy: Any, fails: int, tmp_path: Path) -> None:
+def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(
+    strategy: Any, fails: int, tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(PREAMBLE + FAILING)
-    servers: dict[str, Any] = {} if strategy == "allreduce" else {"servers": 1, "synchronous": False}
+    servers: dict[str, Any] = (
+        {} if strategy == "allreduce" else {"servers": 1, "synchronous": False}
+    )
     plan = Plan(strategy=strategy, workers=2, batch_per_worker=None, **servers)
     with Gang(tmp_path, plan, [sys.executable, str(script)], {"FAILS": str(fails)}) as running:
         started = time.monotonic()

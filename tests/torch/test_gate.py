@@ -110,8 +110,14 @@ def test_steps_run_for_the_part_of_the_time_that_their_gate_grants(
 ) -> None:
     path, output = tmp_path / "script.py", tmp_path / "output"
     path.write_text(COMMON + textwrap.dedent(script))
-    with ChannelListener(tmp_path, welcome={"role": "worker", "index": 0, "plan": {}, "threads": 1}) as listener:
-        variables = {"PYTHONPATH": str(SOURCE), "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with ChannelListener(
+        tmp_path, welcome={"role": "worker", "index": 0, "plan": {}, "threads": 1}
+    ) as listener:
+        variables = {
+            "PYTHONPATH": str(SOURCE),
+            "KERAS_BACKEND": "tensorflow",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
         with output.open("wb") as file:
             process = warm_python(*modules).start(
                 [str(path)],
@@ -139,5 +145,7 @@ def test_all_gpus_that_models_are_on_are_told() -> None:
     trained = Trained(None)
     for places, copies in (((None, 3), None), ((0, 1), None), ((1,), [1, 2])):
         parameters = [on(place) for place in places]
-        trained.models.append(SimpleNamespace(parameters=lambda found=parameters: found, device_ids=copies))  # type: ignore[arg-type]
+        trained.models.append(
+            SimpleNamespace(parameters=lambda found=parameters: found, device_ids=copies)  # type: ignore[arg-type]
+        )
     assert trained.gpus() == {0, 1, 2, 3}

@@ -1,4 +1,6 @@
-"""Hooks that a script has on gradients see those of the whole batch, or it is told that they do not."""
+"""Hooks that a script has on gradients see those of the whole batch, or it is told that they do
+not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 import torch
 from tests.harness.gang import Gang
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 from headgate.torch import gradient_hooks
 from headgate.torch.control import ReduceError
 
@@ -23,7 +25,9 @@ CASES = ("hooked", "hooked_and_summed", "stepped_in_backward")
 def test_hooks_on_parameters_see_the_gradient_of_the_whole_batch(
     strategy: Any, wrong_answers: Callable[..., dict[str, float]]
 ) -> None:
-    plan = Plan(strategy=strategy, workers=2, servers=int(strategy == "ps"), batch_per_worker=(9, 3))
+    plan = Plan(
+        strategy=strategy, workers=2, servers=int(strategy == "ps"), batch_per_worker=(9, 3)
+    )
     assert wrong_answers(plan, *CASES) == {}
 
 
@@ -87,21 +91,33 @@ REFUSED = {
     "a function": "the backward of Function changes gradients not in proportion",
     "inside of backward": "an optimizer takes its step while backward runs",
 }
-RIGHT = ("sparse rows", "a module in proportion", "a tensor in proportion", "a tensor that is looked at")
+RIGHT = (
+    "sparse rows",
+    "a module in proportion",
+    "a tensor in proportion",
+    "a tensor that is looked at",
+)
 
 
 @pytest.mark.parametrize(
-    "kind", ["a tensor", *(pytest.param(k, marks=pytest.mark.long) for k in REFUSED if k != "a tensor")]
+    "kind",
+    ["a tensor", *(pytest.param(k, marks=pytest.mark.long) for k in REFUSED if k != "a tensor")],
 )
-def test_a_hook_that_sees_one_worker_s_samples_is_refused_unless_it_only_scales(kind: str, tmp_path: Path) -> None:
+def test_a_hook_that_sees_one_worker_s_samples_is_refused_unless_it_only_scales(
+    kind: str, tmp_path: Path
+) -> None:
     with _gang(tmp_path, kind) as gang:
         gang.start()
         assert gang.left("worker-0") != 0
         assert REFUSED[kind] in gang.output("worker-0").strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize("kind", [RIGHT[0], *(pytest.param(k, marks=pytest.mark.long) for k in RIGHT[1:])])
-def test_a_hook_that_scales_gradients_comes_to_what_one_process_comes_to(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", [RIGHT[0], *(pytest.param(k, marks=pytest.mark.long) for k in RIGHT[1:])]
+)
+def test_a_hook_that_scales_gradients_comes_to_what_one_process_comes_to(
+    kind: str, tmp_path: Path
+) -> None:
     with _gang(tmp_path, kind) as gang:
         command = [sys.executable, str(tmp_path / "script.py"), kind]
         alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -127,7 +143,12 @@ def _gang(folder: Path, kind: str, strategy: Any = "allreduce") -> Gang:
 
 
 def _weights(output: str) -> list[float]:
-    return [float(word) for line in output.splitlines() if line.startswith("weights") for word in line.split()[1:]]
+    return [
+        float(word)
+        for line in output.splitlines()
+        if line.startswith("weights")
+        for word in line.split()[1:]
+    ]
 
 
 def test_a_hook_of_a_tensor_that_is_no_part_of_a_model_runs_as_ever() -> None:
@@ -167,5 +188,7 @@ def test_a_backward_of_the_script_s_own_is_refused_unless_it_only_scales() -> No
     assert values.grad is not None and values.grad.tolist() == [0, -0.5, -0.5, -0.5]
     clipped = _Clipped.apply(values, 0.1).sum()  # type: ignore[no-untyped-call]
     gradient_hooks.compare_functions([clipped.grad_fn.next_functions[0][0]])
-    with pytest.raises(ReduceError, match="the backward of _Clipped changes gradients not in proportion"):
+    with pytest.raises(
+        ReduceError, match="the backward of _Clipped changes gradients not in proportion"
+    ):
         clipped.backward()

@@ -1,4 +1,6 @@
-"""What a script keeps in several workers: what is each one's own is each one's again after a resume."""
+"""What a script keeps in several workers: what is each one's own is each one's again after a
+resume.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 import torch
 from tests.harness.gang import Gang
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 
 SCRIPT = """
 import os, sys, time, torch
@@ -76,7 +78,10 @@ if "OUT" in os.environ:
     torch.save({"model": model.state_dict(), "carried": carried.state, "scale": scale.state_dict(),
                 "average": average.state_dict()}, f"{os.environ['OUT']}-{hg.rank()}.pt")
 """
-OWN = 'hg.keep(carried=carried, across="worker"); hg.keep(average=average); hg.keep(scale=scale, across="mean")'
+OWN = (
+    'hg.keep(carried=carried, across="worker"); hg.keep(average=average); '
+    'hg.keep(scale=scale, across="mean")'
+)
 
 
 class Attempts:
@@ -86,14 +91,18 @@ class Attempts:
         self.folder = folder
         self.count = 0
 
-    def run(self, keep: str, strategy: Any = "allreduce", workers: int = 2, **variables: str) -> Gang:
+    def run(
+        self, keep: str, strategy: Any = "allreduce", workers: int = 2, **variables: str
+    ) -> Gang:
         """Start it; where it stops it is told to, and has ended well when this returns."""
         self.count += 1
         folder = self.folder / str(self.count)
         folder.mkdir()
         script = folder / "script.py"
         script.write_text(textwrap.dedent(SCRIPT).replace("{keep}", keep))
-        plan = Plan(strategy=strategy, workers=workers, servers=int(strategy == "ps"), batch_per_worker=None)
+        plan = Plan(
+            strategy=strategy, workers=workers, servers=int(strategy == "ps"), batch_per_worker=None
+        )
         environment = {"OUT": str(folder / "out"), **variables}
         with Gang(folder, plan, [sys.executable, str(script)], environment) as gang:
             gang.start()
@@ -107,7 +116,9 @@ class Attempts:
 
     def results(self, workers: int = 2) -> list[dict[str, Any]]:
         folder = self.folder / str(self.count)
-        return [torch.load(folder / f"out-{worker}.pt", weights_only=True) for worker in range(workers)]
+        return [
+            torch.load(folder / f"out-{worker}.pt", weights_only=True) for worker in range(workers)
+        ]
 
 
 @pytest.fixture
@@ -132,7 +143,9 @@ def test_each_worker_goes_on_from_its_own_state(strategy: str, attempts: Attempt
     for mine, then in zip(attempts.results(), whole):
         assert torch.allclose(mine["carried"], then["carried"], rtol=0, atol=1e-12)
         for part in ("model", "average"):
-            assert all(torch.allclose(mine[part][n], v, rtol=0, atol=1e-12) for n, v in then[part].items())
+            assert all(
+                torch.allclose(mine[part][n], v, rtol=0, atol=1e-12) for n, v in then[part].items()
+            )
     means = [each["scale"]["value"] for each in attempts.results()]
     both = sum(each["scale"]["value"] for each in whole) / 2
     assert torch.allclose(sum(means) / 2, both)  # what the first half came to was shared out evenly
@@ -147,8 +160,12 @@ def test_what_differs_without_a_word_is_told_and_kept_for_each(attempts: Attempt
     assert [note for note in notes if "carried differs between the workers (state)" in note]
     assert not [note for note in notes if "average differs" in note]
     attempts.run(keep, HEADGATE_RESUME=saved(first)["path"])
-    assert all(torch.allclose(a["carried"], b["carried"]) for a, b in zip(attempts.results(), whole))
-    with pytest.raises(AssertionError, match=r"(?s)each worker's own.*that of 2 workers.*found 1.*--workers 2"):
+    assert all(
+        torch.allclose(a["carried"], b["carried"]) for a, b in zip(attempts.results(), whole)
+    )
+    with pytest.raises(
+        AssertionError, match=r"(?s)each worker's own.*that of 2 workers.*found 1.*--workers 2"
+    ):
         attempts.run(keep, workers=1, HEADGATE_RESUME=saved(first)["path"])
 
 
@@ -157,7 +174,11 @@ def test_what_is_said_to_be_equal_is_checked(attempts: Attempts) -> None:
     keep = 'hg.keep(carried=carried, average=average, across="equal")'
     first = attempts.run(keep, STOP_AT="14")
     notes = [note["text"] for note in first.of("worker-0", "note")]
-    assert [note for note in notes if "carried differs" in note and "though keep(across='equal')" in note]
+    assert [
+        note
+        for note in notes
+        if "carried differs" in note and "though keep(across='equal')" in note
+    ]
     assert torch.load(saved(first)["path"], weights_only=True)["own"] == {}
     attempts.run(keep, HEADGATE_RESUME=saved(first)["path"])
 

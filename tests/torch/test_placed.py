@@ -1,5 +1,6 @@
-"""Every way of setting a parameter, under every strategy, comes to what it comes to in one process, or is refused by
-name."""
+"""Every way of setting a parameter, under every strategy, comes to what it comes to in one process,
+or is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.harness.gang import Gang
 from tests.torch import placed
 from tests.torch.conftest import run_alone
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 
 PLANS = {
     "allreduce": Plan(strategy="allreduce", workers=2, batch_per_worker=(5, 3)),
@@ -22,15 +23,31 @@ PLANS = {
 }
 ALWAYS = {"added_later": "before headgate.torch.prepare|Add it before prepare"}
 SEVERAL = {"max_norm": "Leave max_norm out"}
-NO_WHOLE_TABLE = ("drawn_until_it_fits", "orthogonal", "parametrized", "set_storage", "shared_memory")
+NO_WHOLE_TABLE = (
+    "drawn_until_it_fits",
+    "orthogonal",
+    "parametrized",
+    "set_storage",
+    "shared_memory",
+)
 """Ways that read all values of a table, or its storage."""
-AT_ONCE = ("data", "data_copy", "from_numpy", "new_parameter", "by_setattr", "state_dict", "assigned_state_dict")
+AT_ONCE = (
+    "data",
+    "data_copy",
+    "from_numpy",
+    "new_parameter",
+    "by_setattr",
+    "state_dict",
+    "assigned_state_dict",
+)
 """Ways that give a table on servers all its values at once."""
 ON_SERVERS = {
     "tied_by_data": "layer.weight = other.weight",
     **{f"sparse_before {way}": "make the layer sparse=False" for way in NO_WHOLE_TABLE},
     **{
-        f"sparse_after {way}": "before headgate.torch.prepare|make the layer sparse=False|exchange it before"
+        f"sparse_after {way}": (
+            "before headgate.torch.prepare|make the layer sparse=False|exchange it before"
+        )
         for way in placed.WAYS
         if way not in (*AT_ONCE, "as_vector", "frozen")
     },
@@ -64,7 +81,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "strategy", [pytest.param(each, marks=pytest.mark.long) if each != "ps" else each for each in PLANS]
+    "strategy",
+    [pytest.param(each, marks=pytest.mark.long) if each != "ps" else each for each in PLANS],
 )
 def test_a_parameter_that_is_set_in_any_way_is_trained_or_refused_by_name(
     strategy: str, alone: dict[str, Any], tmp_path: Path

@@ -1,5 +1,6 @@
-"""Models, optimizers, groups and loaders that come, or come again, while a script trains: a resume comes to the very
-weights of a training that was left alone."""
+"""Models, optimizers, groups and loaders that come, or come again, while a script trains: a resume
+comes to the very weights of a training that was left alone.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def train(model: nn.Module, optimizer: Any, loader: Any, mark: Mark, first: int)
 
 
 def thaws_in_groups(mark: Mark) -> Result:
-    """The neck thaws in epoch 1, the body in epoch 2, each in a group of its own; the rate is halved each epoch."""
+    """The neck thaws in epoch 1, the body in epoch 2, each in a group of its own; the rate is
+    halved each epoch.
+    """
     torch.manual_seed(1)
     model = Layers()
     model.body.requires_grad_(False)
@@ -61,14 +64,18 @@ def thaws_in_groups(mark: Mark) -> Result:
         if epoch in (1, 2):
             part = (model.neck, model.body)[epoch - 1]
             part.requires_grad_(True)
-            optimizer.add_param_group({"params": part.parameters(), "lr": 0.003 * epoch, "betas": (0.8, 0.9)})
+            optimizer.add_param_group(
+                {"params": part.parameters(), "lr": 0.003 * epoch, "betas": (0.8, 0.9)}
+            )
         train(model, optimizer, loader, mark, 10 * epoch)
         mark(100 + epoch)
     return dict(model.state_dict())
 
 
 def thaws(mark: Mark) -> Result:
-    """All is in the optimizer from the first, and a part is frozen: the body until epoch 1, the neck from then on."""
+    """All is in the optimizer from the first, and a part is frozen: the body until epoch 1, the
+    neck from then on.
+    """
     torch.manual_seed(1)
     model = Layers()
     model.body.requires_grad_(False)
@@ -113,7 +120,9 @@ def another_optimizer_in_each_epoch(mark: Mark) -> Result:
 
 
 def folds(mark: Mark) -> Result:
-    """A model, an optimizer and a division of the data for each of three folds, drawn at random as each begins."""
+    """A model, an optimizer and a division of the data for each of three folds, drawn at random as
+    each begins.
+    """
     torch.manual_seed(1)
     data, found = samples(36), {}
     for fold in range(3):
@@ -126,7 +135,9 @@ def folds(mark: Mark) -> Result:
             train(model, optimizer, loader, mark, 100 * fold + 10 * epoch)
         held_out = torch.stack([data[place][0] for place in order[:12]])
         found[f"{fold}.score"] = model(held_out).detach().sum()
-        found.update({f"{fold}.{name}": value.clone() for name, value in model.state_dict().items()})
+        found.update(
+            {f"{fold}.{name}": value.clone() for name, value in model.state_dict().items()}
+        )
     return found
 
 
@@ -153,7 +164,11 @@ def two_models(mark: Mark) -> Result:
             mark(100 + 10 * epoch + number)
         schedule.step()
     parts = {"first": first, "second": second}
-    return {f"{name}.{key}": value for name, model in parts.items() for key, value in model.state_dict().items()}
+    return {
+        f"{name}.{key}": value
+        for name, model in parts.items()
+        for key, value in model.state_dict().items()
+    }
 
 
 def first_one_then_another_in_each_epoch(mark: Mark) -> Result:
@@ -183,9 +198,15 @@ STOPS = {
 
 @pytest.mark.parametrize(
     ("training", "stop_at"),
-    [pytest.param(training, at, id=f"{training.__name__}-{at}") for training, stops in STOPS.items() for at in stops],
+    [
+        pytest.param(training, at, id=f"{training.__name__}-{at}")
+        for training, stops in STOPS.items()
+        for at in stops
+    ],
 )
-def test_a_resume_is_the_same_as_left_alone(training: Training, stop_at: int, attempt: Attempting) -> None:
+def test_a_resume_is_the_same_as_left_alone(
+    training: Training, stop_at: int, attempt: Attempting
+) -> None:
     whole = training(lambda number: None)
     first = attempt(training, order_at=stop_at)
     assert first.result is None
@@ -214,7 +235,9 @@ def test_what_the_checkpoint_has_nothing_of_is_said_once(attempt: Attempting) ->
 
 
 def test_an_optimizer_that_is_not_made_again_is_told(attempt: Attempting) -> None:
-    """One that the script makes in an epoch, and goes on with: a resume in a later epoch has the one before it."""
+    """One that the script makes in an epoch, and goes on with: a resume in a later epoch has the
+    one before it.
+    """
 
     def training(mark: Mark) -> None:
         torch.manual_seed(1)

@@ -1,4 +1,6 @@
-"""What is measured of a training: FLOPs, parameters, data, time by batch size, and the spans of a step."""
+"""What is measured of a training: FLOPs, parameters, data, time by batch size, and the spans of a
+step.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import headgate.torch as hg
-from headgate.profiles import Profile
+from headgate.model.profiles import Profile
 from headgate.torch import costs, profiling_sweep
 
 Step = Callable[[int], None]
@@ -23,7 +25,9 @@ Attempting = Callable[..., Any]
 
 
 def mlp() -> tuple[nn.Module, torch.Tensor, int, int]:
-    """Forward 2·Σ in·out; backward twice that, less the gradient of the input, which nothing needs."""
+    """Forward 2·Σ in·out; backward twice that, less the gradient of the input, which nothing
+    needs.
+    """
     forward = 2 * (20 * 30 + 30 * 5)
     backward = 2 * forward - 2 * 20 * 30
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5))
@@ -49,15 +53,20 @@ def cnn() -> tuple[nn.Module, torch.Tensor, int, int]:
 
 
 def transformer() -> tuple[nn.Module, torch.Tensor, int, int]:
-    """Per token 2·(3·d² + d² + 2·d·f), and the attention 2 · 2·length²·d. Backward of the attention recomputes its
-    scores, so it takes five products to the forward's two. The input asks for no gradient."""
+    """Per token 2·(3·d² + d² + 2·d·f), and the attention 2 · 2·length²·d. Backward of the attention
+    recomputes its scores, so it takes five products to the forward's two. The input asks for no
+    gradient.
+    """
     length, d, f = 6, 16, 40
     projections = 2 * length * (3 * d * d)
     rest = 2 * length * (d * d + 2 * d * f)
     product = 2 * length * length * d
     head = 2 * length * d * 5
     model = nn.Sequential(
-        nn.TransformerEncoderLayer(d, 4, f, dropout=0.0, batch_first=True), nn.Linear(d, 5), nn.Flatten(), Last()
+        nn.TransformerEncoderLayer(d, 4, f, dropout=0.0, batch_first=True),
+        nn.Linear(d, 5),
+        nn.Flatten(),
+        Last(),
     )
     forward = projections + rest + head + 2 * product
     backward = projections + 2 * rest + 2 * head + 5 * product
@@ -70,7 +79,11 @@ class Last(nn.Module):
 
 
 def train(
-    model: nn.Module, features: torch.Tensor, epochs: int = 8, at_step: Step = lambda step: None, **optimizer: Any
+    model: nn.Module,
+    features: torch.Tensor,
+    epochs: int = 8,
+    at_step: Step = lambda step: None,
+    **optimizer: Any,
 ) -> None:
     labels = torch.randint(0, 5, (len(features),))
     chosen = torch.optim.Adam(model.parameters(), lr=1e-3, **optimizer)
@@ -104,33 +117,49 @@ def test_the_profile_of_a_runs_own_first_steps(attempt: Attempting) -> None:
     (message,) = attempt(lambda at_step: train(model, torch.randn(30, 20))).of("profile")
     profile = Profile(**message["profile"])
     weights = 20 * 30 + 30 + 30 * 5 + 5
-    assert (profile.framework, profile.framework_version, profile.source) == ("torch", torch.__version__, "run")
+    assert (profile.framework, profile.framework_version, profile.source) == (
+        "torch",
+        torch.__version__,
+        "run",
+    )
     assert not profile.alone
-    assert (profile.parameters_dense, profile.dense_bytes, profile.parameters_sparse) == (weights, 4 * weights, 0)
+    assert (profile.parameters_dense, profile.dense_bytes, profile.parameters_sparse) == (
+        weights,
+        4 * weights,
+        0,
+    )
     assert profile.layers == {"Linear": 2, "ReLU": 1}
     assert (profile.optimizer, profile.batch) == ("Adam", 8)
-    assert profile.optimizer_state_bytes == 2 * 4 * weights + 4 * 4  # two moments, and a step count for each tensor
+    # two moments, and a step count for each tensor
+    assert profile.optimizer_state_bytes == 2 * 4 * weights + 4 * 4
     dataset = dict(message["profile"]["dataset"])
     assert dataset.pop("read_seconds_per_sample") > 0
     assert dataset == {"samples": 30, "bytes_per_sample": 20 * 4 + 8}
     assert profile.memory_peak_bytes is not None
     assert profile.memory_peak_bytes > 50e6
     times = {time["batch"]: time["steps"] for time in message["profile"]["step_times"]}
-    # Steps 3 to 20, of which every fourth is the rest of the data; less those that others were in the way of.
+    # Steps 3 to 20, of which every fourth is the rest of the data; less those that others were in
+    # the way of.
     assert times.keys() == {8, 6}
     assert 3 <= times[8] <= 13 and 3 <= times[6] <= 5
 
 
 def test_a_short_run_still_sends_what_it_measured(attempt: Attempting) -> None:
-    (message,) = attempt(lambda at_step: train(mlp()[0], torch.randn(24, 20), epochs=2)).of("profile")
+    (message,) = attempt(lambda at_step: train(mlp()[0], torch.randn(24, 20), epochs=2)).of(
+        "profile"
+    )
     assert 3 <= message["profile"]["step_times"][0]["steps"] <= 4
 
 
-def test_a_script_with_a_process_group_of_its_own_is_to_have_one_task(attempt: Attempting, tmp_path: Path) -> None:
+def test_a_script_with_a_process_group_of_its_own_is_to_have_one_task(
+    attempt: Attempting, tmp_path: Path
+) -> None:
     dist: Any = torch.distributed
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     try:
-        (message,) = attempt(lambda at_step: train(mlp()[0], torch.randn(24, 20), epochs=2)).of("profile")
+        (message,) = attempt(lambda at_step: train(mlp()[0], torch.randn(24, 20), epochs=2)).of(
+            "profile"
+        )
     finally:
         dist.destroy_process_group()
     assert Profile(**message["profile"]).alone == "its script has a process group of its own"
@@ -148,7 +177,12 @@ def test_sparse_shared_and_frozen_parameters_are_told_apart() -> None:
             self.frozen = nn.Linear(3, 3).requires_grad_(False)
 
     found = costs.parameters([Shared()])
-    assert found == {"parameters_dense": 28, "parameters_sparse": 440, "dense_bytes": 112, "sparse_bytes": 1760}
+    assert found == {
+        "parameters_dense": 28,
+        "parameters_sparse": 440,
+        "dense_bytes": 112,
+        "sparse_bytes": 1760,
+    }
 
 
 def test_rows_of_sparse_layers_that_a_step_touches_count_once_each() -> None:
@@ -169,7 +203,9 @@ def test_spans_of_sampled_steps_sum_to_the_step(attempt: Attempting) -> None:
         assert sum(seconds.values()) == pytest.approx(message["seconds"], rel=1e-9)
 
 
-def test_a_model_is_left_as_it_was_and_can_be_copied_and_pickled_at_any_time(attempt: Attempting) -> None:
+def test_a_model_is_left_as_it_was_and_can_be_copied_and_pickled_at_any_time(
+    attempt: Attempting,
+) -> None:
     model = mlp()[0]
     keys = list(model.state_dict())
 
@@ -203,7 +239,9 @@ def test_a_closure_and_several_forward_passes_are_measured(attempt: Attempting) 
         for _epoch in hg.epochs(1):
             for features, labels in loader:
 
-                def closure(features: torch.Tensor = features, labels: torch.Tensor = labels) -> torch.Tensor:
+                def closure(
+                    features: torch.Tensor = features, labels: torch.Tensor = labels
+                ) -> torch.Tensor:
                     optimizer.zero_grad()
                     loss = nn.functional.cross_entropy(model(features), labels)
                     loss.backward()  # type: ignore[no-untyped-call]
@@ -213,7 +251,11 @@ def test_a_closure_and_several_forward_passes_are_measured(attempt: Attempting) 
 
     done = attempt(training)
     assert done.of("progress")[-1]["step"] == 10
-    assert {span["name"] for span in done.of("spans")[0]["spans"]} == {"input", "optimizer", "other"}
+    assert {span["name"] for span in done.of("spans")[0]["spans"]} == {
+        "input",
+        "optimizer",
+        "other",
+    }
     assert done.of("profile")[0]["profile"]["flops_per_sample"] is None
 
 

@@ -1,4 +1,6 @@
-"""Batches that are gone through again without the loader: told of, and resumed right where that can be."""
+"""Batches that are gone through again without the loader: told of, and resumed right where that can
+be.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.torch.test_resume import Learner, data, seeded
 from torch.utils.data import DataLoader, Dataset
 
 import headgate.torch as hg
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 
 Training = Callable[[Callable[[int], None]], list[torch.Tensor]]
 CYCLE, LIST = "itertools.cycle gives", "as list(loader) has"
@@ -24,7 +26,9 @@ KEEPS = "the script keeps the batches of a pass that was resumed in its middle"
 
 def prepared(at_step: Callable[[int], None], *sizes: int) -> tuple[Learner, list[Any]]:
     learner = Learner(at_step)
-    return learner, learner.prepare(*(DataLoader(data(size), batch_size=8, shuffle=True) for size in sizes))
+    return learner, learner.prepare(
+        *(DataLoader(data(size), batch_size=8, shuffle=True) for size in sizes)
+    )
 
 
 def cycled(at_step: Callable[[int], None]) -> list[torch.Tensor]:
@@ -76,7 +80,9 @@ def test_a_cycle_goes_on_after_a_resume_with_the_batches_that_it_had(
     assert first.result is None
     assert (first.checkpoint["step"], first.checkpoint["position"]) == (saved_at, position)
     steps: list[int] = []
-    resumed = attempt(lambda at_step: seeded_training(steps.append), resume=first.checkpoint["path"])
+    resumed = attempt(
+        lambda at_step: seeded_training(steps.append), resume=first.checkpoint["path"]
+    )
     assert steps[0] == saved_at + 1
     assert all(map(torch.equal, resumed.result, alone))
     notes = [note["text"] for note in resumed.of("note")]
@@ -135,9 +141,19 @@ def broken_off(at_step: Callable[[int], None]) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("training", "stop_at", "told"),
     [
-        pytest.param(drawn, 6, "drawn at random as they are read", id="batches that are drawn as they are read"),
+        pytest.param(
+            drawn,
+            6,
+            "drawn at random as they are read",
+            id="batches that are drawn as they are read",
+        ),
         pytest.param(kept_by_itself, 4, KEEPS, id="batches that the script keeps"),
-        pytest.param(broken_off, 4, "had more batches than in a run", id="an epoch that the script breaks off"),
+        pytest.param(
+            broken_off,
+            4,
+            "had more batches than in a run",
+            id="an epoch that the script breaks off",
+        ),
     ],
 )
 def test_what_a_resume_does_not_bring_back_is_told(
@@ -158,9 +174,15 @@ def in_a_list(at_step: Callable[[int], None]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(("training", "told"), [(in_a_list, LIST), (cycled, CYCLE)])
-def test_batches_that_are_replayed_are_told_of(training: Training, told: str, attempt: Callable[..., Any]) -> None:
+def test_batches_that_are_replayed_are_told_of(
+    training: Training, told: str, attempt: Callable[..., Any]
+) -> None:
     notes = [note["text"] for note in attempt(training).of("note")]
-    assert [note for note in notes if CYCLE in note or LIST in note] == [note for note in notes if told in note] != []
+    assert (
+        [note for note in notes if CYCLE in note or LIST in note]
+        == [note for note in notes if told in note]
+        != []
+    )
 
 
 SCRIPT = """
@@ -200,7 +222,11 @@ def test_workers_go_through_a_cycle_as_one_process_does(strategy: Any, tmp_path:
         folder = tmp_path / f"{workers}{''.join(variables)}"
         folder.mkdir()
         (folder / "script.py").write_text(SCRIPT)
-        named = {"strategy": strategy, "servers": int(strategy == "ps")} if workers > 1 else {"strategy": "single"}
+        named = (
+            {"strategy": strategy, "servers": int(strategy == "ps")}
+            if workers > 1
+            else {"strategy": "single"}
+        )
         plan = Plan(workers=workers, batch_per_worker=None, **named)
         command = [sys.executable, str(folder / "script.py")]
         with Gang(folder, plan, command, {"OUT": str(folder / "out"), **variables}) as gang:

@@ -1,4 +1,6 @@
-"""A training that is stopped and resumed ends with the very same weights as one that was left alone."""
+"""A training that is stopped and resumed ends with the very same weights as one that was left
+alone.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,8 @@ class Learner:
 def shuffled(at_step: Step) -> list[torch.Tensor]:
     learner = Learner(at_step)
     train, validation = learner.prepare(
-        DataLoader(data(), batch_size=8, shuffle=True), DataLoader(data(), batch_size=24, shuffle=True)
+        DataLoader(data(), batch_size=8, shuffle=True),
+        DataLoader(data(), batch_size=24, shuffle=True),
     )
     for _epoch in hg.epochs(3):
         for features, labels in train:
@@ -82,7 +85,9 @@ def shuffled(at_step: Step) -> list[torch.Tensor]:
 
 def with_workers(at_step: Step) -> list[torch.Tensor]:
     learner = Learner(at_step)
-    (train,) = learner.prepare(DataLoader(data(), batch_size=8, shuffle=True, num_workers=2, persistent_workers=True))
+    (train,) = learner.prepare(
+        DataLoader(data(), batch_size=8, shuffle=True, num_workers=2, persistent_workers=True)
+    )
     for _epoch in hg.epochs(3):
         for features, labels in train:
             learner.learn(features, labels)
@@ -95,7 +100,9 @@ def own_generator(at_step: Step) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(7)
     dataset = data()
     sampler = RandomSampler(dataset, replacement=True, num_samples=72, generator=generator)
-    (train,) = learner.prepare(DataLoader(dataset, batch_size=8, sampler=sampler, generator=generator))
+    (train,) = learner.prepare(
+        DataLoader(dataset, batch_size=8, sampler=sampler, generator=generator)
+    )
     for _epoch in hg.epochs(3):
         for features, labels in train:
             learner.learn(features, labels)
@@ -105,7 +112,8 @@ def own_generator(at_step: Step) -> list[torch.Tensor]:
 def two_at_once(at_step: Step) -> list[torch.Tensor]:
     learner = Learner(at_step)
     left, right = learner.prepare(
-        DataLoader(data(), batch_size=8, shuffle=True), DataLoader(data(), batch_size=8, shuffle=True)
+        DataLoader(data(), batch_size=8, shuffle=True),
+        DataLoader(data(), batch_size=8, shuffle=True),
     )
     for _epoch in hg.epochs(3):
         for (features, labels), (others, _) in zip(left, right):
@@ -138,7 +146,9 @@ def streamed(at_step: Step) -> list[torch.Tensor]:
 
 
 def endless_iterator(at_step: Step) -> list[torch.Tensor]:
-    """An epoch is five steps, whatever the loader's length: its iterator lives from one epoch into the next."""
+    """An epoch is five steps, whatever the loader's length: its iterator lives from one epoch into
+    the next.
+    """
     learner = Learner(at_step)
     (train,) = learner.prepare(DataLoader(data(), batch_size=8, shuffle=True))
     batches = iter(train)
@@ -170,7 +180,8 @@ def validated_within(at_step: Step) -> list[torch.Tensor]:
     """Validation happens in the middle of the loop over the training data."""
     learner = Learner(at_step)
     train, validation = learner.prepare(
-        DataLoader(data(), batch_size=8, shuffle=True), DataLoader(data(), batch_size=24, shuffle=True)
+        DataLoader(data(), batch_size=8, shuffle=True),
+        DataLoader(data(), batch_size=24, shuffle=True),
     )
     for _epoch in hg.epochs(3):
         for features, labels in train:
@@ -239,7 +250,9 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize("stop_at", [13, 18], ids=["within an epoch", "at the last batch of an epoch"])
+@pytest.mark.parametrize(
+    "stop_at", [13, 18], ids=["within an epoch", "at the last batch of an epoch"]
+)
 @pytest.mark.parametrize("training", ALL, ids=lambda training: training.__name__)
 def test_stopped_and_resumed_is_the_same_as_left_alone(
     training: Callable[[Step], list[torch.Tensor]], stop_at: int, attempt: Attempting
@@ -265,9 +278,13 @@ def test_stopped_and_resumed_is_the_same_as_left_alone(
     assert resumed.of("progress")[-1]["step"] == steps[-1]
 
 
-@pytest.mark.parametrize("training", [endless_iterator, left_early], ids=lambda training: training.__name__)
+@pytest.mark.parametrize(
+    "training", [endless_iterator, left_early], ids=lambda training: training.__name__
+)
 def test_loops_that_count_their_own_batches_resume_between_epochs(
-    training: Callable[[Step], list[torch.Tensor]], attempt: Attempting, monkeypatch: pytest.MonkeyPatch
+    training: Callable[[Step], list[torch.Tensor]],
+    attempt: Attempting,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(saving, "SHARE", 1.0)  # save after every epoch
 
@@ -283,7 +300,9 @@ def test_loops_that_count_their_own_batches_resume_between_epochs(
     assert all(map(torch.equal, resumed.result, alone.result))
 
 
-def test_a_checkpoint_on_request_changes_nothing_and_can_be_resumed_from_twice(attempt: Attempting) -> None:
+def test_a_checkpoint_on_request_changes_nothing_and_can_be_resumed_from_twice(
+    attempt: Attempting,
+) -> None:
     def training(at_step: Step) -> list[torch.Tensor]:
         seeded()
         return shuffled(at_step)
@@ -295,7 +314,11 @@ def test_a_checkpoint_on_request_changes_nothing_and_can_be_resumed_from_twice(a
     assert (asked["step"], asked["epoch"], asked["position"]) == (12, 1, 3)
     assert asked["bytes"] == Path(asked["path"]).stat().st_size
     second = attempt(training, order_at=16, resume=asked["path"])
-    assert (second.checkpoint["step"], second.checkpoint["epoch"], second.checkpoint["position"]) == (16, 1, 7)
+    assert (
+        second.checkpoint["step"],
+        second.checkpoint["epoch"],
+        second.checkpoint["position"],
+    ) == (16, 1, 7)
     third = attempt(training, resume=second.checkpoint["path"])
     assert all(map(torch.equal, third.result, alone))
     assert third.of("progress")[-1]["samples"] == 3 * 72
@@ -313,7 +336,9 @@ def test_a_model_that_changed_gives_one_clear_error(attempt: Attempting) -> None
     def changed(at_step: Step) -> None:
         hg.prepare(nn.Sequential(nn.Linear(8, 99)))
 
-    with pytest.raises(ResumeError, match=r"(?s)checkpoint's model does not fit.*size mismatch.*--from-scratch"):
+    with pytest.raises(
+        ResumeError, match=r"(?s)checkpoint's model does not fit.*size mismatch.*--from-scratch"
+    ):
         attempt(changed, resume=first.checkpoint["path"])
 
 

@@ -68,7 +68,9 @@ def test_a_script_whose_hub_dies_saves_and_ends(start: Start) -> None:
     assert [path.name for path in script.listener.checkpoints.iterdir()] == ["step-17.pt"]
 
 
-def test_a_hub_that_is_not_there_changes_nothing(start: Start, plain: Callable[..., str], tmp_path: Path) -> None:
+def test_a_hub_that_is_not_there_changes_nothing(
+    start: Start, plain: Callable[..., str], tmp_path: Path
+) -> None:
     nobody = start(USUAL, HEADGATE_CHANNEL=f"unix:{tmp_path / 'nobody'}")
     assert nobody.finish() == plain(USUAL)
 
@@ -129,7 +131,9 @@ print("frames", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 @pytest.mark.long
-def test_a_compiled_model_is_measured_without_recompiling_and_resumes_uncompiled(start: Start) -> None:
+def test_a_compiled_model_is_measured_without_recompiling_and_resumes_uncompiled(
+    start: Start,
+) -> None:
     script = start(COMPILED, "compiled")
     script.listener.wait_for("waiting", seconds=100)
     script.listener.send({"type": "checkpoint"})
@@ -222,7 +226,10 @@ def test_a_stop_in_a_long_validation_does_not_wait_for_its_end(
 
 @pytest.mark.parametrize(("accumulates", "place"), [(False, (2, 1, 1)), (True, (2, 2, 0))])
 def test_a_stop_in_the_only_step_of_an_epoch_waits_for_its_end(
-    accumulates: bool, place: tuple[int, int, int], attempt: Attempting, monkeypatch: pytest.MonkeyPatch
+    accumulates: bool,
+    place: tuple[int, int, int],
+    attempt: Attempting,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session, "PATIENCE_SECONDS", 0.0)
 
@@ -257,12 +264,30 @@ def test_reports_of_every_kind_are_taken_and_none_raises(attempt: Attempting) ->
 
     ran = attempt(training)
     first, rest = ran.of("progress")
-    assert first == {"type": "progress", "step": 1, "count": 1, "loss": 2.0, "metrics": {"accuracy": 0.5}}
-    assert rest == {"type": "progress", "step": 5, "count": 1, "loss": 2.0, "metrics": {"accuracy": 0.97}}
+    assert first == {
+        "type": "progress",
+        "step": 1,
+        "count": 1,
+        "loss": 2.0,
+        "metrics": {"accuracy": 0.5},
+    }
+    assert rest == {
+        "type": "progress",
+        "step": 5,
+        "count": 1,
+        "loss": 2.0,
+        "metrics": {"accuracy": 0.97},
+    }
     assert [message["text"] for message in ran.of("note")] == [
         "report(loss=...): found 2 elements, whose mean is taken; report one number",
-        "report(loss=...): found a str (could not convert string to float: 'three'); report a number; it is left out",
-        "report(words=...): found a str (could not convert string to float: 'many'); report a number; it is left out",
+        (
+            "report(loss=...): found a str (could not convert string to float: 'three'); report "
+            "a number; it is left out"
+        ),
+        (
+            "report(words=...): found a str (could not convert string to float: 'many'); report "
+            "a number; it is left out"
+        ),
     ]
 
 
@@ -294,7 +319,9 @@ def test_a_state_that_cannot_be_stored_safely_is_told(attempt: Attempting) -> No
 
     done = attempt(training, order="checkpoint", order_at=2)
     assert done.result == "done"
-    assert done.of("checkpoint_failed")[0]["error"].startswith("kept['odd']['clock'] is a builtins.builtin_function")
+    assert done.of("checkpoint_failed")[0]["error"].startswith(
+        "kept['odd']['clock'] is a builtins.builtin_function"
+    )
 
 
 def test_the_users_own_objects_come_back(attempt: Attempting) -> None:
@@ -328,9 +355,17 @@ def test_the_users_own_objects_come_back(attempt: Attempting) -> None:
 def test_arguments_in_the_wrong_place_are_named(engine: bool, attempt: Attempting) -> None:
     model, _, loader = tiny()
     wrong: list[tuple[Callable[[], Any], type[Exception], str]] = [
-        (lambda: hg.prepare([model]), TypeError, "found a list; expected a torch.nn.Module"),  # type: ignore[arg-type]
-        (lambda: hg.prepare(model, loader), TypeError, "expected an optimizer, or None before the loaders"),
-        (lambda: hg.prepare(model, None, 5), TypeError, "found a int, which cannot be iterated over"),
+        (lambda: hg.prepare([model]), TypeError, ("found a list; expected a torch.nn.Module")),  # type: ignore[arg-type]
+        (
+            lambda: hg.prepare(model, loader),
+            TypeError,
+            "expected an optimizer, or None before the loaders",
+        ),
+        (
+            lambda: hg.prepare(model, None, 5),
+            TypeError,
+            "found a int, which cannot be iterated over",
+        ),
         (lambda: hg.prepare(model, loss_reduction="max"), ValueError, "expected 'mean' or 'sum'"),
         (lambda: hg.keep(scaler=5), TypeError, "a int has no state_dict"),
     ]
@@ -342,13 +377,18 @@ def test_arguments_in_the_wrong_place_are_named(engine: bool, attempt: Attemptin
 @pytest.mark.long
 def test_importing_adds_little_to_importing_torch() -> None:
     script = (
-        "import time; begun = time.process_time(); import torch; theirs = time.process_time() - begun; "
+        "import time; begun = time.process_time(); import torch; theirs = time.process_time() "
+        "- begun; "
         "import headgate.torch; print((time.process_time() - begun - theirs) / theirs)"
     )
     source = str(Path(__file__).parents[2] / "src")
     runs = [
         subprocess.run(
-            [sys.executable, "-c", script], env={"PYTHONPATH": source}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", script],
+            env={"PYTHONPATH": source},
+            capture_output=True,
+            text=True,
+            check=True,
         )
         for _ in range(3)
     ]

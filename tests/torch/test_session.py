@@ -18,7 +18,9 @@ BATCH = 4
 
 class TestInPyTorch(SessionContract):
     def connect(self, environment: TaskEnvironment) -> Session:
-        return Session(environment, Channel.open(environment, "torch", torch.__version__, torch.initial_seed()))
+        return Session(
+            environment, Channel.open(environment, "torch", torch.__version__, torch.initial_seed())
+        )
 
     def train(self, session: Any, at_step: Callable[[], None]) -> list[list[float]]:
         torch.manual_seed(0)
@@ -57,11 +59,17 @@ for _ in range(4):
     hg.report(val_loss=loss)
 """)
     script.finish()
-    told = [seconds for message in script.listener.of("asides") for seconds in message["seconds"].items()]
+    told = [
+        seconds
+        for message in script.listener.of("asides")
+        for seconds in message["seconds"].items()
+    ]
     assert 0.4 <= sum(seconds for name, seconds in told if name == "evaluation") < 10.0
 
 
-def test_evaluation_between_passes_and_files_that_the_script_saves_are_told(start: Callable[..., Any]) -> None:
+def test_evaluation_between_passes_and_files_that_the_script_saves_are_told(
+    start: Callable[..., Any],
+) -> None:
     script = start("""
 model, optimizer, loader = hg.prepare(network(), torch.optim.SGD(network().parameters(), lr=0.1), DataLoader(data(), 8))
 for epoch in hg.epochs(2):
@@ -77,7 +85,11 @@ for epoch in hg.epochs(2):
     model.train()
 """)
     script.finish()
-    told = [seconds for message in script.listener.of("asides") for seconds in message["seconds"].items()]
+    told = [
+        seconds
+        for message in script.listener.of("asides")
+        for seconds in message["seconds"].items()
+    ]
     seconds = {name: sum(each for known, each in told if known == name) for name, _ in told}
     assert 0.2 <= seconds["evaluation"] < 10.0  # twice from the first to the last of three passes
     assert seconds["saving"] > 0.0

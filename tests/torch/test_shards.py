@@ -13,14 +13,20 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from headgate.torch import rng
-from headgate.torch.dealing import Dealer, Hand, Pass, Slices, divided
 from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders
+from headgate.torch.sharding import Dealer, Hand, Pass, Slices, divided
 from headgate.torch.shards import ShardingSampler, Sharing
 
 
-@given(st.integers(1, 300), st.lists(st.integers(1, 64), min_size=1, max_size=9), st.sampled_from([1, 2]))
-def test_parts_are_whole_and_near_their_proportion(samples: int, weights: list[int], smallest: int) -> None:
+@given(
+    st.integers(1, 300),
+    st.lists(st.integers(1, 64), min_size=1, max_size=9),
+    st.sampled_from([1, 2]),
+)
+def test_parts_are_whole_and_near_their_proportion(
+    samples: int, weights: list[int], smallest: int
+) -> None:
     ends = divided(samples, weights, smallest)
     parts = [end - begin for begin, end in zip([0, *ends], ends)]
     assert sum(parts) == samples
@@ -105,7 +111,10 @@ LOADERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_what_a_worker_that_leaves_would_have_taken_the_others_take(loader: str) -> None:
-    readers = [Reader(LOADERS[loader](), Slices(index, (0, 1, 2), (2, 1, 1), lambda: 1)) for index in range(3)]
+    readers = [
+        Reader(LOADERS[loader](), Slices(index, (0, 1, 2), (2, 1, 1), lambda: 1))
+        for index in range(3)
+    ]
     batches = []
     for number in range(8):
         if number == 3:
@@ -121,7 +130,9 @@ def test_what_a_worker_that_leaves_would_have_taken_the_others_take(loader: str)
         with pytest.raises(StopIteration):
             next(reader.iteration)
         assert reader.watching.lost == 0
-    assert sorted(sample for batch in batches for part in batch for sample in part) == list(range(60))
+    assert sorted(sample for batch in batches for part in batch for sample in part) == list(
+        range(60)
+    )
 
 
 class Leases(Dealer):
@@ -164,14 +175,18 @@ def test_leased_batches_come_whole_in_any_order_and_together_are_all() -> None:
             except StopIteration:
                 break
             batches[reader.iteration.dealt.number] = samples
-    alone = Reader(DataLoader(Numbers(), batch_size=8, shuffle=True), Slices(0, (0,), None, lambda: 1))
+    alone = Reader(
+        DataLoader(Numbers(), batch_size=8, shuffle=True), Slices(0, (0,), None, lambda: 1)
+    )
     assert [batches[number] for number in range(8)] == [alone.next() for _ in range(8)]
 
 
 def test_a_batch_that_comes_back_after_the_end_was_seen_is_taken() -> None:
     reader = Reader(DataLoader(Numbers(), batch_size=8, shuffle=True), Leases(7, 8, 2))
     taken = [reader.next(), reader.next()]
-    alone = Reader(DataLoader(Numbers(), batch_size=8, shuffle=True), Slices(0, (0,), None, lambda: 1))
+    alone = Reader(
+        DataLoader(Numbers(), batch_size=8, shuffle=True), Slices(0, (0,), None, lambda: 1)
+    )
     every = [alone.next() for _ in range(8)]
     assert taken == [every[7], every[2]]
 
@@ -201,7 +216,9 @@ def test_a_batch_too_small_for_all_is_borrowed_from() -> None:
     sampler = ShardingSampler(nullcontext, lambda: 2).around([[1, 2, 3, 4], [5]])
     sampler.take(Slices(1, (0, 1, 2), None, lambda: 2).deal(Pass(0, 0, 0, 0, 0, 2, True)))
     assert list(sampler) == [[1, 2], [5]]
-    assert [(dealt.number, dealt.whole, dealt.taken) for dealt in (sampler.dealt(), sampler.dealt())] == [
+    assert [
+        (dealt.number, dealt.whole, dealt.taken) for dealt in (sampler.dealt(), sampler.dealt())
+    ] == [
         (0, 4, 0),
         (1, 1, 1),
     ]

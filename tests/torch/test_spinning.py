@@ -1,4 +1,6 @@
-"""How long threads that wait for work spin, in a process of its own: OpenMP reads its settings once."""
+"""How long threads that wait for work spin, in a process of its own: OpenMP reads its settings
+once.
+"""
 
 import os
 import subprocess
@@ -29,7 +31,11 @@ print(*found)
 
 
 def waiting(**environment: str) -> list[float]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    }
     answer = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**kept, "OMP_NUM_THREADS": "2", **environment},
@@ -40,7 +46,9 @@ def waiting(**environment: str) -> list[float]:
     return [float(each) for each in answer.stdout.split()]
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores: on one, threads never spin for long")
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="needs two cores: on one, threads never spin for long"
+)
 def test_threads_spin_when_allowed_and_hardly_when_not() -> None:
     at_first, not_allowed, allowed, not_again = waiting()
     assert at_first > 2 * not_allowed

@@ -66,11 +66,17 @@ TOLD = {
         *(pytest.param(k, marks=pytest.mark.long) for k in list(TOLD)[1:] if "kept" not in k),
     ],
 )
-def test_what_trains_and_is_in_no_checkpoint_is_told_of_once(kind: str, start: Callable[..., Any]) -> None:
+def test_what_trains_and_is_in_no_checkpoint_is_told_of_once(
+    kind: str, start: Callable[..., Any]
+) -> None:
     script = start(BODY, kind)
     script.finish()
     notes = [message["text"] for message in script.listener.of("note")]
-    told = [note for note in notes if "was not given to prepare" in note or "no prepared model has" in note]
+    told = [
+        note
+        for note in notes
+        if "was not given to prepare" in note or "no prepared model has" in note
+    ]
     assert len(told) == len(TOLD[kind])
     assert all(any(words in note for note in told) for words in TOLD[kind])
 
@@ -82,7 +88,10 @@ def test_workers_do_not_train_a_module_each_by_itself(strategy: str, tmp_path: P
         others = torch.optim.SGD(other.parameters(), lr=0.1)
     """
     training = usual(
-        before="others.zero_grad(); nn.functional.mse_loss(other(features), targets).backward(); others.step()"
+        before=(
+            "others.zero_grad(); nn.functional.mse_loss(other(features), "
+            "targets).backward(); others.step()"
+        )
     )
     with gang(tmp_path, textwrap.dedent(body) + training, plan(strategy)) as running:
         assert running.left("worker-0") == 1

@@ -1,5 +1,6 @@
-"""Scripts whose workers decide by their own numbers: told what differs and where, and none is called done; and the
-calls by which all decide alike."""
+"""Scripts whose workers decide by their own numbers: told what differs and where, and none is
+called done; and the calls by which all decide alike.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from tests.harness.gang import Gang
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 
 SCRIPT = """
 import math, os, sys, time
@@ -80,13 +81,25 @@ def gang(folder: Path, body: str, plan: Plan) -> Iterator[Gang]:
 
 
 def plan(strategy: Any, workers: int = 2, **more: Any) -> Plan:
-    return Plan(strategy=strategy, workers=workers, servers=int(strategy == "ps"), batch_per_worker=None, **more)
+    return Plan(
+        strategy=strategy,
+        workers=workers,
+        servers=int(strategy == "ps"),
+        batch_per_worker=None,
+        **more,
+    )
 
 
 def each(cases: Iterable[str], short: Collection[str]) -> pytest.MarkDecorator:
-    """Every case under both strategies; those in `short` under one of them in every run of the tests."""
+    """Every case under both strategies; those in `short` under one of them in every run of the
+    tests.
+    """
     pairs = [
-        pytest.param(case, strategy, marks=() if case in short and number % 2 == place % 2 else pytest.mark.long)
+        pytest.param(
+            case,
+            strategy,
+            marks=() if case in short and number % 2 == place % 2 else pytest.mark.long,
+        )
         for number, case in enumerate(sorted(cases, key=lambda case: case not in short))
         for place, strategy in enumerate(("allreduce", "ps"))
     ]
@@ -95,16 +108,26 @@ def each(cases: Iterable[str], short: Collection[str]) -> pytest.MarkDecorator:
 
 DIFFERENT = {
     "the rate set by hand": (
-        usual(after="for group in optimizer.param_groups: group['lr'] = 0.1 / (1 + total * (index + 1))"),
+        usual(
+            after=(
+                "for group in optimizer.param_groups: group['lr'] = 0.1 / (1 + total * (index + 1))"
+            )
+        ),
         ["lr is", "in worker-0", "in worker-1", "epoch 0, batch 2"],
     ),
     "the rate set by hand before a step": (
-        usual(before="if epoch == 1 and batch == 2: optimizer.param_groups[0]['lr'] = 0.05 * (1 + index)"),
+        usual(
+            before=(
+                "if epoch == 1 and batch == 2: optimizer.param_groups[0]['lr'] = 0.05 * (1 + index)"
+            )
+        ),
         ["lr is 0.05 in worker-0, 0.1 in worker-1", "epoch 1, batch 3"],
     ),
     "the rate set by hand for one step": (
         usual(
-            before="if epoch == 1 and batch == 2: optimizer.param_groups[0]['lr'] = 0.05 * (1 + index)",
+            before=(
+                "if epoch == 1 and batch == 2: optimizer.param_groups[0]['lr'] = 0.05 * (1 + index)"
+            ),
             after="optimizer.param_groups[0]['lr'] = 0.1",
         ),
         ["lr is 0.05 in worker-0, 0.1 in worker-1", "epoch 1, batch 3"],
@@ -119,11 +142,17 @@ DIFFERENT = {
     ),
     "batches left out": (
         usual(before="if index and epoch == 1 and batch == 3: continue"),
-        ["worker-0 at epoch 1, batch 3, after step 9", "worker-1 at epoch 1, batch 4, after step 9"],
+        [
+            "worker-0 at epoch 1, batch 3, after step 9",
+            "worker-1 at epoch 1, batch 4, after step 9",
+        ],
     ),
     "an epoch that one leaves": (
         usual(after="if index and epoch == 1 and batch == 3: break"),
-        ["worker-0 at epoch 1, batch 4, after step 10", "worker-1 at epoch 2, batch 0, after step 10"],
+        [
+            "worker-0 at epoch 1, batch 4, after step 10",
+            "worker-1 at epoch 2, batch 0, after step 10",
+        ],
     ),
     "accumulation": (
         """
@@ -135,7 +164,10 @@ DIFFERENT = {
                     optimizer.step()
                     optimizer.zero_grad()
         """,
-        ["worker-0 at epoch 0, batch 2, after step 1", "worker-1 at epoch 0, batch 2, after step 0"],
+        [
+            "worker-0 at epoch 0, batch 2, after step 1",
+            "worker-1 at epoch 0, batch 2, after step 0",
+        ],
     ),
     "a step that one does not take": (
         """
@@ -149,7 +181,10 @@ DIFFERENT = {
                     continue
                 optimizer.step()
         """,
-        ["worker-0 at epoch 1, batch 2, after step 8", "worker-1 at epoch 1, batch 2, after step 7"],
+        [
+            "worker-0 at epoch 1, batch 2, after step 8",
+            "worker-1 at epoch 1, batch 2, after step 7",
+        ],
     ),
     "stopping early": (
         usual(between="if index and epoch == 1: break"),
@@ -274,20 +309,35 @@ ALIKE = {
 }
 
 
-@each(ALIKE, {"a scheduler given to prepare", "a mean and a decision", "one worker evaluates and writes"})
-def test_workers_that_decide_together_come_to_the_same(case: str, strategy: str, tmp_path: Path) -> None:
+@each(
+    ALIKE,
+    {"a scheduler given to prepare", "a mean and a decision", "one worker evaluates and writes"},
+)
+def test_workers_that_decide_together_come_to_the_same(
+    case: str, strategy: str, tmp_path: Path
+) -> None:
     with gang(tmp_path, ALIKE[case], plan(strategy)) as running:
         running.finish()
         outputs = [running.output(f"worker-{number}") for number in (0, 1)]
-    ends = [[line for line in output.splitlines() if line.startswith(("weights", "rate"))] for output in outputs]
+    ends = [
+        [line for line in output.splitlines() if line.startswith(("weights", "rate"))]
+        for output in outputs
+    ]
     assert ends[0] == ends[1]
     assert len(ends[0]) == 2
 
 
 def test_a_file_that_each_worker_saves_is_told_by_each(tmp_path: Path) -> None:
-    """By PyTorch, which opens it itself, and before the first call of Headgate; the hub compares what it is told."""
-    body = usual(between="torch.save(model.state_dict(), 'best.pt')", end="if hg.is_main(): torch.save({}, 'last.pt')")
-    with gang(tmp_path, "open('train.log', 'a').close()\n" + textwrap.dedent(body), plan("allreduce")) as running:
+    """By PyTorch, which opens it itself, and before the first call of Headgate; the hub compares
+    what it is told.
+    """
+    body = usual(
+        between="torch.save(model.state_dict(), 'best.pt')",
+        end="if hg.is_main(): torch.save({}, 'last.pt')",
+    )
+    with gang(
+        tmp_path, "open('train.log', 'a').close()\n" + textwrap.dedent(body), plan("allreduce")
+    ) as running:
         running.finish()
         told = [running.of(f"worker-{number}", "writes") for number in (0, 1)]
     names = [[Path(each["path"]).name for each in worker] for worker in told]

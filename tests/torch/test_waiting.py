@@ -19,7 +19,9 @@ class Told:
         self.now = 0.0
         self.step = 0
 
-    def rounds(self, count: int, waited: float, work: float = 0.1, names: Iterable[str] = ()) -> None:
+    def rounds(
+        self, count: int, waited: float, work: float = 0.1, names: Iterable[str] = ()
+    ) -> None:
         for _ in range(count):
             self.step += 1
             begin = self.now + work
@@ -45,7 +47,11 @@ def test_a_long_wait_is_told_once_it_is_over_and_what_it_cost(told: Told) -> Non
     assert told.messages == []
     told.rounds(20, 0.05)
     (message,) = told.messages
-    assert (message["type"], message["text"], message["steps"]) == ("fault", "waited for worker-1 in step 11", 0)
+    assert (message["type"], message["text"], message["steps"]) == (
+        "fault",
+        "waited for worker-1 in step 11",
+        0,
+    )
     assert message["seconds"] == pytest.approx(5.0)
 
 

@@ -14,10 +14,10 @@ from tests.harness.gang import Gang
 from torch import nn
 from torch.nn import functional as F
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 from headgate.torch import normalisers, terms
-from headgate.torch.dealing import Dealt
 from headgate.torch.loss_mean import LossReading, read, watch
+from headgate.torch.sharding import Dealt
 from headgate.torch.weighing import LossError, Weighing, Weight
 
 model = nn.Linear(3, 5)
@@ -43,12 +43,24 @@ SEEN: dict[str, tuple[Callable[[], Any], float | None]] = {
     "weights of classes": (lambda: nn.CrossEntropyLoss(weight=weights)(out(), labels), 3.5),
     "label smoothing": (lambda: F.cross_entropy(out(), labels, label_smoothing=0.1), 3),
     "probabilities": (lambda: F.cross_entropy(out(), out().detach().softmax(1)), 4),
-    "log likelihood": (lambda: nn.NLLLoss(ignore_index=0)(out().log_softmax(1), labels.clamp(min=0)), 2),
-    "tokens": (lambda: F.cross_entropy(out().reshape(2, 2, 5).transpose(1, 2), labels.reshape(2, 2)), 3),
+    "log likelihood": (
+        lambda: nn.NLLLoss(ignore_index=0)(out().log_softmax(1), labels.clamp(min=0)),
+        2,
+    ),
+    "tokens": (
+        lambda: F.cross_entropy(out().reshape(2, 2, 5).transpose(1, 2), labels.reshape(2, 2)),
+        3,
+    ),
     "mean square": (lambda: F.mse_loss(out(), torch.zeros(4, 5)), 20),
-    "binary": (lambda: F.binary_cross_entropy_with_logits(out(), torch.ones(4, 5), pos_weight=weights), 20),
+    "binary": (
+        lambda: F.binary_cross_entropy_with_logits(out(), torch.ones(4, 5), pos_weight=weights),
+        20,
+    ),
     "masked mean": (lambda: (each() * mask).sum() / mask.sum(), 2.25),
-    "masked mean, never by nothing": (lambda: (each() * 0).sum() / mask.mul(0).sum().clamp(min=1), 0),
+    "masked mean, never by nothing": (
+        lambda: (each() * 0).sum() / mask.mul(0).sum().clamp(min=1),
+        0,
+    ),
     "selected": (lambda: each()[mask > 0.5].mean() * 3, 2),
     "sum by a number": (lambda: each().sum() * (1 / 4), 4),
     "negated": (lambda: -(each() * mask).sum().div(mask.sum()), 2.25),
@@ -59,9 +71,18 @@ SEEN: dict[str, tuple[Callable[[], Any], float | None]] = {
         lambda: sum(F.cross_entropy(o[None], y[None]) for o, y in zip(out(), labels.abs() % 5)) / 4,
         4,
     ),
-    "one after another, times a part": (lambda: sum(row.square().mean() for row in out()) * (1 / 4), 20),
-    "of two": (lambda: 0.3 * F.cross_entropy(out(), labels) + 0.7 * F.cross_entropy(out(), labels), 3),
-    "with a penalty": (lambda: F.cross_entropy(out(), labels) + 1e-4 * penalty() + model.weight.norm(), 3),
+    "one after another, times a part": (
+        lambda: sum(row.square().mean() for row in out()) * (1 / 4),
+        20,
+    ),
+    "of two": (
+        lambda: 0.3 * F.cross_entropy(out(), labels) + 0.7 * F.cross_entropy(out(), labels),
+        3,
+    ),
+    "with a penalty": (
+        lambda: F.cross_entropy(out(), labels) + 1e-4 * penalty() + model.weight.norm(),
+        3,
+    ),
     "several": (lambda: torch.stack([F.cross_entropy(out(), labels) for _ in range(3)]).mean(), 9),
     "joined": (lambda: torch.cat([each(), each()]).sum() / 8, 8),
     "switched off": (lambda: out().sum() * 0.0, 0),
@@ -101,7 +122,9 @@ def losses(out: Any, labels: Any) -> Any:
 
 
 def one_by_one(out: Any, x: Any, labels: Any, mask: Any) -> Any:
-    return sum(F.cross_entropy(o[None], y[None]) for o, y in zip(out, labels.clamp(min=0))) / len(out)
+    return sum(F.cross_entropy(o[None], y[None]) for o, y in zip(out, labels.clamp(min=0))) / len(
+        out
+    )
 
 
 def where_any(out: Any, x: Any, labels: Any, mask: Any) -> Any:
@@ -110,36 +133,60 @@ def where_any(out: Any, x: Any, labels: Any, mask: Any) -> Any:
 
 
 RIGHT: dict[str, Parts] = {
-    "labelled and all": lambda out, x, y, m: F.cross_entropy(out, y) + 0.3 * F.mse_loss(out[:, :3], x),
+    "labelled and all": lambda out, x, y, m: (
+        F.cross_entropy(out, y) + 0.3 * F.mse_loss(out[:, :3], x)
+    ),
     "scaled": lambda out, x, y, m: (F.cross_entropy(out, y) + out.abs().mean()) * 65536.0 / 4,
     "two masks": lambda out, x, y, m: (
         (losses(out, y) * m).sum() / m.sum() + (losses(out, y) * (1 - m)).sum() / (1 - m).sum()
     ),
-    "added up": lambda out, x, y, m: (losses(out, y) * m).sum() / int(sum([m.sum(), (m * m).sum()])) + out.mean(),
+    "added up": lambda out, x, y, m: (
+        (losses(out, y) * m).sum() / int(sum([m.sum(), (m * m).sum()])) + out.mean()
+    ),
     "classes that weigh": lambda out, x, y, m: (
         F.cross_entropy(out, y, weight=torch.arange(1.0, 6.0).double()) + F.mse_loss(out[:, :3], x)
     ),
     "kept from nothing": lambda out, x, y, m: losses(out, y).sum() / m.sum().clamp(min=1),
     "kept from little": lambda out, x, y, m: losses(out, y).sum() / torch.clamp_min(m.sum(), 4.5),
-    "by the greater": lambda out, x, y, m: losses(out, y).sum() / torch.maximum(m.sum(), torch.ones(())),
+    "by the greater": lambda out, x, y, m: (
+        losses(out, y).sum() / torch.maximum(m.sum(), torch.ones(()))
+    ),
     "by where": lambda out, x, y, m: losses(out, y).sum() / torch.where(m.sum() > 0, m.sum(), 1.0),
     "by a whole number": lambda out, x, y, m: losses(out, y).sum() / max(1, int(m.sum())),
     "by a number": lambda out, x, y, m: losses(out, y).sum() / max(m.sum().item(), 1.0),
     "by the built-in max": lambda out, x, y, m: losses(out, y).sum() / max(m.sum(), 1),
     "by or": lambda out, x, y, m: losses(out, y).sum() / (int(m.sum()) or 1),
     "and a little": lambda out, x, y, m: losses(out, y).sum() / (m.sum() + 1e-6),
-    "and a little, as a number": lambda out, x, y, m: losses(out, y).sum() / (m.sum().item() + 1e-6),
-    "times one over": lambda out, x, y, m: losses(out, y).sum() * (1 / (m > 0).double().sum().clamp(min=1)),
-    "two sums by one": lambda out, x, y, m: (losses(out, y).sum() + 2 * (losses(out, y) * m).sum()) / m.sum().clamp_(1),
-    "smoothed labels": lambda out, x, y, m: F.cross_entropy(out, y, label_smoothing=0.2) + 0.1 * out.abs().mean(),
-    "of classes": lambda out, x, y, m: F.cross_entropy(out, y, torch.arange(1.0, 6).double()) + out.square().mean(),
-    "selected": lambda out, x, y, m: F.mse_loss(out[m > 0][:, :3], x[m > 0]) + F.l1_loss(out[:, :3], x),
+    "and a little, as a number": lambda out, x, y, m: (
+        losses(out, y).sum() / (m.sum().item() + 1e-6)
+    ),
+    "times one over": lambda out, x, y, m: (
+        losses(out, y).sum() * (1 / (m > 0).double().sum().clamp(min=1))
+    ),
+    "two sums by one": lambda out, x, y, m: (
+        (losses(out, y).sum() + 2 * (losses(out, y) * m).sum()) / m.sum().clamp_(1)
+    ),
+    "smoothed labels": lambda out, x, y, m: (
+        F.cross_entropy(out, y, label_smoothing=0.2) + 0.1 * out.abs().mean()
+    ),
+    "of classes": lambda out, x, y, m: (
+        F.cross_entropy(out, y, torch.arange(1.0, 6).double()) + out.square().mean()
+    ),
+    "selected": lambda out, x, y, m: (
+        F.mse_loss(out[m > 0][:, :3], x[m > 0]) + F.l1_loss(out[:, :3], x)
+    ),
     "one by one": lambda out, x, y, m: one_by_one(out, x, y, m) + F.cross_entropy(out, y),
     "a term that a part may lack": where_any,
-    "with a penalty": lambda out, x, y, m: F.cross_entropy(out, y) + out.square().mean() + double.weight.square().sum(),
-    "a list": lambda out, x, y, m: torch.stack([F.cross_entropy(out, y), out.square().mean()]).mean(),
+    "with a penalty": lambda out, x, y, m: (
+        F.cross_entropy(out, y) + out.square().mean() + double.weight.square().sum()
+    ),
+    "a list": lambda out, x, y, m: torch.stack(
+        [F.cross_entropy(out, y), out.square().mean()]
+    ).mean(),
     "by nothing": lambda out, x, y, m: (losses(out, y) * m).sum() / m.sum() + out.square().mean(),
-    "its own samples": lambda out, x, y, m: losses(out, y).sum() / len(out) + 0.5 * F.cross_entropy(out, y),
+    "its own samples": lambda out, x, y, m: (
+        losses(out, y).sum() / len(out) + 0.5 * F.cross_entropy(out, y)
+    ),
 }
 
 
@@ -150,11 +197,16 @@ class _Round:
         self._loss_of = loss_of
         self._parts = parts
         self.notes: list[str] = []
-        self.workers = [Weighing(lambda p: "head", self._meet, lambda: None, self.notes.append) for _ in parts]
+        self.workers = [
+            Weighing(lambda p: "head", self._meet, lambda: None, self.notes.append) for _ in parts
+        ]
         normalisers.follow()
 
     def _meet(self, value: Any) -> dict[int, Any]:
-        return {n: {"slots": terms.told(each._own), "said": False} for n, each in enumerate(self.workers)}
+        return {
+            n: {"slots": terms.told(each._own), "said": False}
+            for n, each in enumerate(self.workers)
+        }
 
     def gradient(self, times: int = 1) -> torch.Tensor:
         """What a step of all comes to."""
@@ -175,7 +227,9 @@ class _Round:
                 double.zero_grad()
                 loss.backward()
                 assert double.weight.grad is not None
-                gradients.append(double.weight.grad * weight.counts if weight.counts else double.weight.grad * 0)
+                gradients.append(
+                    double.weight.grad * weight.counts if weight.counts else double.weight.grad * 0
+                )
                 total += weight.counts
                 worker.settle()
         return sum(torch.nan_to_num(each) for each in gradients) / total  # type: ignore[return-value]
@@ -205,7 +259,9 @@ PLAIN: dict[str, Parts] = {
     "one mean": lambda out, x, y, m: F.mse_loss(out[:, :3], x),
     "tokens": lambda out, x, y, m: F.cross_entropy(out, y),
     "a mask": lambda out, x, y, m: (losses(out, y) * m).sum() / m.sum(),
-    "means over as many for each": lambda out, x, y, m: F.mse_loss(out[:, :3], x) + 0.1 * out.mean(1).square().mean(),
+    "means over as many for each": lambda out, x, y, m: (
+        F.mse_loss(out[:, :3], x) + 0.1 * out.mean(1).square().mean()
+    ),
 }
 
 
@@ -231,10 +287,19 @@ def test_a_term_that_comes_late_in_some_workers_alone_is_refused(following: None
 TOLD: dict[str, tuple[Parts, str]] = {
     "a sum": (lambda out, x, y, m: losses(out, y).sum(), "a sum over the batch is part of it"),
     "a root": (lambda out, x, y, m: F.mse_loss(out[:, :3], x).sqrt(), "made by Sqrt"),
-    "by a root": (lambda out, x, y, m: losses(out, y).sum() / (m.sum() + 1).sqrt(), r"sqrt\(\) makes"),
+    "by a root": (
+        lambda out, x, y, m: losses(out, y).sum() / (m.sum() + 1).sqrt(),
+        r"sqrt\(\) makes",
+    ),
     "by a spread": (lambda out, x, y, m: F.mse_loss(out[:, :3], x) / x.var(), r"var\(\) makes"),
-    "the samples of all": (lambda out, x, y, m: losses(out, y).sum() / 12, "divided by 12, the samples of all workers"),
-    "a constant": (lambda out, x, y, m: losses(out, y).sum() / 7, "divided by 7, which is the same in all workers"),
+    "the samples of all": (
+        lambda out, x, y, m: losses(out, y).sum() / 12,
+        "divided by 12, the samples of all workers",
+    ),
+    "a constant": (
+        lambda out, x, y, m: losses(out, y).sum() / 7,
+        "divided by 7, which is the same in all workers",
+    ),
     "one, of which nothing is known": (
         lambda out, x, y, m: losses(out, y).sum() / max(1, m.nonzero().shape[0]),
         "may stand for a count of nothing",
@@ -248,7 +313,9 @@ TOLD: dict[str, tuple[Parts, str]] = {
         "multiplied by a number that is not the same in all workers",
     ),
     "classes counted in each part": (
-        lambda out, x, y, m: F.cross_entropy(out, y, weight=torch.bincount(y.clamp(min=0), minlength=5).double() + 1),
+        lambda out, x, y, m: F.cross_entropy(
+            out, y, weight=torch.bincount(y.clamp(min=0), minlength=5).double() + 1
+        ),
         "weighs classes by numbers that are not the same",
     ),
     "positives counted in each part": (
@@ -262,18 +329,24 @@ TOLD: dict[str, tuple[Parts, str]] = {
         "not seen to be a count",
     ),
     "padded in each part": (
-        lambda out, x, y, m: F.mse_loss(out.repeat(1, int(m.sum()) + 1), out.detach().repeat(1, int(m.sum()) + 1) + 1),
+        lambda out, x, y, m: F.mse_loss(
+            out.repeat(1, int(m.sum()) + 1), out.detach().repeat(1, int(m.sum()) + 1) + 1
+        ),
         "pads its samples to its own longest",
     ),
     "a sum, one by one": (
-        lambda out, x, y, m: sum(F.cross_entropy(o[None], k[None]) for o, k in zip(out, y.clamp(min=0))),
+        lambda out, x, y, m: sum(
+            F.cross_entropy(o[None], k[None]) for o, k in zip(out, y.clamp(min=0))
+        ),
         "gone through one after another",
     ),
 }
 
 
 @pytest.mark.parametrize("loss", TOLD)
-def test_a_loss_that_cannot_be_weighed_is_refused_before_its_first_step(loss: str, following: None) -> None:
+def test_a_loss_that_cannot_be_weighed_is_refused_before_its_first_step(
+    loss: str, following: None
+) -> None:
     loss_of, words = TOLD[loss]
     with pytest.raises(LossError, match=words):
         _Round(loss_of).gradient()
@@ -291,7 +364,9 @@ def test_a_count_that_is_the_same_by_chance_is_no_constant(following: None) -> N
 def test_terms_are_weighed_in_workers_of_their_own(
     strategy: Any, wrong_answers: Callable[..., dict[str, float]]
 ) -> None:
-    plan = Plan(strategy=strategy, workers=2, servers=int(strategy == "ps"), batch_per_worker=(9, 3))
+    plan = Plan(
+        strategy=strategy, workers=2, servers=int(strategy == "ps"), batch_per_worker=(9, 3)
+    )
     assert wrong_answers(plan, "labelled_and_all", "guarded", "ignoring") == {}
 
 
@@ -345,15 +420,23 @@ def test_the_loss_that_workers_report_is_that_of_one_process(
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), kind]
     alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    plan = Plan(strategy=strategy, workers=workers, servers=int(strategy == "ps"), batch_per_worker=None)
+    plan = Plan(
+        strategy=strategy, workers=workers, servers=int(strategy == "ps"), batch_per_worker=None
+    )
     with Gang(tmp_path, plan, command) as gang:
         gang.start()
         gang.finish()
-        told = [each for worker in range(workers) for each in gang.of(f"worker-{worker}", "progress")]
-    parts = [(each["count"] * each.get("weight", 1.0), each["loss"]) for each in told if "loss" in each]
+        told = [
+            each for worker in range(workers) for each in gang.of(f"worker-{worker}", "progress")
+        ]
+    parts = [
+        (each["count"] * each.get("weight", 1.0), each["loss"]) for each in told if "loss" in each
+    ]
     if kind == "ignoring":
         assert any("nan" in gang.output(f"worker-{worker}") for worker in range(workers))
-    assert sum(w * loss for w, loss in parts) / sum(w for w, _ in parts) == pytest.approx(float(alone.split()[-1]))
+    assert sum(w * loss for w, loss in parts) / sum(w for w, _ in parts) == pytest.approx(
+        float(alone.split()[-1])
+    )
 
 
 def _alone() -> Weighing:
@@ -387,7 +470,8 @@ def test_what_the_script_says_counts_before_what_is_seen() -> None:
     weighing.say(torch.tensor(7))
     assert weighing.weigh(weight, 0, None).counts == 7
     weighing.say(7)
-    assert weighing.weigh(Weight(0.0, 0.0), None, None).counts == 0  # a borrowed sample never counts
+    # a borrowed sample never counts
+    assert weighing.weigh(Weight(0.0, 0.0), None, None).counts == 0
     weighing.settle()
     for value in (float("nan"), -1, "many", torch.ones(2)):
         with pytest.raises(ValueError, match=r"report\(weight=\)"):

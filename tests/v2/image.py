@@ -1,5 +1,6 @@
-"""The disk of the emulated machine: this Python, pytest, the package and its tests; Docker Engine for those that need
-it, and nothing else."""
+"""The disk of the emulated machine: this Python, pytest, the package and its tests; Docker Engine
+for those that need it, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,17 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 GUEST = "headgate"
 """Folder in the guest that holds the packages and the tests."""
 PACKAGES = ("pytest", "psutil", "pydantic", "pyyaml")
-UNUSED = ("test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "dist-packages")
+UNUSED = (
+    "test",
+    "tests",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "lib2to3",
+    "ensurepip",
+    "site-packages",
+    "dist-packages",
+)
 DOCKER = ("dockerd", "containerd", "containerd-shim-runc-v2", "runc", "umount")
 SPARE_MIB = 256
 
@@ -32,7 +43,8 @@ def make_disk(folder: Path, runs: str) -> Path:
     python = _copy_programs(root, [Path(shutil.which(name) or name) for name in DOCKER if docker])
     wanted = [*PACKAGES, *(["docker"] if docker else [])]
     for name in wanted:
-        importlib.metadata.distribution(name)  # fails for what is missing; what these require may be for another system
+        # fails for what is missing; what these require may be for another system
+        importlib.metadata.distribution(name)
     _copy_distributions(wanted, root / GUEST / "site")
     for library in _shared_libraries((root / GUEST / "site").rglob("*.so")):
         _copy(root, library)
@@ -46,15 +58,22 @@ def make_disk(folder: Path, runs: str) -> Path:
     init.chmod(0o755)
     _compile(root)
     disk = folder / "disk.ext4"
-    used = int(subprocess.run(["du", "-sm", root], capture_output=True, text=True, check=True).stdout.split()[0])
+    used = int(
+        subprocess.run(
+            ["du", "-sm", root], capture_output=True, text=True, check=True
+        ).stdout.split()[0]
+    )
     options = ["-q", "-F", "-O", "^has_journal", "-E", "root_owner=0:0"]
-    subprocess.run(["mke2fs", "-t", "ext4", *options, "-d", root, disk, f"{used + SPARE_MIB}M"], check=True)
+    subprocess.run(
+        ["mke2fs", "-t", "ext4", *options, "-d", root, disk, f"{used + SPARE_MIB}M"], check=True
+    )
     return disk
 
 
 def _copy_programs(root: Path, programs: list[Path]) -> str:
-    """The interpreter with its standard library, other programs, and the shared libraries of all; returns the path of
-    the interpreter in the guest."""
+    """The interpreter with its standard library, other programs, and the shared libraries of all;
+    returns the path of the interpreter in the guest.
+    """
     python = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     libraries = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     libraries = {library for library in libraries if library.is_relative_to(sys.base_prefix)}
@@ -101,7 +120,9 @@ def _copy_distributions(names: list[str], target: Path) -> None:
 
 
 def _compile(root: Path) -> None:
-    """Compile all modules that are not yet: emulated, that would take most of the time, for each process anew."""
+    """Compile all modules that are not yet: emulated, that would take most of the time, for each
+    process anew.
+    """
     command = [sys.executable, "-m", "compileall", "-qq", "-j", "0", "-s", str(root), str(root)]
     subprocess.run(command, check=False)  # what cannot be compiled is not imported either
 

@@ -1,4 +1,6 @@
-"""The first process of the emulated machine: mounts cgroup v2, runs tests as one user or another, switches off."""
+"""The first process of the emulated machine: mounts cgroup v2, runs tests as one user or another,
+switches off.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 CGROUPS = Path("/sys/fs/cgroup")
 SCOPE = CGROUPS / "user.slice/session.scope"
 CONTRACT = "tests/isolation/test_process_contract.py::TestWith"
-CONTAINERS = ["--noconftest", "-p", "tests.dockerd", "tests/isolation/containers/test_container_contract.py"]
+CONTAINERS = [
+    "--noconftest",
+    "-p",
+    "tests.dockerd",
+    "tests/isolation/containers/test_container_contract.py",
+]
 POWER_OFF = 0x4321FEDC
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -31,14 +38,21 @@ def delegate(folder: Path) -> None:
     folder.mkdir(parents=True)
     for above in (CGROUPS, *reversed(folder.relative_to(CGROUPS).parents[:-1])):
         (CGROUPS / above / "cgroup.subtree_control").write_text("+cpu +memory +cpuset +io")
-    for path in (folder, *(folder / name for name in ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads"))):
+    for path in (
+        folder,
+        *(folder / name for name in ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads")),
+    ):
         os.chown(path, USER, USER)
     os.setxattr(folder, "trusted.delegate", b"1")
     os.setxattr(folder, "user.delegate", b"1")
 
 
-def run_tests(title: str, arguments: list[str], *, user: int = 0, cgroup: Path = CGROUPS, must: str) -> int:
-    """Run pytest in a cgroup as a user, to whom the mode `must` is open; returns 1 when it failed, else 0."""
+def run_tests(
+    title: str, arguments: list[str], *, user: int = 0, cgroup: Path = CGROUPS, must: str
+) -> int:
+    """Run pytest in a cgroup as a user, to whom the mode `must` is open; returns 1 when it failed,
+    else 0.
+    """
     began = time.monotonic()
     print(f"\n=== {title}", flush=True)
     code = (
@@ -80,17 +94,29 @@ def main() -> None:
     delegate(SCOPE)
     bystander = CGROUPS / "system.slice"
     bystander.mkdir()
-    # Emulated, each test takes its time: root, who may do more than a user, is spared the contract. A user without
-    # cgroups needs nothing of cgroup v2, and is left to the longer run.
+    # Emulated, each test takes its time: root, who may do more than a user, is spared the contract.
+    # A user without cgroups needs nothing of cgroup v2, and is left to the longer run.
     if (GUEST / "runs").read_text() == "containers":
         failed = [
             run_tests("root, in containers", CONTAINERS, must="v2"),
-            run_tests("a user without cgroups", [f"{CONTRACT}outCgroups"], user=USER, cgroup=bystander, must="none"),
+            run_tests(
+                "a user without cgroups",
+                [f"{CONTRACT}outCgroups"],
+                user=USER,
+                cgroup=bystander,
+                must="none",
+            ),
         ]
     else:
         failed = [
             run_tests("root", ["tests/v2"], must="v2"),
-            run_tests("a user in a delegated scope", [f"{CONTRACT}Cgroups"], user=USER, cgroup=SCOPE, must="v2"),
+            run_tests(
+                "a user in a delegated scope",
+                [f"{CONTRACT}Cgroups"],
+                user=USER,
+                cgroup=SCOPE,
+                must="v2",
+            ),
         ]
     print(f"\nguest: {sum(failed)} of {len(failed)} runs failed", flush=True)
 

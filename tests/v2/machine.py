@@ -1,5 +1,6 @@
-"""Boots the emulated machine, shows its console, and ends with the status of the tests in it; with `containers` of
-those in containers, which take longer."""
+"""Boots the emulated machine, shows its console, and ends with the status of the tests in it; with
+`containers` of those in containers, which take longer.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,15 @@ from tests.kernel import cache, kernel
 LIMIT_SECONDS = 1500
 MEMORY = "1536M"
 COMMAND_LINE = (
-    "console=ttyS0 root=/dev/nvme0n1 rw init=/init quiet loglevel=1 panic=-1 cgroup_no_v1=all mitigations=off"
+    "console=ttyS0 root=/dev/nvme0n1 rw init=/init quiet loglevel=1 panic=-1 "
+    "cgroup_no_v1=all mitigations=off"
 )
-NEEDED = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs", "dpkg": "dpkg", "ldd": "libc-bin"}
+NEEDED = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "mke2fs": "e2fsprogs",
+    "dpkg": "dpkg",
+    "ldd": "libc-bin",
+}
 FOR_CONTAINERS = {"dockerd": "docker.io"}
 
 
@@ -42,11 +49,35 @@ def main(runs: str = "processes") -> int:
 
 def boot(image: Path, disk: Path) -> int:
     """Run the machine to its end; returns 0 when every test in it passed."""
-    # The guest's clock counts instructions: whatever else its host does, a second in it is as much work as any other.
-    command = ["qemu-system-x86_64", "-accel", "tcg,thread=single", "-icount", "shift=2,sleep=off", "-cpu", "max"]
+    # The guest's clock counts instructions: whatever else its host does, a second in it is as much
+    # work as any other.
+    command = [
+        "qemu-system-x86_64",
+        "-accel",
+        "tcg,thread=single",
+        "-icount",
+        "shift=2,sleep=off",
+        "-cpu",
+        "max",
+    ]
     command += ["-smp", "1", "-m", MEMORY]
-    command += ["-display", "none", "-no-reboot", "-nic", "none", "-monitor", "none", "-serial", "stdio"]
-    command += ["-drive", f"file={disk},if=none,format=raw,cache=unsafe,id=disk", "-device", "nvme,serial=1,drive=disk"]
+    command += [
+        "-display",
+        "none",
+        "-no-reboot",
+        "-nic",
+        "none",
+        "-monitor",
+        "none",
+        "-serial",
+        "stdio",
+    ]
+    command += [
+        "-drive",
+        f"file={disk},if=none,format=raw,cache=unsafe,id=disk",
+        "-device",
+        "nvme,serial=1,drive=disk",
+    ]
     command += ["-kernel", str(image), "-append", COMMAND_LINE]
     verdict = None
     with subprocess.Popen(

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cluster import Place
-from headgate.errors import IsolationError
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
-from headgate.isolation.cgroup_v2 import CgroupsV2
 from headgate.isolation.process import ProcessIsolation
-from headgate.shares import UNLIMITED, Share
-from headgate.telemetry.base import Target
-from headgate.telemetry.round import SamplingRound, samplers
+from headgate.machine.cgroup_v2 import CgroupsV2
+from headgate.model.cluster import Place
+from headgate.model.errors import IsolationError
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import UNLIMITED, Share
+from headgate.sampling.base import Target
+from headgate.sampling.round import SamplingRound, samplers
 from headgate.testing import programs
 from headgate.testing.wait import until
 
@@ -70,12 +70,28 @@ def test_everything_about_a_task_is_read(box: Box) -> None:
     readings.read(time.monotonic(), [Target("task", box)])
     found = readings.read(time.monotonic(), [Target("task", box)])["task"]
     assert said == []
-    assert found.keys() >= {"cpu_cores", "cpu_throttled", "cpu_waiting", "disk_read", "disk_write", "major_faults"}
-    assert found.keys() >= {"memory_bytes", "cache_bytes", "refaults", "psi_cpu", "psi_memory", "psi_io"}
+    assert found.keys() >= {
+        "cpu_cores",
+        "cpu_throttled",
+        "cpu_waiting",
+        "disk_read",
+        "disk_write",
+        "major_faults",
+    }
+    assert found.keys() >= {
+        "memory_bytes",
+        "cache_bytes",
+        "refaults",
+        "psi_cpu",
+        "psi_memory",
+        "psi_io",
+    }
 
 
 def test_what_is_written(box: Box) -> None:
-    box.apply(Share(cpu_weight=300, cpu_cap_cores=0.5, memory_bytes=512 * MIB, disk_bytes_per_second=1e6))
+    box.apply(
+        Share(cpu_weight=300, cpu_cap_cores=0.5, memory_bytes=512 * MIB, disk_bytes_per_second=1e6)
+    )
     box.pin(frozenset({0}))
     assert file(box, "cpu.weight") == "300"
     assert file(box, "cpu.max") == "5000 10000"
@@ -88,7 +104,10 @@ def test_what_is_written(box: Box) -> None:
     assert file(box, "cpu.max") == "1000 20000", "the kernel takes no quota under 1 ms"
     assert file(box, "memory.max") == "max"
     assert file(box, "io.max") == ""
-    assert file(box, "cpuset.cpus.effective") == (Path("/sys/fs/cgroup/cpuset.cpus.effective")).read_text().strip()
+    assert (
+        file(box, "cpuset.cpus.effective")
+        == (Path("/sys/fs/cgroup/cpuset.cpus.effective")).read_text().strip()
+    )
 
 
 def test_a_kernel_without_cgroup_kill(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +135,8 @@ def test_the_disk_rate_holds(isolation: ProcessIsolation, tmp_path: Path) -> Non
     with open(reading) as output:
         seconds = float(output.readline().split()[1])
     box.close()
-    assert seconds >= 1.5  # how much more is the host's disk, for which the clock of an emulated machine does not wait
+    # how much more is the host's disk, for which the clock of an emulated machine does not wait
+    assert seconds >= 1.5
 
 
 @pytest.fixture
@@ -128,15 +148,21 @@ def place(isolation: ProcessIsolation, tmp_path: Path) -> Iterator[Place]:
     code = f"import ctypes; ctypes.CDLL(None).unshare({0x40000000}); print(flush=True); input()"
     base = isolation._layout.bases["unified"]
     node = base / f"place-{os.getpid()}"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
         (base / "cgroup.subtree_control").write_text("+cpu +memory +cpuset +io")
         node.mkdir()
         (node / "cpu.max").write_text("2000 10000")
         (node / "memory.max").write_text(str(64 * MIB))
-        yield Place(f"/proc/{holder.pid}/ns/net", "node", str(tmp_path / "hosts"), {"unified": str(node)})
-        until(lambda: not any(entry.is_dir() for entry in node.iterdir()), what="the end of the boxes")
+        yield Place(
+            f"/proc/{holder.pid}/ns/net", "node", str(tmp_path / "hosts"), {"unified": str(node)}
+        )
+        until(
+            lambda: not any(entry.is_dir() for entry in node.iterdir()), what="the end of the boxes"
+        )
         node.rmdir()
         holder.communicate(b"\n")
 
@@ -144,10 +170,17 @@ def place(isolation: ProcessIsolation, tmp_path: Path) -> Iterator[Place]:
 def test_a_task_in_a_place_is_below_its_folder_and_within_its_limits(
     isolation: ProcessIsolation, place: Place, tmp_path: Path
 ) -> None:
-    show = "import os; print(os.uname().nodename, os.listdir('/sys/class/net'), open('/etc/hosts').read().strip())"
+    show = (
+        "import os; print(os.uname().nodename, os.listdir('/sys/class/net'), "
+        "open('/etc/hosts').read().strip())"
+    )
     spinning = Launch(TaskId("run/spin/worker-0"), programs.argv("spin", 2), {}, "/tmp", 1, place)
-    showing = Launch(TaskId("run/show/worker-0"), (sys.executable, "-c", show), {}, "/tmp", 1, place)
-    holding = Launch(TaskId("run/hold/worker-0"), programs.argv("hold", 128 * MIB), {}, "/tmp", 1, place)
+    showing = Launch(
+        TaskId("run/show/worker-0"), (sys.executable, "-c", show), {}, "/tmp", 1, place
+    )
+    holding = Launch(
+        TaskId("run/hold/worker-0"), programs.argv("hold", 128 * MIB), {}, "/tmp", 1, place
+    )
     with open(tmp_path / "output", "w") as output:
         first = isolation.start(showing, Share(), output.fileno())
         assert select.select([first.exit_fd], [], [], PATIENCE)[0]

@@ -1,4 +1,6 @@
-"""What nodes of a lab have of a machine with cgroup v2. Needs root, and no NIC: each task has an empty network."""
+"""What nodes of a lab have of a machine with cgroup v2. Needs root, and no NIC: each task has an
+empty network.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headgate.cluster import Node
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
-from headgate.isolation.processes import boot_id
 from headgate.lab import limits
 from headgate.lab.record import Made, Record
-from headgate.shares import Share
+from headgate.machine.processes import boot_id
+from headgate.model.cluster import Node
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share
 from headgate.testing.wait import until
 
 pytestmark = pytest.mark.hardware
@@ -54,9 +56,14 @@ def boxes() -> Iterator[ExitStack]:
 
 def network(boxes: ExitStack) -> str:
     """A network namespace that goes with `boxes`."""
-    code = "import ctypes; assert ctypes.CDLL(None).unshare(0x40000000) == 0; print('made', flush=True); input()"
+    code = (
+        "import ctypes; assert ctypes.CDLL(None).unshare(0x40000000) == 0; print('made', "
+        "flush=True); input()"
+    )
     command = [sys.executable, "-I", "-S", "-c", code]
-    keeper = boxes.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    keeper = boxes.enter_context(
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    )
     boxes.callback(keeper.kill)
     assert keeper.stdout is not None and keeper.stdout.readline() == "made\n"
     return f"/proc/{keeper.pid}/ns/net"
@@ -67,14 +74,18 @@ def spins(record: Record, node: str, share: Share, boxes: ExitStack) -> Box:
     argv = (sys.executable, "-I", "-S", "-c", "while True: pass")
     launch = Launch(TaskId(f"run/of-{share.cpu_weight}/worker-0"), argv, {}, "/tmp", 1, place=place)
     with open(os.devnull, "w") as nowhere:
-        box = ProcessIsolation(f"lab-{os.getpid()}", mode="v2").start(launch, share, nowhere.fileno())
+        box = ProcessIsolation(f"lab-{os.getpid()}", mode="v2").start(
+            launch, share, nowhere.fileno()
+        )
     boxes.callback(box.close)
     return box
 
 
 def test_a_node_keeps_to_its_cpus_and_weights_divide_it(record: Record, boxes: ExitStack) -> None:
     files = {name: record.cgroups(name)["cpuset"] / "cpuset.cpus" for name in CORES}
-    assert {name: file.read_text().strip() for name, file in files.items()} == dict.fromkeys(CORES, "0")
+    assert {name: file.read_text().strip() for name, file in files.items()} == dict.fromkeys(
+        CORES, "0"
+    )
     spinning = [spins(record, "a", Share(cpu_weight=weight), boxes) for weight in (300.0, 100.0)]
 
     def used() -> list[float]:

@@ -14,7 +14,9 @@ from headgate.verification.verdict import Sameness, Why
 
 def tensor(kind: str, name: str, numbers: Sequence[float]) -> TensorAt:
     values = np.array(numbers)
-    return TensorAt(kind, name, values.shape, values, float(values.sum()), float((values * values).sum()))
+    return TensorAt(
+        kind, name, values.shape, values, float(values.sum()), float((values * values).sum())
+    )
 
 
 def record(
@@ -56,16 +58,24 @@ def test_the_same_to_the_last_bits_is_the_same() -> None:
 
 
 def test_the_first_step_and_tensor_that_differ_are_named() -> None:
-    found = compared(Records(record(RIGHT, RIGHT, RIGHT), None, parts(RIGHT, WRONG, WRONG), double=True))
+    found = compared(
+        Records(record(RIGHT, RIGHT, RIGHT), None, parts(RIGHT, WRONG, WRONG), double=True)
+    )
     assert found.answer is Sameness.DIFFERS
     assert found.cause is Why.LOSS
     assert found.difference is not None
-    assert (found.difference.step, found.difference.kind, found.difference.tensors) == (2, "gradient", ("w",))
+    assert (found.difference.step, found.difference.kind, found.difference.tensors) == (
+        2,
+        "gradient",
+        ("w",),
+    )
     assert found.difference.size == pytest.approx(0.9 / np.hypot(1, 2))
 
 
 def test_what_rounding_alone_does_to_a_tensor_is_allowed_for() -> None:
-    """As a bias before a batch normalisation has it, under Adam: its gradient is rounding, and its step is whole."""
+    """As a bias before a batch normalisation has it, under Adam: its gradient is rounding, and its
+    step is whole.
+    """
     off = {**RIGHT, "weight b": [1.01]}
     assert verdict(record(RIGHT), *parts(off)) == (Sameness.DIFFERS, Why.OPTIMIZER)
     tiny = {**RIGHT, "weight b": [1.0 + 1e-9]}
@@ -74,9 +84,14 @@ def test_what_rounding_alone_does_to_a_tensor_is_allowed_for() -> None:
     assert verdict(record(RIGHT), *parts(tiny), rounded=rounded)[0] is Sameness.SAME
 
 
-def test_weights_that_a_script_changes_in_each_worker_are_named_though_gradients_differ_with_them() -> None:
+def test_weights_that_a_script_changes_in_each_worker_are_named_though_gradients_differ_with_them() -> (
+    None
+):
     set_to = {**WRONG, "weight w": [3.0, 3.9]}
-    first, second = record(RIGHT, set_to, batch=0.5), record(RIGHT, {**set_to, "weight w": [3.0, 3.8]}, batch=0.5)
+    first, second = (
+        record(RIGHT, set_to, batch=0.5),
+        record(RIGHT, {**set_to, "weight w": [3.0, 3.8]}, batch=0.5),
+    )
     found = compared(Records(record(RIGHT, RIGHT), None, (first, second), double=True))
     assert (found.answer, found.cause) == (Sameness.DIFFERS, Why.SET)
     assert found.difference is not None
@@ -86,7 +101,10 @@ def test_weights_that_a_script_changes_in_each_worker_are_named_though_gradients
 
 
 def test_a_script_that_rounding_takes_elsewhere_tells_nothing() -> None:
-    assert verdict(record(RIGHT), *parts(WRONG), rounded=record(WRONG)) == (Sameness.UNKNOWN, Why.SENSITIVE)
+    assert verdict(record(RIGHT), *parts(WRONG), rounded=record(WRONG)) == (
+        Sameness.UNKNOWN,
+        Why.SENSITIVE,
+    )
 
 
 def test_what_draws_at_random_or_has_other_samples_is_not_blamed_on_workers() -> None:
@@ -97,10 +115,15 @@ def test_what_draws_at_random_or_has_other_samples_is_not_blamed_on_workers() ->
 
 def test_each_cause_is_told_from_what_was_recorded() -> None:
     assert verdict(record(RIGHT, hooked=("w",)), *parts(WRONG))[1] is Why.HOOK
-    assert verdict(record(RIGHT, normalised=("BatchNorm1d",)), *parts(WRONG))[1] is Why.NORMALISATION
+    assert (
+        verdict(record(RIGHT, normalised=("BatchNorm1d",)), *parts(WRONG))[1] is Why.NORMALISATION
+    )
     moved = {**RIGHT, "buffer mean": [1.0]}
     assert verdict(record(moved), *parts({**moved, "buffer mean": [2.0]}))[1] is Why.BUFFER
-    one, other = parts(RIGHT)[0], parts({**RIGHT, "gradient w": [1.0, 3.0], "weight w": [3.0, 5.0]})[1]
+    one, other = (
+        parts(RIGHT)[0],
+        parts({**RIGHT, "gradient w": [1.0, 3.0], "weight w": [3.0, 5.0]})[1],
+    )
     assert verdict(record(RIGHT), one, other) == (Sameness.DIFFERS, Why.APART)
 
 
@@ -116,9 +139,13 @@ def test_no_step_is_no_answer() -> None:
 
 def test_a_resume_is_compared_from_where_it_goes_on() -> None:
     whole = record(RIGHT, WRONG, RIGHT)
-    resumed = TrainingRecord({key: step for key, step in record(WRONG, WRONG, RIGHT).steps.items() if key[1] > 1})
+    resumed = TrainingRecord(
+        {key: step for key, step in record(WRONG, WRONG, RIGHT).steps.items() if key[1] > 1}
+    )
     assert compared_resume([whole], [resumed], double=True).answer is Sameness.SAME
-    off = TrainingRecord({key: step for key, step in record(RIGHT, WRONG, WRONG).steps.items() if key[1] > 1})
+    off = TrainingRecord(
+        {key: step for key, step in record(RIGHT, WRONG, WRONG).steps.items() if key[1] > 1}
+    )
     found = compared_resume([whole], [off], double=True)
     assert (found.answer, found.cause) == (Sameness.DIFFERS, Why.RESUME)
     assert found.difference is not None

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.jobs import Job
+from headgate.model.jobs import Job
 from headgate.verification import folders
 
 
-def test_what_is_small_is_copied_and_what_is_large_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_small_is_copied_and_what_is_large_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = tmp_path / "project"
     (project / "data").mkdir(parents=True)
     (project / "train.py").write_text("import helper")

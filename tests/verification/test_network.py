@@ -74,10 +74,16 @@ def test_in_namespaces_of_its_own_it_reaches_itself_alone(service: int) -> None:
         assert said[:4] == ["namespace", "ours", "refused", "refused"]
         assert said[4:6] == [os.strerror(101)] * 2
         assert said[6] == "1"
-        assert said[7] == str(["192.0.2.7:80", f"127.0.0.1:{service}", "/var/run/nobody.sock", "192.0.2.7:53"])
+        assert said[7] == str(
+            ["192.0.2.7:80", f"127.0.0.1:{service}", "/var/run/nobody.sock", "192.0.2.7:53"]
+        )
         assert not namespaces.tried()  # Python was refused before the kernel was asked
-        code = "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.7', 53))"
-        entering = f"from headgate.task import network_fence as n; n._enter({namespaces.folder!r}); {code}"
+        code = (
+            "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.7', 53))"
+        )
+        entering = (
+            f"from headgate.task import network_fence as n; n._enter({namespaces.folder!r}); {code}"
+        )
         subprocess.run([sys.executable, "-c", entering], stderr=subprocess.DEVNULL, check=False)
         assert namespaces.tried()
     assert not os.path.exists(namespaces.folder)
@@ -109,11 +115,18 @@ ctypes.CDLL(None).prctl(4, 1)  # as of one who was never root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
 def test_a_user_without_root_has_namespaces_too() -> None:
     words = [sys.executable, "-c", f"{AS_NOBODY}network._hold()"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdin is not None and holder.stdout is not None
         if holder.stdout.readline() != "ready\n":
             pytest.skip("no user namespaces for this user")
         place = f"/proc/{holder.pid}/ns"
-        enters = f"print(network_fence.shut({place!r}, print, []), open('/proc/net/dev').read().count(':'))"
-        ended = subprocess.run([sys.executable, "-c", AS_NOBODY + enters], capture_output=True, text=True, check=True)
+        enters = (
+            f"print(network_fence.shut({place!r}, print, []), "
+            "open('/proc/net/dev').read().count(':'))"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY + enters], capture_output=True, text=True, check=True
+        )
         assert ended.stdout.split() == ["namespace", "1"]

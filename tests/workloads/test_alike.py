@@ -28,7 +28,9 @@ if not lack("spark"):  # half a gigabyte, and Java: no part of any installation
 def trained(framework: str, steps: int, workloads: tuple[str, ...]) -> dict[str, list[float]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": "tensorflow"}
     words = [sys.executable, str(LOSSES), framework, str(steps), *workloads]
-    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(
+        words, env=environment, check=False, capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -41,7 +43,9 @@ def test_a_workload_loses_alike_in_every_framework(framework: str) -> None:
     for workload, losses in here.items():
         assert len(losses) == STEPS
         np.testing.assert_allclose(losses, torch[workload], rtol=0, atol=1e-3, err_msg=workload)
-    assert all(losses[-1] < losses[0] for workload, losses in here.items() if workload in ("mlp", "sparse"))
+    assert all(
+        losses[-1] < losses[0] for workload, losses in here.items() if workload in ("mlp", "sparse")
+    )
 
 
 @pytest.mark.parametrize("framework", ["keras", "jax"])

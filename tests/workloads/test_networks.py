@@ -10,9 +10,15 @@ from headgate.workloads import networks
 @pytest.mark.parametrize(
     ("name", "parameters", "gigaflops"),
     # torchvision's documentation of its weights
-    [("alexnet", 61_100_840, 0.714), ("resnet50", 25_557_032, 4.089), ("inception3", 23_834_568, 5.713)],
+    [
+        ("alexnet", 61_100_840, 0.714),
+        ("resnet50", 25_557_032, 4.089),
+        ("inception3", 23_834_568, 5.713),
+    ],
 )
-def test_a_full_network_has_the_published_parameters_and_flops(name: str, parameters: int, gigaflops: float) -> None:
+def test_a_full_network_has_the_published_parameters_and_flops(
+    name: str, parameters: int, gigaflops: float
+) -> None:
     network = networks.build(name, "full")
     assert network.parameters == parameters
     assert network.flops / 1e9 == pytest.approx(gigaflops, abs=0.001)

@@ -1,4 +1,6 @@
-"""Sparse regression in PyTorch adds gradients to rows faster than PyTorch's own optimizer, and comes to the same."""
+"""Sparse regression in PyTorch adds gradients to rows faster than PyTorch's own optimizer, and
+comes to the same.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def test_rows_that_a_batch_names_several_times_come_to_what_they_do_in_pytorch()
         optimizer = kind(model.parameters(), 0.1)
         for _ in range(20):
             optimizer.zero_grad()
-            torch.nn.functional.binary_cross_entropy_with_logits(model(ids, values), clicked).backward()  # type: ignore[no-untyped-call]
+            torch.nn.functional.binary_cross_entropy_with_logits(
+                model(ids, values), clicked
+            ).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         assert model.rows.weight.grad is not None and model.rows.weight.grad.is_sparse
         found.append(model)

@@ -32,7 +32,9 @@ def test_samples_of_a_seed_are_the_same_in_memory_and_in_a_folder(tmp_path: Path
     assert manifests[0] == manifests[1]
     for first in (True, False):
         from_files = samples.Samples(asked, 600, channels_first=first).batches(100)
-        in_memory = samples.Samples(samples.made("alexnet", "small", 300, 4, first), 600, first).batches(100)
+        in_memory = samples.Samples(
+            samples.made("alexnet", "small", 300, 4, first), 600, first
+        ).batches(100)
         assert len(from_files) == 6
         for one, other in itertools.chain(*map(zip, from_files, in_memory)):
             np.testing.assert_array_equal(one, other)
@@ -60,12 +62,25 @@ def test_files_that_were_changed_are_told(tmp_path: Path) -> None:
 def test_a_folder_with_other_data_is_refused(tmp_path: Path) -> None:
     samples.make(tmp_path, "mlp", "small", count=10)
     assert len(samples.make(tmp_path, "mlp", "small")[0]) == 10
-    with pytest.raises(WorkloadError, match="holds data of workload 'mlp'; expected workload 'alexnet', size 'small'"):
+    with pytest.raises(
+        WorkloadError,
+        match="holds data of workload 'mlp'; expected workload 'alexnet', size 'small'",
+    ):
         samples.make(tmp_path, "alexnet", "small", count=10)
 
 
 def test_processes_that_ask_at_once_make_a_folder_once(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "headgate.workloads", "--make", "mlp", "--data", str(tmp_path), "--samples", "2000"]
+    words = [
+        sys.executable,
+        "-m",
+        "headgate.workloads",
+        "--make",
+        "mlp",
+        "--data",
+        str(tmp_path),
+        "--samples",
+        "2000",
+    ]
     asking = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = {process.communicate()[0] for process in asking}
     assert len(said) == 1 and "2000 samples of mlp" in said.pop()

@@ -1,4 +1,6 @@
-"""The trace of A·A in two workers: it comes to what one takes, and blocks that lie together never move."""
+"""The trace of A·A in two workers: it comes to what one takes, and blocks that lie together never
+move.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,24 @@ sys.stdout.write(f"sent {sum(sent)} for {traces[-1]}\\n")  # in one piece: both 
 """
 
 
-@pytest.mark.parametrize(("placed", "blocks"), [("together", 0), ("rows", 16)])  # of 28 pairs off the diagonal
+# of 28 pairs off the diagonal
+@pytest.mark.parametrize(("placed", "blocks"), [("together", 0), ("rows", 16)])
 @pytest.mark.slow
 def test_blocks_that_lie_together_never_move(placed: str, blocks: int, tmp_path: Path) -> None:
     (tmp_path / "counted.py").write_text(COUNTED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "counted.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "counted.py",
+    ]
     command += ["torch", "--placed", placed, "--steps", str(STEPS), "--warmup", "0", "--seed", "3"]
-    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     told = [line.split() for line in done.stdout.splitlines() if line.startswith("sent")]
     assert len(told) == 2

@@ -1,4 +1,6 @@
-"""The command `headgate`: a file for each verb, imported when it is used; parsing and printing only."""
+"""The command `headgate`: a file for each verb, imported when it is used; parsing and printing
+only.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ import click
 
 from headgate import __version__
 from headgate.cli import streams
-from headgate.errors import HeadgateError
-from headgate.units import say_text
+from headgate.model.errors import HeadgateError
+from headgate.model.units import say_text
 
 VERBS = {
     "run": "Run scripts or the jobs of a file.",
@@ -163,7 +165,12 @@ def main() -> None:
 
 def _said(error: OSError) -> str:
     """What the system refused, in one line."""
-    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+    if error.filename is None and error.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+    ):
         return f"cannot write: {error.strerror}; have the output go to where there is space"
     if error.filename is None and error.errno == errno.ENOENT:  # of what is relative to it
         return "the folder that you are in is gone; go to another one"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from headgate import runs
-from headgate.cli.choosing import hub_of
-from headgate.cli.following import Interrupts, conclude, follow
-from headgate.errors import NotFoundError
+from headgate.cli.live_view import Interrupts, conclude, follow
+from headgate.cli.run_picker import hub_of
+from headgate.model.errors import NotFoundError
+from headgate.recorded import runs
 
 
 @click.command()
@@ -16,7 +16,8 @@ from headgate.errors import NotFoundError
 def command(run: str | None, as_json: bool) -> int:
     """Watch a run until it ends: the latest, or the one you name.
 
-    Ctrl-C acts on its jobs as under `headgate run`: it stops them with a checkpoint, and a second one kills them.
+    Ctrl-C acts on its jobs as under `headgate run`: it stops them with a checkpoint, and a second
+    one kills them.
 
     \b
     Example: headgate attach

@@ -8,35 +8,43 @@ from dataclasses import asdict
 
 import click
 
-from headgate import runs
 from headgate.cli import options
+from headgate.cli.hub_link import reached
 from headgate.cli.placement import PlacementOptions
-from headgate.cli.reaching import reached
-from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL
+from headgate.model.cluster import Cluster, Node
+from headgate.model.units import say_bits, say_bytes, say_seconds
 from headgate.profiling import calibration, links
 from headgate.profiling.calibration import CalibratedMachine
 from headgate.profiling.links import MeasuredLink
-from headgate.telemetry import machine
-from headgate.units import say_bits, say_bytes, say_seconds
+from headgate.recorded import runs
+from headgate.sampling import machine
 
 
 @click.command()
-@click.option("--cluster", metavar="LAB|FILE", help="Also measure the links between the nodes of this lab.")
-@click.option("--engine", metavar="NAME", help="Measure the nodes of an engine's cluster, and the links between them.")
+@click.option(
+    "--cluster", metavar="LAB|FILE", help="Also measure the links between the nodes of this lab."
+)
+@click.option(
+    "--engine",
+    metavar="NAME",
+    help="Measure the nodes of an engine's cluster, and the links between them.",
+)
 @options.of_engines("address")
 @click.option("--again", is_flag=True, help="Measure again, even if the figures are known.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @options.example("headgate calibrate")
-def command(cluster: str | None, engine: str | None, address: str | None, again: bool, as_json: bool) -> None:
+def command(
+    cluster: str | None, engine: str | None, address: str | None, again: bool, as_json: bool
+) -> None:
     """Measure how fast this machine is, on small standard kernels. It takes seconds.
 
-    It measures a core, each kind of GPU, an all-reduce between several GPUs, and the disk. With --cluster it also
-    measures rates and round trips between the nodes of a lab that is up. With --engine it measures those of a cluster,
-    and one node of each kind.
+    It measures a core, each kind of GPU, an all-reduce between several GPUs, and the disk. With
+    --cluster it also measures rates and round trips between the nodes of a lab that is up. With
+    --engine it measures those of a cluster, and one node of each kind.
 
-    Do this while nothing else runs. The figures are kept until the hardware changes. `headgate plan` and `headgate
-    run` use them.
+    Do this while nothing else runs. The figures are kept until the hardware changes. `headgate
+    plan` and `headgate run` use them.
 
     \b
     Example: headgate calibrate
@@ -48,12 +56,16 @@ def command(cluster: str | None, engine: str | None, address: str | None, again:
     machines: dict[tuple[str, ...], CalibratedMachine] = {}
     nodes: tuple[Node, ...] = ()
     if where.engine == LOCAL:
-        found = calibration.network(where.cluster, Cluster(where.nodes), home, again=again, told=_told)
+        found = calibration.network(
+            where.cluster, Cluster(where.nodes), home, again=again, told=_told
+        )
     else:
         with reached(where.engine) as there:
             name, on = there.called(), there.cluster()
             machines = calibration.machines(there, on, home, again=again, told=_told)
-            found = calibration.network(name, on, home, again=again, told=_told, between=links.by(there))
+            found = calibration.network(
+                name, on, home, again=again, told=_told, between=links.by(there)
+            )
             nodes = calibration.known(name, on, home).nodes
     if as_json:
         data = {"machine": asdict(here), "nodes": [asdict(node) for node in nodes]}
@@ -78,12 +90,16 @@ def _machine(here: CalibratedMachine) -> list[str]:
     products, convolution = rates["core_gflops"], rates["core_convolution_gflops"]
     copies = f"copies {say_bytes(rates['core_copy_bytes_per_second'])}/s"
     lines = [
-        f"core      {products:.1f} GFLOP/s in matrix products, {convolution:.1f} in convolutions; {copies}",
+        (
+            f"core      {products:.1f} GFLOP/s in matrix products, {convolution:.1f} in "
+            f"convolutions; {copies}"
+        ),
         f"disk      {say_bytes(rates['disk_bytes_per_second'])}/s",
     ]
     for name, each in here.gpus.items():
         lines.append(
-            f"GPU       {name}: {each['gflops']:,.0f} GFLOP/s in matrix products, {each['convolution_gflops']:,.0f} in "
+            f"GPU       {name}: {each['gflops']:,.0f} GFLOP/s in matrix products, "
+            f"{each['convolution_gflops']:,.0f} in "
             f"convolutions; copies {say_bytes(each['copy_bytes_per_second'])}/s"
         )
     if (all_reduce := rates.get(machine.ALL_REDUCE)) is not None:

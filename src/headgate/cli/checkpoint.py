@@ -6,13 +6,15 @@ import json
 
 import click
 
-from headgate.cli.choosing import running_jobs
-from headgate.errors import HeadgateError
+from headgate.cli.run_picker import running_jobs
+from headgate.model.errors import HeadgateError
 
 
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
-@click.option("--run", help="Run of the jobs, by its id or part of it. Default: the latest that is running.")
+@click.option(
+    "--run", help="Run of the jobs, by its id or part of it. Default: the latest that is running."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
     """Have running jobs save a checkpoint at the end of their step, and go on.
@@ -32,11 +34,14 @@ def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
             silent += answer["unconnected"]
     if not any(asked.values()) and silent:
         raise HeadgateError(
-            f"{', '.join(silent)} imports one of Headgate's libraries and has not connected: try again once it trains; "
+            f"{', '.join(silent)} imports one of Headgate's libraries and has not connected: "
+            "try again once it trains; "
             "`headgate status` warns where it never does"
         )
     if not any(asked.values()):
-        raise HeadgateError("none of these jobs uses headgate.torch, .keras or .jax, so none can save a checkpoint")
+        raise HeadgateError(
+            "none of these jobs uses headgate.torch, .keras or .jax, so none can save a checkpoint"
+        )
     if as_json:
         click.echo(json.dumps(asked, indent=2))
         return

@@ -6,8 +6,8 @@ import json
 
 import click
 
-from headgate import runs
-from headgate.cli.following import wide_console
+from headgate.cli.live_view import wide_console
+from headgate.recorded import runs
 
 
 @click.command("compare")
@@ -17,16 +17,16 @@ from headgate.cli.following import wide_console
 def command(first: str, second: str, as_json: bool) -> None:
     """Say what differs between two runs, and where the time of each job went differently.
 
-    FIRST and SECOND are ids of runs, or parts of them. Jobs of the same name are compared. A difference is beyond the
-    noise if its band of 90 % leaves out 0.
+    FIRST and SECOND are ids of runs, or parts of them. Jobs of the same name are compared. A
+    difference is beyond the noise if its band of 90 % leaves out 0.
 
     \b
     Example: headgate compare 20260314-0900 20260315-0900
              headgate compare ab12 cd34 --json
     """
+    from headgate.recorded.store import told_as_damage
     from headgate.reports import compared
     from headgate.reports.recording import read
-    from headgate.telemetry.store import told_as_damage
 
     stores = [runs.find(run) / runs.STORE for run in (first, second)]
     recordings = [read(store) for store in stores]

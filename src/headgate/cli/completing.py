@@ -1,4 +1,6 @@
-"""What a shell completes (TAB): names of runs, jobs, policies, engines and isolations; files wherever one may stand."""
+"""What a shell completes (TAB): names of runs, jobs, policies, engines and isolations; files
+wherever one may stand.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,26 @@ class _Completed(click.types.StringParamType):
         self._names = names
         self._files = files
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         names: list[str] = []
         with suppress(Exception):  # nothing is known then: a shell's line is no place for messages
             names = list(self._names(incomplete)) if self._names is not None else []
-        found = [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)]
-        return [*found, *([CompletionItem(incomplete, type="file")] if self._files and not found else [])]
+        found = [
+            CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)
+        ]
+        return [
+            *found,
+            *([CompletionItem(incomplete, type="file")] if self._files and not found else []),
+        ]
 
 
 def completed(command: click.Command) -> click.Command:
     """A verb whose options and arguments are completed by what they are called and stand for."""
     for param in command.params:
-        if isinstance(param.type, click.types.StringParamType):  # a path of click's completes files by itself
+        # a path of click's completes files by itself
+        if isinstance(param.type, click.types.StringParamType):
             names, files = _BY_NAME.get(str(param.name)), _takes_a_file(param)
             if command.name == "explain" and param.name == "run":  # which may be a job's name alone
                 names = _runs_and_jobs
@@ -52,17 +62,19 @@ _FILES = {"targets", "scripts", "file", "trace", "output", "save"}
 
 
 def _runs(_: str = "") -> list[str]:
-    from headgate import runs
+    from headgate.recorded import runs
 
     return [folder.name for folder in reversed(runs.listing()[-_MOST_RUNS:])]
 
 
 def _jobs(incomplete: str) -> list[str]:
-    from headgate import runs
-    from headgate.identifiers import run_and_job
+    from headgate.model.identifiers import run_and_job
+    from headgate.recorded import runs
 
     run, _ = run_and_job(incomplete)
-    folders = [folder for folder in reversed(runs.listing()[-_MOST_RUNS:]) if run in ("", folder.name)]
+    folders = [
+        folder for folder in reversed(runs.listing()[-_MOST_RUNS:]) if run in ("", folder.name)
+    ]
     names = [job.name for folder in folders for job in sorted((folder / "jobs").iterdir())]
     return [f"{run}/{name}" for name in names] if run else names
 
@@ -79,7 +91,7 @@ def _policies(_: str) -> list[str]:
 
 def _engines(_: str) -> list[str]:
     from headgate.engines.base import LOCAL
-    from headgate.engines.declared import declared
+    from headgate.engines.engine_options import declared
 
     return [LOCAL.name, *declared()]
 

@@ -13,20 +13,22 @@ from typing import Any
 
 import click
 
-from headgate import isolation, registry, runs
+from headgate import isolation
 from headgate.engines.base import LOCAL
-from headgate.engines.declared import Declaration, declared
-from headgate.errors import HeadgateError, HubError
-from headgate.extras import install
+from headgate.engines.engine_options import Declaration, declared
 from headgate.hub.client import clean, connect
-from headgate.identifiers import TaskId
-from headgate.isolation.layout import CGROUPS, find_layout
+from headgate.machine.allocation import slurm_share
+from headgate.machine.cgroup_layout import CGROUPS, find_layout
+from headgate.machine.gpu_visibility import VARIABLE
+from headgate.model import registry
+from headgate.model.errors import HeadgateError, HubError
+from headgate.model.extras import install
+from headgate.model.identifiers import TaskId
+from headgate.model.units import say_bytes
+from headgate.recorded import runs
+from headgate.sampling import machine, readings
+from headgate.sampling.machine import Survey
 from headgate.task import mpi
-from headgate.telemetry import machine, readings
-from headgate.telemetry.allocation import slurm_share
-from headgate.telemetry.machine import Survey
-from headgate.telemetry.visible import VARIABLE
-from headgate.units import say_bytes
 
 _UNTOLD = 1 << 30
 """Bytes of a GPU that a driver and a display may have: nothing is said of those."""
@@ -35,7 +37,8 @@ _UNTOLD = 1 << 30
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(as_json: bool) -> None:
-    """Show this machine as Headgate sees it, what others use of it, and what each missing permission costs.
+    """Show this machine as Headgate sees it, what others use of it, and what each missing
+    permission costs.
 
     A reading that the machine lacks is shown with what is lost without it, and how to turn it on.
 
@@ -44,7 +47,9 @@ def command(as_json: bool) -> None:
     """
     clean()
     survey = machine.survey(runs.home() / "node.json")
-    uncontrolled = [str(limit) for limit in isolation.make(isolation.DEFAULT, "doctor").uncontrolled()]
+    uncontrolled = [
+        str(limit) for limit in isolation.make(isolation.DEFAULT, "doctor").uncontrolled()
+    ]
     plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
     readable = readings.survey(find_layout(CGROUPS).bases.keys())
     hub, containers, guests, mpirun = _hub(), _containers(), _guests(), _mpi()
@@ -55,7 +60,12 @@ def command(as_json: bool) -> None:
             "plugins": plugins,
             "hub": hub,
         }
-        found |= {"home": str(runs.home()), "engines": _engines(), "containers": containers, "mpi": mpirun}
+        found |= {
+            "home": str(runs.home()),
+            "engines": _engines(),
+            "containers": containers,
+            "mpi": mpirun,
+        }
         found["guests"] = guests
         found["readings"] = [asdict(each) for each in readable]
         click.echo(json.dumps(found, indent=2, default=str))
@@ -68,12 +78,20 @@ def command(as_json: bool) -> None:
     click.echo(f"{'containers':12}  {containers}")
     click.echo(f"{'guests':12}  {guests}")
     click.echo(f"{'MPI':12}  {mpirun}")
-    for line in uncontrolled or ("nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",):
+    for line in uncontrolled or (
+        "nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",
+    ):
         click.echo(f"{'uncontrolled':12}  {line}")
-    click.echo(f"{'readings':12}  {', '.join(each.name for each in readable if each.there) or 'none'}")
+    click.echo(
+        f"{'readings':12}  {', '.join(each.name for each in readable if each.there) or 'none'}"
+    )
     for each in readable:
         if not each.there:
-            cure = f"to turn it on: {each.cure}" if each.cure else "this machine, or its hypervisor, cannot have it"
+            cure = (
+                f"to turn it on: {each.cure}"
+                if each.cure
+                else "this machine, or its hypervisor, cannot have it"
+            )
             click.echo(f"{'no reading':12}  {each.name}: {each.without}; {cure}")
     for line in plugins:
         click.echo(f"{'plug-in':12}  {line}")
@@ -81,7 +99,11 @@ def command(as_json: bool) -> None:
 
 def _engines() -> list[str]:
     """What can start tasks here; without importing what engines need, which takes seconds."""
-    return [LOCAL.name, *map(_installed, declared().values()), *registry.load("headgate.engines").found]
+    return [
+        LOCAL.name,
+        *map(_installed, declared().values()),
+        *registry.load("headgate.engines").found,
+    ]
 
 
 def _installed(engine: Declaration) -> str:
@@ -91,7 +113,9 @@ def _installed(engine: Declaration) -> str:
     try:
         return f"{engine.name} {metadata.version(engine.distribution)}"
     except metadata.PackageNotFoundError:
-        return f"{engine.name} (not installed: {install(engine.requirement or engine.distribution)})"
+        return (
+            f"{engine.name} (not installed: {install(engine.requirement or engine.distribution)})"
+        )
 
 
 def _containers() -> str:
@@ -106,10 +130,14 @@ def _containers() -> str:
 
 
 def _guests() -> str:
-    """What boots the guests of `isolation: vm`, or why there are none, and what starts containers in them."""
+    """What boots the guests of `isolation: vm`, or why there are none, and what starts containers
+    in them.
+    """
     from headgate.isolation.vm import machines, probe
 
-    patience = threading.Timer(2.0, click.echo, ["booting a guest, to see whether KVM works here"], {"err": True})
+    patience = threading.Timer(
+        2.0, click.echo, ["booting a guest, to see whether KVM works here"], {"err": True}
+    )
     patience.start()
     try:
         machine = probe.machine()
@@ -117,7 +145,11 @@ def _guests() -> str:
         return f"none: {error}"
     finally:
         patience.cancel()
-    how = "KVM" if machine.name == "kvm" else f"emulated by {machine.name}, as {machines.EMULATION} allows"
+    how = (
+        "KVM"
+        if machine.name == "kvm"
+        else f"emulated by {machine.name}, as {machines.EMULATION} allows"
+    )
     try:
         containers = f"containers in them by {machines.find_runc()}"
     except HeadgateError as error:
@@ -156,7 +188,10 @@ def _answers(folder: Path) -> bool:
 def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
     node, topology = survey.node, survey.topology
     yield "machine", f"{node.name}, {node.address}, Linux {survey.kernel}"
-    cores = f"{node.cores:g} of {topology.online} cores may be used ({topology.model or 'model not known'})"
+    cores = (
+        f"{node.cores:g} of {topology.online} cores may be used "
+        f"({topology.model or 'model not known'})"
+    )
     if survey.quota_cores is not None:
         cores += f", CPU time limited to {survey.quota_cores:g} cores"
     yield "cores", cores
@@ -164,7 +199,9 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
     yield "", f"{topology.physical} physical, {smt}, {topology.numa_nodes} NUMA nodes"
     if node.core_gflops is not None:
         yield "core speed", f"{node.core_gflops:.1f} GFLOP/s (float32 matrix product, one thread)"
-    memory = f"{say_bytes(node.memory_bytes)} of {say_bytes(survey.machine_memory_bytes)} may be used"
+    memory = (
+        f"{say_bytes(node.memory_bytes)} of {say_bytes(survey.machine_memory_bytes)} may be used"
+    )
     yield "memory", memory
     if (share := slurm_share()) is not None:
         yield "allocation", str(share)
@@ -172,7 +209,10 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
         yield "" if at else "GPUs", line
     if (stated := os.environ.get(VARIABLE)) is not None and survey.machine_gpus:
         which = f"number {', '.join(str(gpu.index) for gpu in node.gpus)}" if node.gpus else "none"
-        yield "", f"{which} of {survey.machine_gpus} on this machine may be used ({VARIABLE}={stated})"
+        yield (
+            "",
+            f"{which} of {survey.machine_gpus} on this machine may be used ({VARIABLE}={stated})",
+        )
     if survey.missing_gpus:
         yield "", survey.missing_gpus
     if (link := node.gpu_link) is not None and link.bytes_per_second is not None:
@@ -197,11 +237,18 @@ def _gpus(survey: Survey) -> Iterator[str]:
         for holder in gpu.holders:
             task = TaskId(holder.task) if holder.task else None
             job = f", job {task.job.name} of run {task.run}" if task is not None else ""
-            held = say_bytes(holder.memory_bytes) if holder.memory_bytes is not None else "not told how much"
+            held = (
+                say_bytes(holder.memory_bytes)
+                if holder.memory_bytes is not None
+                else "not told how much"
+            )
             who = f"{holder.name or 'a program elsewhere'} (process {holder.pid}"
             yield f"   {who}{f' of {holder.user}' if holder.user else ''}{job}): {held}"
         if gpu.untold_bytes > _UNTOLD and gpu.used_bytes is not None:
-            yield f"   {say_bytes(gpu.untold_bytes)} by the driver, or by programs that it does not tell of here"
+            yield (
+                f"   {say_bytes(gpu.untold_bytes)} by the driver, or by programs that it does "
+                "not tell of here"
+            )
 
 
 def _used(survey: Survey) -> Iterator[str]:
@@ -216,4 +263,8 @@ def _listed(items: list[Any]) -> str:
 
 
 def _rate(bytes_per_second: float | None) -> str:
-    return f"{bytes_per_second * 8 / 1e6:,.0f} Mbit/s" if bytes_per_second is not None else "(rate not known)"
+    return (
+        f"{bytes_per_second * 8 / 1e6:,.0f} Mbit/s"
+        if bytes_per_second is not None
+        else "(rate not known)"
+    )

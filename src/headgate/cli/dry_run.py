@@ -14,28 +14,31 @@ from typing import Any
 
 import click
 
-from headgate import events, isolation, policies, runs
-from headgate.cluster import Cluster, Node
+from headgate import isolation, policies
 from headgate.controller import Controller
-from headgate.engines import contracts, scripts
 from headgate.engines.base import LOCAL
-from headgate.engines.contracts import LaunchedGroup
 from headgate.engines.launch import inject, launch, stated_threads
-from headgate.errors import UsageError
 from headgate.hub.messages import turns_in
 from headgate.hub.submission import Submission
-from headgate.identifiers import JobId, TaskId, TaskOfRun
-from headgate.jobs import Job
+from headgate.machine import gpu_visibility
+from headgate.model import events
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import UsageError
+from headgate.model.identifiers import JobId, TaskId, TaskOfRun
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.roles import Addresses
 from headgate.planning.choosing import JobToPlan, choose
 from headgate.planning.interference import stored_pairs
 from headgate.planning.memory import GpuNeed, gpu_need
-from headgate.plans import Plan
 from headgate.profiling import lengths, store
 from headgate.profiling.calibration import calibrated
+from headgate.recorded import runs
 from headgate.reports.words import counted, listed
-from headgate.roles import Addresses
-from headgate.task.part import LOOPBACK
-from headgate.telemetry import machine, visible
+from headgate.sampling import machine
+from headgate.scripts import contracts, inspection
+from headgate.scripts.contracts import LaunchedGroup
+from headgate.task.membership import LOOPBACK
 from headgate.verification.standing import bars, is_off, standing
 from headgate.verification.verdict import Verification
 from headgate.verification.wording import kept_alone, sentence
@@ -48,7 +51,8 @@ class PlannedStart:
     Args:
         plan: By which plan.
         verdict: Whether its workers are known to train what one does; None: that is no question.
-        kept_alone: Whether it begins with one worker because of that, where Headgate would give it several.
+        kept_alone: Whether it begins with one worker because of that, where Headgate would give it
+            several.
     """
 
     plan: Plan
@@ -56,17 +60,19 @@ class PlannedStart:
     kept_alone: bool = False
 
 
-def planned(submission: Submission, cluster: Cluster, here: Node, home: Path) -> dict[str, PlannedStart]:
+def planned(
+    submission: Submission, cluster: Cluster, here: Node, home: Path
+) -> dict[str, PlannedStart]:
     """How the jobs would begin if no other job ran, by name.
 
     Raises:
         UsageError: One can run nowhere.
     """
     for job in submission.jobs:
-        scripts.check(job, {**submission.environment, **job.env})
+        inspection.check(job, {**submission.environment, **job.env})
     asked = []
     for job in submission.jobs:
-        other = scripts.other_cluster(job, {**submission.environment, **job.env})
+        other = inspection.other_cluster(job, {**submission.environment, **job.env})
         asked.append(JobToPlan(job, store.load(home / "profiles", store.key(job, here)), other))
     if submission.cluster:
         cluster = calibrated(submission.cluster, cluster, here, home)
@@ -84,19 +90,25 @@ def planned(submission: Submission, cluster: Cluster, here: Node, home: Path) ->
     return found
 
 
-def _verdict(job: Job, plan: Plan, submission: Submission, here: Node, home: Path) -> Verification | None:
-    """Whether the workers of a plan are known to train what one does; None: there is one, they share nothing, or it is
-    not to be verified."""
-    shares_nothing = job.contract is None and scripts.shares_nothing(job)  # which is told
+def _verdict(
+    job: Job, plan: Plan, submission: Submission, here: Node, home: Path
+) -> Verification | None:
+    """Whether the workers of a plan are known to train what one does; None: there is one, they
+    share nothing, or it is not to be verified.
+    """
+    shares_nothing = job.contract is None and inspection.shares_nothing(job)  # which is told
     if plan.workers < 2 or shares_nothing or is_off(job, submission.environment):
         return None
     path = {**submission.environment, **job.env}.get("PATH")
     return standing(home, job, store.key(job, here), plan, path)
 
 
-def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping[str, Plan]) -> list[events.StartTask]:
-    """What would be started by these plans, in its order, as the controller says: no job fails, and each ends only when
-    another waits for an end."""
+def starts(
+    submission: Submission, policy: str, cluster: Cluster, plans: Mapping[str, Plan]
+) -> list[events.StartTask]:
+    """What would be started by these plans, in its order, as the controller says: no job fails, and
+    each ends only when another waits for an end.
+    """
     controller = Controller(policies.make(policy))
     # Without timeouts the controller asks to be woken for starts alone.
     jobs = [replace(job, timeout=None) for job in submission.jobs]
@@ -105,19 +117,22 @@ def starts(submission: Submission, policy: str, cluster: Cluster, plans: Mapping
     started: set[JobId] = set()
     for job in jobs:
         there = [gpu for node in cluster.nodes for gpu in node.gpus]
-        seen = visible.indices({**submission.environment, **job.env}, there)
+        seen = gpu_visibility.indices({**submission.environment, **job.env}, there)
         pending.append(events.JobSubmitted(JobId.of("run", job.name), job, nodes=names, gpus=seen))
     found: list[events.StartTask] = []
     specs = {JobId.of("run", job.name): job for job in jobs}
     running: deque[TaskId] = deque()
     serving: deque[TaskId] = deque()  # these end last, as they do
     now = 0.0
-    latest = most = max((job.at for job in jobs), default=0.0)  # later only the policy wants to be woken
+    # later only the policy wants to be woken
+    latest = most = max((job.at for job in jobs), default=0.0)
     while pending:
         actions, wake_at = controller.step(now, pending.popleft())
         for action in actions:
             if isinstance(action, events.PlanJob):
-                pending.append(events.JobPlanned(action.job, action.revision, plans[action.spec.name]))
+                pending.append(
+                    events.JobPlanned(action.job, action.revision, plans[action.spec.name])
+                )
             elif isinstance(action, events.StartTask):
                 found.append(action)
                 started.add(action.job)
@@ -144,10 +159,12 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
         UsageError: Its engine would have to be started for that.
     """
     if submission.engine != LOCAL:
-        raise UsageError(f"--dry-run shows what engine local would start; found engine {submission.engine}")
+        raise UsageError(
+            f"--dry-run shows what engine local would start; found engine {submission.engine}"
+        )
     home = runs.home()
     node = machine.detect(home / "node.json", {})
-    allowed = visible.within(node, submission.environment)
+    allowed = gpu_visibility.within(node, submission.environment)
     begins = planned(submission, Cluster(submission.nodes or (allowed,)), allowed, home)
     entries = _entries(submission, policy or policies.DEFAULT, node, begins, once=as_json)
     if as_json:
@@ -156,11 +173,20 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
     for name, text in (*submission.notes.items(), *submission.warnings.items()):
         click.echo(f"{name}: {text}")
     for job in submission.jobs:
-        if job.plan is not None and job.plan.workers > 1 and job.contract is None and scripts.shares_nothing(job):
-            click.echo(f"{job.name}: {scripts.told_apart(job, job.plan.workers)}")
+        if (
+            job.plan is not None
+            and job.plan.workers > 1
+            and job.contract is None
+            and inspection.shares_nothing(job)
+        ):
+            click.echo(f"{job.name}: {inspection.told_apart(job, job.plan.workers)}")
         begin = begins[job.name]
         if begin.verdict is not None:
-            said = f"one worker, {kept_alone(begin.verdict)}" if begin.kept_alone else sentence(begin.verdict)
+            said = (
+                f"one worker, {kept_alone(begin.verdict)}"
+                if begin.kept_alone
+                else sentence(begin.verdict)
+            )
             click.echo(f"{job.name}: {said}")
     found = [_details(entry) for entry in entries]
     alike = [line for line in found[0] if all(line in of for of in found)] if len(found) > 1 else []
@@ -181,27 +207,42 @@ def _start(entry: Mapping[str, Any]) -> str:
     when = f"{delay}in"
     if first is not None:
         names = [first] if isinstance(first, str) else first
-        when = f"{delay if entry['at'] else ''}after {listed(names)} {'have' if names[1:] else 'has'} finished"
+        when = (
+            f"{delay if entry['at'] else ''}after {listed(names)} "
+            f"{'have' if names[1:] else 'has'} finished"
+        )
     size = f"{counted(entry['threads'], 'thread')}, {entry['entitled_cores']:.2f} cores"
     if entry["after_roles"]:
-        when += f", once {' and '.join(entry['after_roles'])} {'is' if len(entry['after_roles']) == 1 else 'are'} ready"
+        when += (
+            f", once {' and '.join(entry['after_roles'])} "
+            f"{'is' if len(entry['after_roles']) == 1 else 'are'} ready"
+        )
     return f"{entry['task']}: {when}, on {entry['node']}, {size}"
 
 
 def _details(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The environment of a task and what is done for it, by the same with `JOB` and `TASK` in place of its own names:
-    several tasks have most of that alike."""
+    """The environment of a task and what is done for it, by the same with `JOB` and `TASK` in place
+    of its own names: several tasks have most of that alike.
+    """
     lines = [f"{key}={shlex.quote(value)}" for key, value in entry["env"].items()] + entry["box"]
     if entry["gpu_memory"] is not None:
         lines.append(f"GPU memory: {entry['gpu_memory']}")
     found = TaskOfRun(entry["task"])
     job, task = re.escape(found.job), re.escape(found.name)
     names = re.compile(rf"(?<=[/:-]){job}([/:-]){task}(?![\w-])|(?<=/jobs/){job}(?=/)")
-    return {names.sub(lambda each: f"JOB{each[1]}TASK" if each[1] else "JOB", line): line for line in lines}
+    return {
+        names.sub(lambda each: f"JOB{each[1]}TASK" if each[1] else "JOB", line): line
+        for line in lines
+    }
 
 
 def _entries(
-    submission: Submission, policy: str, node: Node, begins: Mapping[str, PlannedStart], *, once: bool
+    submission: Submission,
+    policy: str,
+    node: Node,
+    begins: Mapping[str, PlannedStart],
+    *,
+    once: bool,
 ) -> list[dict[str, Any]]:
     """What would be started, one after the other, as plain values.
 
@@ -213,18 +254,30 @@ def _entries(
     entries: list[dict[str, Any]] = []
     cluster = Cluster(submission.nodes or (node,))
     made: set[str] = set()
-    allowed = visible.within(node, submission.environment)
+    allowed = gpu_visibility.within(node, submission.environment)
     groups: dict[JobId, LaunchedGroup | Addresses | None] = {}
     injected = inject(home / "inject")
-    for start in starts(submission, policy, cluster, {name: begin.plan for name, begin in begins.items()}):
+    for start in starts(
+        submission, policy, cluster, {name: begin.plan for name, begin in begins.items()}
+    ):
         if start.job not in groups:
             groups[start.job] = _group(start, cluster, here=not submission.nodes)
-        prepared = _launch(start, submission.environment, cluster, home, groups[start.job], injected)
+        prepared = _launch(
+            start, submission.environment, cluster, home, groups[start.job], injected
+        )
         if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
             boxes[kind] = isolation.make(kind, "dry-run")
-        box = [line for line in boxes[kind].describe(prepared, start.share) if not once or line not in made]
+        box = [
+            line
+            for line in boxes[kind].describe(prepared, start.share)
+            if not once or line not in made
+        ]
         made.update(line for line in box if line.startswith("mkdir "))
-        added = {key: value for key, value in sorted(prepared.env.items()) if os.environ.get(key) != value}
+        added = {
+            key: value
+            for key, value in sorted(prepared.env.items())
+            if os.environ.get(key) != value
+        }
         on_gpu = start.gpus != () and bool(cluster.node(start.node).gpus)
         entries.append(
             {
@@ -232,7 +285,9 @@ def _entries(
                 "task": start.task.of_run,
                 "at": start.spec.at,
                 "after": start.spec.after,
-                "after_roles": list(role.after) if (role := start.spec.role_of(start.task.name)) is not None else [],
+                "after_roles": list(role.after)
+                if (role := start.spec.role_of(start.task.name)) is not None
+                else [],
                 "node": start.node,
                 "argv": prepared.argv,
                 "cwd": prepared.cwd,
@@ -240,7 +295,9 @@ def _entries(
                 "threads": stated_threads(start.spec, start.task.name) or start.threads,
                 "entitled_cores": start.entitled_cores,
                 "box": box,
-                "verified": asdict(verdict) if (verdict := begins[start.spec.name].verdict) is not None else None,
+                "verified": asdict(verdict)
+                if (verdict := begins[start.spec.name].verdict) is not None
+                else None,
                 "gpu_memory": _gpu_need(start.spec, allowed, home).in_words() if on_gpu else None,
             }
         )
@@ -254,8 +311,12 @@ def _gpu_need(job: Job, here: Node, home: Path) -> GpuNeed:
     return gpu_need(job.limits, store.load(home / "profiles", key), before)
 
 
-def _group(start: events.StartTask, cluster: Cluster, *, here: bool) -> LaunchedGroup | Addresses | None:
-    """The tasks of a job, where they find each other by another launcher's contract or are of several roles."""
+def _group(
+    start: events.StartTask, cluster: Cluster, *, here: bool
+) -> LaunchedGroup | Addresses | None:
+    """The tasks of a job, where they find each other by another launcher's contract or are of
+    several roles.
+    """
     if start.spec.contract is None and not start.spec.roles:
         return None
     alone = len({*start.plan.worker_nodes, *start.plan.server_nodes}) == 1
@@ -287,7 +348,7 @@ def _launch(
         checkpoints=Path("RUN") / "jobs" / start.spec.name / "checkpoints",
         resume=start.resume,
         gpus=start.gpus,
-        gpu_names=visible.names({**environment, **start.spec.env}, node.gpus),
+        gpu_names=gpu_visibility.names({**environment, **start.spec.env}, node.gpus),
         place=node.place,
         turns=turns_in(home),
         group=group if isinstance(group, LaunchedGroup) else None,

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from headgate import runs
-from headgate.cli.choosing import running_jobs
-from headgate.cli.following import wide_console
-from headgate.errors import HeadgateError, NotFoundError, UsageError
+from headgate.cli.live_view import wide_console
+from headgate.cli.run_picker import running_jobs
+from headgate.model.errors import HeadgateError, NotFoundError, UsageError
+from headgate.recorded import runs
 
 _MOST = 3000
 """Readings of each task that tell as much of a day as all of them."""
@@ -34,7 +34,9 @@ def _part(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 @click.argument("run", required=False)
 @click.argument("job", required=False)
 @click.option(
-    "--prove", is_flag=True, help="Prove who slows whom: hold neighbours for short random moments while the jobs run."
+    "--prove",
+    is_flag=True,
+    help="Prove who slows whom: hold neighbours for short random moments while the jobs run.",
 )
 @click.option("--neighbour", help="With --prove: the job to hold. Default: each other job in turn.")
 @click.option(
@@ -45,15 +47,21 @@ def _part(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 )
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(
-    run: str | None, job: str | None, prove: bool, neighbour: str | None, pause_at_most: float | None, as_json: bool
+    run: str | None,
+    job: str | None,
+    prove: bool,
+    neighbour: str | None,
+    pause_at_most: float | None,
+    as_json: bool,
 ) -> None:
-    """Say what held each job back, where its time went, how much each neighbour cost it, and what more of each resource
-    would buy.
+    """Say what held each job back, where its time went, how much each neighbour cost it, and what
+    more of each resource would buy.
 
-    If jobs ran at the same time, also say whether each got its share of the machines, and whether one took most.
+    If jobs ran at the same time, also say whether each got its share of the machines, and whether
+    one took most.
 
-    RUN is a run's id or part of it; by default the latest. A job's name alone means the latest run with that job. You
-    can explain a run that still goes on.
+    RUN is a run's id or part of it; by default the latest. A job's name alone means the latest run
+    with that job. You can explain a run that still goes on.
 
     \b
     Example: headgate explain
@@ -68,9 +76,9 @@ def command(
     if prove:
         _prove(run, job, neighbour, pause_at_most, as_json)
         return
+    from headgate.recorded.store import told_as_damage
     from headgate.reports import explained, sharing
     from headgate.reports.recording import read
-    from headgate.telemetry.store import told_as_damage
 
     folder, job = _meant(run, job)
     store = folder / runs.STORE
@@ -81,7 +89,11 @@ def command(
     with told_as_damage(store):
         found = explained.explained(recording, job)
         together = sharing.shared(recording) if as_json or job is None else None
-        told = explained.as_json(folder.name, found) | {"sharing": sharing.as_json(together)} if as_json else None
+        told = (
+            explained.as_json(folder.name, found) | {"sharing": sharing.as_json(together)}
+            if as_json
+            else None
+        )
     if told is not None:
         click.echo(json.dumps(told, indent=2))
         return
@@ -92,7 +104,9 @@ def command(
         sharing.tell(together, console)
 
 
-def _prove(run: str | None, job: str | None, neighbour: str | None, most: float | None, as_json: bool) -> None:
+def _prove(
+    run: str | None, job: str | None, neighbour: str | None, most: float | None, as_json: bool
+) -> None:
     """Have the hub prove who slows the jobs of a running run, and say what came of it."""
     from headgate.hub.parts.proving import MOST_PART
 
@@ -100,7 +114,13 @@ def _prove(run: str | None, job: str | None, neighbour: str | None, most: float 
     (chosen,) = running_jobs([], folder.name if folder is not None else None)
     names, neighbours = ([name] if name is not None else None for name in (job, neighbour))
     with chosen.connect() as hub:
-        hub.ask("prove", run=chosen.run, jobs=names, neighbours=neighbours, most=MOST_PART if most is None else most)
+        hub.ask(
+            "prove",
+            run=chosen.run,
+            jobs=names,
+            neighbours=neighbours,
+            most=MOST_PART if most is None else most,
+        )
         message: dict[str, Any] = {}
         shown: dict[tuple[str, str], int] = {}
         try:
@@ -112,18 +132,28 @@ def _prove(run: str | None, job: str | None, neighbour: str | None, most: float 
             click.echo("the proof was ended; no job is held any more", err=True)
             raise
     if as_json:
-        click.echo(json.dumps({key: message[key] for key in ("run", "proofs", "reasons")}, indent=2))
-    for text in [*(proof["text"] for proof in message["proofs"] if not as_json), *message["reasons"]]:
+        click.echo(
+            json.dumps({key: message[key] for key in ("run", "proofs", "reasons")}, indent=2)
+        )
+    for text in [
+        *(proof["text"] for proof in message["proofs"] if not as_json),
+        *message["reasons"],
+    ]:
         click.echo(text, err=as_json)
     if not message["proofs"]:
         raise HeadgateError("nothing was proved")
 
 
 def _is_news(message: Mapping[str, Any], shown: dict[tuple[str, str], int]) -> bool:
-    """Whether a message is worth a line: of the pauses of a pair the first, and about `_PAUSES_TOLD` in all."""
+    """Whether a message is worth a line: of the pauses of a pair the first, and about
+    `_PAUSES_TOLD` in all.
+    """
     if "pauses" not in message:
         return True
-    pair, part = (message["culprit"], message["victim"]), message["pauses"] * _PAUSES_TOLD // message["needed"]
+    pair, part = (
+        (message["culprit"], message["victim"]),
+        message["pauses"] * _PAUSES_TOLD // message["needed"],
+    )
     if shown.get(pair) == part:
         return False
     shown[pair] = part
@@ -131,7 +161,9 @@ def _is_news(message: Mapping[str, Any], shown: dict[tuple[str, str], int]) -> b
 
 
 def _meant(run: str | None, job: str | None) -> tuple[Path, str | None]:
-    """The folder of the run and the job; one name alone is a job's where any run has a job of that name."""
+    """The folder of the run and the job; one name alone is a job's where any run has a job of that
+    name.
+    """
     if run is None or job is not None:
         return runs.find(run), job
     try:
@@ -141,4 +173,6 @@ def _meant(run: str | None, job: str | None) -> tuple[Path, str | None]:
     try:
         return runs.find(run), None
     except NotFoundError:
-        raise NotFoundError(f"no run and no job {run!r}; `headgate ps` lists the runs there are") from None
+        raise NotFoundError(
+            f"no run and no job {run!r}; `headgate ps` lists the runs there are"
+        ) from None

@@ -1,4 +1,6 @@
-"""The variables that a run goes on with: those that it was submitted with, and what differs from them here."""
+"""The variables that a run goes on with: those that it was submitted with, and what differs from
+them here.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from pathlib import Path
 
 import click
 
-from headgate import variables
 from headgate.engines.launch import interpreter
-from headgate.engines.program import program
-from headgate.errors import UsageError
 from headgate.hub.submission import Submission
-from headgate.jobs import Job
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job
+from headgate.scripts import variables
+from headgate.scripts.program import program
 
 _MOST = 12
 """Variables that differ: so many are told."""
@@ -22,7 +24,8 @@ _CURE = "`--env NAME` takes the value of this terminal, `--env NAME=VALUE` anoth
 
 
 def kept(submission: Submission, folder: Path, overridden: Collection[str]) -> Submission:
-    """A submission that goes on with a run, with the variables of that; tells what differs from them here.
+    """A submission that goes on with a run, with the variables of that; tells what differs from
+    them here.
 
     Args:
         folder: The former run.
@@ -30,7 +33,9 @@ def kept(submission: Submission, folder: Path, overridden: Collection[str]) -> S
     """
     former, here = variables.read(folder), dict(os.environ)
     if former is None:
-        click.echo(f"note: run {folder.name} kept no variables; those of this terminal hold", err=True)
+        click.echo(
+            f"note: run {folder.name} kept no variables; those of this terminal hold", err=True
+        )
         return submission
     environment = variables.continued(former, here)
     lines = list(_interpreters(submission.jobs, environment, here))
@@ -40,7 +45,10 @@ def kept(submission: Submission, folder: Path, overridden: Collection[str]) -> S
     ]
     if lines:
         more = [f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
-        heading = f"note: the variables of run {folder.name} hold, which differ from those of this terminal; {_CURE}"
+        heading = (
+            f"note: the variables of run {folder.name} hold, which differ from those of "
+            f"this terminal; {_CURE}"
+        )
         click.echo("\n  ".join([heading, *lines[:_MOST], *more]), err=True)
     return replace(submission, environment=environment)
 
@@ -58,12 +66,16 @@ def _stated(jobs: Sequence[Job]) -> Iterator[str]:
     return (name for name in jobs[0].env if all(name in job.env for job in jobs))
 
 
-def _interpreters(jobs: Sequence[Job], former: Mapping[str, str], here: Mapping[str, str]) -> Iterator[str]:
+def _interpreters(
+    jobs: Sequence[Job], former: Mapping[str, str], here: Mapping[str, str]
+) -> Iterator[str]:
     """Which Python runs each job, where this terminal would take another one."""
     paths = {}
     for job in jobs:
         if program(job) is not None:
-            paths[job.name] = tuple(_python(job, {**each, **job.env}.get("PATH")) for each in (former, here))
+            paths[job.name] = tuple(
+                _python(job, {**each, **job.env}.get("PATH")) for each in (former, here)
+            )
     for first, second in dict.fromkeys(paths.values()):
         if first != second:
             names = ", ".join(name for name, pair in paths.items() if pair == (first, second))

@@ -13,18 +13,20 @@ from dataclasses import asdict
 import click
 from rich.table import Table
 
-from headgate import lab, units
-from headgate.cli.following import print_table
-from headgate.cluster import Node
-from headgate.errors import UsageError
-from headgate.units import say_bits, say_bytes
+from headgate import lab
+from headgate.cli.live_view import print_table
+from headgate.model import units
+from headgate.model.cluster import Node
+from headgate.model.errors import UsageError
+from headgate.model.units import say_bits, say_bytes
 
 SETTINGS = "nic, cores, memory, disk"
 
 
 @click.group()
 def command() -> None:
-    """Make several nodes inside this machine, each with its own address, NIC rate, CPU, memory and disk rate.
+    """Make several nodes inside this machine, each with its own address, NIC rate, CPU, memory and
+    disk rate.
 
     Every command takes --json.
 
@@ -49,11 +51,21 @@ def up(file: str, as_json: bool) -> None:
     done = lab.up(file)
     nodes = lab.nodes(done.lab).nodes
     if as_json:
-        click.echo(json.dumps({"lab": done.lab, "changes": done.changes, "nodes": [asdict(node) for node in nodes]}))
+        click.echo(
+            json.dumps(
+                {
+                    "lab": done.lab,
+                    "changes": done.changes,
+                    "nodes": [asdict(node) for node in nodes],
+                }
+            )
+        )
         return
     for line in done.changes or ("nothing had to be changed",):
         click.echo(line)
-    click.echo(f"lab {done.lab} is up: {len(nodes)} nodes, {sum(node.cores for node in nodes):g} cores")
+    click.echo(
+        f"lab {done.lab} is up: {len(nodes)} nodes, {sum(node.cores for node in nodes):g} cores"
+    )
 
 
 @command.command()
@@ -79,8 +91,12 @@ def status(name: str | None, as_json: bool) -> None:
         print_table(_table(nodes))
 
 
-@command.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--json", "as_json", is_flag=True, help="Print output and exit code as JSON when it has ended.")
+@command.command(
+    name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print output and exit code as JSON when it has ended."
+)
 @click.argument("node")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute(node: str, words: tuple[str, ...], as_json: bool) -> None:
@@ -93,14 +109,19 @@ def execute(node: str, words: tuple[str, ...], as_json: bool) -> None:
     """
     words = words[1:] if words[0] == "--" else words
     if not words:
-        raise UsageError("expected a command after the node, such as: headgate lab exec half-1 -- hostname")
+        raise UsageError(
+            "expected a command after the node, such as: headgate lab exec half-1 -- hostname"
+        )
     if as_json:
         again = [sys.executable, "-m", "headgate", "lab", "exec", node, "--", *words]
         done = subprocess.run(again, capture_output=True, text=True, errors="replace", check=False)
-        click.echo(json.dumps({"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}))
+        click.echo(
+            json.dumps({"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr})
+        )
         raise SystemExit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
     lab.enter(node)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and what it starts would too
+    # which Python ignores, and what it starts would too
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(words[0], words)
@@ -116,8 +137,8 @@ def execute(node: str, words: tuple[str, ...], as_json: bool) -> None:
 def change(node: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Change a node while jobs run in it.
 
-    Settings are cores, memory, nic and disk. The last two may be `unlimited`. With nic=down the NIC is disconnected, as
-    if its cable were pulled. With nic=up it is connected again.
+    Settings are cores, memory, nic and disk. The last two may be `unlimited`. With nic=down the NIC
+    is disconnected, as if its cable were pulled. With nic=up it is connected again.
 
     \b
     Example: headgate lab set half-1 nic=100Mbit cores=0.5
@@ -130,7 +151,11 @@ def change(node: str, settings: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps(asdict(after)))
         return
     memory, nic = say_bytes(after.memory_bytes), _rate(after.nic_bytes_per_second)
-    disk = "" if after.disk_bytes_per_second is None else f", disk {say_bytes(after.disk_bytes_per_second)}/s"
+    disk = (
+        ""
+        if after.disk_bytes_per_second is None
+        else f", disk {say_bytes(after.disk_bytes_per_second)}/s"
+    )
     state = "" if plugged is None else ", NIC connected" if plugged else ", NIC disconnected"
     click.echo(f"{after.name}: {after.cores:g} cores, {memory}, {nic}{disk}{state}")
 
@@ -160,13 +185,17 @@ def _settings(words: Iterable[str]) -> tuple[dict[str, object], bool | None]:
                 case "nic" if text in ("up", "down"):
                     plugged = text == "up"
                 case "nic" | "disk":
-                    values[f"{key}_bytes_per_second"] = None if text == "unlimited" else units.rate(text)
+                    values[f"{key}_bytes_per_second"] = (
+                        None if text == "unlimited" else units.rate(text)
+                    )
                 case "cores":
                     values["cores"] = float(text)
                 case "memory":
                     values["memory_bytes"] = units.size(text)
                 case _:
-                    raise UsageError(f"found {word!r}; expected one of {SETTINGS}, such as nic=100Mbit")
+                    raise UsageError(
+                        f"found {word!r}; expected one of {SETTINGS}, such as nic=100Mbit"
+                    )
         except ValueError as error:
             expected = str(error) if key != "cores" else "expected a number such as 0.5"
             raise UsageError(f"{key}: found {text!r}; {expected}") from None
@@ -175,7 +204,19 @@ def _settings(words: Iterable[str]) -> tuple[dict[str, object], bool | None]:
 
 def _table(nodes: Iterable[lab.NodeStatus]) -> Table:
     table = Table(box=None, pad_edge=False, collapse_padding=True)
-    for heading in ("node", "kind", "address", "cores", "memory", "NIC", "in", "out", "disk", "processes", "state"):
+    for heading in (
+        "node",
+        "kind",
+        "address",
+        "cores",
+        "memory",
+        "NIC",
+        "in",
+        "out",
+        "disk",
+        "processes",
+        "state",
+    ):
         table.add_column(heading, no_wrap=True)
     for each in nodes:
         node = each.node

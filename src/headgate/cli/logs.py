@@ -14,27 +14,41 @@ from typing import NamedTuple
 
 import click
 
-from headgate import runs
 from headgate.cli.options import Whole
 from headgate.engines.log import gone_before
-from headgate.errors import NotFoundError, UsageError
-from headgate.events import ENDED
-from headgate.identifiers import TaskName, job_and_task
-from headgate.units import say_bytes
+from headgate.model.errors import NotFoundError, UsageError
+from headgate.model.events import ENDED
+from headgate.model.identifiers import TaskName, job_and_task
+from headgate.model.units import say_bytes
+from headgate.recorded import runs
 
 _FOLLOW_SECONDS = 0.2
 
 
 @click.command()
 @click.argument("job", metavar="[RUN/]JOB[/TASK]")
-@click.option("--all", "every", is_flag=True, help="Print the logs of all its tasks, each under its name.")
-@click.option("--run", help="Run of the job, by its id or part of it. Default: the latest with a job of this name.")
+@click.option(
+    "--all", "every", is_flag=True, help="Print the logs of all its tasks, each under its name."
+)
+@click.option(
+    "--run",
+    help="Run of the job, by its id or part of it. Default: the latest with a job of this name.",
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until the job ends.")
-@click.option("-n", "--tail", metavar="N", type=Whole(min=0), help="Print only the last N lines: -n 20.")
-@click.option("--json", "as_json", is_flag=True, help="Print the paths and sizes of the log files as JSON instead.")
-def command(job: str, every: bool, run: str | None, follow: bool, tail: int | None, as_json: bool) -> None:
-    """Print the output of a job's first worker, or of the task you name: standard output and errors. Of a job made of
-    roles it is the first task of the role that the job ends with.
+@click.option(
+    "-n", "--tail", metavar="N", type=Whole(min=0), help="Print only the last N lines: -n 20."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the paths and sizes of the log files as JSON instead.",
+)
+def command(
+    job: str, every: bool, run: str | None, follow: bool, tail: int | None, as_json: bool
+) -> None:
+    """Print the output of a job's first worker, or of the task you name: standard output and
+    errors. Of a job made of roles it is the first task of the role that the job ends with.
 
     \b
     Example: headgate logs cnn --follow
@@ -42,13 +56,17 @@ def command(job: str, every: bool, run: str | None, follow: bool, tail: int | No
              headgate logs cnn/worker-1
     """
     if as_json and (follow or tail is not None):
-        raise UsageError("found --json with --follow or --tail; --json lists the log files, and stands alone")
+        raise UsageError(
+            "found --json with --follow or --tail; --json lists the log files, and stands alone"
+        )
     folder, name, task = _find(job, run)
     if every and task is not None:
         raise UsageError(f"found --all with a task, {task}; give one of them")
     logs = sorted((folder / "jobs" / name).glob("*.log"), key=_order)
     everyone = every or (as_json and task is None)
-    chosen = _Chosen(folder, name, "*.log" if everyone else f"{task or runs.first_task(folder, name)}.log")
+    chosen = _Chosen(
+        folder, name, "*.log" if everyone else f"{task or runs.first_task(folder, name)}.log"
+    )
     if task is not None and not chosen.logs():
         known = ", ".join(path.stem for path in logs) or "none yet"
         raise NotFoundError(f"job {name!r} has no task {task!r} with a log; it has {known}")
@@ -56,7 +74,12 @@ def command(job: str, every: bool, run: str | None, follow: bool, tail: int | No
     files = [path for path in files if path.exists()]
     if as_json:
         entries = [
-            {"path": str(path), "bytes": path.stat().st_size, "gone_bytes": _gone_before(path, files)} for path in files
+            {
+                "path": str(path),
+                "bytes": path.stat().st_size,
+                "gone_bytes": _gone_before(path, files),
+            }
+            for path in files
         ]
         click.echo(json.dumps(entries, indent=2))
         return
@@ -96,7 +119,10 @@ class _Chosen(NamedTuple):
         return sorted((self.folder / "jobs" / self.job).glob(self.pattern), key=_order)
 
     def ended(self) -> bool:
-        return any(entry.name == self.job and entry.state in ENDED for entry in runs.summary(self.folder).jobs)
+        return any(
+            entry.name == self.job and entry.state in ENDED
+            for entry in runs.summary(self.folder).jobs
+        )
 
 
 class _Headings:
@@ -114,14 +140,18 @@ class _Headings:
 
 
 class _LogPosition(NamedTuple):
-    """How far a log was printed: the file, which is renamed when it is full, and the bytes of it."""
+    """How far a log was printed: the file, which is renamed when it is full, and the bytes of
+    it.
+    """
 
     inode: int
     bytes: int
 
 
 def _gone_before(file: Path, files: Sequence[Path]) -> int:
-    """Bytes of a log that were before this file of it and are gone; 0 where the part before it is among `files`."""
+    """Bytes of a log that were before this file of it and are gone; 0 where the part before it is
+    among `files`.
+    """
     log = file.with_name(file.name.removesuffix(".1"))
     return 0 if file == log and Path(f"{log}.1") in files else gone_before(log)
 

@@ -7,21 +7,31 @@ import json
 
 import click
 
-from headgate import runs, units
-from headgate.cli.following import wide_console
-from headgate.errors import UsageError
+from headgate.cli.live_view import wide_console
+from headgate.model import units
+from headgate.model.errors import UsageError
+from headgate.recorded import runs
 
 
 @click.command("metrics")
 @click.argument("job", required=False)
-@click.option("--run", metavar="RUN", help="Run, by its id or part of it. Default: the latest with this job.")
+@click.option(
+    "--run", metavar="RUN", help="Run, by its id or part of it. Default: the latest with this job."
+)
 @click.option("--since", metavar="TIME", help="Look only at the end of the run: 30s, 5m, 1h.")
-@click.option("--spans", is_flag=True, help="Show how the time of a step divides: input, forward, backward, and so on.")
+@click.option(
+    "--spans",
+    is_flag=True,
+    help="Show how the time of a step divides: input, forward, backward, and so on.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(job: str | None, run: str | None, since: str | None, spans: bool, as_json: bool) -> None:
+def command(
+    job: str | None, run: str | None, since: str | None, spans: bool, as_json: bool
+) -> None:
     """Show what was measured of a run's jobs and nodes: latest, mean and highest values.
 
-    For each task: CPU, memory, disk, network, GPU and pressure; loss and speed; how much of a step waits for input.
+    For each task: CPU, memory, disk, network, GPU and pressure; loss and speed; how much of a step
+    waits for input.
 
     \b
     Example: headgate metrics

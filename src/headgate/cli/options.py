@@ -1,4 +1,6 @@
-"""Options and arguments that several verbs take, apart from what acts on them: help is at hand at once."""
+"""Options and arguments that several verbs take, apart from what acts on them: help is at hand at
+once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from headgate.engines.declared import declared
+from headgate.engines.engine_options import declared
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _EXAMPLE = " " * 13 + "headgate"  # how a further example begins in a docstring
@@ -34,7 +36,9 @@ class Finite(click.FloatRange):
 
     name = "number"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"found {value!r}; expected a finite number", param, ctx)
@@ -65,18 +69,24 @@ class CommandLine:
 
 
 class OfJobs(click.Command):
-    """A verb that is given scripts, job files or a command: keeps a command's words apart, and what follows `--`.
+    """A verb that is given scripts, job files or a command: keeps a command's words apart, and what
+    follows `--`.
 
-    A word that is the name of a program on the PATH, and of no file here, begins a command: all that follows is the
-    command's, options too. So is all that follows a `--` before which no file is named.
+    A word that is the name of a program on the PATH, and of no file here, begins a command: all
+    that follows is the command's, options too. So is all that follows a `--` before which no file
+    is named.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.params += [
-            click.Option(["-m", "module"], metavar="MODULE", help="Run a Python module, as `python -m` does."),
             click.Option(
-                ["--python"], metavar="PATH", help="Interpreter of scripts. Default: the first `python` on PATH."
+                ["-m", "module"], metavar="MODULE", help="Run a Python module, as `python -m` does."
+            ),
+            click.Option(
+                ["--python"],
+                metavar="PATH",
+                help="Interpreter of scripts. Default: the first `python` on PATH.",
             ),
         ]
 
@@ -92,18 +102,23 @@ class OfJobs(click.Command):
             left = super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
             raise click.UsageError(_not_ours(ctx, args, error), ctx) from None
-        ctx.meta["asked"] = CommandLine(command, ctx.params.pop("module", None), ctx.params.pop("python", None), rest)
+        ctx.meta["asked"] = CommandLine(
+            command, ctx.params.pop("module", None), ctx.params.pop("python", None), rest
+        )
         return left
 
     def _command(self, ctx: click.Context, args: list[str]) -> tuple[str, ...]:
         """The words of a command that is to be run; empty: files are named, or nothing is."""
         parser = self.make_parser(ctx)
-        parser.allow_interspersed_args = False  # the first word that is no option begins what is left
+        # the first word that is no option begins what is left
+        parser.allow_interspersed_args = False
         try:
             options, _, _ = parser.parse_args(list(args))
         except click.UsageError:
             return ()
-        [words] = (options.get(str(each.name)) for each in self.params if isinstance(each, click.Argument))
+        [words] = (
+            options.get(str(each.name)) for each in self.params if isinstance(each, click.Argument)
+        )
         if not isinstance(words, tuple) or not words or options.get("module"):
             return ()
         apart = args[: len(args) - len(words)][-1:] == ["--"]
@@ -111,13 +126,14 @@ class OfJobs(click.Command):
 
 
 def is_program(word: str) -> bool:
-    """Whether a word of a command line begins a command: it is the name of a program, and of no file here. A
-    launcher that Headgate takes the place of need not be installed."""
+    """Whether a word of a command line begins a command: it is the name of a program, and of no
+    file here. A launcher that Headgate takes the place of need not be installed.
+    """
     if word.endswith((".py", ".yaml", ".yml")) or os.path.isfile(word):
         return False
     if shutil.which(word) is not None:
         return True
-    from headgate.engines import launchers
+    from headgate.scripts import launchers
 
     return launchers.is_named(word)
 
@@ -125,7 +141,12 @@ def is_program(word: str) -> bool:
 def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) -> str:
     """What to say of an option that a verb has not."""
     name = error.option_name
-    known = {option: each for each in ctx.command.params if isinstance(each, click.Option) for option in each.opts}
+    known = {
+        option: each
+        for each in ctx.command.params
+        if isinstance(each, click.Option)
+        for option in each.opts
+    }
     ours: list[str] = []
     theirs: list[str] = []
     words = iter(args)
@@ -140,7 +161,7 @@ def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) ->
     if "-m" not in ours and not any(word.endswith(".py") for word in ours):
         ours.append("train.py")
     cure = shlex.join([*ctx.command_path.split(), *ours, "--", *theirs])
-    from headgate.userfile import OTHER_NAMES
+    from headgate.config.userfile import OTHER_NAMES
 
     field = name.lstrip("-").replace("-", "_")
     other = OTHER_NAMES.get(field, field)
@@ -148,7 +169,7 @@ def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) ->
     close = [spelt] if spelt in known else difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     meant = f" Did you mean {close[0]}?" if close else ""
     if not close and not any(_mentions(word, name) for word in ours):
-        from headgate import jobfile
+        from headgate.config import jobfile
 
         place = jobfile.field_of_a_job(other)
         meant = f" A job has it in a job file: `{place}`." if place else ""
@@ -165,14 +186,23 @@ def _mentions(file: str, text: str) -> bool:
 
 def of_engines(name: str) -> Callable[[_F], _F]:
     """Gives a command an option that engines declare, as the keyword argument of that name."""
-    takes = {engine.name: each for engine in declared().values() for each in engine.options if each.name == name}
+    takes = {
+        engine.name: each
+        for engine in declared().values()
+        for each in engine.options
+        if each.name == name
+    }
     metavar = next(each.metavar for each in takes.values())
     said = "; ".join(f"{engine}: {each.help}" for engine, each in takes.items())
-    return click.option(f"--{name.replace('_', '-')}", metavar=metavar or None, is_flag=not metavar, help=f"{said}.")
+    return click.option(
+        f"--{name.replace('_', '-')}", metavar=metavar or None, is_flag=not metavar, help=f"{said}."
+    )
 
 
 def launched(command: _F) -> _F:
-    """Gives a command the options on scripts of other launchers, as keyword arguments: fields of `Job`."""
+    """Gives a command the options on scripts of other launchers, as keyword arguments: fields of
+    `Job`.
+    """
     for option in reversed(
         (
             click.option(
@@ -184,10 +214,15 @@ def launched(command: _F) -> _F:
             click.option(
                 "--batch",
                 type=click.Choice(["per-worker", "global"]),
-                help="What a script for another launcher does with its batch: each worker has all of it, or a part.",
+                help=(
+                    "What a script for another launcher does with its batch: each worker has "
+                    "all of it, or a part."
+                ),
             ),
             click.option(
-                "--parameters", metavar="N", help="How many parameters a script for another launcher trains: 124M."
+                "--parameters",
+                metavar="N",
+                help="How many parameters a script for another launcher trains: 124M.",
             ),
         )
     ):
@@ -210,15 +245,24 @@ def example(words: str) -> Callable[[_F], _F]:
     """Adds one example for each engine behind the others of a command's help.
 
     Args:
-        words: The command line, to which the options are added that say where the engine's cluster is.
+        words: The command line, to which the options are added that say where the engine's cluster
+            is.
     """
 
     def add(command: _F) -> _F:
         lines = (command.__doc__ or "").splitlines()
         last = max(at for at, line in enumerate(lines) if line.startswith(_EXAMPLE))
-        examples = (f"{words} --engine {each.name} {each.example}" for each in declared().values() if each.example)
+        examples = (
+            f"{words} --engine {each.name} {each.example}"
+            for each in declared().values()
+            if each.example
+        )
         command.__doc__ = "\n".join(
-            [*lines[: last + 1], *(_EXAMPLE.removesuffix("headgate") + each for each in examples), *lines[last + 1 :]]
+            [
+                *lines[: last + 1],
+                *(_EXAMPLE.removesuffix("headgate") + each for each in examples),
+                *lines[last + 1 :],
+            ]
         )
         return command
 
@@ -230,14 +274,19 @@ def _engines() -> str:
 
 
 def stated_plan(command: _F) -> _F:
-    """Gives a command the options that state a plan, as keyword arguments of `placement.PlacementOptions`."""
+    """Gives a command the options that state a plan, as keyword arguments of
+    `placement.PlacementOptions`.
+    """
     for option in reversed(
         (
             click.option(
                 "--plan",
                 "plan_file",
                 metavar="FILE",
-                help="Take the plan of this file, plan.yaml. `headgate schema plan` prints its schema.",
+                help=(
+                    "Take the plan of this file, plan.yaml. `headgate schema plan` prints "
+                    "its schema."
+                ),
             ),
             click.option(
                 "--strategy",
@@ -245,15 +294,26 @@ def stated_plan(command: _F) -> _F:
                 help="How workers learn together: by all-reduce, or by parameter servers (ps).",
             ),
             click.option("--workers", type=_COUNT, metavar="N", help="Number of workers: 4."),
-            click.option("--servers", type=_COUNT, metavar="N", help="ps: number of parameter servers. Default: 1."),
             click.option(
-                "--async", "asynchronous", is_flag=True, help="ps: asynchronous, no worker waits for another."
+                "--servers",
+                type=_COUNT,
+                metavar="N",
+                help="ps: number of parameter servers. Default: 1.",
+            ),
+            click.option(
+                "--async",
+                "asynchronous",
+                is_flag=True,
+                help="ps: asynchronous, no worker waits for another.",
             ),
             click.option(
                 "--staleness",
                 type=Whole(min=0),
                 metavar="N",
-                help="ps: asynchronous with bounded staleness: no worker is more than N steps ahead of the slowest.",
+                help=(
+                    "ps: asynchronous with bounded staleness: no worker is more than N steps "
+                    "ahead of the slowest."
+                ),
             ),
             click.option(
                 "--backup-workers",
@@ -271,14 +331,23 @@ def layout(command: _F) -> _F:
     """Gives a command the options that `placement.PlacementOptions` takes, as keyword arguments."""
     for option in reversed(
         (
-            click.option("--engine", metavar="NAME", help=f"Where tasks run: {_engines()}, or a plug-in's name."),
+            click.option(
+                "--engine",
+                metavar="NAME",
+                help=f"Where tasks run: {_engines()}, or a plug-in's name.",
+            ),
             *map(of_engines, ("address", "shared_files")),
             click.option(
                 "--cluster",
                 metavar="LAB|FILE",
-                help="Run on the nodes of this lab, which has to be up: its name, or its file, lab.yaml.",
+                help=(
+                    "Run on the nodes of this lab, which has to be up: its name, or its "
+                    "file, lab.yaml."
+                ),
             ),
-            click.option("--nodes", metavar="A,B,...", help="Use only these nodes of the cluster: a,b."),
+            click.option(
+                "--nodes", metavar="A,B,...", help="Use only these nodes of the cluster: a,b."
+            ),
             stated_plan,
             click.option(
                 "--moves",
@@ -293,7 +362,9 @@ def layout(command: _F) -> _F:
                 "the job (strict), or do not (off). Default: auto.",
             ),
             click.option(
-                "--no-encrypt", is_flag=True, help="Do not encrypt traffic between tasks: for private networks."
+                "--no-encrypt",
+                is_flag=True,
+                help="Do not encrypt traffic between tasks: for private networks.",
             ),
         )
     ):

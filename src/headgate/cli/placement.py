@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.engines.declared import takers, usual
-from headgate.engines.launchers import has_launcher, without_strategy
-from headgate.errors import UsageError
+from headgate.engines.engine_options import takers, usual
 from headgate.hub.submission import reach
-from headgate.jobs import Allowed, Job, VerifyRule
-from headgate.plans import Plan, Strategy
+from headgate.model.cluster import Node
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Allowed, Job, VerifyRule
+from headgate.model.plans import Plan, Strategy
+from headgate.scripts.launchers import has_launcher, without_strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,9 @@ class PlacementOptions:
     @property
     def states_plan(self) -> bool:
         """Whether it says anything of a job's plan."""
-        return self.plan_file is not None or self.no_encrypt or self.moves is not None or self._flagged
+        return (
+            self.plan_file is not None or self.no_encrypt or self.moves is not None or self._flagged
+        )
 
     @property
     def _flagged(self) -> bool:
@@ -70,18 +72,28 @@ class PlacementOptions:
         before = job.plan
         if self.plan_file is not None:
             if self._flagged:
-                raise UsageError("found --plan with options that state a plan too; give one of them")
-            from headgate import planfile
+                raise UsageError(
+                    "found --plan with options that state a plan too; give one of them"
+                )
+            from headgate.config import planfile
 
             return planfile.load(self.plan_file)
-        strategy = self.strategy or ("ps" if self.servers is not None else before.strategy if before else None)
+        strategy = self.strategy or (
+            "ps" if self.servers is not None else before.strategy if before else None
+        )
         if strategy is None and has_launcher(job):
             strategy = "allreduce"
         if strategy is None:
             raise UsageError(without_strategy(job))
         if before is None or before.strategy != strategy:
-            before = Plan(strategy=strategy, workers=1, batch_per_worker=None, servers=int(strategy == "ps"))
-        plan: dict[str, Any] = {"workers": self.workers, "servers": self.servers, "backup_workers": self.backup_workers}
+            before = Plan(
+                strategy=strategy, workers=1, batch_per_worker=None, servers=int(strategy == "ps")
+            )
+        plan: dict[str, Any] = {
+            "workers": self.workers,
+            "servers": self.servers,
+            "backup_workers": self.backup_workers,
+        }
         changes = {name: value for name, value in plan.items() if value is not None}
         if self.asynchronous or self.staleness is not None:
             changes |= {"synchronous": False, "staleness": self.staleness}
@@ -93,27 +105,34 @@ class PlacementOptions:
         """Where jobs are to run: as is said and, where nothing is, as `before`.
 
         Raises:
-            HeadgateError: There is no such cluster or node, it is out of reach, or the options contradict each other.
+            HeadgateError: There is no such cluster or node, it is out of reach, or the options
+                contradict each other.
         """
         before = before or Where()
         name = self.engine or (before.engine.name if self.cluster is None else LOCAL.name)
         names = self.nodes.split(",") if self.nodes is not None else None
         if name != LOCAL.name:
             if self.cluster is not None:
-                raise UsageError(f"found --cluster with --engine {name}, which has nodes of its own; give one of them")
+                raise UsageError(
+                    f"found --cluster with --engine {name}, which has nodes of its own; give "
+                    "one of them"
+                )
             engine = self._engine(name, before.engine)
             same = before.only if engine == before.engine else ()
             return Where(engine=engine, only=same if names is None else tuple(names))
         if self.address is not None or self.shared_files:
             option = "address" if self.address is not None else "shared_files"
             raise UsageError(
-                f"found --{option.replace('_', '-')} for engine local, which starts tasks on this machine; add "
+                f"found --{option.replace('_', '-')} for engine local, which starts tasks on "
+                "this machine; add "
                 f"--engine {' or '.join(takers(option))}"
             )
         wanted = self.cluster or (before.cluster if self.engine is None else "")
         if not wanted:
             if names is not None:
-                raise UsageError("found --nodes without --cluster; name the lab whose nodes they are")
+                raise UsageError(
+                    "found --nodes without --cluster; name the lab whose nodes they are"
+                )
             return Where()
         cluster, nodes = reach(wanted, names)
         if names is None and self.cluster is None:
@@ -139,4 +158,9 @@ class Where:
 
     def fields(self) -> dict[str, Any]:
         """By name."""
-        return {"cluster": self.cluster, "nodes": self.nodes, "engine": self.engine, "only": self.only}
+        return {
+            "cluster": self.cluster,
+            "nodes": self.nodes,
+            "engine": self.engine,
+            "only": self.only,
+        }

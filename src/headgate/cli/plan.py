@@ -13,24 +13,33 @@ from typing import Any
 import click
 import yaml
 
-from headgate import runs
-from headgate.cli import planned, profiled
-from headgate.cli.options import CommandLine, Finite, OfJobs, Whole, example, launched, of_engines, stated_plan
+from headgate.cli import plan_view, profile_jobs
+from headgate.cli.options import (
+    CommandLine,
+    Finite,
+    OfJobs,
+    Whole,
+    example,
+    launched,
+    of_engines,
+    stated_plan,
+)
 from headgate.cli.placement import PlacementOptions
-from headgate.cli.planned import RankedPlans
+from headgate.cli.plan_view import RankedPlans
 from headgate.cli.running import launches
-from headgate.cluster import Cluster, Node
-from headgate.errors import UsageError
-from headgate.jobs import Allowed, Job
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Allowed, Job
+from headgate.model.plans import Plan
+from headgate.model.profiles import Profile
 from headgate.planning.candidates import candidates
 from headgate.planning.choosing import in_words
 from headgate.planning.cost import CostModel
 from headgate.planning.jointly import ProfiledJob, jointly
 from headgate.planning.search import SearchResult, search
 from headgate.planning.whatif import changed
-from headgate.plans import Plan
-from headgate.profiles import Profile
-from headgate.telemetry import machine
+from headgate.recorded import runs
+from headgate.sampling import machine
 
 
 @click.command(cls=OfJobs)
@@ -42,7 +51,9 @@ from headgate.telemetry import machine
     help="Plan from this stored profile, or from a file. You need no script then.",
 )
 @click.option(
-    "--cluster", metavar="FILE|LAB", help="Plan for the nodes of this file, cluster.yaml. They may exist only on paper."
+    "--cluster",
+    metavar="FILE|LAB",
+    help="Plan for the nodes of this file, cluster.yaml. They may exist only on paper.",
 )
 @click.option("--engine", metavar="NAME", help="Plan for the nodes of this engine's cluster.")
 @of_engines("address")
@@ -56,7 +67,12 @@ from headgate.telemetry import machine
 @click.option("--cores", type=Finite(min=0, min_open=True), help="Most cores for the whole job: 8.")
 @click.option("--memory", help="Most memory of a task: 2GiB.")
 @click.option(
-    "--top", type=Whole(min=1), metavar="N", default=10, show_default=True, help="How many candidates to show."
+    "--top",
+    type=Whole(min=1),
+    metavar="N",
+    default=10,
+    show_default=True,
+    help="How many candidates to show.",
 )
 @click.option(
     "--explain",
@@ -72,7 +88,12 @@ from headgate.telemetry import machine
     help="Ask what a change would bring: nic=10Gbit, cores=8, a.nic=10Gbit, '+2 node of kind a'.",
 )
 @stated_plan
-@click.option("--history", "with_history", is_flag=True, help="Correct the cost model by past runs of the same model.")
+@click.option(
+    "--history",
+    "with_history",
+    is_flag=True,
+    help="Correct the cost model by past runs of the same model.",
+)
 @click.option(
     "--probe",
     "probes",
@@ -119,30 +140,33 @@ def command(
     --plan it says what that plan would do, beside the best one.
 
     \b
-    Example: headgate plan train.py --cluster lab.yaml
-             headgate plan train.py --cluster lab.yaml --explain 1
-             headgate plan train.py --cluster lab.yaml --what-if nic=10Gbit --what-if "+2 node of kind a"
-             headgate plan train.py --cluster lab.yaml --history --probe 3 --save plan.yaml
-             headgate plan train.py --cluster lab.yaml --strategy ps --workers 2 --servers 1
-             headgate plan a.py b.py --cluster lab.yaml
-             headgate plan ddp.py --cluster lab.yaml --launch torchrun --batch per-worker
-             headgate plan --profile profile.json --cluster lab.yaml --top 3
+    Example: headgate plan train.py --cluster lab.yaml headgate plan train.py --cluster lab.yaml
+             --explain 1 headgate plan train.py --cluster lab.yaml --what-if nic=10Gbit --what-if
+             "+2 node of kind a" headgate plan train.py --cluster lab.yaml --history --probe 3
+             --save plan.yaml headgate plan train.py --cluster lab.yaml --strategy ps --workers 2
+             --servers 1 headgate plan a.py b.py --cluster lab.yaml headgate plan ddp.py --cluster
+             lab.yaml --launch torchrun --batch per-worker headgate plan --profile profile.json
+             --cluster lab.yaml --top 3
     """
     here = machine.detect(runs.home() / "node.json")
     asked: CommandLine = ctx.meta["asked"]
     said = partial(launches, launch=launch, batch=batch, parameters=parameters)
-    jobs = profiled.jobs(scripts, asked, key, cores, memory, here, said)
+    jobs = profile_jobs.jobs(scripts, asked, key, cores, memory, here, said)
     options = PlacementOptions(engine=engine, address=address, **stated)
-    jobs = [(options.applied(replace(job, allow=job.allow | frozenset(allow))), profile) for job, profile in jobs]
+    jobs = [
+        (options.applied(replace(job, allow=job.allow | frozenset(allow))), profile)
+        for job, profile in jobs
+    ]
     on = options.place().engine
-    there = profiled.nodes(cluster, on, here)
+    there = profile_jobs.nodes(cluster, on, here)
     nodes = there
     for change in changes:
         nodes = changed(nodes, change)
     measures = "--history" if with_history else "--probe" if probes else None
     if changes and measures:
         raise UsageError(
-            f"found {measures} with --what-if: nothing was measured of nodes that are not; give one of them"
+            f"found {measures} with --what-if: nothing was measured of nodes that are not; give "
+            "one of them"
         )
     if len(jobs) > 1:
         for option, given in (("--explain", explain), ("--save", save), (measures, measures)):
@@ -154,7 +178,14 @@ def command(
     before = None
     if measures:
         answer = _measured(
-            job, there, profile, here, top, with_history, partial(profiled.place, cluster, on), probes or 0
+            job,
+            there,
+            profile,
+            here,
+            top,
+            with_history,
+            partial(profile_jobs.place, cluster, on),
+            probes or 0,
         )
     else:
         answer = _answer(job, nodes, profile, here, top)
@@ -163,18 +194,33 @@ def command(
             before = _answer(replace(job, plan=None), there, profile, here, top)
             changes = (f"this plan in place of the best ({in_words(before.found.best.plan)})",)
     if explain is not None and explain > len(answer.shown):
-        raise UsageError(f"found --explain {explain}; expected 1 to {len(answer.shown)}, or more candidates with --top")
+        raise UsageError(
+            f"found --explain {explain}; expected 1 to {len(answer.shown)}, or more candidates "
+            "with --top"
+        )
     if save is not None:
         best = answer.found.best.plan
         _save(best if job.contract is None else replace(best, batch_per_worker=None), Path(save))
     if as_json:
-        click.echo(json.dumps(planned.as_data(answer, before, changes, explain), indent=2))
+        click.echo(json.dumps(plan_view.as_data(answer, before, changes, explain), indent=2))
     else:
-        planned.show(answer, before, changes, explain)
+        plan_view.show(answer, before, changes, explain)
         if save is not None:
-            where = {"--cluster": cluster, "--engine": engine, "--address": address, "--launch": launch}
-            words = [word for option, value in where.items() if value is not None for word in (option, value)]
-            command = shlex.join(["headgate", "run", "--plan", save, *words, *scripts, *asked.words])
+            where = {
+                "--cluster": cluster,
+                "--engine": engine,
+                "--address": address,
+                "--launch": launch,
+            }
+            words = [
+                word
+                for option, value in where.items()
+                if value is not None
+                for word in (option, value)
+            ]
+            command = shlex.join(
+                ["headgate", "run", "--plan", save, *words, *scripts, *asked.words]
+            )
             click.echo(f"\nsaved: {command}{'' if scripts or asked.words else ' SCRIPT'}")
 
 
@@ -202,13 +248,24 @@ def _measured(
     Raises:
         UsageError: The job states its plan, or probes are asked for on nodes that are not there.
     """
-    from headgate.planning.correcting import Corrected  # its numerics take a quarter of a second to import
+    from headgate.planning.correcting import (
+        Corrected,  # its numerics take a quarter of a second to import
+    )
     from headgate.profiling import history
 
     if job.plan is not None:
-        raise UsageError(f"job {job.name!r} states its plan: there is nothing to choose; leave out --history, --probe")
-    past = history.past(profile, cluster, [path / runs.STORE for path in runs.listing()]) if with_history else []
-    corrected = Corrected(job, cluster, profile, [(each.plan, each.throughput) for each in past], measured_on=here)
+        raise UsageError(
+            f"job {job.name!r} states its plan: there is nothing to choose; leave out "
+            "--history, --probe"
+        )
+    past = (
+        history.past(profile, cluster, [path / runs.STORE for path in runs.listing()])
+        if with_history
+        else []
+    )
+    corrected = Corrected(
+        job, cluster, profile, [(each.plan, each.throughput) for each in past], measured_on=here
+    )
     if probes:
         from headgate.cli.probing import probe
 
@@ -225,12 +282,20 @@ def _measured(
     costs = CostModel(job, cluster, profile, measured_on=here)
     bound = max(each.throughput for each in (best, *others))
     return RankedPlans(
-        job, costs, SearchResult(best, tuple(others), bound, False, 0), corrected.measured, corrected.planner.failed
+        job,
+        costs,
+        SearchResult(best, tuple(others), bound, False, 0),
+        corrected.measured,
+        corrected.planner.failed,
     )
 
 
 def _together(
-    asked: Sequence[tuple[Job, Profile]], cluster: Cluster, here: Node, changes: Sequence[str], as_json: bool
+    asked: Sequence[tuple[Job, Profile]],
+    cluster: Cluster,
+    here: Node,
+    changes: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Plan jobs that run side by side.
 
@@ -239,18 +304,24 @@ def _together(
     """
     for job, _ in asked:
         if job.plan is not None:
-            raise UsageError(f"job {job.name!r} states its plan; leave it out, or plan the others without it")
-    division = jointly([ProfiledJob(job, profile) for job, profile in asked], cluster, measured_on=here)
+            raise UsageError(
+                f"job {job.name!r} states its plan; leave it out, or plan the others without it"
+            )
+    division = jointly(
+        [ProfiledJob(job, profile) for job, profile in asked], cluster, measured_on=here
+    )
     answers = [
         RankedPlans(
-            job, CostModel(job, cluster, profile, measured_on=here), SearchResult(each, (), each.throughput, False, 0)
+            job,
+            CostModel(job, cluster, profile, measured_on=here),
+            SearchResult(each, (), each.throughput, False, 0),
         )
         for (job, profile), each in zip(asked, division.predictions)
     ]
     if as_json:
-        click.echo(json.dumps(planned.together_as_data(answers, division, changes), indent=2))
+        click.echo(json.dumps(plan_view.together_as_data(answers, division, changes), indent=2))
     else:
-        planned.show_together(answers, division)
+        plan_view.show_together(answers, division)
 
 
 def _save(plan: Plan, path: Path) -> None:

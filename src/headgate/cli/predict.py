@@ -11,47 +11,54 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate import runs
-from headgate.errors import HeadgateError, NotFoundError
-from headgate.events import ENDED, Progress
-from headgate.identifiers import JobId, TaskOfRun
-from headgate.jobs import ProgressRule
-from headgate.telemetry.store import RunReader
-from headgate.units import say_seconds, say_time
+from headgate.model.errors import HeadgateError, NotFoundError
+from headgate.model.events import ENDED, Progress
+from headgate.model.identifiers import JobId, TaskOfRun
+from headgate.model.jobs import ProgressRule
+from headgate.model.units import say_seconds, say_time
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 
 if TYPE_CHECKING:
-    from headgate.analysis.expected import Expected
-    from headgate.analysis.losses import Estimate
+    from headgate.forecast.expected import Expected
+    from headgate.forecast.loss_history import Estimate
 
 _WIDEST = 100
 _READING_SECONDS = 5.0
 """What tasks used is read over so long at once: each was read several times."""
 _PLACE = ("step", "epoch", "epochs", "within", "steps", "remaining")
-_UNTIL = {"epochs": "the end of its {whole}", "goal": "{metric} {goal:g}", "rest": "{metric} comes to rest"}
+_UNTIL = {
+    "epochs": "the end of its {whole}",
+    "goal": "{metric} {goal:g}",
+    "rest": "{metric} comes to rest",
+}
 
 
 @click.command()
 @click.argument("job")
-@click.option("--run", metavar="RUN", help="Run, by its id or part of it. Default: the latest with this job.")
+@click.option(
+    "--run", metavar="RUN", help="Run, by its id or part of it. Default: the latest with this job."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(job: str, run: str | None, as_json: bool) -> None:
     """Draw how a job's loss is expected to go on, and say when the job would end.
 
-    Headgate fits families of curves to the losses that the job has reported, and weighs each by its likelihood. The
-    band holds nine of ten. A job that has ended is predicted as if it went on.
+    Headgate fits families of curves to the losses that the job has reported, and weighs each by its
+    likelihood. The band holds nine of ten. A job that has ended is predicted as if it went on.
 
     \b
     Example: headgate predict train
              headgate predict 20261121-0930/train --json
     """
-    from headgate.analysis.expected import expect
+    from headgate.forecast.expected import expect
 
     folder, name = runs.find_job(job, run)
     whole = runs.summary(folder)
     summary = next((each for each in whole.jobs if each.name == name), None)
     if summary is None:  # its folder is made first
         raise NotFoundError(
-            f"run {folder.name} has recorded nothing of job {name!r}; `headgate ps` says whether it is still running"
+            f"run {folder.name} has recorded nothing of job {name!r}; `headgate ps` says "
+            "whether it is still running"
         )
     with RunReader(folder / runs.STORE) as reader:
         [row] = reader.rows("jobs", "name = ?", [name])
@@ -61,26 +68,47 @@ def command(job: str, run: str | None, as_json: bool) -> None:
     began = summary.started if summary.attempt == 1 else None
     expected = expect(reports, used, rule.goal, rule.rising, rule.stopping, began)
     if expected is None:
-        cure = f"see `headgate logs {name}` for what it prints, and docs/progress.md for how it can say more"
-        raise HeadgateError(f"job {name!r} has reported no {rule.metric} yet, so nothing can be predicted; {cure}")
-    until = _UNTIL[expected.until].format(whole=_whole(reports), metric=rule.metric, goal=rule.goal or 0.0)
-    waited = max((whole.took or 0.0) - expected.reported, 0.0) if summary.state not in ENDED else None
+        cure = (
+            f"see `headgate logs {name}` for what it prints, and docs/progress.md for how it "
+            "can say more"
+        )
+        raise HeadgateError(
+            f"job {name!r} has reported no {rule.metric} yet, so nothing can be predicted; {cure}"
+        )
+    until = _UNTIL[expected.until].format(
+        whole=_whole(reports), metric=rule.metric, goal=rule.goal or 0.0
+    )
+    waited = (
+        max((whole.took or 0.0) - expected.reported, 0.0) if summary.state not in ENDED else None
+    )
     if as_json:
-        click.echo(json.dumps(_plain(folder, name, summary.state, rule, expected, waited), indent=2))
+        click.echo(
+            json.dumps(_plain(folder, name, summary.state, rule, expected, waited), indent=2)
+        )
         return
     for line in _said(folder, name, summary.state, rule, expected, until, waited):
         click.echo(line)
 
 
-def _reports(reader: RunReader, job: JobId, rule: ProgressRule) -> list[tuple[float, float | None, Progress]]:
-    """What the first of a job's workers that reported has told, in the order of time: when, its metric, and all."""
+def _reports(
+    reader: RunReader, job: JobId, rule: ProgressRule
+) -> list[tuple[float, float | None, Progress]]:
+    """What the first of a job's workers that reported has told, in the order of time: when, its
+    metric, and all.
+    """
     tasks = [TaskOfRun(row["id"]) for row in reader.rows("tasks", "job = ?", [job.name])]
-    for task in sorted((task for task in tasks if task.name.is_worker), key=lambda task: task.name.index):
+    for task in sorted(
+        (task for task in tasks if task.name.is_worker), key=lambda task: task.name.index
+    ):
         found = []
         for row in reader.rows("progress", "task = ?", [task], "t"):
-            value = rule.of(float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}"))
+            value = rule.of(
+                float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}")
+            )
             place: dict[str, Any] = {name: row.get(name) for name in _PLACE}
-            found.append((row["t"], value, Progress(job.task(task.name), count=row["count"] or 1, **place)))
+            found.append(
+                (row["t"], value, Progress(job.task(task.name), count=row["count"] or 1, **place))
+            )
         if found:
             return found
     return []
@@ -100,7 +128,8 @@ def _used(reader: RunReader, job: str) -> list[tuple[float, float]]:
     tasks = [row["id"] for row in reader.rows("tasks", "job = ?", [job])]
     of_each = (
         "SELECT max(t) AS t, avg(cpu_cores) AS cores, CAST(t / ? AS INT) AS part FROM usage "
-        f"WHERE target IN ({', '.join('?' * len(tasks))}) AND cpu_cores IS NOT NULL GROUP BY target, part"
+        f"WHERE target IN ({', '.join('?' * len(tasks))}) AND cpu_cores IS NOT NULL GROUP BY "
+        "target, part"
     )
     sql = f"SELECT max(t) AS t, sum(cores) AS cores FROM ({of_each}) GROUP BY part ORDER BY part"
     return [(row["t"], row["cores"]) for row in reader.query(sql, [_READING_SECONDS, *tasks])]
@@ -115,27 +144,47 @@ def _said(
     until: str,
     waited: float | None,
 ) -> Sequence[str]:
-    """The drawing, and what it says, so many seconds after the last report; None: the job has ended."""
-    from headgate.analysis.curves import FEWEST_POINTS
+    """The drawing, and what it says, so many seconds after the last report; None: the job has
+    ended.
+    """
+    from headgate.forecast.curves import FEWEST_POINTS
     from headgate.reports.plot import plot
 
     level = expected.points[-1][1]
-    lines = [f"{name} of run {folder.name}: {state}, step {expected.step:,.0f}, {rule.metric} {level:.4g}", ""]
-    lines += plot(expected.points, expected.curve, min(shutil.get_terminal_size().columns, _WIDEST), rule.goal)
+    lines = [
+        (
+            f"{name} of run {folder.name}: {state}, step {expected.step:,.0f}, {rule.metric} "
+            f"{level:.4g}"
+        ),
+        "",
+    ]
+    lines += plot(
+        expected.points, expected.curve, min(shutil.get_terminal_size().columns, _WIDEST), rule.goal
+    )
     lines.append("")
     if expected.family is None:
-        lines.append(f"too few reports for a curve: {len(expected.points)}; {FEWEST_POINTS} are needed")
+        lines.append(
+            f"too few reports for a curve: {len(expected.points)}; {FEWEST_POINTS} are needed"
+        )
     else:
         at = expected.curve[-1]
         lines.append(
-            f"o reported, - expected, . nine of ten: at step {at.step:,.0f} {rule.metric} {at.middle:.4g} "
-            f"({at.low:.4g} to {at.high:.4g}), in the end {expected.asymptote:.4g}; by {expected.family} curves"
+            f"o reported, - expected, . nine of ten: at step {at.step:,.0f} {rule.metric} "
+            f"{at.middle:.4g} "
+            f"({at.low:.4g} to {at.high:.4g}), in the end {expected.asymptote:.4g}; by "
+            f"{expected.family} curves"
         )
     if expected.diverging:
         lines.append(f"its {rule.metric} diverges: these predictions may be far off")
     left, seconds, work = expected.left, expected.seconds(waited or 0.0), expected.core_seconds()
     if left is None:
-        return [*lines, "its remaining time cannot be predicted: it reports neither its epochs nor enough losses"]
+        return [
+            *lines,
+            (
+                "its remaining time cannot be predicted: it reports neither its epochs nor "
+                "enough losses"
+            ),
+        ]
     ended = waited is None and left.steps > 0.5
     what = f"it has ended; had it gone on until {until}" if ended else f"left until {until}"
     lines.append(f"{what}: {left.steps:,.0f} steps ({left.low:,.0f} to {left.high:,.0f})")
@@ -143,12 +192,20 @@ def _said(
         lines.append(f"that it gets there at all is hardly likely: {left.likely:.0%}")
     if seconds is not None:
         of_step = expected.seconds_per_step or 1.0
-        costs = f", {work.steps:,.0f} core-seconds at {expected.cost / of_step:.2g} cores" if work else ""
+        costs = (
+            f", {work.steps:,.0f} core-seconds at {expected.cost / of_step:.2g} cores"
+            if work
+            else ""
+        )
         band = f"({say_seconds(seconds.low)} to {say_seconds(seconds.high)})"
-        lines.append(f"that takes {say_seconds(seconds.steps)} {band} at {say_seconds(of_step)} a step{costs}")
+        lines.append(
+            f"that takes {say_seconds(seconds.steps)} {band} at {say_seconds(of_step)} a "
+            f"step{costs}"
+        )
         if waited is not None:
             lines.append(
-                f"would end at about {_clock(seconds.steps)} ({_clock(seconds.low)} to {_clock(seconds.high)})"
+                f"would end at about {_clock(seconds.steps)} ({_clock(seconds.low)} to "
+                f"{_clock(seconds.high)})"
             )
     return lines
 
@@ -161,7 +218,12 @@ def _clock(seconds: float) -> str:
 
 
 def _plain(
-    folder: Path, name: str, state: str, rule: ProgressRule, expected: Expected, waited: float | None
+    folder: Path,
+    name: str,
+    state: str,
+    rule: ProgressRule,
+    expected: Expected,
+    waited: float | None,
 ) -> dict[str, Any]:
     seconds, now = expected.seconds(waited or 0.0), time.time()
     return {

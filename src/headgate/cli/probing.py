@@ -10,29 +10,35 @@ from typing import Any
 
 import click
 
-from headgate import runs
 from headgate.cli import standard_input
-from headgate.cluster import Cluster
-from headgate.errors import HeadgateError
-from headgate.events import state_in_words
 from headgate.hub import api
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster
+from headgate.model.errors import HeadgateError
+from headgate.model.events import state_in_words
+from headgate.model.jobs import Job
+from headgate.model.profiles import Profile
 from headgate.planning.choosing import in_words, samples
 from headgate.planning.correcting import Corrected
-from headgate.profiles import Profile
 from headgate.profiling import history
 from headgate.profiling.printed import ShownSteps
-from headgate.task.measured import BUSY
-from headgate.telemetry.store import RunReader
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
+from headgate.task.step_timing import BUSY
 
 _TRIES = 3
 
 
 def probe(
-    corrected: Corrected, job: Job, cluster: Cluster, profile: Profile, where: Mapping[str, Any], count: int
+    corrected: Corrected,
+    job: Job,
+    cluster: Cluster,
+    profile: Profile,
+    where: Mapping[str, Any],
+    count: int,
 ) -> None:
-    """Measure the plans that are most worth it, one after the other, each in a run of its own that is ended as soon as
-    it has shown how fast it is. One that others were in the way of is tried again, and left out where they stay.
+    """Measure the plans that are most worth it, one after the other, each in a run of its own that
+    is ended as soon as it has shown how fast it is. One that others were in the way of is tried
+    again, and left out where they stay.
 
     Args:
         corrected: The plans; told what each brought.
@@ -57,7 +63,13 @@ def probe(
                 break
         else:
             used = f"others used {measured[0].others:.0%} of its cores in each of {_TRIES} tries"
-            click.echo(f"probe {number} of {count}: {in_words(plan)}: left out, {used}; try when less runs", err=True)
+            click.echo(
+                (
+                    f"probe {number} of {count}: {in_words(plan)}: left out, {used}; try "
+                    "when less runs"
+                ),
+                err=True,
+            )
             break
         if measured:
             rate = measured[0].throughput
@@ -91,7 +103,10 @@ def _reason(store: Path) -> str:
     except HeadgateError as error:
         return str(error)
     if row["state"] == "killed":
-        return "it told of no steps in time; it has to print them, or to use headgate.torch, .keras or .jax"
+        return (
+            "it told of no steps in time; it has to print them, or to use headgate.torch, "
+            ".keras or .jax"
+        )
     return (
         state_in_words(row["state"], row["reason"] or "")
         if row["state"] != "done"

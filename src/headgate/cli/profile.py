@@ -12,19 +12,23 @@ import click
 from headgate.cli import standard_input
 from headgate.cli.options import OfJobs, launched
 from headgate.cli.running import launches, read
-from headgate.errors import UsageError
 from headgate.hub import api
-from headgate.jobs import Limits
-from headgate.profiles import Profile, StepTime
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Limits
+from headgate.model.profiles import Profile, StepTime
+from headgate.model.units import say_bytes
 from headgate.reports.words import MISSING, counted, say_step_time
-from headgate.task.measured import BUSY
-from headgate.units import say_bytes
+from headgate.task.step_timing import BUSY
 
 
 @click.command(cls=OfJobs)
 @click.argument("targets", nargs=-1, metavar="FILE [-- ARGS] | COMMAND")
 @click.option(
-    "--job", "names", multiple=True, metavar="NAME", help="Measure only this job of a job file: --job digits."
+    "--job",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Measure only this job of a job file: --job digits.",
 )
 @launched
 @click.option("--again", is_flag=True, help="Measure again, even if a profile is stored.")
@@ -42,10 +46,11 @@ def command(
 ) -> None:
     """Measure what a script's model costs: parameters, FLOPs, data set, seconds a step.
 
-    The script runs for a short time. Headgate times its step, and then ends it. Of a script that uses headgate.torch
-    it does so at several batch sizes and thread counts. A script for another launcher runs unchanged, as one worker: it
-    has to train by an optimizer of PyTorch, or to print the number of each step. The profile is stored. It is printed
-    from there until the script, its arguments or the machine change.
+    The script runs for a short time. Headgate times its step, and then ends it. Of a script that
+    uses headgate.torch it does so at several batch sizes and thread counts. A script for another
+    launcher runs unchanged, as one worker: it has to train by an optimizer of PyTorch, or to print
+    the number of each step. The profile is stored. It is printed from there until the script, its
+    arguments or the machine change.
 
     \b
     Example: headgate profile train.py
@@ -60,7 +65,9 @@ def command(
     jobs = launches(read(targets, ctx.meta["asked"], None, Limits()), launch, batch, parameters)
     unknown = sorted(set(names) - {job.name for job in jobs})
     if unknown:
-        raise UsageError(f"found --job {unknown[0]}; expected one of {', '.join(job.name for job in jobs)}")
+        raise UsageError(
+            f"found --job {unknown[0]}; expected one of {', '.join(job.name for job in jobs)}"
+        )
     jobs = [job for job in jobs if not names or job.name in names]
     standard_input.refuse("headgate profile")
     measured = {job.name: api.profile(job, again=again, watcher=_show) for job in jobs}
@@ -78,22 +85,34 @@ def _show(message: dict[str, Any]) -> None:
         return
     if message.get("type") == "snapshot":
         [job] = message["jobs"]
-        click.echo(f"\rmeasuring: {message['t']:.0f} s, step {job['step'] or 0} ", err=True, nl=False)
+        click.echo(
+            f"\rmeasuring: {message['t']:.0f} s, step {job['step'] or 0} ", err=True, nl=False
+        )
     elif message.get("type") == "end":
         click.echo(err=True)
 
 
 def describe(profile: Profile) -> str:
     """A profile in words and figures."""
-    lines = [f"{profile.framework} {profile.framework_version}, measured in a {profile.source} of its own"]
+    lines = [
+        (
+            f"{profile.framework} {profile.framework_version}, measured in a {profile.source} "
+            "of its own"
+        )
+    ]
     count = profile.parameters_dense
     if count is not None:
         sparse = MISSING if profile.parameters_sparse is None else f"{profile.parameters_sparse:,}"
         sizes = [size for size in (profile.dense_bytes, profile.sparse_bytes) if size is not None]
-        lines.append(f"parameters    {count:,} dense, {sparse} sparse, {_size(sum(sizes) if sizes else None)}")
+        lines.append(
+            f"parameters    {count:,} dense, {sparse} sparse, "
+            f"{_size(sum(sizes) if sizes else None)}"
+        )
     if profile.sparse_rows_per_sample is not None:
         each = _size(profile.sparse_bytes_per_sample)
-        lines.append(f"sparse rows   {profile.sparse_rows_per_sample:,.1f} a sample, {each} of them")
+        lines.append(
+            f"sparse rows   {profile.sparse_rows_per_sample:,.1f} a sample, {each} of them"
+        )
     lines.append(f"layers        {', '.join(f'{n} {kind}' for kind, n in profile.layers.items())}")
     if profile.flops_per_sample is not None:
         forward = profile.flops_per_sample_forward
@@ -102,18 +121,23 @@ def describe(profile: Profile) -> str:
     if (data := profile.dataset) is not None:
         lines.append("data set      " + ", ".join(_dataset(asdict(data))))
     if profile.optimizer is not None:
-        lines.append(f"optimizer     {profile.optimizer}, {_size(profile.optimizer_state_bytes)} of state")
+        lines.append(
+            f"optimizer     {profile.optimizer}, {_size(profile.optimizer_state_bytes)} of state"
+        )
     if profile.memory_peak_bytes is not None:
         lines.append(f"memory        {say_bytes(profile.memory_peak_bytes)} at most")
     for time in profile.step_times:
         rate = time.batch / time.seconds
         lines.append(
-            f"step          batch {time.batch} on {time.device}, {counted(time.threads, 'thread')}: "
+            f"step          batch {time.batch} on {time.device}, "
+            f"{counted(time.threads, 'thread')}: "
             f"{say_step_time(time.seconds)}, "
             f"{rate:,.0f} samples/s (median of {time.steps}{_unsure(time)})"
         )
     for fit in profile.fits:
-        error = f"±{fit.relative_error:.1%}" if fit.relative_error is not None else "error not known"
+        error = (
+            f"±{fit.relative_error:.1%}" if fit.relative_error is not None else "error not known"
+        )
         alpha, beta = say_step_time(fit.alpha_seconds), say_step_time(fit.beta_seconds_per_sample)
         threads = counted(fit.threads, "thread")
         lines.append(f"fit           {fit.device}, {threads}: {alpha} + {beta} a sample, {error}")
@@ -132,7 +156,9 @@ def _size(count: float | None) -> str:
 def _unsure(time: StepTime) -> str:
     """How far apart steps were, and whether others used the machine."""
     spread = f", ±{time.spread:.1%}" if time.spread is not None else ""
-    return spread + (f", threads waited {time.waited:.0%} of the time" if (time.waited or 0.0) > BUSY else "")
+    return spread + (
+        f", threads waited {time.waited:.0%} of the time" if (time.waited or 0.0) > BUSY else ""
+    )
 
 
 def _dataset(data: dict[str, Any]) -> list[str]:

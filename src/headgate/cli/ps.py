@@ -11,18 +11,22 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from headgate import runs
-from headgate.cli.following import print_table
-from headgate.errors import HeadgateError
+from headgate.cli.live_view import print_table
 from headgate.hub.client import clean
-from headgate.units import say_seconds
+from headgate.model.errors import HeadgateError
+from headgate.model.units import say_seconds
+from headgate.recorded import runs
 
 SHOWN = 20
 
 
 @click.command()
 @click.option(
-    "-a", "--all", "every", is_flag=True, help=f"All runs, not only the latest {SHOWN}. --json always has all."
+    "-a",
+    "--all",
+    "every",
+    is_flag=True,
+    help=f"All runs, not only the latest {SHOWN}. --json always has all.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(every: bool, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from headgate import runs
+from headgate.recorded import runs
 
 
 @click.command("report")
@@ -46,7 +46,7 @@ def command(run: str | None, show: bool, output: Path | None, as_json: bool) -> 
 
 
 def _figures(folder: Path) -> dict[str, Any]:
-    from headgate.analysis.job_figures import figures
+    from headgate.diagnosis.job_figures import figures
     from headgate.reports.explained import as_lines, explained
     from headgate.reports.recording import read
     from headgate.reports.words import what_happened

@@ -6,20 +6,28 @@ import json
 
 import click
 
-from headgate.cli.choosing import running_jobs
 from headgate.cli.options import Whole
+from headgate.cli.run_picker import running_jobs
 
 
 @click.command()
 @click.argument("job")
-@click.option("--workers", metavar="N", type=Whole(min=1), required=True, help="How many workers it is to have: 4.")
-@click.option("--run", help="Run of the job, by its id or part of it. Default: the latest that is running.")
+@click.option(
+    "--workers",
+    metavar="N",
+    type=Whole(min=1),
+    required=True,
+    help="How many workers it is to have: 4.",
+)
+@click.option(
+    "--run", help="Run of the job, by its id or part of it. Default: the latest that is running."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(job: str, workers: int, run: str | None, as_json: bool) -> None:
     """Have a running job of several tasks go on with more or fewer workers.
 
-    Workers of a parameter-server job join or leave while the others go on. An all-reduce job is stopped with a
-    checkpoint and started again from it.
+    Workers of a parameter-server job join or leave while the others go on. An all-reduce job is
+    stopped with a checkpoint and started again from it.
 
     \b
     Example: headgate resize cnn --workers 4

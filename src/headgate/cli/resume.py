@@ -10,18 +10,18 @@ from typing import Any
 
 import click
 
-from headgate import resuming, runs
 from headgate.cli import options
 from headgate.cli.former_variables import kept
 from headgate.cli.placement import PlacementOptions, Where
 from headgate.cli.running import stated_variables, submit, with_variables
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.errors import StorageError, UsageError
 from headgate.hub import api
 from headgate.hub.client import await_guards
 from headgate.hub.state.run import JOB
 from headgate.hub.submission import Submission
-from headgate.telemetry.store import RunReader
+from headgate.model.errors import StorageError, UsageError
+from headgate.recorded import resuming, runs
+from headgate.recorded.store import RunReader
 
 
 @click.command()
@@ -31,15 +31,23 @@ from headgate.telemetry.store import RunReader
     "named",
     multiple=True,
     metavar="[JOB=]FILE",
-    help="Go on from this checkpoint: best/step-1200.pt, or cnn=best/step-1200.pt if several jobs are left.",
+    help=(
+        "Go on from this checkpoint: best/step-1200.pt, or cnn=best/step-1200.pt if several "
+        "jobs are left."
+    ),
 )
 @click.option(
     "--from-scratch",
     is_flag=True,
-    help="Start jobs without a whole checkpoint from the beginning. If every job has one, start all anew.",
+    help=(
+        "Start jobs without a whole checkpoint from the beginning. If every job has one, "
+        "start all anew."
+    ),
 )
 @click.option(
-    "--policy", metavar="NAME", help="Policy that moves shares between jobs: headgate (default), srpt, equal, none."
+    "--policy",
+    metavar="NAME",
+    help="Policy that moves shares between jobs: headgate (default), srpt, equal, none.",
 )
 @options.environment
 @options.layout
@@ -57,13 +65,13 @@ def command(
 ) -> int:
     """Go on with the jobs of a run that are not done: the latest run, or the one you name.
 
-    Each job goes on from its newest whole checkpoint, of that run or of those that it went on from. A job may have
-    made progress without a checkpoint, as any script without headgate.torch, .keras or .jax does. It starts over only
-    with --from-scratch.
+    Each job goes on from its newest whole checkpoint, of that run or of those that it went on from.
+    A job may have made progress without a checkpoint, as any script without headgate.torch, .keras
+    or .jax does. It starts over only with --from-scratch.
 
-    This is a new run, and its report names the former one. The jobs run where and how they ran before, unless options
-    say otherwise, and with the variables that they were submitted with: --env overrides these. A checkpoint goes on
-    under any strategy and any number of workers.
+    This is a new run, and its report names the former one. The jobs run where and how they ran
+    before, unless options say otherwise, and with the variables that they were submitted with:
+    --env overrides these. A checkpoint goes on under any strategy and any number of workers.
 
     \b
     Example: headgate resume
@@ -75,7 +83,9 @@ def command(
     folder, added = runs.find(run), stated_variables(given)
     if runs.summary(folder).state == "interrupted":
         await_guards()
-    submission = _laid_out(unfinished(folder, named, from_scratch), PlacementOptions(**where), folder)
+    submission = _laid_out(
+        unfinished(folder, named, from_scratch), PlacementOptions(**where), folder
+    )
     submission = kept(submission, folder, added)
     submission = replace(submission, jobs=tuple(with_variables(submission.jobs, added)))
     if detach or as_json:  # who watches the run is told by it
@@ -97,7 +107,9 @@ def _where(folder: Path) -> Where:
     """Where the jobs of a run ran."""
     meta = runs.meta(folder)
     only = tuple(filter(None, meta.get("only", "").split(",")))
-    engine = EngineSpec(meta.get("engine", LOCAL.name), meta.get("address", ""), meta.get("shared_files") == "1")
+    engine = EngineSpec(
+        meta.get("engine", LOCAL.name), meta.get("address", ""), meta.get("shared_files") == "1"
+    )
     return Where(cluster=meta.get("cluster", ""), engine=engine, only=only)
 
 
@@ -107,11 +119,12 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
     Args:
         folder: The run.
         named: Checkpoints to go on from, `FILE` or `JOB=FILE`.
-        from_scratch: Jobs without a whole checkpoint start from the beginning; where all have one, all do.
+        from_scratch: Jobs without a whole checkpoint start from the beginning; where all have one,
+            all do.
 
     Raises:
-        UsageError: It or a run that goes on from it is running, there is nothing left to do, or what a job has done
-            would be lost unasked.
+        UsageError: It or a run that goes on from it is running, there is nothing left to do, or
+            what a job has done would be lost unasked.
     """
     resuming.check_ended(folder)
     left = [job.name for job in runs.summary(folder).jobs if job.state != "done"]
@@ -122,7 +135,9 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
         try:
             specs = [JOB.validate_python(json.loads(row["spec"])) for row in rows]
         except (TypeError, ValueError) as error:
-            raise StorageError(f"cannot read what the jobs of {folder.name} were: its records are damaged") from error
+            raise StorageError(
+                f"cannot read what the jobs of {folder.name} were: its records are damaged"
+            ) from error
     files = _files(named, left)
     origins = [resuming.origin(folder, job) for job in specs if job.name not in files]
     resume = {name: resuming.named(folder, name, file) for name, file in files.items()}
@@ -139,8 +154,14 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
         )
     warnings = resuming.lost_by(folder, [name for name in left if name not in again])
     warnings |= {each.job: each.warning for each in origins if each.warning}
-    warnings |= {each.job: f"starts from the beginning, as was asked for; it {each.came}" for each in anew}
-    resume |= {each.job: each.checkpoint for each in origins if each.checkpoint is not None and each not in anew}
+    warnings |= {
+        each.job: f"starts from the beginning, as was asked for; it {each.came}" for each in anew
+    }
+    resume |= {
+        each.job: each.checkpoint
+        for each in origins
+        if each.checkpoint is not None and each not in anew
+    }
     return api.submission(
         specs,
         resume=resume,
@@ -163,8 +184,12 @@ def _files(named: Sequence[str], jobs: Sequence[str]) -> dict[str, str]:
         if not equals or job not in jobs:
             job, file = jobs[0], each
             if len(jobs) > 1:
-                raise UsageError(f"found --checkpoint {each}; expected JOB=FILE with one of {', '.join(jobs)}")
+                raise UsageError(
+                    f"found --checkpoint {each}; expected JOB=FILE with one of {', '.join(jobs)}"
+                )
         if job in files:
-            raise UsageError(f"found two checkpoints for job {job}, {files[job]} and {file}; give one")
+            raise UsageError(
+                f"found two checkpoints for job {job}, {files[job]} and {file}; give one"
+            )
         files[job] = file
     return files

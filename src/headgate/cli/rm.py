@@ -7,15 +7,22 @@ import sys
 
 import click
 
-from headgate import runs
 from headgate.cli.options import Whole
-from headgate.errors import UsageError
+from headgate.model.errors import UsageError
+from headgate.recorded import runs
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@click.option("--keep", metavar="N", type=Whole(min=0), help="Delete all but the latest N runs: --keep 20.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask. --keep needs it with --json, or without a terminal.")
+@click.option(
+    "--keep", metavar="N", type=Whole(min=0), help="Delete all but the latest N runs: --keep 20."
+)
+@click.option(
+    "-y",
+    "--yes",
+    is_flag=True,
+    help="Do not ask. --keep needs it with --json, or without a terminal.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the ids of what was deleted as JSON.")
 def command(names: tuple[str, ...], keep: int | None, yes: bool, as_json: bool) -> None:
     """Delete runs that have ended, with their logs, checkpoints and reports.
@@ -34,11 +41,13 @@ def command(names: tuple[str, ...], keep: int | None, yes: bool, as_json: bool) 
     if chosen and keep is not None and not yes:
         if as_json or not sys.stdin.isatty():
             raise UsageError(
-                f"{len(chosen)} runs would be deleted, and nobody can be asked; expected --yes with --keep"
+                f"{len(chosen)} runs would be deleted, and nobody can be asked; expected --yes "
+                "with --keep"
             )
         saved = sum(map(runs.has_checkpoints, chosen))
         question = (
-            f"delete {len(chosen)} runs, {chosen[0].name} to {chosen[-1].name}, {saved} of them with checkpoints?"
+            f"delete {len(chosen)} runs, {chosen[0].name} to {chosen[-1].name}, {saved} "
+            "of them with checkpoints?"
         )
         click.confirm(question, abort=True, err=True)
     for folder in chosen:

@@ -16,20 +16,20 @@ from typing import Any
 
 import click
 
-from headgate import units
-from headgate.cli.following import Interrupts, follow, left_alone
+from headgate.cli.live_view import Interrupts, follow, left_alone
 from headgate.cli.options import CommandLine
 from headgate.cli.placement import PlacementOptions
 from headgate.cli.standard_input import Handover
-from headgate.engines import launchers
-from headgate.engines.program import program, python_name, source, words_of
-from headgate.errors import UsageError
 from headgate.hub import api
 from headgate.hub.client import clean, connect_or_start
 from headgate.hub.submission import Submission
-from headgate.jobs import NAME_PATTERN, Job, Limits, is_variable
-from headgate.mounts import Mount
-from headgate.roles import Role
+from headgate.model import units
+from headgate.model.errors import UsageError
+from headgate.model.jobs import NAME_PATTERN, Job, Limits, is_variable
+from headgate.model.mounts import Mount
+from headgate.model.roles import Role
+from headgate.scripts import launchers
+from headgate.scripts.program import program, python_name, source, words_of
 
 
 def boxed(
@@ -41,13 +41,27 @@ def boxed(
     stops: str | None,
     tty: bool,
 ) -> list[Job]:
-    """The jobs, boxed in, asked to end and given a terminal as is said; where nothing is said, as they were."""
+    """The jobs, boxed in, asked to end and given a terminal as is said; where nothing is said, as
+    they were.
+    """
     added = tuple(str(Mount.of(mount, os.getcwd())) for mount in mounts)
-    return _with(jobs, added, isolation=isolation, image=image, runtime=runtime, stop_signal=stops, tty=tty or None)
+    return _with(
+        jobs,
+        added,
+        isolation=isolation,
+        image=image,
+        runtime=runtime,
+        stop_signal=stops,
+        tty=tty or None,
+    )
 
 
-def launches(jobs: list[Job], launch: str | None, batch: str | None, parameters: str | None) -> list[Job]:
-    """The jobs, with what the command line says of scripts for other launchers; where it says nothing, as they were."""
+def launches(
+    jobs: list[Job], launch: str | None, batch: str | None, parameters: str | None
+) -> list[Job]:
+    """The jobs, with what the command line says of scripts for other launchers; where it says
+    nothing, as they were.
+    """
     try:
         count = units.count(parameters) if parameters is not None else None
     except ValueError as error:
@@ -55,9 +69,11 @@ def launches(jobs: list[Job], launch: str | None, batch: str | None, parameters:
     return _with(jobs, launch=launch, batch=batch, parameters=count)
 
 
-def tried(jobs: list[Job], priority: float | None, timeout: str | None, retries: int | None) -> list[Job]:
-    """The jobs, with what the command line says of their claim, and of how long and how often they may be tried; where
-    it says nothing, as they were.
+def tried(
+    jobs: list[Job], priority: float | None, timeout: str | None, retries: int | None
+) -> list[Job]:
+    """The jobs, with what the command line says of their claim, and of how long and how often they
+    may be tried; where it says nothing, as they were.
 
     Raises:
         UsageError: The time makes no sense.
@@ -81,7 +97,10 @@ def stated_variables(given: Sequence[str]) -> dict[str, str]:
 def with_variables(jobs: Sequence[Job], added: Mapping[str, str]) -> list[Job]:
     """The jobs with more variables; where a role has one of these itself, its own changes too."""
     return [
-        replace(job, env={**job.env, **added}, roles=tuple(_of_role(role, added) for role in job.roles)) for job in jobs
+        replace(
+            job, env={**job.env, **added}, roles=tuple(_of_role(role, added) for role in job.roles)
+        )
+        for job in jobs
     ]
 
 
@@ -92,11 +111,17 @@ def _of_role(role: Role, added: Mapping[str, str]) -> Role:
 def _variable(given: str) -> tuple[str, str]:
     name, sign, value = given.partition("=")
     if not is_variable(name):
-        raise UsageError(f"found --env {given!r}; expected NAME=VALUE, or the NAME of a variable of this terminal")
+        raise UsageError(
+            f"found --env {given!r}; expected NAME=VALUE, or the NAME of a variable of "
+            "this terminal"
+        )
     if sign:
         return name, value
     if name not in os.environ:
-        raise UsageError(f"found --env {name}, which is not set in this terminal; give its value: --env {name}=VALUE")
+        raise UsageError(
+            f"found --env {name}, which is not set in this terminal; give its value: --env "
+            f"{name}=VALUE"
+        )
     return name, os.environ[name]
 
 
@@ -176,8 +201,11 @@ def read(
         if len(targets) > 1:
             raise UsageError(f"found {len(targets)} files; expected one job file, or scripts only")
         if asked != CommandLine() or name or limits != Limits():
-            raise UsageError(f"arguments, name, interpreter and limits of the jobs of {files[0]} go into that file")
-        from headgate import jobfile
+            raise UsageError(
+                f"arguments, name, interpreter and limits of the jobs of {files[0]} go "
+                "into that file"
+            )
+        from headgate.config import jobfile
 
         return jobfile.load(files[0])
     programs = list(_programs(targets, asked))
@@ -189,7 +217,11 @@ def read(
     for stem, fields in programs:
         stem = name or (stem if NAME_PATTERN.fullmatch(stem) else "job")
         taken = {job.name for job in jobs}
-        unique = next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, len(programs) + 2))) if n not in taken)
+        unique = next(
+            n
+            for n in (stem, *(f"{stem}-{i}" for i in range(2, len(programs) + 2)))
+            if n not in taken
+        )
         try:
             jobs.append(Job(name=unique, workdir=os.getcwd(), limits=limits, **fields))
         except ValueError as error:
@@ -198,7 +230,9 @@ def read(
 
 
 def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
-    """Say of an option of Headgate's that it is among a script's arguments, where the script does not know it."""
+    """Say of an option of Headgate's that it is among a script's arguments, where the script does
+    not know it.
+    """
     default = click.core.ParameterSource.DEFAULT
     free = {
         name: param
@@ -223,7 +257,8 @@ def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
                 and not re.search(rf"\b{field}\s*[:=]", text)
             ):
                 click.echo(
-                    f"hint: {name} is given to {found.named}, which does not know it; as an option of Headgate's it "
+                    f"hint: {name} is given to {found.named}, which does not know it; as an "
+                    "option of Headgate's it "
                     f"goes before the script: {ctx.command_path} {name} ...",
                     err=True,
                 )
@@ -240,7 +275,9 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
     """What each job is called where no name is given, and the fields that say what it runs."""
     if asked.module is not None:
         if targets:
-            raise UsageError(f"found -m {asked.module} with {targets[0]!r}; arguments of the module follow `--`")
+            raise UsageError(
+                f"found -m {asked.module} with {targets[0]!r}; arguments of the module follow `--`"
+            )
         python = asked.python or ("python" if shutil.which("python") else "python3")
         yield asked.module, {"run": (python, "-m", asked.module), "args": asked.rest}
         return
@@ -250,12 +287,15 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
             yield from _programs((first,), replace(asked, command=(), rest=tuple(rest)))
             return
         if asked.python is not None:
-            raise UsageError(f"found --python with the command {first!r}; name the interpreter in the command")
+            raise UsageError(
+                f"found --python with the command {first!r}; name the interpreter in the command"
+            )
         job = Job(name="job", run=asked.command, workdir=os.getcwd())
         with suppress(UsageError):  # it is told once all is known of the job
             job = launchers.resolved(job)[0]
         first = words_of(job)[0]
-        if shutil.which(first) is None:  # a launcher that Headgate takes the place of need not be there
+        # a launcher that Headgate takes the place of need not be there
+        if shutil.which(first) is None:
             raise UsageError(f"found no program {first!r}, neither here nor on the PATH")
         yield python_name(job) or Path(first).name, {"run": asked.command}
         return
@@ -269,13 +309,16 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
 def _file(target: str, asked: CommandLine) -> dict[str, Any]:
     path = Path(target).absolute()
     if not os.path.isfile(path):
-        expected = _meant(target) or "expected a script, a job file (.yaml) or a command on the PATH"
+        expected = (
+            _meant(target) or "expected a script, a job file (.yaml) or a command on the PATH"
+        )
         raise UsageError(f"found no file {target!r}; {expected}")
     if path.suffix == ".py":
         return {"script": str(path), "args": asked.rest, "python": asked.python}
     if not os.access(path, os.X_OK):
         raise UsageError(
-            f"{target}: expected a Python script (.py), a job file (.yaml) or a program that may be executed"
+            f"{target}: expected a Python script (.py), a job file (.yaml) or a program that "
+            "may be executed"
         )
     if asked.python is not None:
         raise UsageError(f"found --python with {target}, which is no Python script (.py)")
@@ -297,5 +340,6 @@ def _meant(target: str) -> str:
         names = [file.name for file in folder.iterdir() if file.suffix in (".py", ".yaml", ".yml")]
     except (OSError, ValueError):
         return ""
-    close = difflib.get_close_matches(Path(target).name, names, n=1)  # a folder that both are in makes nothing alike
+    # a folder that both are in makes nothing alike
+    close = difflib.get_close_matches(Path(target).name, names, n=1)
     return f"did you mean {folder / close[0]}?" if close else ""

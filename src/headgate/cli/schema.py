@@ -6,7 +6,7 @@ import json
 
 import click
 
-from headgate import clusterfile, jobfile, planfile
+from headgate.config import clusterfile, jobfile, planfile
 from headgate.studies import studyfile
 
 _FILES = {
@@ -18,10 +18,13 @@ _FILES = {
 
 
 @click.command()
-@click.argument("file", type=click.Choice(list(_FILES)), default="jobs", metavar="[jobs|plan|cluster|study]")
+@click.argument(
+    "file", type=click.Choice(list(_FILES)), default="jobs", metavar="[jobs|plan|cluster|study]"
+)
 @click.option("--json", "_as_json", is_flag=True, help="Print as JSON; it always does.")
 def command(file: str, _as_json: bool) -> None:
-    """Print the JSON schema of a job file, or of a plan, cluster or study file. An editor can check files by it.
+    """Print the JSON schema of a job file, or of a plan, cluster or study file. An editor can check
+    files by it.
 
     \b
     Example: headgate schema > jobs.schema.json

@@ -13,12 +13,12 @@ from tempfile import TemporaryFile
 
 import click
 
-from headgate import units
-from headgate.cli.following import print_table
+from headgate.cli.live_view import print_table
 from headgate.cli.options import Finite
-from headgate.cluster import Cluster, Node
-from headgate.errors import StorageError, UsageError
-from headgate.profiles import Profile
+from headgate.model import units
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import StorageError, UsageError
+from headgate.model.profiles import Profile
 from headgate.simulation.outcomes import LARGEST_ERROR, LONGEST
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -37,7 +37,9 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> flo
     except ValueError as error:
         raise UsageError(f"--{option.name}: found {text!r}; {error}") from None
     if value != 0.0 and not _SHORTEST <= value <= LONGEST:
-        raise UsageError(f"--{option.name}: found {text!r}; expected 0, or from 1ms to {LONGEST:g} seconds")
+        raise UsageError(
+            f"--{option.name}: found {text!r}; expected 0, or from 1ms to {LONGEST:g} seconds"
+        )
     return value
 
 
@@ -50,7 +52,11 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> flo
     multiple=True,
     help="Policy to simulate. Give it several times to compare. Default: fifo.",
 )
-@click.option("--cluster", metavar="FILE", help="Cluster file with the nodes: cluster.yaml. Default: this machine.")
+@click.option(
+    "--cluster",
+    metavar="FILE",
+    help="Cluster file with the nodes: cluster.yaml. Default: this machine.",
+)
 @click.option(
     "--load",
     type=Finite(1 / _LARGEST_LOAD, _LARGEST_LOAD),
@@ -62,7 +68,11 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> flo
     metavar="KEY|FILE",
     help="Profile of all jobs that name none. The cost model then says how fast they are.",
 )
-@click.option("--speeds", type=_FILE, help="Measured throughput by cores: a CSV with model, cores, throughput.")
+@click.option(
+    "--speeds",
+    type=_FILE,
+    help="Measured throughput by cores: a CSV with model, cores, throughput.",
+)
 @click.option(
     "--exponent",
     type=Finite(0.0, 1.0, min_open=True),
@@ -75,9 +85,14 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> flo
     "--interference",
     "pairs",
     type=_FILE,
-    help="Measured throughput of pairs of jobs on one device: JSON, such as the `pairs.json` that studies write.",
+    help=(
+        "Measured throughput of pairs of jobs on one device: JSON, such as the `pairs.json` "
+        "that studies write."
+    ),
 )
-@click.option("--share-gpus", is_flag=True, help="Jobs share GPUs by the policy, instead of waiting for them.")
+@click.option(
+    "--share-gpus", is_flag=True, help="Jobs share GPUs by the policy, instead of waiting for them."
+)
 @click.option(
     "--restart",
     callback=_seconds,
@@ -103,7 +118,10 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> flo
     type=Finite(0.0, LONGEST),
     default=0.0,
     show_default=True,
-    help="Core-seconds of startup, such as imports, on one core. Until then nothing is predicted of the job.",
+    help=(
+        "Core-seconds of startup, such as imports, on one core. Until then nothing is "
+        "predicted of the job."
+    ),
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random draws.")
 @click.option("--output", type=_FILE, help="Write a page with plots to this file: page.html.")
@@ -128,12 +146,13 @@ def command(
 ) -> None:
     """Run the jobs of a trace under policies, with a clock of its own.
 
-    TRACE is a CSV with a line for each job, or the folder of a run. A job runs as fast as its share allows. Headgate
-    leaves out lines that make no sense, and jobs that the cluster cannot hold, and tells how many.
+    TRACE is a CSV with a line for each job, or the folder of a run. A job runs as fast as its share
+    allows. Headgate leaves out lines that make no sense, and jobs that the cluster cannot hold, and
+    tells how many.
 
-    On cores and on shared GPUs the controller and the policies are those that run live. Jobs that ask for whole GPUs
-    wait for them. There srpt, las and headgate preempt running jobs, which no live hub does. The column «as live»
-    tells these results apart.
+    On cores and on shared GPUs the controller and the policies are those that run live. Jobs that
+    ask for whole GPUs wait for them. There srpt, las and headgate preempt running jobs, which no
+    live hub does. The column «as live» tells these results apart.
 
     \b
     Example: headgate simulate trace.csv --policy fifo --policy srpt --cluster cluster.yaml
@@ -150,10 +169,14 @@ def command(
     if load is not None:
         capacity = sum(len(node.gpus) if jobs.on_gpus else node.cores for node in nodes.nodes)
         if not capacity:
-            raise UsageError("found --load with jobs on GPUs, and a cluster that has none; name one that has")
+            raise UsageError(
+                "found --load with jobs on GPUs, and a cluster that has none; name one that has"
+            )
         jobs = jobs.at_load(load, float(capacity), startup)
     if key is not None:
-        jobs = replace(jobs, jobs=tuple(replace(job, profile=job.profile or key) for job in jobs.jobs))
+        jobs = replace(
+            jobs, jobs=tuple(replace(job, profile=job.profile or key) for job in jobs.jobs)
+        )
     profiles, measured_on = _profiles(sorted({job.profile for job in jobs.jobs} - {""}))
     assumptions = simulation.Assumptions(
         profiles=profiles,
@@ -184,12 +207,22 @@ def command(
         except StorageError as error:
             failed = error  # told last: the figures are there
     if as_json:
-        told = {"trace": jobs.name, "jobs": len(jobs.jobs), "capacity": outcomes[0].capacity, "seed": seed}
+        told = {
+            "trace": jobs.name,
+            "jobs": len(jobs.jobs),
+            "capacity": outcomes[0].capacity,
+            "seed": seed,
+        }
         told |= {"notes": jobs.notes}
         policies = [
-            asdict(each) | {"warnings": outcome.warnings} for each, outcome in zip(results, outcomes, strict=True)
+            asdict(each) | {"warnings": outcome.warnings}
+            for each, outcome in zip(results, outcomes, strict=True)
         ]
-        click.echo(json.dumps({**told, "page": str(page) if page else None, "policies": policies}, indent=2))
+        click.echo(
+            json.dumps(
+                {**told, "page": str(page) if page else None, "policies": policies}, indent=2
+            )
+        )
     else:
         print_table(simulated.table(results))
         for note in jobs.notes:
@@ -215,7 +248,13 @@ def _progress(name: str, count: int) -> Iterator[Callable[[int, float], None] | 
         nonlocal says_at, text
         if time.monotonic() >= says_at:
             says_at = time.monotonic() + _SAYS_SECONDS
-            before, text = text, f"{name}: {ended:,} of {count:,} jobs ended, {units.say_seconds(now)} after the first"
+            before, text = (
+                text,
+                (
+                    f"{name}: {ended:,} of {count:,} jobs ended, {units.say_seconds(now)} "
+                    "after the first"
+                ),
+            )
             click.echo(f"\r{text:<{len(before)}}", err=True, nl=False)
 
     try:
@@ -238,29 +277,32 @@ def _check(names: Sequence[str], shared: bool, output: Path | None) -> None:
         named_policies.choose(name, lambda job, now: 0.0, shared=shared)
     if output is not None and (output.is_file() or not output.exists()):
         try:
-            TemporaryFile(dir=output.absolute().parent).close()  # beside it: what is there stays until the page is
+            # beside it: what is there stays until the page is
+            TemporaryFile(dir=output.absolute().parent).close()
         except OSError as error:
             cure = "name another file with --output"
-            raise StorageError(f"cannot write {output.absolute()}: {error.strerror}; {cure}") from error
+            raise StorageError(
+                f"cannot write {output.absolute()}: {error.strerror}; {cure}"
+            ) from error
 
 
 def _profiles(names: Sequence[str]) -> tuple[dict[str, Profile], Node | None]:
     """Stored profiles by what a trace calls them, and the node that they were measured on."""
     if not names:
         return {}, None
-    from headgate import runs
-    from headgate.cli import profiled
-    from headgate.telemetry import machine
+    from headgate.cli import profile_jobs
+    from headgate.recorded import runs
+    from headgate.sampling import machine
 
     here = machine.detect(runs.home() / "node.json")
-    return {name: profiled.stored(name) for name in names}, here
+    return {name: profile_jobs.stored(name) for name in names}, here
 
 
 def _cluster(path: str | None) -> Cluster:
     if path is not None:
-        from headgate import clusterfile
+        from headgate.config import clusterfile
 
         return clusterfile.read(path).cluster
-    from headgate.telemetry import machine
+    from headgate.sampling import machine
 
     return Cluster((replace(machine.describe(), name="here"),))

@@ -8,13 +8,13 @@ from dataclasses import asdict
 
 import click
 
-from headgate import runs
-from headgate.errors import HeadgateError
-from headgate.identifiers import TaskOfRun
+from headgate.model.errors import HeadgateError
+from headgate.model.identifiers import TaskOfRun
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 from headgate.reports.words import counted
-from headgate.telemetry import stacks
-from headgate.telemetry.stacks import TaskStacks
-from headgate.telemetry.store import RunReader
+from headgate.sampling import stacks
+from headgate.sampling.stacks import TaskStacks
 
 _MOST_FRAMES = 12
 
@@ -22,13 +22,20 @@ _MOST_FRAMES = 12
 @click.command("stacks")
 @click.argument("job")
 @click.option("--run", help="Run of the job, by its id or part of it. Default: the latest with it.")
-@click.option("--all", "every", is_flag=True, help="Print every thread with all its calls, not the main one alone.")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Print every thread with all its calls, not the main one alone.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(job: str, run: str | None, every: bool, as_json: bool) -> None:
-    """Show where each task of a running job stands: the stack of its main thread, or of all its threads.
+    """Show where each task of a running job stands: the stack of its main thread, or of all its
+    threads.
 
-    Tasks in the same place are shown together. A task that stands elsewhere than most is named: the others may be
-    waiting for it. The script needs no change, and stands still for some hundredths of a second.
+    Tasks in the same place are shown together. A task that stands elsewhere than most is named: the
+    others may be waiting for it. The script needs no change, and stands still for some hundredths
+    of a second.
 
     \b
     Example: headgate stacks cnn
@@ -40,20 +47,34 @@ def command(job: str, run: str | None, every: bool, as_json: bool) -> None:
         rows = list(reader.rows("tasks", "job = ? AND ended IS NULL", [name]))
         engine = reader.meta().get("engine")
     if engine is not None:
-        raise HeadgateError(f"{name} runs on {engine}: stacks are read of processes of this machine alone")
+        raise HeadgateError(
+            f"{name} runs on {engine}: stacks are read of processes of this machine alone"
+        )
     if not rows or not runs.alive(folder):
-        raise HeadgateError(f"no task of {name} runs now; `headgate status {folder.name}` shows how it stands")
+        raise HeadgateError(
+            f"no task of {name} runs now; `headgate status {folder.name}` shows how it stands"
+        )
     living = [row for row in rows if row["pid"] is not None]
     if not living:
         raise HeadgateError(
-            f"the processes of {name} are not known yet; it has just been started, try again in a second"
+            f"the processes of {name} are not known yet; it has just been started, try again "
+            "in a second"
         )
     found = [stacks.read(TaskOfRun(row["id"]).name, row["pid"]) for row in living]
     groups = stacks.grouped(found)
     differ = stacks.differing(groups)
     if as_json:
-        told = {"run": folder.name, "job": name, "tasks": [asdict(task) for task in found], "differ": differ}
-        click.echo(json.dumps({**told, "groups": [[task.task for task in group] for group in groups]}, indent=2))
+        told = {
+            "run": folder.name,
+            "job": name,
+            "tasks": [asdict(task) for task in found],
+            "differ": differ,
+        }
+        click.echo(
+            json.dumps(
+                {**told, "groups": [[task.task for task in group] for group in groups]}, indent=2
+            )
+        )
         return
     for group in groups:
         _print_group(group, every)

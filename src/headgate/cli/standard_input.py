@@ -9,17 +9,21 @@ from typing import Self
 
 import click
 
-from headgate import isolation, runs
-from headgate.engines import scripts
+from headgate import isolation
 from headgate.engines.base import LOCAL
-from headgate.engines.program import source
-from headgate.errors import UsageError
 from headgate.hub.standard_input import StandardInput
 from headgate.hub.submission import Submission
-from headgate.jobs import Job
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job
+from headgate.recorded import runs
+from headgate.scripts import inspection
+from headgate.scripts.program import source
 
 _CURE = "add `< /dev/null` if no job is to read it"
-_PINNED = "it reads the command's standard input, so that it has one worker; `< /dev/null` leaves that to its plan"
+_PINNED = (
+    "it reads the command's standard input, so that it has one worker; `< /dev/null` "
+    "leaves that to its plan"
+)
 
 
 @dataclass(slots=True)
@@ -64,7 +68,10 @@ class Handover:
             return cls(submission, unread=found)
         if may_have_several:
             pinned = replace(job, limits=replace(job.limits, workers=(1, 1)))
-            notes = {**submission.notes, job.name: "; ".join(filter(None, (submission.notes.get(job.name), _PINNED)))}
+            notes = {
+                **submission.notes,
+                job.name: "; ".join(filter(None, (submission.notes.get(job.name), _PINNED))),
+            }
             submission = replace(submission, jobs=(pinned,), notes=notes)
         return cls(submission, given=found)
 
@@ -72,7 +79,9 @@ class Handover:
         """Say once of data that nobody reads."""
         if self.unread is not None and self.unread.holds_data():
             self.unread = None
-            click.echo(f"warning: data came in on standard input, and no job reads them; {_CURE}", err=True)
+            click.echo(
+                f"warning: data came in on standard input, and no job reads them; {_CURE}", err=True
+            )
 
 
 def refuse(what: str) -> None:
@@ -90,9 +99,15 @@ def _reasons(submission: Submission, detach: bool, found: StandardInput) -> Iter
     """Why no job can read it, as parts of a sentence."""
     [job, *others] = submission.jobs
     if others:
-        yield f"{len(submission.jobs)} jobs cannot all read it; run one job, or give each a file by its arguments"
+        yield (
+            f"{len(submission.jobs)} jobs cannot all read it; run one job, or give each a "
+            "file by its arguments"
+        )
     if submission.engine != LOCAL:
-        yield f"engine {submission.engine.name} starts jobs on other machines; give the job a file by its arguments"
+        yield (
+            f"engine {submission.engine.name} starts jobs on other machines; give the job a "
+            "file by its arguments"
+        )
     if job.roles or job.evaluator or job.contract == "mpi":
         yield "a job of several processes cannot read it; give it a file by its arguments"
     workers = job.plan.tasks if job.plan is not None else job.limits.workers[0]
@@ -101,9 +116,14 @@ def _reasons(submission: Submission, detach: bool, found: StandardInput) -> Iter
     if job.isolation not in (None, isolation.DEFAULT):
         yield f"isolation {job.isolation} does not hand it on; give the job a file by its arguments"
     if detach and not found.is_whole():
-        yield "it is written while the job runs, and may end with this terminal; leave out --detach, or give it a file"
+        yield (
+            "it is written while the job runs, and may end with this terminal; leave out "
+            "--detach, or give it a file"
+        )
     if job.retries and not found.is_file:
-        yield "a retry would need it again, and a pipe can be read once; give it a file with `< FILE`"
+        yield (
+            "a retry would need it again, and a pipe can be read once; give it a file with `< FILE`"
+        )
 
 
 def _may_be_planned(job: Job) -> bool:
@@ -111,7 +131,7 @@ def _may_be_planned(job: Job) -> bool:
     if job.limits.workers == (1, 1):
         return False
     file = source(job)
-    return job.contract is not None or (file is not None and bool(scripts.libraries(file)))
+    return job.contract is not None or (file is not None and bool(inspection.libraries(file)))
 
 
 def _as_before(submission: Submission) -> Submission:
@@ -124,6 +144,7 @@ def _as_before(submission: Submission) -> Submission:
     if former is not None and runs.meta(runs.find(former)).get("stdin"):
         again = shlex.join(["headgate", "resume", former])
         raise UsageError(
-            f"the job of run {former} read the standard input of the command; give it again: {again} < FILE"
+            f"the job of run {former} read the standard input of the command; give it again: "
+            f"{again} < FILE"
         )
     return submission

@@ -11,29 +11,33 @@ from typing import Any
 
 import click
 
-from headgate import runs
-from headgate.cli.choosing import RunningJobs, running_jobs
-from headgate.errors import HeadgateError
-from headgate.events import ENDED, state_in_words
+from headgate.cli.run_picker import RunningJobs, running_jobs
 from headgate.hub.client import Hub
+from headgate.model.errors import HeadgateError
+from headgate.model.events import ENDED, state_in_words
+from headgate.recorded import runs
 
 _WRITTEN_SECONDS = 2.0
-"""Longest that the ends may take to be in the store, which is written about twice a second; a full disk takes none."""
+"""Longest that the ends may take to be in the store, which is written about twice a second; a full
+disk takes none.
+"""
 
 _TOLD = ("state", "reason", "ending")
 
 
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
-@click.option("--run", help="Run of the jobs, by its id or part of it. Default: the latest that is running.")
+@click.option(
+    "--run", help="Run of the jobs, by its id or part of it. Default: the latest that is running."
+)
 @click.option("-a", "--all", "every", is_flag=True, help="Stop all jobs of all runs.")
 @click.option("--kill", is_flag=True, help="Kill them at once, without a checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_json: bool) -> None:
     """Stop jobs at the end of a step, with a checkpoint, and wait until they ended.
 
-    If you name no job, all jobs of the run are stopped. `headgate resume` goes on with them. A job is `killed` that
-    did not end in its time. The last checkpoint of each is named.
+    If you name no job, all jobs of the run are stopped. `headgate resume` goes on with them. A job
+    is `killed` that did not end in its time. The last checkpoint of each is named.
 
     \b
     Example: headgate stop cnn
@@ -45,7 +49,9 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
         for chosen in running_jobs(jobs, run, every):
             hub, watched = (connections.enter_context(chosen.connect()) for _ in range(2))
             asked.append((chosen, watched, _ask(hub, watched, chosen, kill)))
-        ended = {chosen.run: _wait(watched, chosen, stopping) for chosen, watched, stopping in asked}
+        ended = {
+            chosen.run: _wait(watched, chosen, stopping) for chosen, watched, stopping in asked
+        }
     if as_json:
         click.echo(json.dumps(ended, indent=2))
         return
@@ -67,7 +73,9 @@ def _ask(hub: Hub, watched: Hub, chosen: RunningJobs, kill: bool) -> list[str] |
 
 
 def _wait(watched: Hub, chosen: RunningJobs, stopping: list[str] | None) -> dict[str, Any]:
-    """Wait for the ends of jobs of one run; their states, with the reason and what else there is to say of each."""
+    """Wait for the ends of jobs of one run; their states, with the reason and what else there is to
+    say of each.
+    """
     folder = runs.home() / "runs" / chosen.run
     if stopping is None:
         written = _written(folder)
@@ -93,4 +101,6 @@ def _are_written(folder: Path, jobs: Sequence[str]) -> bool:
 
 
 def _written(folder: Path) -> dict[str, Any]:
-    return {job.name: {name: getattr(job, name) for name in _TOLD} for job in runs.summary(folder).jobs}
+    return {
+        job.name: {name: getattr(job, name) for name in _TOLD} for job in runs.summary(folder).jobs
+    }

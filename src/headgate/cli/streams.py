@@ -1,4 +1,6 @@
-"""Standard output and error: letters that they have no code for are spelt in others, and readers may go."""
+"""Standard output and error: letters that they have no code for are spelt in others, and readers
+may go.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,9 @@ _SPELT = {
 
 
 def prepare() -> None:
-    """Have both streams take any text: a locale or `PYTHONIOENCODING` may know few letters, and a path that is not
-    UTF-8 is told as the bytes that it is."""
+    """Have both streams take any text: a locale or `PYTHONIOENCODING` may know few letters, and a
+    path that is not UTF-8 is told as the bytes that it is.
+    """
     codecs.register_error(_ERRORS, _spelt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -62,12 +65,18 @@ def _spelt(error: UnicodeError) -> tuple[bytes, int]:
 def _encoded(letter: str, encoding: str) -> bytes:
     if "\udc80" <= letter <= "\udcff":
         return bytes([ord(letter) - 0xDC00])
-    plain = _SPELT.get(letter) or unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode() or "?"
+    plain = (
+        _SPELT.get(letter)
+        or unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
+        or "?"
+    )
     return plain.encode(encoding, "replace")
 
 
 def abandon() -> None:
-    """Write no more to standard output, whose reader has gone: Python would try again at its end."""
+    """Write no more to standard output, whose reader has gone: Python would try again at its
+    end.
+    """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

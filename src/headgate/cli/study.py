@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headgate.cli.following import wide_console
-from headgate.errors import HeadgateError, NotFoundError
+from headgate.cli.live_view import wide_console
+from headgate.model.errors import HeadgateError, NotFoundError
 
 if TYPE_CHECKING:
     from headgate.studies.findings import Findings
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 class _OfFile(click.Group):
-    """Takes a file where no command below it is named: `headgate study FILE` is `headgate study run FILE`."""
+    """Takes a file where no command below it is named: `headgate study FILE` is `headgate study run
+    FILE`.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         first = next((word for word in args if not word.startswith("-")), None)
@@ -32,11 +34,12 @@ class _OfFile(click.Group):
 
 @click.group(cls=_OfFile, subcommand_metavar="FILE [OPTIONS] | COMMAND [ARGS]...")
 def command() -> None:
-    """Measure a study: what a grid of experiments costs, repeated, with intervals and a noise floor.
+    """Measure a study: what a grid of experiments costs, repeated, with intervals and a noise
+    floor.
 
-    FILE says which workloads run, in which scenarios, and what is varied. It may also be the name of a study that comes
-    with Headgate: `simultaneous`, `isolation`, `sparse` or `spark`. `headgate study FILE` takes the options of
-    `headgate study run`. Every command takes --json.
+    FILE says which workloads run, in which scenarios, and what is varied. It may also be the name
+    of a study that comes with Headgate: `simultaneous`, `isolation`, `sparse` or `spark`. `headgate
+    study FILE` takes the options of `headgate study run`. Every command takes --json.
 
     \b
     Example: headgate study simultaneous
@@ -51,18 +54,31 @@ def command() -> None:
 
 @command.command("run")
 @click.argument("file")
-@click.option("--dry-run", is_flag=True, help="Print the cells and the planned time, and run nothing.")
-@click.option("--quick", is_flag=True, help="Repeat each cell twice, and no block again: no intervals, no findings.")
-@click.option("--resume", is_flag=True, help="Go on with the latest study of that name; what failed is run again.")
-@click.option("--print", "as_text", is_flag=True, help="Print the file itself, to begin one of your own.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the cells and the planned time, and run nothing."
+)
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Repeat each cell twice, and no block again: no intervals, no findings.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the latest study of that name; what failed is run again.",
+)
+@click.option(
+    "--print", "as_text", is_flag=True, help="Print the file itself, to begin one of your own."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_json: bool) -> int:
     """Run a study, and say what came of it.
 
     FILE is a file, or the name of a study that comes with Headgate.
 
-    Each cell is an ordinary run, once in each block. Ctrl-C or SIGTERM ends the run under way and keeps what was
-    measured. --resume goes on, also after a kill -9. If others disturb a block, it is done again, and both are kept.
+    Each cell is an ordinary run, once in each block. Ctrl-C or SIGTERM ends the run under way and
+    keeps what was measured. --resume goes on, also after a kill -9. If others disturb a block, it
+    is done again, and both are kept.
 
     \b
     Example: headgate study shared.yaml
@@ -76,8 +92,8 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
                 2   bad input, or more time is planned than `budget` allows
                 130 interrupted
     """
-    from headgate import runs
     from headgate.planning.interference import STORED
+    from headgate.recorded import runs
     from headgate.studies import grid, journal, pair_table, running, studyfile
 
     path = studyfile.path_of(file)
@@ -103,7 +119,9 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
     }
     if resume:
         if not before:
-            raise NotFoundError(f"there is no study {study.name!r} to go on with; leave out --resume")
+            raise NotFoundError(
+                f"there is no study {study.name!r} to go on with; leave out --resume"
+            )
         kept = before[-1]
     else:
         kept = journal.create(study.name, path, about)
@@ -115,10 +133,14 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
         # As Ctrl-C: what was started for a cell goes with it.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            running.StudyRun(study, kept, planned, not quick, lambda line: click.echo(line, err=True)).run()
+            running.StudyRun(
+                study, kept, planned, not quick, lambda line: click.echo(line, err=True)
+            ).run()
         except KeyboardInterrupt:
             count = len(kept.measurements())
-            click.echo(f"measurements kept: {count}; go on with: headgate study {file} --resume", err=True)
+            click.echo(
+                f"measurements kept: {count}; go on with: headgate study {file} --resume", err=True
+            )
             return 130
         found = _conclude(kept, as_json)
         table = runs.home() / STORED
@@ -134,7 +156,8 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
 def show(study: str | None, markdown: bool, as_json: bool) -> None:
     """Show what a study has come to, and write its page again.
 
-    STUDY is a study's name or part of it; by default the latest. You can look at one that still runs.
+    STUDY is a study's name or part of it; by default the latest. You can look at one that still
+    runs.
 
     \b
     Example: headgate study show
@@ -175,7 +198,9 @@ def compare(first: str, second: str, as_json: bool) -> None:
             {"cell": cell, **asdict(ratio), "floor": floor, "change": change(ratio, floor)}
             for cell, ratio, floor in found
         ]
-        click.echo(json.dumps({"studies": [ours.name, theirs.name], "cells": rows, "only": only}, indent=2))
+        click.echo(
+            json.dumps({"studies": [ours.name, theirs.name], "cells": rows, "only": only}, indent=2)
+        )
         return
     click.echo(f"{theirs.name} against {ours.name}")
     for cell, ratio, floor in found:
@@ -200,7 +225,12 @@ def _known(before: list[Journal]) -> dict[str, float]:
 def _show_plan(study: Study, planned: PlannedTime, as_json: bool) -> None:
     if as_json:
         cells = [{**asdict(cell), "name": cell.name, **_key(study, cell)} for cell in planned.cells]
-        told = {"study": study.name, "seconds": planned.total, "repetitions": planned.repetitions, "cells": cells}
+        told = {
+            "study": study.name,
+            "seconds": planned.total,
+            "repetitions": planned.repetitions,
+            "cells": cells,
+        }
         click.echo(json.dumps(told, indent=2))
         return
     for cell in planned.cells:
@@ -222,15 +252,22 @@ def _say_machine(kept: Journal) -> None:
     from headgate.studies import journal
 
     was, here = kept.about["machine"], journal.machine()
-    changed = [f"{what} {was.get(what)} → {value}" for what, value in here.items() if was.get(what) != value]
+    changed = [
+        f"{what} {was.get(what)} → {value}"
+        for what, value in here.items()
+        if was.get(what) != value
+    ]
     if changed:
         apart = sum(each.machine != here for each in kept.measurements())
-        click.echo(f"this machine has changed: {'; '.join(changed)}; measurements kept apart: {apart}", err=True)
+        click.echo(
+            f"this machine has changed: {'; '.join(changed)}; measurements kept apart: {apart}",
+            err=True,
+        )
 
 
 def _findings(kept: Journal) -> Findings:
+    from headgate.recorded.store import told_as_damage
     from headgate.studies.findings import findings
-    from headgate.telemetry.store import told_as_damage
 
     with told_as_damage(kept.folder / "results.jsonl"):
         return findings(kept.folder.name, kept.about, kept.measurements())

@@ -13,8 +13,8 @@ import click
 
 from headgate.cli import options
 from headgate.cli.options import Whole
-from headgate.errors import UsageError
-from headgate.jobs import Limits
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Limits
 
 _CODES = {"same": 0, "differs": 8, "unknown": 9}
 
@@ -24,11 +24,17 @@ _CODES = {"same": 0, "differs": 8, "unknown": 9}
 @click.option("--job", "name", metavar="NAME", help="Verify this job of a job file: --job digits.")
 @options.stated_plan
 @options.launched
-@click.option("--steps", type=Whole(min=1), metavar="N", help="Compare N steps. Default: 6; with --resume 24.")
 @click.option(
-    "--resume", is_flag=True, help="Verify a stop at a random place and a resume, in place of several workers."
+    "--steps", type=Whole(min=1), metavar="N", help="Compare N steps. Default: 6; with --resume 24."
 )
-@click.option("--seed", type=Whole(min=0), metavar="N", help="--resume: stop at the place that N stands for.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Verify a stop at a random place and a resume, in place of several workers.",
+)
+@click.option(
+    "--seed", type=Whole(min=0), metavar="N", help="--resume: stop at the place that N stands for."
+)
 @click.option(
     "--seconds",
     type=options.Finite(min=0, min_open=True),
@@ -61,11 +67,12 @@ def command(
 ) -> int:
     """Compare what a script trains alone with what several workers train, step by step.
 
-    The script runs as it is for a few steps: alone, and under the plan. Seeds and batches are the same. Headgate
-    compares gradients, weights and buffers after each step. The script computes in float64 where it can. It runs in a
-    copy of its folder, and can write nowhere else.
+    The script runs as it is for a few steps: alone, and under the plan. Seeds and batches are the
+    same. Headgate compares gradients, weights and buffers after each step. The script computes in
+    float64 where it can. It runs in a copy of its folder, and can write nowhere else.
 
-    With --resume the script is stopped at a random place and resumed, and compared with a run that was not stopped.
+    With --resume the script is stopped at a random place and resumed, and compared with a run that
+    was not stopped.
 
     \b
     Example: headgate verify train.py --workers 2
@@ -90,15 +97,27 @@ def command(
 
     if len(targets) > 1:
         raise UsageError(f"found {len(targets)} files; expected one script, or one job file")
-    jobs = running.launches(running.read(targets, ctx.meta["asked"], None, Limits()), launch, batch, parameters)
+    jobs = running.launches(
+        running.read(targets, ctx.meta["asked"], None, Limits()), launch, batch, parameters
+    )
     jobs = [job for job in jobs if name is None or job.name == name]
     if len(jobs) != 1:
         raise UsageError(f"found {len(jobs)} jobs; expected one: name it with --job")
     [job] = jobs
     said = placement.PlacementOptions(**plan)
-    if said.strategy is None and said.servers is None and said.plan_file is None and job.plan is None and not resume:
+    if (
+        said.strategy is None
+        and said.servers is None
+        and said.plan_file is None
+        and job.plan is None
+        and not resume
+    ):
         said = replace(said, strategy="allreduce")
-    if said.workers is None and said.plan_file is None and (job.plan is None or said.strategy is not None):
+    if (
+        said.workers is None
+        and said.plan_file is None
+        and (job.plan is None or said.strategy is not None)
+    ):
         said = replace(said, workers=None if resume else 2)
     job = said.applied(job)
     if not resume and (job.plan is None or job.plan.workers < 2):

@@ -1,4 +1,6 @@
-"""The core: events in, actions out. No clock, no files, no sockets; the hub and the simulator drive the same object."""
+"""The core: events in, actions out. No clock, no files, no sockets; the hub and the simulator drive
+the same object.
+"""
 
 from headgate.controller.core import Controller
 from headgate.controller.queueing import Queue

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
 
-from headgate.cluster import Node
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.controller.safeguards import Granted, Safeguards
 from headgate.controller.task_shares import gpu_fractions, share_of_task
-from headgate.events import Action, SetShare, TryJob, Warn
-from headgate.identifiers import JobId, TaskId
+from headgate.model.cluster import Node
+from headgate.model.events import Action, SetShare, TryJob, Warn
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled, threads
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.weights import MOST_CHANGES, ChangeHistory
-from headgate.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled, threads
 
 _SOONEST_SECONDS = 0.1
 """A policy that asks to be asked again at once, or in the past, is asked so much later."""
@@ -83,7 +83,8 @@ class Allocator:
 
     Attributes:
         nodes: Those that are there, by name.
-        is_crowded: Tells whether others leave too little of a GPU of a node for a job whose need is not known.
+        is_crowded: Tells whether others leave too little of a GPU of a node for a job whose need is
+            not known.
     """
 
     def __init__(self, policy: Policy, jobs: Jobs) -> None:
@@ -97,7 +98,8 @@ class Allocator:
         self._fault = ""
         self._safeguards = Safeguards(policy)
         self._placed: dict[JobId, Placed] = {}  # as the policy was told last
-        # When the GPU time of a node was divided, which concerns all jobs there; and where it is to be divided.
+        # When the GPU time of a node was divided, which concerns all jobs there; and where it is to
+        # be divided.
         self._gpu_changes: defaultdict[str, ChangeHistory] = defaultdict(ChangeHistory)
         self._gpus_waiting: set[str] = set()
 
@@ -112,7 +114,8 @@ class Allocator:
     def join(self, node: Node) -> None:
         """A node is there, or has changed."""
         self.nodes[node.name] = node
-        self._changed.add(node.name)  # what its tasks are entitled to follows when anything is settled next
+        # what its tasks are entitled to follows when anything is settled next
+        self._changed.add(node.name)
         self._count()
 
     def leave(self, name: str) -> None:
@@ -125,12 +128,19 @@ class Allocator:
         self._cores = sum(node.cores for node in self.nodes.values() if node.place is None)
 
     def gpus(
-        self, job: JobRecord, node: Node, of_job: int, count: int | None = None, kept: Sequence[int] = ()
+        self,
+        job: JobRecord,
+        node: Node,
+        of_job: int,
+        count: int | None = None,
+        kept: Sequence[int] = (),
     ) -> tuple[int, ...] | None:
-        """The GPUs of a node for one of a job's `of_job` workers there: those that the fewest tasks use, among those
-        that the job's environment allows. None where it may use all, or no GPU of the node is known. Workers that
-        another launcher's contract tells of each other see those of all: each takes the one of its local rank.
-        `count` is how many it is to have; None: as the job's limits say. Those that keep memory for it come first."""
+        """The GPUs of a node for one of a job's `of_job` workers there: those that the fewest tasks
+        use, among those that the job's environment allows. None where it may use all, or no GPU of
+        the node is known. Workers that another launcher's contract tells of each other see those of
+        all: each takes the one of its local rank. `count` is how many it is to have; None: as the
+        job's limits say. Those that keep memory for it come first.
+        """
         there = [gpu.index for gpu in node.gpus]
         if job.gpus is not None:
             there = [index for index in job.gpus if index in there]
@@ -155,7 +165,10 @@ class Allocator:
             for index in task.gpus or ():
                 if index in used and not (seen_by_all and other is job):
                     used[index] += 1
-        ranks = {index: (index not in kept, crowded[index], used[index], there.index(index)) for index in used}
+        ranks = {
+            index: (index not in kept, crowded[index], used[index], there.index(index))
+            for index in used
+        }
         chosen = sorted(used, key=ranks.__getitem__)[:count]
         return tuple(sorted(chosen, key=there.index))
 
@@ -179,13 +192,14 @@ class Allocator:
             for gpu in task.computes_on or (() if job.uses_gpus == "seen-none" else task.gpus or ())
         )
 
-    # --- settling ---------------------------------------------------------------------------------------------------
+    # --- settling ---------------------------------------------------------------------------------
 
     def settle(self, pending: Pending) -> list[Action]:
         """Bring the shares of all tasks up to date.
 
-        Asks the policy, if there is something to tell it or its time has come. Gives each task its part, divides the
-        time of GPUs, and sizes tasks by it. Returns what is to be sent, with the starts of pending tasks.
+        Asks the policy, if there is something to tell it or its time has come. Gives each task its
+        part, divides the time of GPUs, and sizes tasks by it. Returns what is to be sent, with the
+        starts of pending tasks.
         """
         self._leave_out_pinned(pending)
         due = self._asks_at is not None and pending.now >= self._asks_at
@@ -206,15 +220,25 @@ class Allocator:
         if not self.policy.grants:
             pending.changes.clear()
         elif self.jobs.pinned:
-            pending.changes = [change for change in pending.changes if not self._is_pinned(change.job)]
+            pending.changes = [
+                change for change in pending.changes if not self._is_pinned(change.job)
+            ]
 
     def _is_needed(self, pending: Pending) -> bool:
         """Whether anything may follow from what has happened."""
         sized = pending.sized or (self._changed and not self.policy.grants)
-        return bool(pending.changes or pending.starting or pending.moved or sized or self._gpus_to_divide(pending))
+        return bool(
+            pending.changes
+            or pending.starting
+            or pending.moved
+            or sized
+            or self._gpus_to_divide(pending)
+        )
 
     def _ask_policy(self, pending: Pending, due: bool, actions: list[Action]) -> _Settled:
-        """What the policy grants, which is asked if it is `due` or there is something to tell it."""
+        """What the policy grants, which is asked if it is `due` or there is something to tell
+        it.
+        """
         if self.policy.grants and (pending.moved or self._changed):
             pending.changes += self._placements(pending)
         granted, reasons = self._decide(pending, actions) if pending.changes or due else ({}, {})
@@ -224,7 +248,9 @@ class Allocator:
     def _find_concerned(self, pending: Pending, settled: _Settled) -> None:
         """Find the jobs whose tasks may come to have another share."""
         jobs = self.jobs.all
-        concerned = {change.job: jobs[change.job] for change in pending.changes if isinstance(change, Placed)}
+        concerned = {
+            change.job: jobs[change.job] for change in pending.changes if isinstance(change, Placed)
+        }
         concerned |= {id: job for id, job in pending.moved.items() if job.tasks}
         if pending.moved or settled.nodes:  # slices that come to more than a node are cut down
             concerned |= {id: job for id, job in self.jobs.pinned.items() if job.tasks}
@@ -261,7 +287,9 @@ class Allocator:
             settled.jobs[job.id] = job
 
     def _size_tasks(self, pending: Pending, settled: _Settled) -> None:
-        """Find the cores that each task is entitled to, and its threads, and the jobs where these change."""
+        """Find the cores that each task is entitled to, and its threads, and the jobs where these
+        change.
+        """
         settled.nodes |= pending.sized
         settled.sizes = self._sizes(settled.nodes)
         for name in settled.nodes:
@@ -269,10 +297,12 @@ class Allocator:
                 if id in settled.sizes and settled.sizes[id] != (task.entitled, task.threads):
                     settled.jobs[job.id] = job
 
-    # --- what the policy is told, and what it says ------------------------------------------------------------------
+    # --- what the policy is told, and what it says ------------------------------------------------
 
     def _placements(self, pending: Pending) -> list[Change]:
-        """Where jobs are that came, whose tasks came or went, or whose nodes have more or less for them than before."""
+        """Where jobs are that came, whose tasks came or went, or whose nodes have more or less for
+        them than before.
+        """
         for change in pending.changes:
             if isinstance(change, Arrived | Left):
                 self._placed.pop(change.job, None)
@@ -282,40 +312,62 @@ class Allocator:
                 nodes.update(pending.nodes, (task.node for task in job.tasks.values()))
         moved = pending.moved
         if nodes:
-            moved = moved | {job.id: job for name in nodes for job, _ in self.jobs.on.get(name, {}).values()}
+            moved = moved | {
+                job.id: job for name in nodes for job, _ in self.jobs.on.get(name, {}).values()
+            }
         found: list[Change] = []
         for job in in_order(moved.values()):
             if not job.tasks or job.spec.share is not None:
                 continue
             there = [task for task in job.tasks.values() if task.node in self.nodes]
-            gpus = {f"{task.node}/gpu{gpu}": self._free(task.node) for task in there for gpu in task.computes_on}
+            gpus = {
+                f"{task.node}/gpu{gpu}": self._free(task.node)
+                for task in there
+                for gpu in task.computes_on
+            }
             cores = gpus or {task.node: self._free(task.node) for task in there}
-            placed = Placed(job.id, cores, bool(gpus), sum(task.is_worker for task in job.tasks.values()))
+            placed = Placed(
+                job.id, cores, bool(gpus), sum(task.is_worker for task in job.tasks.values())
+            )
             if cores and placed != self._placed.get(job.id):
                 self._placed[job.id] = placed
                 found.append(placed)
         return found
 
-    def _decide(self, pending: Pending, actions: list[Action]) -> tuple[Granted, Mapping[JobId, str]]:
-        """What is granted to jobs that run, and the reasons of those whose share stays. Where the policy fails, which
-        is told once, nothing but what it said before."""
+    def _decide(
+        self, pending: Pending, actions: list[Action]
+    ) -> tuple[Granted, Mapping[JobId, str]]:
+        """What is granted to jobs that run, and the reasons of those whose share stays. Where the
+        policy fails, which is told once, nothing but what it said before.
+        """
         cores, shares, reasons = self._free_cores(), dict[JobId, object](), dict[JobId, str]()
         wake_at = None
         try:
             decision = self.policy.decide(pending.now, cores, pending.changes)
-            shares, reasons = dict(decision.shares), {id: str(why) for id, why in decision.reasons.items()}
+            shares, reasons = (
+                dict(decision.shares),
+                {id: str(why) for id, why in decision.reasons.items()},
+            )
             asked = decision.wake_at
-            wake_at = max(asked, pending.now + _SOONEST_SECONDS) if asked is not None and isfinite(asked) else None
+            wake_at = (
+                max(asked, pending.now + _SOONEST_SECONDS)
+                if asked is not None and isfinite(asked)
+                else None
+            )
             if (trial := decision.trial) is not None and self._is_there(trial.job):
                 actions.append(TryJob(trial.job, trial.cores, trial.seconds, trial.beside))
             self._fault = ""
         except Exception as error:  # noqa: BLE001  # a plug-in's fault must not end the jobs
             if self._fault != repr(error):  # not with each report of each job
                 self._fault = repr(error)
-                actions.append(Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}"))
+                actions.append(
+                    Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}")
+                )
         decided, dropped = self._safeguards.hold(pending.now, cores, pending.changes, shares)
         actions += map(Warn, dropped)
-        self._asks_at = min((at for at in (wake_at, self._safeguards.free_at) if at is not None), default=None)
+        self._asks_at = min(
+            (at for at in (wake_at, self._safeguards.free_at) if at is not None), default=None
+        )
         there = self._is_there
         return {id: each for id, each in decided.items() if there(id)}, {
             id: why for id, why in reasons.items() if id not in decided and there(id)
@@ -331,7 +383,9 @@ class Allocator:
             return NOTHING
         node = self.nodes.get(task.node)
         cores = node.cores if node is not None else task.entitled
-        return share_of_task(share, job, task, beside[task.node], cores, sum(self._slices(task.node).values()))
+        return share_of_task(
+            share, job, task, beside[task.node], cores, sum(self._slices(task.node).values())
+        )
 
     def _is_pinned(self, job: JobId) -> bool:
         """Whether a job has a slice of its own, which is no business of the policy."""
@@ -342,14 +396,18 @@ class Allocator:
         """Cores that the policy divides: all but those that jobs are pinned to."""
         if not self.jobs.pinned:
             return self._cores
-        nodes = {task.node for job in self.jobs.pinned.values() for task in job.tasks.values()} & self.nodes.keys()
+        nodes = {
+            task.node for job in self.jobs.pinned.values() for task in job.tasks.values()
+        } & self.nodes.keys()
         pinned = sum(self.nodes[name].cores - self._free(name) for name in nodes)
         return max(self._cores - pinned, 0.0)
 
     def _free(self, name: str) -> float:
         """Cores of a node, but for those that jobs are pinned to."""
         cores = self.nodes[name].cores
-        return cores * max(1.0 - sum(self._slices(name).values()), 0.0) if self.jobs.pinned else cores
+        return (
+            cores * max(1.0 - sum(self._slices(name).values()), 0.0) if self.jobs.pinned else cores
+        )
 
     def _slices(self, name: str) -> dict[JobId, float]:
         """Parts of a node that jobs are pinned to."""
@@ -359,8 +417,9 @@ class Allocator:
         return {job.id: slice for job in there if (slice := job.spec.slice) is not None}
 
     def _sizes(self, nodes: Iterable[str]) -> dict[TaskId, tuple[float, int]]:
-        """Cores that each task on these nodes is entitled to, and its threads, but for nodes that are gone. Who is busy
-        has threads for what idle ones leave as well."""
+        """Cores that each task on these nodes is entitled to, and its threads, but for nodes that
+        are gone. Who is busy has threads for what idle ones leave as well.
+        """
         result: dict[TaskId, tuple[float, int]] = {}
         for name in nodes:
             if (node := self.nodes.get(name)) is not None and (tasks := self.jobs.on.get(name)):
@@ -371,7 +430,11 @@ class Allocator:
                 shares = {task.id: task.share for _, task in ordered}
                 cores = entitled(node.cores, shares)
                 count = threads(node.cores, shares, cores)
-                idle = {task.id: Share(cpu_cap_cores=task.idle_cores) for _, task in ordered if task.idle}
+                idle = {
+                    task.id: Share(cpu_cap_cores=task.idle_cores)
+                    for _, task in ordered
+                    if task.idle
+                }
                 if idle:
                     left = {id: share.merged(idle.get(id, NOTHING)) for id, share in shares.items()}
                     others = threads(node.cores, left, entitled(node.cores, left))
@@ -380,7 +443,9 @@ class Allocator:
         return result
 
     def _gpus_to_divide(self, pending: Pending) -> set[str]:
-        """Nodes whose GPUs' time may be divided anew: where a job came or went, or seldom enough."""
+        """Nodes whose GPUs' time may be divided anew: where a job came or went, or seldom
+        enough.
+        """
         return {
             name
             for name in self._gpus_waiting
@@ -388,7 +453,9 @@ class Allocator:
         }
 
     def _gpu_time(self, pending: Pending, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
-        """What changes of the time that tasks have of their GPUs, on these nodes and those that are to follow."""
+        """What changes of the time that tasks have of their GPUs, on these nodes and those that are
+        to follow.
+        """
         self._gpus_waiting.update(nodes)
         ready = self._gpus_to_divide(pending)
         self._gpus_waiting -= ready
@@ -398,10 +465,14 @@ class Allocator:
         return changes
 
     def _fractions(self, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
-        """What changes of the time that tasks on these nodes have of their GPUs, where several jobs compute on one."""
+        """What changes of the time that tasks on these nodes have of their GPUs, where several jobs
+        compute on one.
+        """
         result: dict[TaskId, float | Unlimited] = {}
         for name in nodes:
-            there = [(job, task) for job, task in self.jobs.on.get(name, {}).values() if task.computes_on]
+            there = [
+                (job, task) for job, task in self.jobs.on.get(name, {}).values() if task.computes_on
+            ]
             if not there:
                 continue
             users: dict[int, dict[JobId, JobRecord]] = {}
@@ -414,7 +485,8 @@ class Allocator:
                 if job.granted.gpu_fraction is not None:
                     continue  # the policy's word
                 fraction = fractions.get(job.id, 1.0)
-                if fraction < 1.0 and not job.planned().in_step:  # its workers there take turns each by themselves
+                # its workers there take turns each by themselves
+                if fraction < 1.0 and not job.planned().in_step:
                     fraction /= max(beside[job.id, gpu] for gpu in task.computes_on)
                 wanted = fraction if fraction < 1.0 else UNLIMITED
                 if wanted != (task.share.gpu_fraction or UNLIMITED):
@@ -426,10 +498,13 @@ def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
     """The tasks that start, and what is told to those whose share, size or reason has changed."""
     actions: list[Action] = []
     for job in in_order(settled.jobs.values()):
-        said = settled.granted[job.id][1] if job.id in settled.granted else settled.reasons.get(job.id)
+        said = (
+            settled.granted[job.id][1] if job.id in settled.granted else settled.reasons.get(job.id)
+        )
         for task in job.tasks.values():
             before = (task.entitled, task.threads)
-            task.entitled, task.threads = settled.sizes.get(task.id, before)  # as they were, on a node that is gone
+            # as they were, on a node that is gone
+            task.entitled, task.threads = settled.sizes.get(task.id, before)
             starts, changed = task.id in pending.starting, task.id in settled.shares
             stays = task.entitled == before[0] and not changed and not starts
             reason = job.why = said or (job.why if stays else "") or _undecided(job)
@@ -443,7 +518,9 @@ def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
 
 @lru_cache
 def _whole(cores: float) -> tuple[float, int]:
-    """Cores that a task is entitled to, and its threads, on a node of so many where none was said anything of."""
+    """Cores that a task is entitled to, and its threads, on a node of so many where none was said
+    anything of.
+    """
     shares = {"": NOTHING}
     own = entitled(cores, shares)
     return own[""], threads(cores, shares, own)[""]
@@ -460,5 +537,9 @@ def _different(now: Share, wanted: Share) -> Share:
     """The fields of `wanted` that say something, and something else than `now`."""
     if wanted is now:
         return NOTHING
-    values = {name: value for name in FIELDS if (value := getattr(wanted, name)) not in (None, getattr(now, name))}
+    values = {
+        name: value
+        for name in FIELDS
+        if (value := getattr(wanted, name)) not in (None, getattr(now, name))
+    }
     return Share(**values) if values else NOTHING

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from headgate.cluster import Node
 from headgate.controller import faults, finishing, out_of_gpu_memory, resizing, starting
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.start_forecast import StartForecast
 from headgate.controller.task_shares import outgrows_memory
-from headgate.endings import Ending
-from headgate.events import (
+from headgate.model.cluster import Node
+from headgate.model.endings import Ending
+from headgate.model.events import (
     ENDED,
     Action,
     CheckpointDone,
@@ -46,16 +46,25 @@ from headgate.events import (
     Wake,
     Warn,
 )
-from headgate.identifiers import JobId, TaskId
-from headgate.plans import Plan
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.plans import Plan
+from headgate.model.units import say_seconds
+from headgate.output.vocabulary import is_adversarial
 from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported
-from headgate.telemetry.vocabulary import is_adversarial
-from headgate.units import say_seconds
 
 _ASKED = "as its user asked"
 _ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
 
-_Told = TaskConnected | GpusUsed | TaskJoined | TaskLeaves | CheckpointDone | CheckpointLost | Usage | Progress
+_Told = (
+    TaskConnected
+    | GpusUsed
+    | TaskJoined
+    | TaskLeaves
+    | CheckpointDone
+    | CheckpointLost
+    | Usage
+    | Progress
+)
 """What a task tells, or what is measured of it."""
 
 
@@ -90,7 +99,8 @@ class Controller:
             event: What happened.
 
         Returns:
-            The actions, in the order in which they are to be taken, and when to send a `Wake` (None: no need).
+            The actions, in the order in which they are to be taken, and when to send a `Wake`
+            (None: no need).
         """
         actions: list[Action] = []
         pending = Pending(now)
@@ -112,8 +122,14 @@ class Controller:
             case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves():
                 actions += self._told(pending, event)
             case Fitted(job, work, low, high, asymptote, drops, ends, cores=cores, follows=follows):
-                if self.policy.predicts and (owner := self._jobs.all.get(job)) is not None and owner.tasks:
-                    pending.changes.append(Predicted(job, work, low, high, asymptote, drops, ends, cores, follows))
+                if (
+                    self.policy.predicts
+                    and (owner := self._jobs.all.get(job)) is not None
+                    and owner.tasks
+                ):
+                    pending.changes.append(
+                        Predicted(job, work, low, high, asymptote, drops, ends, cores, follows)
+                    )
             case StopRequested() | ResizeRequested() | MoveRequested():
                 actions += self._requested(pending, event)
             case TaskStarted() | TaskReady():
@@ -141,12 +157,21 @@ class Controller:
         if self._queue is not None:
             self._queue.forget(forgotten)
 
-    # --- jobs, and what is asked of them ----------------------------------------------------------------------------
+    # --- jobs, and what is asked of them ----------------------------------------------------------
 
     def _submitted(self, now: float, event: JobSubmitted) -> list[Action]:
         job = self._jobs.add(event.job, event.spec, now, event.resume, event.nodes)
-        job.needs_bytes, job.work, job.gpus, job.divides = event.memory_bytes, event.work, event.gpus, event.divides
-        job.needs_gpu_bytes, job.uses_gpus, job.revision = event.gpu_memory_bytes, event.uses_gpus, 1
+        job.needs_bytes, job.work, job.gpus, job.divides = (
+            event.memory_bytes,
+            event.work,
+            event.gpus,
+            event.divides,
+        )
+        job.needs_gpu_bytes, job.uses_gpus, job.revision = (
+            event.gpu_memory_bytes,
+            event.uses_gpus,
+            1,
+        )
         return [job.mark("waiting", "being planned"), PlanJob(job.id, job.wanted, job.revision)]
 
     def _planned(self, now: float, event: JobPlanned) -> list[Action]:
@@ -157,7 +182,9 @@ class Controller:
         self._jobs.file(job)
         return starting.wait(now, job)
 
-    def _requested(self, pending: Pending, event: StopRequested | ResizeRequested | MoveRequested) -> list[Action]:
+    def _requested(
+        self, pending: Pending, event: StopRequested | ResizeRequested | MoveRequested
+    ) -> list[Action]:
         job = self._jobs.all.get(event.job)
         if job is None:
             return []
@@ -169,7 +196,7 @@ class Controller:
             case MoveRequested(_, plan, reason, waits):
                 return resizing.move(job, plan, reason, waits)
 
-    # --- what tasks tell --------------------------------------------------------------------------------------------
+    # --- what tasks tell --------------------------------------------------------------------------
 
     def _told(self, pending: Pending, event: _Told) -> list[Action]:
         job = self._owner(event.task)
@@ -198,7 +225,10 @@ class Controller:
                 if event.instead is not None:
                     return faults.restart(job, task, event.text)
                 return self._end(
-                    job, "failed", f"{event.text}, and its run has none before it to go on from", lost=True
+                    job,
+                    "failed",
+                    f"{event.text}, and its run has none before it to go on from",
+                    lost=True,
                 )
             case Usage():
                 turned = task.use(pending.now, event)
@@ -225,14 +255,18 @@ class Controller:
             pending.changes.append(Reported(job.id, less_is_better, *place, adversarial))
         if job.watch is None or job.state != "running" or progress.covers == "part":
             return []  # what an epoch comes to is not known from its first batches
-        told = rule.told_of(progress.loss if progress.mean is None else progress.mean, progress.metrics)
+        told = rule.told_of(
+            progress.loss if progress.mean is None else progress.mean, progress.metrics
+        )
         if told is None:
             return []
         if job.watch.reached(told):
-            return self._end(job, "done", f"reached its goal: {rule.metric} {told:.6g}, asked for {rule.goal:g}")
+            return self._end(
+                job, "done", f"reached its goal: {rule.metric} {told:.6g}, asked for {rule.goal:g}"
+            )
         return [Warn(job.watch.doubt, job.id)] if job.watch.doubt is not None else []
 
-    # --- ends -------------------------------------------------------------------------------------------------------
+    # --- ends -------------------------------------------------------------------------------------
 
     def _exited(self, pending: Pending, id: TaskId, exit: Exit) -> list[Action]:
         job = self._owner(id)
@@ -263,7 +297,9 @@ class Controller:
         actions += faults.settle(pending.now, job)
         return actions if job.tasks else [*actions, *self._ended(pending, job, task, exit)]
 
-    def _task_lost(self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
+    def _task_lost(
+        self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit
+    ) -> list[Action]:
         """A task ended before its time."""
         nodes = job.there(self._allocator.nodes)
         if not faults.is_fault(job, task, exit, nodes):
@@ -275,16 +311,25 @@ class Controller:
         node = instead(job, task.node, nodes)
         has_nodes = node is not None or bool(job.missed(pending.now))
         if job.faults > faults.MOST_BETWEEN_CHECKPOINTS or not has_nodes:
-            why = f"{job.faults} times since its last checkpoint" if has_nodes else "none of its nodes is left"
+            why = (
+                f"{job.faults} times since its last checkpoint"
+                if has_nodes
+                else "none of its nodes is left"
+            )
             text = f"{what}; the job cannot go on: {why}"
             advice = faults.memory_advice(job, exit, task.node, nodes)
-            return [Fault(job.id, task.id, text), *self._end(job, "failed", f"{text}{advice}", exit, lost=True)]
+            return [
+                Fault(job.id, task.id, text),
+                *self._end(job, "failed", f"{text}{advice}", exit, lost=True),
+            ]
         if node is not None and faults.is_replaced(job, task):
             return faults.server(job, task, what, node, pending)
         return faults.restart(job, task, what)
 
     def _up(self, pending: Pending, event: TaskStarted | TaskReady) -> list[Action]:
-        """A task has started; one of a role is ready then, or later, or has not become so in time."""
+        """A task has started; one of a role is ready then, or later, or has not become so in
+        time.
+        """
         job = self._owner(event.task)
         if job is None:
             return []
@@ -310,10 +355,14 @@ class Controller:
         first = job.workers() or list(job.tasks.values())
         return [job.mark("stopping", reason), *(each.stop(reason, broken=True) for each in first)]
 
-    def _ended(self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
+    def _ended(
+        self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit
+    ) -> list[Action]:
         """The last task of an attempt has ended."""
         by_itself = job.failure is None and job.restart is None
-        pending.changes.append(Left(job.id, by_itself if job.ends_as is None else job.ends_as[0] == "done"))
+        pending.changes.append(
+            Left(job.id, by_itself if job.ends_as is None else job.ends_as[0] == "done")
+        )
         job.limit(None)
         if self._queue is not None:
             self._queue.ended(pending.now, job)
@@ -336,13 +385,17 @@ class Controller:
             return [job.mark("waiting", reason, code)]
         started = failure.code is not None or failure.signal is not None
         if started and job.doubts_its_plan:
-            return self._alone(job, f"{reason}; before its first report, so tried again as one task", code)
+            return self._alone(
+                job, f"{reason}; before its first report, so tried again as one task", code
+            )
         if started and job.retried < job.spec.retries:
             wait = min(2.0**job.retried, 60.0)
             job.retried += 1
             job.not_before = pending.now + wait
             left = job.spec.retries - job.retried + 1
-            again = f"{reason}; tried again in {say_seconds(wait)}" + (f" ({left} retries left)" if left > 1 else "")
+            again = f"{reason}; tried again in {say_seconds(wait)}" + (
+                f" ({left} retries left)" if left > 1 else ""
+            )
             return [job.mark("waiting", again, code)]
         advice = faults.memory_advice(job, failure, job.failed_at, self._allocator.nodes)
         return [job.mark("failed", f"{reason}{advice}", code)]
@@ -378,9 +431,11 @@ class Controller:
         lost: bool = False,
         while_stopping: str = "",
     ) -> list[Action]:
-        """End the tasks of a job, as `state`; `lost`, after a fault that it cannot survive. A second call can only go
-        from stopping to killing. Servers are asked after the workers, which may need them for their last step. Until
-        all have ended, the reason is `while_stopping`, or that of its end."""
+        """End the tasks of a job, as `state`; `lost`, after a fault that it cannot survive. A
+        second call can only go from stopping to killing. Servers are asked after the workers, which
+        may need them for their last step. Until all have ended, the reason is `while_stopping`, or
+        that of its end.
+        """
         if job.ends_as is not None and not kill:
             return []
         job.ends_as, job.failure, job.lost = (state, reason), failure, lost
@@ -398,10 +453,12 @@ class Controller:
                 if job.evaluates_last:
                     actions += faults.evaluated(job)
                     continue
-                actions += self._end(job, "failed", f"over its timeout of {say_seconds(job.spec.timeout or 0.0)}")
+                actions += self._end(
+                    job, "failed", f"over its timeout of {say_seconds(job.spec.timeout or 0.0)}"
+                )
         return actions
 
-    # --- starting ---------------------------------------------------------------------------------------------------
+    # --- starting ---------------------------------------------------------------------------------
 
     def _start_due(self, pending: Pending) -> list[Action]:
         due, actions = starting.due(pending.now, self._jobs, self._allocator.nodes)
@@ -415,12 +472,22 @@ class Controller:
             return []
         # Those for whom GPUs were found go first, so that the others get GPUs that these leave.
         first = sorted(jobs, key=lambda job: not job.slots)
-        actions = [action for job in first for action in starting.place(pending, job, self._allocator)]
-        # Newcomers' shares are settled with everybody else's before they start, so that they start with them.
+        actions = [
+            action for job in first for action in starting.place(pending, job, self._allocator)
+        ]
+        # Newcomers' shares are settled with everybody else's before they start, so that they start
+        # with them.
         for job in jobs:
             workers = job.planned().workers
-            pending.changes.append(Arrived(job.id, job.spec.priority, job.spec.limits.cores, workers))
-            if job.work is not None and job.attempt == 1 and job.resume is None and self.policy.predicts:
+            pending.changes.append(
+                Arrived(job.id, job.spec.priority, job.spec.limits.cores, workers)
+            )
+            if (
+                job.work is not None
+                and job.attempt == 1
+                and job.resume is None
+                and self.policy.predicts
+            ):
                 pending.changes.append(Predicted(job.id, *job.work))
         actions += self._allocator.settle(pending)
         for job in jobs:
@@ -430,11 +497,12 @@ class Controller:
             actions.append(job.mark("running", text + again + before))
         return actions
 
-    # --- nodes ------------------------------------------------------------------------------------------------------
+    # --- nodes ------------------------------------------------------------------------------------
 
     def _node_joined(self, now: float, node: Node, runs: Sequence[str]) -> list[Action]:
-        """A node is there that jobs of these runs may use: those that wait for room on others start with it, in their
-        turn."""
+        """A node is there that jobs of these runs may use: those that wait for room on others start
+        with it, in their turn.
+        """
         self._allocator.join(node)
         if self._queue is not None:
             self._queue.join(node)
@@ -446,27 +514,37 @@ class Controller:
             job.awaits = None
         if self._queue is None:
             return []
-        waiting = [job for job in jobs if job.queued and job.plan is not None and not job.placed_by_user]
+        waiting = [
+            job for job in jobs if job.queued and job.plan is not None and not job.placed_by_user
+        ]
         return self._queue.move(now, waiting, node, self._allocator.nodes)
 
     def _node_left(self, now: float, event: NodeLeft) -> None:
-        """A node is gone for the jobs of some runs, none: for all, and may come back: those that wait for room there
-        ask for it on another."""
+        """A node is gone for the jobs of some runs, none: for all, and may come back: those that
+        wait for room there ask for it on another.
+        """
         name, runs = event.node, event.runs
         until = now if event.for_good else now + faults.BACK_SECONDS
         if not runs:
             self._allocator.leave(name)
             if self._queue is not None:
                 self._queue.leave(name)
-        for job in [job for run in runs for job in self._jobs.of(run)] if runs else self._jobs.all.values():
+        for job in (
+            [job for run in runs for job in self._jobs.of(run)] if runs else self._jobs.all.values()
+        ):
             job.gone[name] = until
             job.awaits = None
             plan = job.plan
-            if self._queue is not None and job.queued and plan and name in (*plan.worker_nodes, *plan.server_nodes):
+            if (
+                self._queue is not None
+                and job.queued
+                and plan
+                and name in (*plan.worker_nodes, *plan.server_nodes)
+            ):
                 self._queue.withdraw(job)
                 self._jobs.file(job)
 
-    # --- small things -----------------------------------------------------------------------------------------------
+    # --- small things -----------------------------------------------------------------------------
 
     def _owner(self, task: TaskId) -> JobRecord | None:
         job = self._jobs.all.get(task.job)

@@ -1,10 +1,11 @@
 """What becomes of a job that loses one of its tasks.
 
-A task is lost when a signal killed its process, when it ended because it found another task gone, or when it went with
-its node, its agent, its container or its daemon.
+A task is lost when a signal killed its process, when it ended because it found another task gone,
+or when it went with its node, its agent, its container or its daemon.
 
-Of workers that find each other by another launcher's contract (`launch`), all end with the first that a signal killed,
-and the job's retries apply, as under `single`. One that found its port taken counts as lost with what it ran in.
+Of workers that find each other by another launcher's contract (`launch`), all end with the first
+that a signal killed, and the job's retries apply, as under `single`. One that found its port taken
+counts as lost with what it ran in.
 
 | strategy | what is lost | what is done |
 |---|---|---|
@@ -20,10 +21,11 @@ and the job's retries apply, as under `single`. One that found its port taken co
 | any, over TensorFlow | the evaluator | started again at once, on another node where its own is gone |
 | `allreduce` | a worker | all tasks are ended and started again from the last checkpoint |
 
-A job that runs out of memory and divides it among its workers (FSDP, DeepSpeed ZeRO) is started again with up to twice
-as many, where its nodes have room for them.
+A job that runs out of memory and divides it among its workers (FSDP, DeepSpeed ZeRO) is started
+again with up to twice as many, where its nodes have room for them.
 
-A restart of all tasks, or of a server, is done three times between two checkpoints. After that the job fails.
+A restart of all tasks, or of a server, is done three times between two checkpoints. After that the
+job fails.
 """
 
 from __future__ import annotations
@@ -31,29 +33,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headgate.cluster import Node
 from headgate.controller.allocation import Pending
 from headgate.controller.records import JobRecord, TaskRecord
-from headgate.errors import UsageError
-from headgate.events import NEXT, Action, Exit, Fault, Resize
-from headgate.identifiers import EVALUATOR
+from headgate.model.cluster import Node
+from headgate.model.errors import UsageError
+from headgate.model.events import NEXT, Action, Exit, Fault, Resize
+from headgate.model.identifiers import EVALUATOR
+from headgate.model.units import say_bytes, say_seconds
 from headgate.planning.placement import place, place_job, place_within
 from headgate.task.stop import PeerLost
-from headgate.units import say_bytes, say_seconds
 
 MOST_BETWEEN_CHECKPOINTS = 3
 """Times that a job is started again, or one of its servers is, without a checkpoint in between."""
 
 _GIVES_BACK = "MALLOC_MMAP_THRESHOLD_"
-"""Has glibc give memory of this size or more back as soon as it is freed. By itself it keeps what is freed below up to
-32 MiB, which all tensors of a small model are, and which FSDP makes anew in each step."""
+"""Has glibc give memory of this size or more back as soon as it is freed. By itself it keeps what
+is freed below up to 32 MiB, which all tensors of a small model are, and which FSDP makes anew in
+each step.
+"""
 
 MOST_STARTS = 4
 """Times that one worker is started in an attempt, the first included."""
 
 BACK_SECONDS = 60.0
-"""How long a job that has no node left waits for one to come back: where only its agent died it has another in a few
-seconds, and somebody may start what joins it to its cluster again."""
+"""How long a job that has no node left waits for one to come back: where only its agent died it has
+another in a few seconds, and somebody may start what joins it to its cluster again.
+"""
 
 
 def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> bool:
@@ -61,9 +66,14 @@ def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, N
     taken = exit.lost or exit.port_taken or task.node not in nodes
     if _evaluates(job, task):
         return taken or exit.signal is not None or job.finished
-    if taken or not job.planned().trains_together or (job.spec.contract is not None and not is_coordinated(job)):
+    if (
+        taken
+        or not job.planned().trains_together
+        or (job.spec.contract is not None and not is_coordinated(job))
+    ):
         return taken
-    started_before = task.again and exit.code is None  # what could be started once fails by its node
+    # what could be started once fails by its node
+    started_before = task.again and exit.code is None
     lost_another = exit.code == PeerLost.STATUS and task.connected
     ended_early = exit.ok  # by nobody's order
     return exit.signal is not None or started_before or lost_another or ended_early or task.leaving
@@ -77,8 +87,9 @@ def is_last(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
 
 
 def has_served(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
-    """Whether a task has ended well that the others do without: of a role that the job does not end with, once it was
-    ready; or TensorFlow's evaluator."""
+    """Whether a task has ended well that the others do without: of a role that the job does not end
+    with, once it was ready; or TensorFlow's evaluator.
+    """
     served = bool(job.spec.roles) and not task.is_worker and task.name in job.ready
     return exit.ok and (served or _evaluates(job, task))
 
@@ -88,14 +99,20 @@ def _evaluates(job: JobRecord, task: TaskRecord) -> bool:
 
 
 def _is_over(job: JobRecord, task: TaskRecord) -> bool:
-    """Whether the training was over, as far as a task goes: other workers may need servers that nobody coordinates."""
+    """Whether the training was over, as far as a task goes: other workers may need servers that
+    nobody coordinates.
+    """
     return job.finished and (task.is_worker or _evaluates(job, task) or is_coordinated(job))
 
 
 def is_coordinated(job: JobRecord) -> bool:
-    """Whether the first worker of a job is its coordinator, as under TensorFlow's parameter servers: it hands out the
-    work of all others and knows where each of them is, from beginning to end."""
-    return job.planned().strategy == "ps" and (job.framework == "keras" or job.spec.contract is not None)
+    """Whether the first worker of a job is its coordinator, as under TensorFlow's parameter
+    servers: it hands out the work of all others and knows where each of them is, from beginning to
+    end.
+    """
+    return job.planned().strategy == "ps" and (
+        job.framework == "keras" or job.spec.contract is not None
+    )
 
 
 def happened(task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> str:
@@ -122,22 +139,30 @@ def costs_others(job: JobRecord, task: TaskRecord) -> bool:
 
 
 def is_replaced(job: JobRecord, task: TaskRecord) -> bool:
-    """Whether another task takes the place of a lost one that is no worker, while the others go on."""
+    """Whether another task takes the place of a lost one that is no worker, while the others go
+    on.
+    """
     served = not task.is_worker and not is_coordinated(job) and not job.spec.roles
     return served or _evaluates(job, task)
 
 
-def alone(job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], pending: Pending) -> list[Action]:
+def alone(
+    job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], pending: Pending
+) -> list[Action]:
     """A task was lost whose loss costs the others nothing."""
     if job.finished:
         return [Fault(job.id, task.id, f"{what}; the training was over")]
     if task.node not in nodes or job.starts[task.name] >= MOST_STARTS:
         return [Fault(job.id, task.id, f"{what}; the others go on without it")]
     pending.start(job, [job.add(task.name, task.node, task.gpus, joins=not is_coordinated(job)).id])
-    return [Fault(job.id, task.id, f"{what}; the others go on, and it is started again to join them")]
+    return [
+        Fault(job.id, task.id, f"{what}; the others go on, and it is started again to join them")
+    ]
 
 
-def server(job: JobRecord, task: TaskRecord, what: str, node: str, pending: Pending) -> list[Action]:
+def server(
+    job: JobRecord, task: TaskRecord, what: str, node: str, pending: Pending
+) -> list[Action]:
     """A server was lost: another is started in its place."""
     pending.start(job, [job.add(task.name, node, task.gpus).id])
     where = f" on {node}" if node != task.node else ""
@@ -145,7 +170,9 @@ def server(job: JobRecord, task: TaskRecord, what: str, node: str, pending: Pend
 
 
 def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
-    """A task was lost without which the job cannot go on: all are started again once they have ended."""
+    """A task was lost without which the job cannot go on: all are started again once they have
+    ended.
+    """
     if job.resume is not None:
         where = f"from {job.resume.where}"
     elif job.spec.resumes:
@@ -157,28 +184,41 @@ def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
     job.restart = what
     actions: list[Action] = [Fault(job.id, task.id, text, restarts=True)]
     if job.tasks:
-        actions += [job.mark("stopping", what), *(each.stop(what, kill=True) for each in job.tasks.values())]
+        actions += [
+            job.mark("stopping", what),
+            *(each.stop(what, kill=True) for each in job.tasks.values()),
+        ]
     return actions
 
 
 def failed(job: JobRecord, task: TaskRecord, exit: Exit) -> None:
-    """A task failed, and its job with it: that is told with the task's name where the job has several."""
+    """A task failed, and its job with it: that is told with the task's name where the job has
+    several.
+    """
     job.failure, job.failed_at = _named(job, task, exit), task.node
 
 
 def _named(job: JobRecord, task: TaskRecord, exit: Exit) -> Exit:
-    return replace(exit, reason=f"{task.name}: {exit.in_words()}") if job.planned().tasks > 1 else exit
+    return (
+        replace(exit, reason=f"{task.name}: {exit.in_words()}") if job.planned().tasks > 1 else exit
+    )
 
 
 def is_cause(job: JobRecord, exit: Exit) -> bool:
-    """Whether a task ran out of memory, and the failure that its job ends with only follows from that."""
+    """Whether a task ran out of memory, and the failure that its job ends with only follows from
+    that.
+    """
     first = job.failure
     return exit.over_memory and job.ends_as is None and first is not None and not first.over_memory
 
 
-def among_more(job: JobRecord, task: TaskRecord, failure: Exit, nodes: Mapping[str, Node]) -> list[Action]:
-    """After the last task of a job that ran out of memory: a start with up to twice as many workers, where its script
-    divides the model's memory among them and its nodes have room; else none."""
+def among_more(
+    job: JobRecord, task: TaskRecord, failure: Exit, nodes: Mapping[str, Node]
+) -> list[Action]:
+    """After the last task of a job that ran out of memory: a start with up to twice as many
+    workers, where its script divides the model's memory among them and its nodes have room; else
+    none.
+    """
     plan = job.planned()
     if not (failure.over_memory and job.divides and plan.strategy == "allreduce"):
         return []
@@ -197,22 +237,30 @@ def among_more(job: JobRecord, task: TaskRecord, failure: Exit, nodes: Mapping[s
     job.plan = place_within(wider, left, fits) or place(wider, left)
     held_by = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
     what = f"{failure.in_words()}; it needs more than {held_by} to hold its model"
-    text = f"{what}, and is started again with {most}; where each has a batch of its own, a step has more samples"
+    text = (
+        f"{what}, and is started again with {most}; where each has a batch of its own, a "
+        "step has more samples"
+    )
     fault = Fault(job.id, task.id, text, restarts=True)
     resize = Resize(job.id, job.plan, restarts=True, least_workers=most)
     return [fault, resize, job.mark("waiting", f"{what}; started again with {most}")]
 
 
 def memory_advice(job: JobRecord, failure: Exit, at: str, nodes: Mapping[str, Node]) -> str:
-    """What the user of a job that ran out of main memory may change, where it has several tasks, its workers find each
-    other by another launcher's contract, or its own limit ended it; else empty.
+    """What the user of a job that ran out of main memory may change, where it has several tasks,
+    its workers find each other by another launcher's contract, or its own limit ended it; else
+    empty.
 
     Args:
         at: The node of the task that ran out of it.
     """
     held, limit, words = failure.memory_peak_bytes, job.spec.limits.memory_bytes, failure.in_words()
     plain = job.spec.contract is None and job.planned().tasks == 1
-    if not failure.over_memory or failure.on_gpu or (plain and (limit is None or "its memory limit" not in words)):
+    if (
+        not failure.over_memory
+        or failure.on_gpu
+        or (plain and (limit is None or "its memory limit" not in words))
+    ):
         return ""
     told = [f"held {say_bytes(held)}"] if held is not None and say_bytes(held) not in words else []
     if limit is not None and say_bytes(limit) not in words:
@@ -227,39 +275,52 @@ def memory_advice(job: JobRecord, failure: Exit, at: str, nodes: Mapping[str, No
         cures.append(among_workers(job))
     if job.divides and _GIVES_BACK not in job.spec.env:
         cures.append(
-            f'have freed tensors given back at once, which costs CPU time (`env: {{{_GIVES_BACK}: "1048576"}}`)'
+            "have freed tensors given back at once, which costs CPU time (`env: "
+            f'{{{_GIVES_BACK}: "1048576"}}`)'
         )
     return "".join(f"; {each}" for each in told) + f"{NEXT}{', or '.join(cures)}"
 
 
 def _larger(job: JobRecord, at: str, nodes: Mapping[str, Node]) -> list[str]:
-    """The nodes that a job may use and that have more memory than this one; none where its plan names its nodes."""
+    """The nodes that a job may use and that have more memory than this one; none where its plan
+    names its nodes.
+    """
     stated = job.spec.plan is not None and job.spec.plan.worker_nodes
     if at not in nodes or stated or job.spec.roles:
         return []
-    return [node.name for node in job.reachable(nodes) if node.memory_bytes > nodes[at].memory_bytes]
+    return [
+        node.name for node in job.reachable(nodes) if node.memory_bytes > nodes[at].memory_bytes
+    ]
 
 
 def among_workers(job: JobRecord) -> str:
     """How the workers of a job would divide the memory of its model."""
     if not job.divides:
-        return "divide the model over several workers by FSDP or DeepSpeed ZeRO, as DDP gives each a whole one"
+        return (
+            "divide the model over several workers by FSDP or DeepSpeed ZeRO, as DDP gives "
+            "each a whole one"
+        )
     if job.planned().strategy == "single":
         return "give it several workers (--workers N), which divide the model"
     return "give it more or larger nodes: no more workers have room on these"
 
 
 def _room(node: Node, each: int | None) -> int:
-    """How many workers a node has memory for, with `each` so many bytes; on one with GPUs, at most one for each."""
+    """How many workers a node has memory for, with `each` so many bytes; on one with GPUs, at most
+    one for each.
+    """
     room = int(node.memory_bytes // each) if each and node.memory_bytes else 0
     return min(room, len(node.gpus)) if node.gpus else room
 
 
 def settle(now: float, job: JobRecord) -> list[Action]:
-    """After a task has ended: end those that nobody needs any more. An evaluator has the job's grace for what the
-    workers saved last; its script ends it before, where it knows what comes last."""
+    """After a task has ended: end those that nobody needs any more. An evaluator has the job's
+    grace for what the workers saved last; its script ends it before, where it knows what comes
+    last.
+    """
     workers = job.workers()
-    coordinates_itself = job.spec.contract is not None and is_coordinated(job)  # the others do not end by themselves
+    # the others do not end by themselves
+    coordinates_itself = job.spec.contract is not None and is_coordinated(job)
     if workers and job.undisturbed and job.finished and (coordinates_itself or not job.at_work()):
         return [each.stop("the training is over") for each in workers if not each.stopping]
     if workers or (job.held and job.undisturbed):
@@ -272,7 +333,9 @@ def settle(now: float, job: JobRecord) -> list[Action]:
         if not job.evaluates_last:
             job.evaluates_last = True
             job.limit(now + job.spec.grace)
-            actions.append(job.mark("running", f"its evaluator has {say_seconds(job.spec.grace)} to end"))
+            actions.append(
+                job.mark("running", f"its evaluator has {say_seconds(job.spec.grace)} to end")
+            )
     return actions + [each.stop("its workers have ended") for each in left]
 
 
@@ -283,8 +346,10 @@ def evaluated(job: JobRecord) -> list[Action]:
 
 
 def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action]:
-    """Before a job asks for room, or starts: tasks whose node is gone get another. A plan without nodes gets them as it
-    starts. Where none is left, the job waits for one to come back, or has failed."""
+    """Before a job asks for room, or starts: tasks whose node is gone get another. A plan without
+    nodes gets them as it starts. Where none is left, the job waits for one to come back, or has
+    failed.
+    """
     plan, there = job.planned(), job.there(nodes)
     names = {*plan.worker_nodes, *plan.server_nodes}
     job.awaits = None

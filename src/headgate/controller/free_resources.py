@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from headgate.cluster import Node
 from headgate.controller.gpu_memory import GpuMemory, GpuRequest, WorkerSlot
 from headgate.controller.records import JobRecord
 from headgate.controller.shortage import Shortage
-from headgate.roles import task_names
+from headgate.model.cluster import Node
+from headgate.model.roles import task_names
 
 
 class ResourceRequest(NamedTuple):
@@ -54,14 +54,19 @@ def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest
     own = job.spec.plan
     settled = not gpus or (own is not None and bool(own.worker_nodes))
     allowed = frozenset(job.nodes) if job.nodes and not settled else None
-    return ResourceRequest(plan.workers, gpus, memory, plan.worker_nodes if settled else (), allowed, on_gpus)
+    return ResourceRequest(
+        plan.workers, gpus, memory, plan.worker_nodes if settled else (), allowed, on_gpus
+    )
 
 
 def _on_gpus(job: JobRecord, shared: bool) -> GpuRequest | None:
-    """What each worker of a job needs of the memory of GPUs. If its user gives no number, one GPU is
-    assumed; none if nothing says that it uses any."""
+    """What each worker of a job needs of the memory of GPUs. If its user gives no number, one GPU
+    is assumed; none if nothing says that it uses any.
+    """
     limits, needs = job.spec.limits, job.gpu_memory_bytes
-    uses = bool(needs or (shared and (limits.gpus or limits.exclusive or job.uses_gpus in ("maybe", "yes"))))
+    uses = bool(
+        needs or (shared and (limits.gpus or limits.exclusive or job.uses_gpus in ("maybe", "yes")))
+    )
     if not uses or limits.gpus == 0:
         return None
     known, alone = bool(needs), limits.exclusive and shared
@@ -69,8 +74,9 @@ def _on_gpus(job: JobRecord, shared: bool) -> GpuRequest | None:
 
 
 def _request_of_roles(job: JobRecord, gpus_are_shared: bool) -> ResourceRequest | None:
-    """The same for a job that is made of roles, on the nodes of its plan: each task as much as the mean of those on the
-    node where that is most."""
+    """The same for a job that is made of roles, on the nodes of its plan: each task as much as the
+    mean of those on the node where that is most.
+    """
     nodes = job.planned().worker_nodes
     wants = [job.spec.limits_of(name) for name in task_names(job.spec.roles)]
     memory = _evenly(nodes, [each.memory_bytes or 0 for each in wants])
@@ -89,19 +95,23 @@ _NOTHING_ELSE = ResourceRequest(0, 0, 0, (), None)[2:]
 
 _MARGIN = 1 / 20
 _MARGIN_MOST = 1 << 30
-"""Of a node's memory, and at most so many bytes: beside jobs that run this much stays free. Peaks differ a little from
-run to run, and page tables and the like are counted for nobody."""
+"""Of a node's memory, and at most so many bytes: beside jobs that run this much stays free. Peaks
+differ a little from run to run, and page tables and the like are counted for nobody.
+"""
 _STANDING = 1 / 8
 _STANDING_LEAST, _STANDING_MOST = 512 << 20, 2 / 5
-"""Of a node's memory, or so many bytes if that is more, and no more than so large a part: what others hold up to that
-never keeps a job waiting that has the node for itself. A system, a hub and its commands always hold some."""
+"""Of a node's memory, or so many bytes if that is more, and no more than so large a part: what
+others hold up to that never keeps a job waiting that has the node for itself. A system, a hub and
+its commands always hold some.
+"""
 
 
 class FreeResources:
     """GPUs and memory of nodes, and how much of each is taken.
 
-    A worker goes where the fewest GPUs are left that are enough for it (best fit). So whole nodes stay free for jobs
-    that need one. Among equal nodes it goes to the one that has been so for longest.
+    A worker goes where the fewest GPUs are left that are enough for it (best fit). So whole nodes
+    stay free for jobs that need one. Among equal nodes it goes to the one that has been so for
+    longest.
 
     Attributes:
         gpu_memory: That of GPUs which jobs compute on by turns.
@@ -114,7 +124,8 @@ class FreeResources:
         self._taken: dict[str, list[int]] = {}  # GPUs and bytes, of nodes that are gone too
         self._by_free: list[dict[str, None]] = [{}]
         self._possible: dict[ResourceRequest, bool] = {}
-        self._spare: dict[str, float] = {}  # bytes that all jobs on a node could have, as far as others leave them
+        # bytes that all jobs on a node could have, as far as others leave them
+        self._spare: dict[str, float] = {}
         self.gpu_memory = GpuMemory()
 
     def join(self, node: Node) -> None:
@@ -151,7 +162,9 @@ class FreeResources:
         return self._possible[request]
 
     def trimmed(self, request: ResourceRequest) -> ResourceRequest:
-        """A request for settled nodes, with no more memory than they and their GPUs have as a whole."""
+        """A request for settled nodes, with no more memory than they and their GPUs have as a
+        whole.
+        """
         there = {name: request.fixed.count(name) for name in request.fixed if name in self._nodes}
         if not there:
             return request
@@ -179,9 +192,16 @@ class FreeResources:
         if whole.kind != "memory":
             return whole
         for name, workers in Counter(request.fixed).items():
-            if name not in self._spare or name not in self._nodes or self.has_place(request, name, workers):
+            if (
+                name not in self._spare
+                or name not in self._nodes
+                or self.has_place(request, name, workers)
+            ):
                 continue
-            if self._nodes[name].memory_bytes - self._taken[name][1] >= workers * request.memory_bytes:
+            if (
+                self._nodes[name].memory_bytes - self._taken[name][1]
+                >= workers * request.memory_bytes
+            ):
                 free, others = max(self.left(name)[1], 0), int(self.others(name))
                 return replace(whole, node=name, free_bytes=free, others_bytes=others)
         return whole
@@ -193,22 +213,38 @@ class FreeResources:
             return Shortage("gpus", count=request.all_gpus)
         if request.on_gpus is not None and not request.memory_bytes:
             return Shortage("gpu-memory", request.on_gpus.memory_bytes)
-        return Shortage("memory", request.memory_bytes, request.workers, is_known=not request.guessed)
+        return Shortage(
+            "memory", request.memory_bytes, request.workers, is_known=not request.guessed
+        )
 
-    def held(self, request: ResourceRequest, name: str, gpus: int, memory_bytes: int, *, whole: bool = False) -> int:
-        """How many of the workers find room on a node with so much left of it; `whole`: and with all of the memory of
-        its GPUs."""
+    def held(
+        self,
+        request: ResourceRequest,
+        name: str,
+        gpus: int,
+        memory_bytes: int,
+        *,
+        whole: bool = False,
+    ) -> int:
+        """How many of the workers find room on a node with so much left of it; `whole`: and with
+        all of the memory of its GPUs.
+        """
         most = request.fixed.count(name) if request.fixed else request.workers
         if request.allowed is not None and name not in request.allowed:
             return 0
         if request.gpus:
             most = min(most, gpus // request.gpus)
         if request.on_gpus is not None:
-            most = self.gpu_memory.room(request.on_gpus, name, most, whole=whole or bool(request.gpus))
-        return max(min(most, memory_bytes // request.memory_bytes) if request.memory_bytes else most, 0)
+            most = self.gpu_memory.room(
+                request.on_gpus, name, most, whole=whole or bool(request.gpus)
+            )
+        return max(
+            min(most, memory_bytes // request.memory_bytes) if request.memory_bytes else most, 0
+        )
 
     def observe(self, name: str, available: float, held: float) -> bool:
-        """Take note of what is in use of a node's memory; whether jobs could have more now than before.
+        """Take note of what is in use of a node's memory; whether jobs could have more now than
+        before.
 
         Args:
             name: Of the node.
@@ -223,20 +259,25 @@ class FreeResources:
         return all(name in self._spare for name in names)
 
     def others(self, name: str) -> float:
-        """Bytes of a node that others hold: programs, shared memory, other hubs, and Headgate itself."""
+        """Bytes of a node that others hold: programs, shared memory, other hubs, and Headgate
+        itself.
+        """
         size = self._nodes[name].memory_bytes
         return max(size - self._spare.get(name, size), 0.0)
 
     def left(self, name: str, own: int = 0, guessed: bool = False) -> tuple[int, int]:
-        """Free GPUs and bytes of a node that is there, for a job that has been given `own` bytes of it so far; one
-        whose need is `guessed` waits for no others than jobs."""
+        """Free GPUs and bytes of a node that is there, for a job that has been given `own` bytes of
+        it so far; one whose need is `guessed` waits for no others than jobs.
+        """
         size, taken = self._nodes[name].memory_bytes, self._taken[name][1]
         free = size - taken
         if name in self._spare:
             is_alone = taken <= own
             if not is_alone:
                 free = min(free, int(self._spare[name] - min(_MARGIN * size, _MARGIN_MOST)) - taken)
-            elif not guessed and self.others(name) > min(max(_STANDING * size, _STANDING_LEAST), _STANDING_MOST * size):
+            elif not guessed and self.others(name) > min(
+                max(_STANDING * size, _STANDING_LEAST), _STANDING_MOST * size
+            ):
                 free = min(free, int(self._spare[name]) - taken)
         return self._free[name], free
 
@@ -248,14 +289,18 @@ class FreeResources:
     def places(self, request: ResourceRequest) -> int:
         """For how many workers there is room now."""
         if request.gpus and request[2:] == _NOTHING_ELSE:
-            return sum(len(names) * (free // request.gpus) for free, names in enumerate(self._by_free))
+            return sum(
+                len(names) * (free // request.gpus) for free, names in enumerate(self._by_free)
+            )
         return sum(self.held(request, name, *self.left(name)) for name in self._nodes)
 
     def is_there(self, name: str) -> bool:
         return name in self._nodes
 
     def seize(self, request: ResourceRequest) -> tuple[WorkerSlot, ...] | None:
-        """Take what is asked for: where each worker has room; None, with nothing taken, where there is no room now."""
+        """Take what is asked for: where each worker has room; None, with nothing taken, where there
+        is no room now.
+        """
         if request.all_gpus > self.free_gpus:
             return None
         found: list[WorkerSlot] = []
@@ -288,7 +333,9 @@ class FreeResources:
     def _best(self, request: ResourceRequest, own: Mapping[str, int]) -> str | None:
         for bucket in self._by_free[request.gpus :]:
             for name in bucket:
-                if (request.allowed is None or name in request.allowed) and self._fits(request, name, own[name]):
+                if (request.allowed is None or name in request.allowed) and self._fits(
+                    request, name, own[name]
+                ):
                     return name
         return None
 
@@ -296,7 +343,10 @@ class FreeResources:
         gpus, memory_bytes = self.left(name, own, request.guessed)
         if gpus < request.gpus or (request.memory_bytes and memory_bytes < request.memory_bytes):
             return False
-        return request.on_gpus is None or self.gpu_memory.room(request.on_gpus, name, 1, whole=bool(request.gpus)) > 0
+        return (
+            request.on_gpus is None
+            or self.gpu_memory.room(request.on_gpus, name, 1, whole=bool(request.gpus)) > 0
+        )
 
     def _change(self, request: ResourceRequest, sign: int, slots: Iterable[WorkerSlot]) -> None:
         gpus = sign * request.gpus
@@ -321,12 +371,15 @@ class FreeResources:
 
 
 class Eviction:
-    """Whether something would fit if some jobs gave back what they have; nothing is taken or given."""
+    """Whether something would fit if some jobs gave back what they have; nothing is taken or
+    given.
+    """
 
     def __init__(self, resources: FreeResources, request: ResourceRequest) -> None:
         self._resources, self._ask = resources, request
         self._given: dict[str, tuple[int, int]] = {}
-        self._held: dict[str, int] = {}  # workers that nodes would have room for, of those that were given something
+        # workers that nodes would have room for, of those that were given something
+        self._held: dict[str, int] = {}
         self._places = resources.places(request)
 
     @property
@@ -342,7 +395,12 @@ class Eviction:
                     self._given[name] = 0, 0
                     self._held[name] = self._resources.held(self._ask, name, free_gpus, free_bytes)
                 gpus, memory_bytes = self._given[name]
-                gpus, memory_bytes = gpus + sign * request.gpus, memory_bytes + sign * request.memory_bytes
-                held = self._resources.held(self._ask, name, free_gpus + gpus, free_bytes + memory_bytes)
+                gpus, memory_bytes = (
+                    gpus + sign * request.gpus,
+                    memory_bytes + sign * request.memory_bytes,
+                )
+                held = self._resources.held(
+                    self._ask, name, free_gpus + gpus, free_bytes + memory_bytes
+                )
                 self._places += held - self._held[name]
                 self._given[name], self._held[name] = (gpus, memory_bytes), held

@@ -1,4 +1,6 @@
-"""Memory of GPUs that jobs compute on by turns: what is kept for jobs that were admitted, and what is left of it."""
+"""Memory of GPUs that jobs compute on by turns: what is kept for jobs that were admitted, and what
+is left of it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from headgate.cluster import Node
 from headgate.controller.shortage import Shortage, ShortageKind
+from headgate.model.cluster import Node
 
 _LITTLE = 0.02
 """Of the memory of a GPU: what is in use besides is not told of below that."""
 _LEAST_FREE = 1 / 4
 """Of the memory of a GPU: so much has to be free for a job whose need is not known."""
 _STEPS = 16
-"""Of GPUs that as many tasks use, those are alike that have as many such parts of their memory left."""
+"""Of GPUs that as many tasks use, those are alike that have as many such parts of their memory
+left.
+"""
 _LIKE_OTHERS = 1.05
-"""Times the mean of what jobs on a GPU hold: so much has to be free there for one whose need is not known."""
+"""Times the mean of what jobs on a GPU hold: so much has to be free there for one whose need is not
+known.
+"""
 
 
 class GpuRequest(NamedTuple):
@@ -27,7 +33,8 @@ class GpuRequest(NamedTuple):
         gpus: How many those are.
         of: The GPUs of a node that it may use, the first first; None: all.
         apart: Whether workers on one node have to have different ones.
-        known: Whether its need is known. If not, it has a GPU without other jobs, until it is seen what it holds.
+        known: Whether its need is known. If not, it has a GPU without other jobs, until it is seen
+            what it holds.
         alone: Whether no other job may use these GPUs.
     """
 
@@ -40,7 +47,9 @@ class GpuRequest(NamedTuple):
 
 
 class WorkerSlot(NamedTuple):
-    """Where a worker has room: its node and, of the GPUs there that it shares, those that keep memory for it."""
+    """Where a worker has room: its node and, of the GPUs there that it shares, those that keep
+    memory for it.
+    """
 
     node: str
     gpus: tuple[int, ...] = ()
@@ -53,8 +62,8 @@ def _nobody(_: str) -> Counter[int]:
 class GpuMemory:
     """The memory of the GPUs of nodes.
 
-    A worker gets the GPUs that have enough; of these, those that the fewest tasks use, and then those with clearly most
-    left.
+    A worker gets the GPUs that have enough; of these, those that the fewest tasks use, and then
+    those with clearly most left.
 
     Attributes:
         others: Tells how many tasks for which nothing is kept use each GPU of a node.
@@ -66,11 +75,15 @@ class GpuMemory:
         # Of nodes that are gone too:
         self._kept: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._tasks: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        self._unseen: defaultdict[str, Counter[int]] = defaultdict(Counter)  # of these, those of unknown need
-        self._alone: defaultdict[str, Counter[int]] = defaultdict(Counter)  # and those that are to be alone there
-        self._besides: defaultdict[str, dict[int, float]] = defaultdict(dict)  # in use, with nothing kept for it
+        # of these, those of unknown need
+        self._unseen: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        # and those that are to be alone there
+        self._alone: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        # in use, with nothing kept for it
+        self._besides: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self._used: defaultdict[str, dict[int, float]] = defaultdict(dict)  # by everybody
-        self._single: dict[str, frozenset[int]] = {}  # by their compute mode: for one process at a time,
+        # by their compute mode: for one process at a time,
+        self._single: dict[str, frozenset[int]] = {}
         self._closed: dict[str, frozenset[int]] = {}  # and for none more now
 
     def join(self, node: Node) -> None:
@@ -95,8 +108,9 @@ class GpuMemory:
         Args:
             name: Of a node.
             used: By all programs, on each GPU that is known of.
-            held: Of that, by tasks for which memory is kept, and no more than that. Where none of it can be told apart
-                (a container does not see whose memory it is), what was in use before such a task came still is.
+            held: Of that, by tasks for which memory is kept, and no more than that. Where none of
+                it can be told apart (a container does not see whose memory it is), what was in use
+                before such a task came still is.
         """
         before = self._besides[name]
         found = dict(before)  # of a GPU that gives no reading now, the latest counts
@@ -113,7 +127,9 @@ class GpuMemory:
         return any(size < before.get(gpu, 0.0) for gpu, size in found.items())
 
     def settle(self, name: str, held: Mapping[int, float]) -> None:
-        """From now on memory is kept for a job that holds so much of GPUs, which counted as used besides until then."""
+        """From now on memory is kept for a job that holds so much of GPUs, which counted as used
+        besides until then.
+        """
         besides = self._besides[name]
         besides |= {gpu: max(besides.get(gpu, 0.0) - size, 0.0) for gpu, size in held.items()}
 
@@ -141,7 +157,9 @@ class GpuMemory:
         return size - self._kept[name][gpu] - self.besides(name, gpu) < _LEAST_FREE * size
 
     def free(self, request: GpuRequest, name: str, *, whole: bool = False) -> dict[int, float]:
-        """Bytes left of each GPU of a node that a worker may use, which may be below 0; `whole`: if nobody used any."""
+        """Bytes left of each GPU of a node that a worker may use, which may be below 0; `whole`: if
+        nobody used any.
+        """
         sizes = self._sizes.get(name, {})
         usable = sizes if request.of is None else [gpu for gpu in request.of if gpu in sizes]
         if whole:
@@ -150,21 +168,31 @@ class GpuMemory:
         return {gpu: sizes[gpu] - kept[gpu] - besides.get(gpu, 0.0) for gpu in usable}
 
     def most(self, request: GpuRequest, name: str, workers: int) -> int:
-        """The most that each of so many workers could have on each of its GPUs there; 0: there are too few."""
+        """The most that each of so many workers could have on each of its GPUs there; 0: there are
+        too few.
+        """
         sizes = sorted(self.free(request, name, whole=True).values(), reverse=True)
         places = workers * request.gpus
-        if request.gpus > len(sizes) or ((request.apart or not request.known) and places > len(sizes)):
+        if request.gpus > len(sizes) or (
+            (request.apart or not request.known) and places > len(sizes)
+        ):
             return 0
-        return int(sizes[places - 1] if places <= len(sizes) else sizes[-1] // -(-places // len(sizes)))
+        return int(
+            sizes[places - 1] if places <= len(sizes) else sizes[-1] // -(-places // len(sizes))
+        )
 
     def room(self, request: GpuRequest, name: str, most: int, *, whole: bool = False) -> int:
         """For how many workers there is room, at most for so many."""
         free, found = self.free(request, name, whole=whole), 0
         if not whole:
-            free = {gpu: size for gpu, size in free.items() if self.is_open(request, name, gpu, size)}
+            free = {
+                gpu: size for gpu, size in free.items() if self.is_open(request, name, gpu, size)
+            }
         apart = request.apart or request.alone or not request.known
         while found < most:
-            best = sorted((gpu for gpu in free if free[gpu] >= request.memory_bytes), key=free.__getitem__)
+            best = sorted(
+                (gpu for gpu in free if free[gpu] >= request.memory_bytes), key=free.__getitem__
+            )
             if len(best) < request.gpus:
                 break
             for gpu in best[-request.gpus :]:
@@ -175,16 +203,27 @@ class GpuMemory:
             found += 1
         return found
 
-    def choose(self, request: GpuRequest, name: str, beside: Iterable[WorkerSlot]) -> tuple[int, ...] | None:
-        """The GPUs for a worker, in the order of those that it may use; None where there is no room.
+    def choose(
+        self, request: GpuRequest, name: str, beside: Iterable[WorkerSlot]
+    ) -> tuple[int, ...] | None:
+        """The GPUs for a worker, in the order of those that it may use; None where there is no
+        room.
 
         Args:
             beside: Of the workers of its job that have been given theirs.
         """
         free = self.free(request, name)
         used = self._tasks[name] + self.others(name)
-        taken = {gpu for slot in beside if slot.node == name for gpu in slot.gpus} if request.apart else ()
-        fitting = [gpu for gpu, size in free.items() if gpu not in taken and self.is_open(request, name, gpu, size)]
+        taken = (
+            {gpu for slot in beside if slot.node == name for gpu in slot.gpus}
+            if request.apart
+            else ()
+        )
+        fitting = [
+            gpu
+            for gpu, size in free.items()
+            if gpu not in taken and self.is_open(request, name, gpu, size)
+        ]
         if len(fitting) < request.gpus:
             return None
         sizes = self._sizes[name]
@@ -192,11 +231,18 @@ class GpuMemory:
         chosen = sorted(fitting, key=order.__getitem__)[: request.gpus]
         return tuple(gpu for gpu in free if gpu in chosen)
 
-    def roomiest(self, request: GpuRequest, name: str, but: Collection[int]) -> tuple[int, int] | None:
-        """Of the GPUs of a node that a worker may have now, without some: the one with most left, and how much that is;
-        None: there is none."""
+    def roomiest(
+        self, request: GpuRequest, name: str, but: Collection[int]
+    ) -> tuple[int, int] | None:
+        """Of the GPUs of a node that a worker may have now, without some: the one with most left,
+        and how much that is; None: there is none.
+        """
         free = self.free(request, name)
-        fitting = [gpu for gpu, size in free.items() if gpu not in but and self.is_open(request, name, gpu, size)]
+        fitting = [
+            gpu
+            for gpu, size in free.items()
+            if gpu not in but and self.is_open(request, name, gpu, size)
+        ]
         gpu = max(fitting, key=free.__getitem__, default=None)
         return (gpu, int(free[gpu])) if gpu is not None else None
 
@@ -206,15 +252,22 @@ class GpuMemory:
             free = self.free(request, name)
             if not free or self.room(request, name, workers) >= workers:
                 continue
-            obstacles = {gpu: self._obstacle(request, name, gpu, size) for gpu, size in free.items()}
+            obstacles = {
+                gpu: self._obstacle(request, name, gpu, size) for gpu, size in free.items()
+            }
             count = workers * request.gpus
             for kind in ("gpu-unseen", "gpu-alone"):
                 if gpus := tuple(gpu for gpu, obstacle in obstacles.items() if obstacle == kind):
-                    return Shortage(kind, request.memory_bytes, count, name, gpus=gpus, is_known=request.known)
+                    return Shortage(
+                        kind, request.memory_bytes, count, name, gpus=gpus, is_known=request.known
+                    )
             gpu = max(free, key=free.__getitem__)
             besides = self._besides[name].get(gpu, 0.0)
             others = int(besides) if besides > _LITTLE * self._sizes[name][gpu] else None
-            left, needs = int(max(free[gpu], 0)), request.memory_bytes or int(self._wanted(name, gpu))
+            left, needs = (
+                int(max(free[gpu], 0)),
+                request.memory_bytes or int(self._wanted(name, gpu)),
+            )
             return Shortage("gpu-memory", needs, count, name, gpu, left, others, request.known)
         return None
 
@@ -222,7 +275,9 @@ class GpuMemory:
         """Whether a worker may have a GPU with so many bytes free."""
         return self._obstacle(request, name, gpu, free) is None
 
-    def _obstacle(self, request: GpuRequest, name: str, gpu: int, free: float) -> ShortageKind | None:
+    def _obstacle(
+        self, request: GpuRequest, name: str, gpu: int, free: float
+    ) -> ShortageKind | None:
         """What keeps a worker from a GPU with so many bytes free; None: nothing."""
         tasks = self._tasks[name][gpu]
         others = self.others(name)[gpu] if request.alone else 0
@@ -231,9 +286,15 @@ class GpuMemory:
             return "gpu-alone"
         if self._unseen[name][gpu]:
             return "gpu-unseen"
-        return None if free >= (request.memory_bytes if request.known else self._wanted(name, gpu)) else "gpu-memory"
+        return (
+            None
+            if free >= (request.memory_bytes if request.known else self._wanted(name, gpu))
+            else "gpu-memory"
+        )
 
     def _wanted(self, name: str, gpu: int) -> float:
         """Bytes of a GPU that have to be free for a job whose need is not known."""
         kept, tasks = self._kept[name][gpu], self._tasks[name][gpu]
-        return max(_LEAST_FREE * self._sizes[name][gpu], _LIKE_OTHERS * kept / tasks if tasks else 0.0)
+        return max(
+            _LEAST_FREE * self._sizes[name][gpu], _LIKE_OTHERS * kept / tasks if tasks else 0.0
+        )

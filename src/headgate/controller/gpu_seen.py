@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headgate.events import GpuUse
+from headgate.model.events import GpuUse
 
 SETTLED_SECONDS = 10.0
 """What a job holds has settled once it has not grown for so long,"""
 _GROWS, _GROWS_BYTES = 1.02, 32 << 20
 """by more than this factor and so many bytes."""
-PATIENCE_SECONDS: Mapping[GpuUse, float] = {"no": 0.0, "seen-none": 0.0, "maybe": 15.0, "yes": 300.0}
-"""How long a job that holds nothing yet is waited for, by whether it is taken to use a GPU: it may load its model into
-main memory first."""
+PATIENCE_SECONDS: Mapping[GpuUse, float] = {
+    "no": 0.0,
+    "seen-none": 0.0,
+    "maybe": 15.0,
+    "yes": 300.0,
+}
+"""How long a job that holds nothing yet is waited for, by whether it is taken to use a GPU: it may
+load its model into main memory first.
+"""
 _MOST_SECONDS = 600.0
 """What grows for longer is not waited for."""
 _CONTEXT_BYTES = 64 << 20
-"""Where it cannot be told whose memory it is: a GPU that has so much more in use than before is used by the job."""
+"""Where it cannot be told whose memory it is: a GPU that has so much more in use than before is
+used by the job.
+"""
 
 
 @dataclass(slots=True)
@@ -37,8 +45,9 @@ class GpuUseSeen:
     grew: float = 0.0
 
     def observe(self, now: float, used: Mapping[int, float], its: Mapping[int, float]) -> bool:
-        """Take note of what is in use on its GPUs, and of `its` part as far as that can be told; whether what it holds
-        has settled."""
+        """Take note of what is in use on its GPUs, and of `its` part as far as that can be told;
+        whether what it holds has settled.
+        """
         for gpu in self.before:
             size = its.get(gpu, 0.0)
             if not any(its.values()):

@@ -22,7 +22,9 @@ _NAMED = 3
 
 
 class Company(NamedTuple):
-    """The part of their rates that a job and those beside it keep, on average, with a band; 1 where nobody is there."""
+    """The part of their rates that a job and those beside it keep, on average, with a band; 1 where
+    nobody is there.
+    """
 
     part: float
     low: float
@@ -36,11 +38,15 @@ class Pairing:
     Args:
         pairs: What jobs cost each other, as it is known now.
         model: What pairs call a job.
-        by_turns: Whether jobs compute on a GPU by turns; those beside them on it then cost them nothing more.
+        by_turns: Whether jobs compute on a GPU by turns; those beside them on it then cost them
+            nothing more.
     """
 
     def __init__(
-        self, pairs: Callable[[], Interference], model: Callable[[JobRecord], str], by_turns: bool = False
+        self,
+        pairs: Callable[[], Interference],
+        model: Callable[[JobRecord], str],
+        by_turns: bool = False,
     ) -> None:
         self._pairs, self._model, self._by_turns = pairs, model, by_turns
 
@@ -49,18 +55,27 @@ class Pairing:
         """Whether any pair is known."""
         return bool(self._pairs())
 
-    def choose(self, waiting: Sequence[Claim], running: Sequence[Claim], resources: FreeResources) -> Claim:
-        """Of those that wait, the first one, for which there is room, or one that goes better in its place. The earlier
-        ones then have let it by."""
+    def choose(
+        self, waiting: Sequence[Claim], running: Sequence[Claim], resources: FreeResources
+    ) -> Claim:
+        """Of those that wait, the first one, for which there is room, or one that goes better in
+        its place. The earlier ones then have let it by.
+        """
         first = waiting[0]
         place = _room(first, resources)
-        than = self._company(first.job, place, running, resources) if first.passed < MOST_PASSED else None
+        than = (
+            self._company(first.job, place, running, resources)
+            if first.passed < MOST_PASSED
+            else None
+        )
         if than is None:
             return first
         best, most = first, than
         for claim in waiting[1:]:
             slots = _room(claim, resources)
-            its = self._company(claim.job, slots, running, resources) if {*place} & {*slots} else None
+            its = (
+                self._company(claim.job, slots, running, resources) if {*place} & {*slots} else None
+            )
             if its is not None and its.low > than.high + _WORTH and its.part > most.part:
                 best, most = claim, its
             if claim.passed >= MOST_PASSED:
@@ -68,13 +83,21 @@ class Pairing:
         if best is not first:
             for claim in waiting[: waiting.index(best)]:
                 claim.passed += 1
-            names = ", ".join(most.beside[:_NAMED]) + (" and others" if len(most.beside) > _NAMED else "")
+            names = ", ".join(most.beside[:_NAMED]) + (
+                " and others" if len(most.beside) > _NAMED else ""
+            )
             why = f"each keeps {most.part:.2f} of its rate on average, not {than.part:.2f}"
-            best.job.before = f"before {first.job.spec.name}, for it goes better beside {names}: {why}"
+            best.job.before = (
+                f"before {first.job.spec.name}, for it goes better beside {names}: {why}"
+            )
         return best
 
     def _company(
-        self, job: JobRecord, slots: Sequence[WorkerSlot], running: Sequence[Claim], resources: FreeResources
+        self,
+        job: JobRecord,
+        slots: Sequence[WorkerSlot],
+        running: Sequence[Claim],
+        resources: FreeResources,
     ) -> Company | None:
         """How well a job would go in these places; None: that is not known of all those there."""
         pairs, model = self._pairs(), self._model(job)
@@ -106,5 +129,8 @@ def _room(claim: Claim, resources: FreeResources) -> tuple[WorkerSlot, ...]:
 def _there(running: Iterable[Claim], slot: WorkerSlot) -> Iterator[JobRecord]:
     """The jobs on the same node and, of those on GPUs, on the same ones."""
     for claim in running:
-        if any(each.node == slot.node and (not slot.gpus or {*slot.gpus} & {*each.gpus}) for each in claim.slots):
+        if any(
+            each.node == slot.node and (not slot.gpus or {*slot.gpus} & {*each.gpus})
+            for each in claim.slots
+        ):
             yield claim.job

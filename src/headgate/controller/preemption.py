@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 
 from headgate.controller.free_resources import Eviction, FreeResources, ResourceRequest
 from headgate.controller.queue_orders import Claim, Order
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
 
 Key = tuple[float, ...]
 """Priority, negated; the order's rank; how many jobs were handed in before it."""
@@ -23,7 +23,8 @@ class Ranking:
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._entries: list[tuple[Key, Claim]] = []  # by key as it was when last looked at: none is worse by now
+        # by key as it was when last looked at: none is worse by now
+        self._entries: list[tuple[Key, Claim]] = []
         self._keys: dict[JobId, Key] = {}
         self._reviews: list[tuple[float, int, Claim]] = []
         self._count = 0
@@ -66,9 +67,12 @@ class Ranking:
                 found = True
         return found
 
-    def victims(self, now: float, key: Key, request: ResourceRequest, resources: FreeResources) -> list[Claim]:
-        """The jobs that would have to be preempted for one to fit, the last in rank first. Empty where even all jobs
-        behind it would not be enough."""
+    def victims(
+        self, now: float, key: Key, request: ResourceRequest, resources: FreeResources
+    ) -> list[Claim]:
+        """The jobs that would have to be preempted for one to fit, the last in rank first. Empty
+        where even all jobs behind it would not be enough.
+        """
         if not self._enough(key, request.all_gpus - resources.free_gpus):
             return []
         gone: list[tuple[Key, Claim]] = []
@@ -80,7 +84,8 @@ class Ranking:
         if not eviction.fits:
             return []
         needed: list[Claim] = []
-        for _, claim in reversed(gone):  # of what the others give already, the first in rank keep theirs
+        # of what the others give already, the first in rank keep theirs
+        for _, claim in reversed(gone):
             eviction.give(claim.request, claim.slots, -1)
             if not eviction.fits:
                 eviction.give(claim.request, claim.slots)

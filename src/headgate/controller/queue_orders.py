@@ -11,7 +11,7 @@ from headgate.controller.free_resources import ResourceRequest
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.gpu_seen import GpuUseSeen
 from headgate.controller.records import JobRecord
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
 
 RemainingSeconds = Callable[[JobId, float], float]
 """Seconds that a job would still run for, at a time: known, or predicted."""
@@ -27,10 +27,12 @@ class Claim:
         slots: Of its workers; empty: it has nothing.
         review: When its rank gets worse next.
         found: It has what it was found to use, without having asked.
-        passed: How often one behind it was started before it, because it goes better beside those that run.
+        passed: How often one behind it was started before it, because it goes better beside those
+            that run.
         grew: When what it was seen to use grew last.
         seen_bytes: What it was seen to use then, of a job whose need was guessed.
-        on_gpu: What it is seen to hold of its GPUs, if nothing is known of its need; None: it is known, or settled.
+        on_gpu: What it is seen to hold of its GPUs, if nothing is known of its need; None: it is
+            known, or settled.
         size: GPUs; 1 for a job that has none.
     """
 
@@ -62,7 +64,8 @@ class Order(ABC):
     2. While it runs, its rank gets better or stays; where it gets worse, `worse_at` said when.
 
     Attributes:
-        preempts: Whether a job that runs is stopped, with a checkpoint, for one that ranks before it.
+        preempts: Whether a job that runs is stopped, with a checkpoint, for one that ranks before
+            it.
         overtakes: Whether a job may start before one that ranks before it and does not fit yet.
     """
 
@@ -80,7 +83,8 @@ class Order(ABC):
 
 
 class FifoOrder(Order):
-    """First come, first served: no job starts before one that came earlier, none is stopped for another.
+    """First come, first served: no job starts before one that came earlier, none is stopped for
+    another.
 
     Source: the baseline of Tiresias (NSDI 2019) and of Gavel (OSDI 2020). Use it to compare with.
     """
@@ -94,7 +98,8 @@ class FifoOrder(Order):
 class SrptOrder(Order):
     """Least remaining GPU-seconds first.
 
-    Objective: the mean completion time. Source: Schrage (1968) for one server; for gangs the remaining time counts as
+    Objective: the mean completion time. Source: Schrage (1968) for one server; for gangs the
+        remaining time counts as
     often as it has GPUs. Use it where remaining work can be predicted and long jobs may wait.
     """
 
@@ -109,11 +114,13 @@ class SrptOrder(Order):
 
 
 class PatientOrder(Order):
-    """Shortest remaining time first, with ageing: rank by arrival plus `patience` times what remains.
+    """Shortest remaining time first, with ageing: rank by arrival plus `patience` times what
+    remains.
 
-    Objective: the mean completion time, with a bound on what a long job pays for it. A job with T seconds left is
-    overtaken only by jobs that came at most patience · T seconds after it. `patience` 0 is first come, first served.
-    Without a limit it is `srpt`.
+    Objective: the mean completion time, with a bound on what a long job pays for it. A job with T
+        seconds left is
+    overtaken only by jobs that came at most patience · T seconds after it. `patience` 0 is first
+    come, first served. Without a limit it is `srpt`.
     Source: shortest remaining time first with linear ageing; Headgate's own. Use it as the default.
     """
 
@@ -128,11 +135,12 @@ class PatientOrder(Order):
 
 
 class LasOrder(Order):
-    """Least attained service first, in queues: a job that had so many GPU-seconds falls into the next one; within a
-    queue first come, first served.
+    """Least attained service first, in queues: a job that had so many GPU-seconds falls into the
+    next one; within a queue first come, first served.
 
     Objective: the mean completion time where nothing is known of what remains.
-    Source: Tiresias (NSDI 2019), discretised two-dimensional LAS, without its promotion of those that starve.
+    Source: Tiresias (NSDI 2019), discretised two-dimensional LAS, without its promotion of those
+        that starve.
     """
 
     name = "las"

@@ -11,7 +11,6 @@ from functools import lru_cache
 from heapq import merge
 from itertools import islice
 
-from headgate.cluster import Node
 from headgate.controller.free_resources import FreeResources, ResourceRequest, request_of
 from headgate.controller.gpu_memory import GpuMemory, WorkerSlot
 from headgate.controller.gpu_seen import PATIENCE_SECONDS, GpuUseSeen
@@ -21,11 +20,12 @@ from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.shortage import Shortage
 from headgate.controller.start_forecast import StartForecast, beside, expected_starts
-from headgate.events import Action, GpuMemoryUsed, MarkJob, MemoryUsed, Resize
-from headgate.identifiers import JobId
+from headgate.model.cluster import Node
+from headgate.model.events import Action, GpuMemoryUsed, MarkJob, MemoryUsed, Resize
+from headgate.model.identifiers import JobId
+from headgate.model.plans import Plan
 from headgate.planning.memory import PROCESS
 from headgate.planning.placement import place, place_within, unplaced
-from headgate.plans import Plan
 
 _GROWS = 1.05
 _SETTLED_SECONDS = 5.0
@@ -37,16 +37,17 @@ def _unknown(_: JobId) -> None:
 
 
 class Queue:
-    """Has jobs wait until all the GPUs and memory that they ask for are free at once (gang scheduling).
+    """Has jobs wait until all the GPUs and memory that they ask for are free at once (gang
+    scheduling).
 
     Args:
         order: The order of jobs.
-        gpus_are_shared: Jobs take turns on GPUs, so none waits for a GPU, but for its memory where the job's need is
-            known. Memory is then the most that a job may take. A job that may take more than a node has gets the node's
-            memory.
+        gpus_are_shared: Jobs take turns on GPUs, so none waits for a GPU, but for its memory where
+            the job's need is known. Memory is then the most that a job may take. A job that may
+            take more than a node has gets the node's memory.
         seconds: How long a job that waits is expected to run for; None: unknown.
-        pairing: Compares jobs of one priority that wait, and which of them goes best beside those that run is next;
-            None: they go by the order alone.
+        pairing: Compares jobs of one priority that wait, and which of them goes best beside those
+            that run is next; None: they go by the order alone.
     """
 
     def __init__(
@@ -87,10 +88,12 @@ class Queue:
         """Whether there is a job that waits."""
         return bool(self._waiting)
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- what happens -----------------------------------------------------------------------------
 
     def sees(self, others: Callable[[str], Counter[int]]) -> None:
-        """From now on it can tell how many tasks for which it keeps no memory use each GPU of a node."""
+        """From now on it can tell how many tasks for which it keeps no memory use each GPU of a
+        node.
+        """
         self.gpu_memory.others = others
 
     def join(self, node: Node) -> None:
@@ -104,7 +107,9 @@ class Queue:
         self._resources.leave(name)
 
     def enqueue(self, now: float, job: JobRecord) -> list[Action]:
-        """Take in a job whose time has come; one that asks for nothing of its own is not for a queue."""
+        """Take in a job whose time has come; one that asks for nothing of its own is not for a
+        queue.
+        """
         request = self._request_of(job)
         if request is None:
             return []
@@ -118,9 +123,11 @@ class Queue:
         insort(self._waiting.setdefault(request, []), (self._running.key(claim, now), claim))
         return [job.mark("waiting", f"for {self._resources.shortage(request).in_words()}")]
 
-    def move(self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]) -> list[Action]:
-        """A node has come. Jobs that wait start there as far as they fit, in their order, or else on several nodes that
-        have room for them together.
+    def move(
+        self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]
+    ) -> list[Action]:
+        """A node has come. Jobs that wait start there as far as they fit, in their order, or else
+        on several nodes that have room for them together.
 
         Args:
             now: Seconds on the run's clock.
@@ -141,7 +148,9 @@ class Queue:
                 claim = self._claims[job.id]
                 self._dequeue(claim)
                 claim.request = request
-                insort(self._waiting.setdefault(request, []), (self._running.key(claim, now), claim))
+                insort(
+                    self._waiting.setdefault(request, []), (self._running.key(claim, now), claim)
+                )
         for request, slots in taken:
             self._resources.give(request, slots)
         self._changed = self._changed or bool(taken)
@@ -154,8 +163,10 @@ class Queue:
         job.queued, self._changed = False, True
 
     def uses(self, now: float, job: JobRecord) -> None:
-        """Tasks of a job use memory. If nobody knew the job's need, the most that they used counts as taken from then
-        on. If it needs more than such jobs did before, that much more counts as taken."""
+        """Tasks of a job use memory. If nobody knew the job's need, the most that they used counts
+        as taken from then on. If it needs more than such jobs did before, that much more counts as
+        taken.
+        """
         claim = self._claims.get(job.id)
         has_request = claim is not None and claim.since is not None and not claim.found
         if not self._gpus_are_shared or (has_request and job.spec.limits.memory_bytes is not None):
@@ -171,7 +182,10 @@ class Queue:
                 self._resources.take(claim.request, claim.slots)
                 self._changed = True
             return
-        request, slots = ResourceRequest(len(tasks), 0, most, (), None), tuple(WorkerSlot(task.node) for task in tasks)
+        request, slots = (
+            ResourceRequest(len(tasks), 0, most, (), None),
+            tuple(WorkerSlot(task.node) for task in tasks),
+        )
         if claim is None or claim.since is None:
             claim = self._claims[job.id] = Claim(job, request, since=now, found=True)
             self._running.add(claim, now)
@@ -200,7 +214,9 @@ class Queue:
             return
         holds = 0.0
         for claim in self._running:
-            taken = sum(slot.node == event.node for slot in claim.slots) * claim.request.memory_bytes
+            taken = (
+                sum(slot.node == event.node for slot in claim.slots) * claim.request.memory_bytes
+            )
             tasks = claim.job.tasks.values() if taken else ()
             its = sum(event.held.get(task.id, 0.0) for task in tasks if task.node == event.node)
             holds += min(its, taken)
@@ -215,8 +231,11 @@ class Queue:
         for claim in self._running:
             if (on_gpus := claim.request.on_gpus) is None or not claim.job.slots:
                 continue
-            kept = Counter(gpu for slot in claim.slots if slot.node == event.node for gpu in slot.gpus)
-            for gpu, workers in kept.items():  # what its tasks hold of other GPUs is kept for nobody
+            kept = Counter(
+                gpu for slot in claim.slots if slot.node == event.node for gpu in slot.gpus
+            )
+            # what its tasks hold of other GPUs is kept for nobody
+            for gpu, workers in kept.items():
                 its = sum(event.held.get(id, {}).get(gpu, 0.0) for id in claim.job.tasks)
                 held[gpu] += min(its, workers * on_gpus.memory_bytes)
         changed = memory.limit(event.node, event.single, event.closed)
@@ -224,7 +243,9 @@ class Queue:
             self._changed = True
 
     def _see(self, now: float, claim: Claim, event: GpuMemoryUsed) -> None:
-        """Take note of what a job of unknown need holds; once that has settled, so much is kept for it."""
+        """Take note of what a job of unknown need holds; once that has settled, so much is kept for
+        it.
+        """
         on_gpus, seen = claim.request.on_gpus, claim.on_gpu
         if on_gpus is None or seen is None or all(slot.node != event.node for slot in claim.slots):
             return
@@ -237,7 +258,9 @@ class Queue:
         self._resources.give(claim.request, claim.slots)
         claim.on_gpu, claim.job.needs_gpu_bytes = None, seen.bytes or None
         if seen.bytes or on_gpus.alone:
-            claim.request = claim.request._replace(on_gpus=on_gpus._replace(memory_bytes=seen.bytes, known=True))
+            claim.request = claim.request._replace(
+                on_gpus=on_gpus._replace(memory_bytes=seen.bytes, known=True)
+            )
         else:  # it computes on none
             claim.request, claim.job.slots = claim.request._replace(on_gpus=None), ()
             claim.job.uses_gpus = "seen-none"
@@ -274,11 +297,14 @@ class Queue:
             ends: When jobs that run are expected to end, as far as that is known.
         """
         running = list(self._running)
-        waiting = [claim for _, claim in sorted(entry for each in self._waiting.values() for entry in each)]
+        waiting = [
+            claim for _, claim in sorted(entry for each in self._waiting.values() for entry in each)
+        ]
         have = [(claim, claim.slots) for claim in running]
         starts = expected_starts(now, self._resources, waiting, running, ends, self._seconds)
         lacking: dict[ResourceRequest, tuple[Shortage, tuple[JobId, ...]]] = {}
-        for request in dict.fromkeys(claim.request for claim in waiting):  # thousands of jobs may ask for the same
+        # thousands of jobs may ask for the same
+        for request in dict.fromkeys(claim.request for claim in waiting):
             lacks = self._resources.shortage(request)
             lacking[request] = lacks, beside(request, have, lacks.on_gpu)
         return [
@@ -286,24 +312,37 @@ class Queue:
             for claim, start in zip(waiting, starts, strict=True)
         ]
 
-    # --- what follows -----------------------------------------------------------------------------------------------
+    # --- what follows -----------------------------------------------------------------------------
 
     def admit(self, now: float, due: Iterable[JobRecord]) -> tuple[list[JobRecord], list[Action]]:
-        """Jobs that may start now, and what is to be done to make room for others. Among the jobs whose time has come,
-        those may start that share all they use, or have got their room."""
+        """Jobs that may start now, and what is to be done to make room for others. Among the jobs
+        whose time has come, those may start that share all they use, or have got their room.
+        """
         actions = [action for job in due for action in self.enqueue(now, job)]
         free = [job for job in due if not job.queued]
         admitted, more = self._admit_waiting(now)
         at_once = {job.id for job in admitted}  # that they wait would be noise
-        actions = [each for each in actions + more if not (isinstance(each, MarkJob) and each.job in at_once)]
+        actions = [
+            each
+            for each in actions + more
+            if not (isinstance(each, MarkJob) and each.job in at_once)
+        ]
         return free + admitted, [self._as_it_is_now(each) for each in actions]
 
     def _as_it_is_now(self, action: Action) -> Action:
-        """What is told of a job that waits for room, by what is left now that others have theirs."""
-        claim = self._claims.get(action.job) if isinstance(action, MarkJob) and action.state == "waiting" else None
+        """What is told of a job that waits for room, by what is left now that others have
+        theirs.
+        """
+        claim = (
+            self._claims.get(action.job)
+            if isinstance(action, MarkJob) and action.state == "waiting"
+            else None
+        )
         if claim is None or not claim.job.queued or claim.job.id in self._too_large:
             return action
-        return claim.job.mark("waiting", f"for {self._resources.shortage(claim.request).in_words()}")
+        return claim.job.mark(
+            "waiting", f"for {self._resources.shortage(claim.request).in_words()}"
+        )
 
     def _admit_waiting(self, now: float) -> tuple[list[JobRecord], list[Action]]:
         if self._running.review(now):
@@ -334,7 +373,11 @@ class Queue:
                 admitted.append(claim.job)
                 continue
             hopeless = self._hopeless.get(claim.request)
-            if self.order.preempts and self._reserved is None and (hopeless is None or key < hopeless):
+            if (
+                self.order.preempts
+                and self._reserved is None
+                and (hopeless is None or key < hopeless)
+            ):
                 victims = self._running.victims(now, key, claim.request, self._resources)
                 for victim in victims:
                     actions += self._stop(victim, claim)
@@ -347,13 +390,18 @@ class Queue:
             elif not self._let_others_by(claim.request, blocked, set_aside):
                 if claim.request.guessed:
                     break
-                blocked |= {each for each in self._waiting if not each.guessed}  # who says nothing goes by
+                # who says nothing goes by
+                blocked |= {each for each in self._waiting if not each.guessed}
         for request, slots in set_aside:
             self._resources.give(request, slots)
         return admitted, actions
 
-    def _paired(self, head: tuple[Key, Claim], blocked: set[ResourceRequest], pairing: Pairing) -> Claim:
-        """The head of those that wait, for which there is room, or another of its priority that goes better there."""
+    def _paired(
+        self, head: tuple[Key, Claim], blocked: set[ResourceRequest], pairing: Pairing
+    ) -> Claim:
+        """The head of those that wait, for which there is room, or another of its priority that
+        goes better there.
+        """
         free = (waiting for request, waiting in self._waiting.items() if request not in blocked)
         equal = (claim for key, claim in merge(*free) if key[0] == head[0][0])
         return pairing.choose(list(islice(equal, LOOKED_AT)), list(self._running), self._resources)
@@ -364,15 +412,20 @@ class Queue:
         blocked: set[ResourceRequest],
         set_aside: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]],
     ) -> bool:
-        """Let jobs that want no memory of these GPUs start before one that lacks nothing else, whose main memory is set
-        aside; whether that is so."""
+        """Let jobs that want no memory of these GPUs start before one that lacks nothing else,
+        whose main memory is set aside; whether that is so.
+        """
         rest = request._replace(on_gpus=None)
         slots = self._resources.seize(rest) if self._resources.shortage(request).on_gpu else None
         if slots is None:
             return False
         set_aside.append((rest, slots))
         nodes = set(request.fixed)
-        blocked |= {each for each in self._waiting if each.on_gpus is not None and nodes.intersection(each.fixed)}
+        blocked |= {
+            each
+            for each in self._waiting
+            if each.on_gpus is not None and nodes.intersection(each.fixed)
+        }
         return True
 
     def _could(self, job: JobRecord) -> bool:
@@ -386,23 +439,34 @@ class Queue:
         nodes = job.planned().worker_nodes
         on_gpus = request.on_gpus if request is not None else None
         seen = bool(nodes) and self.gpu_memory.observed(nodes)
-        if request is not None and on_gpus is not None and not (on_gpus.known or on_gpus.alone or seen):
+        if (
+            request is not None
+            and on_gpus is not None
+            and not (on_gpus.known or on_gpus.alone or seen)
+        ):
             request = request._replace(on_gpus=None)
         if nodes and not job.spec.roles and self._resources.observed(nodes):
             request = request or ResourceRequest(len(nodes), 0, 0, nodes, None)
             if not request.memory_bytes:
                 request = request._replace(memory_bytes=PROCESS, guessed=True)
         request = self._resources.trimmed(request) if request is not None else None
-        return request if request is not None and (request.memory_bytes or request.on_gpus is not None) else None
+        return (
+            request
+            if request is not None and (request.memory_bytes or request.on_gpus is not None)
+            else None
+        )
 
     def _elsewhere(
         self, job: JobRecord, node: Node, nodes: Mapping[str, Node]
     ) -> tuple[ResourceRequest, tuple[WorkerSlot, ...]] | None:
-        """Take room for a job by another plan, which it has from then on; None, with nothing changed, where there is
-        none."""
+        """Take room for a job by another plan, which it has from then on; None, with nothing
+        changed, where there is none.
+        """
         before = job.planned()
         waits = self._claims.get(job.id)
-        least = waits.request.memory_bytes if waits is not None and job.id not in self._too_large else 0
+        least = (
+            waits.request.memory_bytes if waits is not None and job.id not in self._too_large else 0
+        )
         if waits is not None and waits.request.guessed:
             least = 0
         for plan in (place(unplaced(before), [node]), self._spread(job, node, nodes)):
@@ -410,16 +474,22 @@ class Queue:
                 continue
             job.plan = plan
             request = self._request_of(job)
-            # On nodes that are smaller than those it waits for it would get along with less memory than there.
-            taken = self._resources.seize(request) if request is not None and request.memory_bytes >= least else None
+            # On nodes that are smaller than those it waits for it would get along with less memory
+            # than there.
+            taken = (
+                self._resources.seize(request)
+                if request is not None and request.memory_bytes >= least
+                else None
+            )
             if request is not None and taken is not None:
                 return request, taken
         job.plan = before
         return None
 
     def _spread(self, job: JobRecord, node: Node, nodes: Mapping[str, Node]) -> Plan | None:
-        """A plan on all nodes that have room for a part of a job, once a new one has come; None where that is not
-        enough for all of it."""
+        """A plan on all nodes that have room for a part of a job, once a new one has come; None
+        where that is not enough for all of it.
+        """
         before = job.planned()
         left = [node, *(each for each in job.reachable(nodes) if each.name != node.name)]
         job.plan = unplaced(before)
@@ -427,7 +497,9 @@ class Queue:
         job.plan = before
         if request is None:
             return None
-        plan = place_within(before, left, lambda name, workers, _: self._resources.has_place(request, name, workers))
+        plan = place_within(
+            before, left, lambda name, workers, _: self._resources.has_place(request, name, workers)
+        )
         return plan if plan is not None and node.name in plan.worker_nodes else None
 
     def _settle(self) -> None:
@@ -475,7 +547,9 @@ class Queue:
         on_gpus = claim.request.on_gpus
         if on_gpus is None or on_gpus.known:
             return None
-        before = {gpu: self.gpu_memory.used(slot.node, gpu) for slot in claim.slots for gpu in slot.gpus}
+        before = {
+            gpu: self.gpu_memory.used(slot.node, gpu) for slot in claim.slots for gpu in slot.gpus
+        }
         use = "yes" if claim.job.spec.limits.gpus or on_gpus.alone else claim.job.uses_gpus
         return GpuUseSeen(now, PATIENCE_SECONDS[use], before)
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from headgate.cluster import Node
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.task_record import TaskRecord as TaskRecord
-from headgate.endings import Ending
-from headgate.events import (
+from headgate.model.cluster import Node
+from headgate.model.endings import Ending
+from headgate.model.events import (
     ENDED,
     Checkpoint,
     Exit,
@@ -20,13 +20,13 @@ from headgate.events import (
     MarkJob,
     StartTask,
 )
-from headgate.goals import GoalWatch
-from headgate.identifiers import JobId, TaskId, TaskName
-from headgate.jobs import Job
+from headgate.model.goals import GoalWatch
+from headgate.model.identifiers import JobId, TaskId, TaskName
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.shares import NOTHING, Share
 from headgate.planning.placement import for_server
-from headgate.plans import Plan
 from headgate.policies.base import Used
-from headgate.shares import NOTHING, Share
 
 
 @dataclass(slots=True, eq=False)
@@ -49,12 +49,14 @@ class JobRecord:
         before: Which one that came earlier it starts before, and why; empty: none.
         nodes: Names of those that it may use.
         gone: Nodes that are gone for it, and until when each may come back.
-        awaits: Until when it waits for one of its nodes to come back, where none is there; None: it does not.
+        awaits: Until when it waits for one of its nodes to come back, where none is there; None: it
+            does not.
         retried: Attempts that failed by the script and were followed by another.
         ends_as: How it is to end, and why, once its tasks have ended.
         lost: It ends after a fault that it cannot survive.
         restart: Why it is to be started again from its last checkpoint, once its tasks have ended.
-        failure: How the task ended that the attempt failed with, or the first that did not end well when told to.
+        failure: How the task ended that the attempt failed with, or the first that did not end well
+            when told to.
         failed_at: Name of the node of the task that the attempt failed with.
         begun: A task of this attempt has started.
         finished: A worker of this attempt has come to the end.
@@ -65,13 +67,15 @@ class JobRecord:
         kills: Processes of this attempt that the kernel killed for want of memory.
         met: A worker of this attempt has connected.
         worked: A worker has come to work, in this attempt or another by its plan.
-        framework: What a task of it that connected trains or serves with: `torch`, `keras` or `jax`.
+        framework: What a task of it that connected trains or serves with: `torch`, `keras` or
+            `jax`.
         least_workers: Fewest workers among which its memory fits, as far as it has shown.
         faults: Tasks lost since the last checkpoint that cost more than themselves.
         starts: How often each task was started in this attempt.
         granted: What the policy grants it, as a whole.
         why: The reason that was told last.
-        held: Tasks of roles that wait until those which they come after are ready, and the node of each.
+        held: Tasks of roles that wait until those which they come after are ready, and the node of
+            each.
         ready: Tasks of roles that are ready.
         watch: Tells when it reaches its goal; None: it has none.
     """
@@ -163,7 +167,9 @@ class JobRecord:
 
     def workers(self) -> list[TaskRecord]:
         """Those that run, by index."""
-        return sorted((task for task in self.tasks.values() if task.is_worker), key=lambda task: task.index)
+        return sorted(
+            (task for task in self.tasks.values() if task.is_worker), key=lambda task: task.index
+        )
 
     def at_work(self) -> list[TaskRecord]:
         """Workers that have the job's state and stay, by index."""
@@ -176,7 +182,9 @@ class JobRecord:
     @property
     def placed_by_user(self) -> bool:
         """Whether its user said which nodes its tasks go to."""
-        return self.spec.plan is not None and bool(self.spec.plan.worker_nodes or self.spec.plan.server_nodes)
+        return self.spec.plan is not None and bool(
+            self.spec.plan.worker_nodes or self.spec.plan.server_nodes
+        )
 
     @property
     def gpu_memory_bytes(self) -> int | None:
@@ -185,27 +193,37 @@ class JobRecord:
         return max(stated or 0, needs or 0) or None if self.moved_gpu else stated or needs
 
     def gpus_of(self, task: TaskRecord) -> tuple[int, ...]:
-        """The GPUs that a task of it computes on, as far as is known: what it says, those that keep memory for it, or
-        all that it may see."""
-        kept = dict.fromkeys(gpu for slot in self.slots if slot.node == task.node for gpu in slot.gpus)
+        """The GPUs that a task of it computes on, as far as is known: what it says, those that keep
+        memory for it, or all that it may see.
+        """
+        kept = dict.fromkeys(
+            gpu for slot in self.slots if slot.node == task.node for gpu in slot.gpus
+        )
         return task.computes_on or tuple(kept) or task.gpus or ()
 
     @property
     def sees_gpus_of_all(self) -> bool:
-        """Whether each of its workers sees the GPUs of all on its node, and takes the one of its local rank, as other
-        launchers have it."""
-        return self.spec.contract not in (None, "tensorflow")  # whose processes take all that they see
+        """Whether each of its workers sees the GPUs of all on its node, and takes the one of its
+        local rank, as other launchers have it.
+        """
+        # whose processes take all that they see
+        return self.spec.contract not in (None, "tensorflow")
 
     @property
     def doubts_its_plan(self) -> bool:
-        """Whether it may fail by a plan that Headgate chose: several tasks that never came to work."""
-        may_be_alone = self.spec.plan is None and max(self.spec.limits.workers[0], self.least_workers) <= 1
+        """Whether it may fail by a plan that Headgate chose: several tasks that never came to
+        work.
+        """
+        may_be_alone = (
+            self.spec.plan is None and max(self.spec.limits.workers[0], self.least_workers) <= 1
+        )
         several = self.planned().trains_together and self.planned().tasks > 1
         return may_be_alone and several and not (self.worked or self.finished)
 
     def came_to_work(self) -> None:
-        """A task told how far it is, or saved a checkpoint beyond the one it began from. What comes while the tasks are
-        ended is no word for the plan that follows."""
+        """A task told how far it is, or saved a checkpoint beyond the one it began from. What comes
+        while the tasks are ended is no word for the plan that follows.
+        """
         self.worked = self.worked or self.undisturbed
         if self.spec.resumes and self.undisturbed:
             self.faults = 0  # what its script saves is not told
@@ -223,7 +241,11 @@ class JobRecord:
 
     def there(self, nodes: Mapping[str, Node]) -> Mapping[str, Node]:
         """Those of some nodes that are not gone for it, whoever else has them."""
-        return {name: node for name, node in nodes.items() if name not in self.gone} if self.gone else nodes
+        return (
+            {name: node for name, node in nodes.items() if name not in self.gone}
+            if self.gone
+            else nodes
+        )
 
     def reachable(self, nodes: Mapping[str, Node]) -> list[Node]:
         """The nodes it may use that are there."""
@@ -244,7 +266,9 @@ class JobRecord:
         self.granted = NOTHING
         self.starts.clear()
 
-    def add(self, name: TaskName, node: str, gpus: tuple[int, ...] | None, joins: bool = False) -> TaskRecord:
+    def add(
+        self, name: TaskName, node: str, gpus: tuple[int, ...] | None, joins: bool = False
+    ) -> TaskRecord:
         """Make a record of a task that is to be started."""
         id = self.id.task(name)
         self.starts[name] += 1
@@ -277,7 +301,9 @@ class JobRecord:
             self.jobs.limited[self.id] = self
 
     def allowed(self, task: TaskRecord) -> Share:
-        """The most that its plan and its user leave a task: limits of cores are divided among all that run."""
+        """The most that its plan and its user leave a task: limits of cores are divided among all
+        that run.
+        """
         plan, limits = self.planned(), self.spec.limits_of(task.name)
         own = plan.cores_per_worker if task.is_worker else plan.cores_per_server
         whole = self.spec.limits.cores
@@ -290,7 +316,9 @@ class JobRecord:
         return Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
 
     def used(self) -> Used:
-        """What its tasks use together. At least one task has told its use; the others count as much as the mean."""
+        """What its tasks use together. At least one task has told its use; the others count as much
+        as the mean.
+        """
         each = [task.used for task in self.tasks.values() if task.used is not None]
         all_of_them = len(self.tasks) / len(each)
         return Used(
@@ -322,13 +350,15 @@ class JobRecord:
 
 
 class Jobs:
-    """Every job, and those that a part of a step has to look at: a step costs what it changes, not what is there.
+    """Every job, and those that a part of a step has to look at: a step costs what it changes, not
+    what is there.
 
     Attributes:
         all: Jobs of the runs that have not been forgotten.
         waiting: Those that wait for their plan, their time or another job.
-        planned: Those of them that have a plan, and follow none or one that has ended, of runs in which all that wait
-            have a plan: jobs that were handed in together start with shares that know of each other.
+        planned: Those of them that have a plan, and follow none or one that has ended, of runs in
+            which all that wait have a plan: jobs that were handed in together start with shares
+            that know of each other.
         limited: Those of them whose attempt has a deadline.
         pinned: Those that have a slice of their own.
         on: Tasks, and the jobs that they are of, by node.
@@ -347,7 +377,12 @@ class Jobs:
         self._count = 0
 
     def add(
-        self, id: JobId, spec: Job, submitted: float, resume: Checkpoint | None, nodes: tuple[str, ...]
+        self,
+        id: JobId,
+        spec: Job,
+        submitted: float,
+        resume: Checkpoint | None,
+        nodes: tuple[str, ...],
     ) -> JobRecord:
         """Take in a job; one that is known by that id is handed in again."""
         before = self.all.get(id)
@@ -368,7 +403,12 @@ class Jobs:
 
     @property
     def planned(self) -> list[JobRecord]:
-        return [job for run, jobs in self._planned.items() if not self._unplanned.get(run) for job in jobs.values()]
+        return [
+            job
+            for run, jobs in self._planned.items()
+            if not self._unplanned.get(run)
+            for job in jobs.values()
+        ]
 
     def of(self, run: str) -> list[JobRecord]:
         """Those of a run, as they were handed in."""
@@ -429,7 +469,9 @@ def in_order(jobs: Iterable[JobRecord]) -> list[JobRecord]:
 
 
 def instead(job: JobRecord, node: str, nodes: Mapping[str, Node]) -> str | None:
-    """A node for a server of `job` in the place of one that may be gone; None where none is left."""
+    """A node for a server of `job` in the place of one that may be gone; None where none is
+    left.
+    """
     if node in nodes:
         return node
     left = job.reachable(nodes)

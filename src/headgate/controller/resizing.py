@@ -1,7 +1,7 @@
 """Another plan for a running job.
 
-Under `ps`, workers join and leave. For any other change, and for every change under `allreduce`, the job starts again
-from a checkpoint.
+Under `ps`, workers join and leave. For any other change, and for every change under `allreduce`,
+the job starts again from a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import replace
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.faults import is_coordinated
 from headgate.controller.records import JobRecord, TaskRecord
-from headgate.events import Action, Resize
-from headgate.identifiers import TaskName
+from headgate.model.events import Action, Resize
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
 from headgate.planning.placement import with_more
-from headgate.plans import Plan
 
 
 def resize(job: JobRecord, workers: int, allocator: Allocator, pending: Pending) -> list[Action]:
@@ -53,11 +53,15 @@ def resize(job: JobRecord, workers: int, allocator: Allocator, pending: Pending)
 
 
 def move(job: JobRecord, plan: Plan, reason: str, waits: bool = False) -> list[Action]:
-    """Have a running job go on under another plan, from its last checkpoint. A job without one stays as it is, unless
-    none of its tasks has begun yet (`waits`), or its script saves one by itself as it ends."""
+    """Have a running job go on under another plan, from its last checkpoint. A job without one
+    stays as it is, unless none of its tasks has begun yet (`waits`), or its script saves one by
+    itself as it ends.
+    """
     if job.state != "running" or not job.undisturbed or job.finished or plan == job.plan:
         return []
-    if plan.workers < job.least_workers or not (job.resume is not None or waits or job.spec.resumes):
+    if plan.workers < job.least_workers or not (
+        job.resume is not None or waits or job.spec.resumes
+    ):
         return []
     job.plan, job.restart, job.worked = plan, reason, False
     ends = [task.stop(reason) for task in job.workers()]  # servers when their workers have ended

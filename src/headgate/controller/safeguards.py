@@ -1,4 +1,6 @@
-"""What holds whatever a policy says: only shares that are shares, a floor for each job, few changes a minute."""
+"""What holds whatever a policy says: only shares that are shares, a floor for each job, few changes
+a minute.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
+from headgate.model.shares import FIELDS, NOTHING, WEIGHT_DEFAULT, Share
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.placements import ONE_NODE, Placements
 from headgate.policies.weights import KEPT, ChangeHistory
-from headgate.shares import FIELDS, NOTHING, WEIGHT_DEFAULT, Share
 
 _ABOVE = 4.0
 """A job is lifted to so many times its floor, so that it need not be lifted again soon."""
@@ -27,8 +29,10 @@ Granted = dict[JobId, tuple[Share, str]]
 
 @dataclass(slots=True)
 class _JobGrant:
-    """What a job was granted, and what the policy wants it to have but could not be granted yet. `nodes` are what the
-    policy was told that it is on; where these are GPUs, `hosts` are the nodes of those."""
+    """What a job was granted, and what the policy wants it to have but could not be granted yet.
+    `nodes` are what the policy was told that it is on; where these are GPUs, `hosts` are the nodes
+    of those.
+    """
 
     changes: ChangeHistory
     nodes: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
@@ -42,12 +46,12 @@ class Safeguards:
     """Brings what a policy says to what may be granted.
 
     1. An entry that is no share, or is for a job that is not there, is dropped.
-    2. A job whose share has changed as often as it may within a minute keeps it for now. The policy's last word is
-       granted when it may be.
-    3. Once a job has a weight, no job has less than its floor on any of its nodes, or of its GPUs and their nodes. Nor
-       has it a cap or a part of a GPU's time below that.
-    4. Where a job would fall below its floor and cannot be changed yet, the others are not raised. Only the end of a
-       job can leave another one below its floor, until it may be changed.
+    2. A job whose share has changed as often as it may within a minute keeps it for now. The
+       policy's last word is granted when it may be.
+    3. Once a job has a weight, no job has less than its floor on any of its nodes, or of its GPUs
+       and their nodes. Nor has it a cap or a part of a GPU's time below that.
+    4. Where a job would fall below its floor and cannot be changed yet, the others are not raised.
+       Only the end of a job can leave another one below its floor, until it may be changed.
 
     Attributes:
         free_at: When something that waits may be granted; None where nothing does.
@@ -121,10 +125,14 @@ class Safeguards:
                 self._present[change.job] = _JobGrant(ChangeHistory(self._most))
             if isinstance(change, Placed) and (held := self._present.get(change.job)) is not None:
                 moved = True
-                held.nodes = {node: max(cores, _LITTLE) for node, cores in change.cores.items()} or ONE_NODE
+                held.nodes = {
+                    node: max(cores, _LITTLE) for node, cores in change.cores.items()
+                } or ONE_NODE
                 held.hosts = held.nodes
                 if change.on_gpus:
-                    held.hosts = {gpu.rpartition("/gpu")[0]: cores for gpu, cores in held.nodes.items()}
+                    held.hosts = {
+                        gpu.rpartition("/gpu")[0]: cores for gpu, cores in held.nodes.items()
+                    }
         return moved
 
     def _take(self, shares: Mapping[JobId, object]) -> list[str]:
@@ -140,8 +148,14 @@ class Safeguards:
                 key = id if held is not None else _STRANGERS
                 if key not in self._warned:
                     self._warned.add(key)
-                    text = error.args[0] if isinstance(error, KeyError | ValueError) and error.args else repr(error)
-                    said.append(f"policy {self._policy.name!r}: its share for {id} is dropped: {text}")
+                    text = (
+                        error.args[0]
+                        if isinstance(error, KeyError | ValueError) and error.args
+                        else repr(error)
+                    )
+                    said.append(
+                        f"policy {self._policy.name!r}: its share for {id} is dropped: {text}"
+                    )
                 continue
             held.wanted, held.why = held.wanted.merged(share), why
             self._waiting[id] = None
@@ -158,10 +172,12 @@ class Safeguards:
             held.wanted = NOTHING
             self._waiting.pop(id, None)
 
-    # --- floors -----------------------------------------------------------------------------------------------------
+    # --- floors -----------------------------------------------------------------------------------
 
     def _weights(self, granted: Granted) -> dict[JobId, float]:
-        """The weight of each job, the usual one where none was granted; of none where that is so of all."""
+        """The weight of each job, the usual one where none was granted; of none where that is so of
+        all.
+        """
         weights = {}
         for id, held in self._present.items():
             weight = granted[id][0].cpu_weight if id in granted else None
@@ -175,13 +191,18 @@ class Safeguards:
         return [id for id, weight in weights.items() if weight < nodes.floor(id, floor, totals)]
 
     def _lift(self, now: float, granted: Granted, nodes: Placements) -> list[float]:
-        """Lift those whose weight would be below their floor there; when those may be that cannot be changed again
-        yet."""
+        """Lift those whose weight would be below their floor there; when those may be that cannot
+        be changed again yet.
+        """
         weights = self._weights(granted)
         if not weights:
             return []
         low = self._low(nodes, weights)
-        stuck = [id for id in low if id not in granted and self._present[id].changes.free_at(self._most) > now]
+        stuck = [
+            id
+            for id in low
+            if id not in granted and self._present[id].changes.free_at(self._most) > now
+        ]
         if stuck:
             self._put_off(nodes, stuck, granted)
             weights = self._weights(granted)
@@ -198,10 +219,15 @@ class Safeguards:
         return [self._present[id].changes.free_at(self._most) for id in self._low(nodes, weights)]
 
     def _lift_on(
-        self, now: float, least: Mapping[JobId, float], weights: Mapping[JobId, float], granted: Granted
+        self,
+        now: float,
+        least: Mapping[JobId, float],
+        weights: Mapping[JobId, float],
+        granted: Granted,
     ) -> dict[JobId, float]:
-        """Lift those on a node that have less of all weights there than they are to have `least`, and who else would
-        with that, if they may be changed; what they have then."""
+        """Lift those on a node that have less of all weights there than they are to have `least`,
+        and who else would with that, if they may be changed; what they have then.
+        """
         part = {id: min(_ABOVE, 1.0 / self._floor) * each for id, each in least.items()}
         total, lifted = sum(weights.values()), dict[JobId, None]()
         while True:
@@ -220,16 +246,24 @@ class Safeguards:
         after = {}
         for id in lifted:
             share, _ = granted.get(id, (NOTHING, ""))
-            weight, why = round(min(max(part[id] * total, 1.0), _MOST_WEIGHT), 3), "lifted to its floor"
-            if (wanted := self._present[id].wanted.cpu_weight) is not None and wanted >= least[id] * total:
-                weight, why = min(wanted, weight), self._present[id].why  # the policy lifts it itself
+            weight, why = (
+                round(min(max(part[id] * total, 1.0), _MOST_WEIGHT), 3),
+                "lifted to its floor",
+            )
+            if (wanted := self._present[id].wanted.cpu_weight) is not None and wanted >= least[
+                id
+            ] * total:
+                # the policy lifts it itself
+                weight, why = min(wanted, weight), self._present[id].why
             granted[id] = share.merged(Share(cpu_weight=weight)), why
             after[id] = weight
         return after
 
     def _put_off(self, nodes: Placements, stuck: Iterable[JobId], granted: Granted) -> None:
-        """On the nodes of those that are stuck leave weights that would rise as they are, and those of newcomers at the
-        mean of the others at most: so the mean does not rise there, and nobody falls below a part of it."""
+        """On the nodes of those that are stuck leave weights that would rise as they are, and those
+        of newcomers at the mean of the others at most: so the mean does not rise there, and nobody
+        falls below a part of it.
+        """
         means = {}
         for node in {node for id in stuck for node in nodes.of[id]}:
             weights = [self._present[id].granted.cpu_weight for id in nodes.on[node]]
@@ -255,8 +289,9 @@ class Safeguards:
     def _lift_limits(
         self, now: float, cores: float, granted: Granted, hosts: Placements, nodes: Placements
     ) -> list[float]:
-        """Lift caps and parts of a GPU's time that are below what a floor comes to; when those may be that cannot be
-        changed again yet."""
+        """Lift caps and parts of a GPU's time that are below what a floor comes to; when those may
+        be that cannot be changed again yet.
+        """
         stuck = []
         for id, held in self._present.items():
             share, why = granted.get(id, (NOTHING, "lifted to its floor"))
@@ -266,7 +301,8 @@ class Safeguards:
             if not has:
                 continue
             equal = {
-                "cpu_cap_cores": hosts.equal(id) * (len(held.hosts) if held.hosts is not ONE_NODE else cores),
+                "cpu_cap_cores": hosts.equal(id)
+                * (len(held.hosts) if held.hosts is not ONE_NODE else cores),
                 "gpu_fraction": 1.0 / max(len(nodes.on[node]) for node in held.nodes),
             }
             low = {
@@ -277,7 +313,9 @@ class Safeguards:
             if not low:
                 continue
             if id in granted or held.changes.free_at(self._most) <= now:
-                lifted = Share(cpu_cap_cores=low.get("cpu_cap_cores"), gpu_fraction=low.get("gpu_fraction"))
+                lifted = Share(
+                    cpu_cap_cores=low.get("cpu_cap_cores"), gpu_fraction=low.get("gpu_fraction")
+                )
                 granted[id] = share.merged(lifted), why
             else:
                 stuck.append(held.changes.free_at(self._most))
@@ -294,5 +332,7 @@ def _checked(entry: Any) -> tuple[Share, str]:
     values = {name: getattr(share, name) for name in FIELDS}
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"Share.{name} is {value!r}; expected a positive number, None or UNLIMITED")
+            raise ValueError(
+                f"Share.{name} is {value!r}; expected a positive number, None or UNLIMITED"
+            )
     return Share(**values), str(why)

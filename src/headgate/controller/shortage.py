@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from headgate.units import say_bytes
+from headgate.model.units import say_bytes
 
 ShortageKind = Literal["gpus", "memory", "gpu-memory", "gpu-unseen", "gpu-alone"]
 
@@ -16,15 +16,18 @@ class Shortage:
     """What a job lacks to start.
 
     Args:
-        kind: Whole GPUs; memory of a node; memory of a GPU; a GPU on which it is seen what the job there holds; or a
-            GPU without other jobs, because it, the job there or the compute mode asks for that.
+        kind: Whole GPUs; memory of a node; memory of a GPU; a GPU on which it is seen what the job
+            there holds; or a GPU without other jobs, because it, the job there or the compute mode
+            asks for that.
         needs_bytes: Memory that each worker needs, of GPUs each worker on each GPU.
         count: How many times: workers, or workers and their GPUs.
         node: Where it is short; empty: that is not settled.
         gpu: Which GPU there has most of it left.
         free_bytes: What is left there.
-        others_bytes: What programs hold there for which nothing is kept. None: they are not why it is short.
-        is_known: Whether that is known to be its need; else it is what it is given until that is seen.
+        others_bytes: What programs hold there for which nothing is kept. None: they are not why it
+            is short.
+        is_known: Whether that is known to be its need; else it is what it is given until that is
+            seen.
         gpus: Those that are not seen yet, or have other jobs.
     """
 
@@ -45,8 +48,19 @@ class Shortage:
     @property
     def facts(self) -> Mapping[str, object]:
         """What is known of it, by name; the rest is left out."""
-        named = ("needs_bytes", "count", "node", "gpu", "free_bytes", "others_bytes", "is_known", "gpus")
-        return {name: value for name in named if (value := getattr(self, name)) not in (None, "", ())}
+        named = (
+            "needs_bytes",
+            "count",
+            "node",
+            "gpu",
+            "free_bytes",
+            "others_bytes",
+            "is_known",
+            "gpus",
+        )
+        return {
+            name: value for name in named if (value := getattr(self, name)) not in (None, "", ())
+        }
 
     def in_words(self) -> str:
         """What it waits for."""
@@ -63,7 +77,10 @@ class Shortage:
         each += f" for each of {self.count} tasks and GPUs" if self.count > 1 else ""
         if self.free_bytes is None:
             return f"{each} of GPU memory"
-        text = f"GPU memory: needs {each}, {say_bytes(self.free_bytes)} free on GPU {self.gpu} of node {self.node}"
+        text = (
+            f"GPU memory: needs {each}, {say_bytes(self.free_bytes)} free on GPU {self.gpu} "
+            f"of node {self.node}"
+        )
         if self.others_bytes is not None:
             text += f", where programs that nothing is kept for use {say_bytes(self.others_bytes)}"
         return text
@@ -74,4 +91,7 @@ class Shortage:
         if self.free_bytes is None or self.others_bytes is None:
             return text
         free, others = say_bytes(self.free_bytes), say_bytes(self.others_bytes)
-        return f"{text}: {free} free on node {self.node}, where other programs and Headgate hold {others}"
+        return (
+            f"{text}: {free} free on node {self.node}, where other programs and Headgate "
+            f"hold {others}"
+        )

@@ -11,7 +11,7 @@ from headgate.controller.free_resources import FreeResources, ResourceRequest
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.queue_orders import Claim
 from headgate.controller.shortage import Shortage
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
 
 _LITTLE = 0.05
 """Of what a job waits for; who has less of it is not named."""
@@ -23,8 +23,10 @@ class StartForecast(NamedTuple):
     Args:
         lacks: What it waits for.
         holders: The jobs that have it now, or a part of it.
-        at: When it is expected to start; None: cannot be predicted. Jobs of unknown length are taken to go on.
-        unknown: Where it cannot be predicted, the jobs of unknown length that would have to end first.
+        at: When it is expected to start; None: cannot be predicted. Jobs of unknown length are
+            taken to go on.
+        unknown: Where it cannot be predicted, the jobs of unknown length that would have to end
+            first.
     """
 
     job: JobId
@@ -35,7 +37,9 @@ class StartForecast(NamedTuple):
 
 
 class ExpectedStart(NamedTuple):
-    """When a job is expected to start; None: cannot be told before it is known how long the `unknown` ones take."""
+    """When a job is expected to start; None: cannot be told before it is known how long the
+    `unknown` ones take.
+    """
 
     at: float | None
     unknown: tuple[JobId, ...] = ()
@@ -59,7 +63,11 @@ def expected_starts(
         seconds: How long one that waits is expected to run for; None: it is taken to go on.
     """
     resources = deepcopy(resources)
-    leaving = [(ends[claim.job.id], -i, claim, claim.slots) for i, claim in enumerate(running) if claim.job.id in ends]
+    leaving = [
+        (ends[claim.job.id], -i, claim, claim.slots)
+        for i, claim in enumerate(running)
+        if claim.job.id in ends
+    ]
     heapify(leaving)
     staying = [(claim, claim.slots) for claim in running if claim.job.id not in ends]
     for place, claim in enumerate(waiting):
@@ -80,10 +88,13 @@ def expected_starts(
 
 
 def beside(
-    request: ResourceRequest, claims: Iterable[tuple[Claim, tuple[WorkerSlot, ...]]], on_gpus: bool = False
+    request: ResourceRequest,
+    claims: Iterable[tuple[Claim, tuple[WorkerSlot, ...]]],
+    on_gpus: bool = False,
 ) -> tuple[JobId, ...]:
-    """The jobs of some claims, each with its places, that are on nodes which are asked for; but for those that have
-    little of their memory. `on_gpus`: those alone that have GPUs there."""
+    """The jobs of some claims, each with its places, that are on nodes which are asked for; but for
+    those that have little of their memory. `on_gpus`: those alone that have GPUs there.
+    """
     wanted = set(request.fixed)
     return tuple(
         claim.job.id

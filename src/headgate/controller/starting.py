@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headgate.cluster import Node
 from headgate.controller import faults
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
-from headgate.events import ENDED, NEXT, Action, Resize
-from headgate.identifiers import EVALUATOR, JobId, TaskName
+from headgate.model.cluster import Node
+from headgate.model.events import ENDED, NEXT, Action, Resize
+from headgate.model.identifiers import EVALUATOR, JobId, TaskName
+from headgate.model.roles import held_back, task_names
+from headgate.model.units import say_seconds
 from headgate.planning import placement
-from headgate.roles import held_back, task_names
-from headgate.units import say_seconds
 
 
 def time_of(job: JobRecord) -> float | None:
@@ -36,8 +36,9 @@ def wait(now: float, job: JobRecord) -> list[Action]:
 
 
 def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobRecord], list[Action]]:
-    """The jobs whose time has come, with plans for nodes that are there; those that come after one which did not end
-    well are skipped."""
+    """The jobs whose time has come, with plans for nodes that are there; those that come after one
+    which did not end well are skipped.
+    """
     found: dict[int, JobRecord] = {}
     actions: list[Action] = []
     ended = True
@@ -79,7 +80,8 @@ def _why_skipped(other: JobRecord) -> str:
         return f"{name}, which it comes after, ended as {other.state}"
     cure = f"; next time, {ending.cure}" if ending.cure else ""
     return (
-        f"{name}, which it comes after, ended in doubt: {ending.in_words()}{NEXT}look at its log, then: headgate "
+        f"{name}, which it comes after, ended in doubt: {ending.in_words()}{NEXT}look at its "
+        "log, then: headgate "
         f"resume {other.run}{cure}"
     )
 
@@ -87,7 +89,11 @@ def _why_skipped(other: JobRecord) -> str:
 def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action]:
     """Make the tasks of a job's next attempt."""
     plan, actions = job.planned(), list[Action]()
-    placed = plan if plan.worker_nodes else placement.place_job(job.spec, plan, job.reachable(allocator.nodes))
+    placed = (
+        plan
+        if plan.worker_nodes
+        else placement.place_job(job.spec, plan, job.reachable(allocator.nodes))
+    )
     if job.spec.contract is not None and not job.placed_by_user:
         placed = replace(placed, worker_nodes=placement.grouped(placed.worker_nodes))
     if placed != plan:
@@ -132,7 +138,9 @@ def ready(pending: Pending, job: JobRecord, task: TaskRecord, allocator: Allocat
 
 
 def began(now: float, job: JobRecord) -> None:
-    """A task has started: the first of an attempt begins its time, which waiting for an engine's room is no part of."""
+    """A task has started: the first of an attempt begins its time, which waiting for an engine's
+    room is no part of.
+    """
     if not job.begun and job.spec.timeout is not None:
         job.limit(now + job.spec.timeout)
     job.begun = True

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from headgate.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, StopTask, Usage
-from headgate.identifiers import TaskId, TaskName
-from headgate.shares import NOTHING, Share
+from headgate.model.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, StopTask, Usage
+from headgate.model.identifiers import TaskId, TaskName
+from headgate.model.shares import NOTHING, Share
 
 _IDLE_PART = 1 / 16
 _IDLE_CORES = 0.05
@@ -23,8 +23,8 @@ class TaskRecord:
     Args:
         gpus: Numbers of the GPUs that it may see; None: all of its node.
         computes_on: Those that it said it uses.
-        is_worker: The job ends with it and its like: a worker, or of the role that the job ends with. The others serve
-            these.
+        is_worker: The job ends with it and its like: a worker, or of the role that the job ends
+            with. The others serve these.
         joins: It waits for the state of others that are at work.
         leaving: It ends before the others, who go on.
         stopping: It was asked to end.
@@ -84,8 +84,9 @@ class TaskRecord:
         return before != self.idle
 
     def stop(self, reason: str, *, kill: bool = False, broken: bool = False) -> StopTask:
-        """Have it ended; at once, or in the time that it needs, which is short where others that it trains with are
-        gone (`broken`) and its script can save nothing."""
+        """Have it ended; at once, or in the time that it needs, which is short where others that it
+        trains with are gone (`broken`) and its script can save nothing.
+        """
         self.stopping = True
         saves = self.connected or (self.saves and not broken)
         grace = 0.0 if kill else self.grace if saves else min(self.grace, GRACE_SECONDS)

@@ -1,4 +1,6 @@
-"""What a share of a whole job is for one of its tasks, and what jobs on one GPU have of its time."""
+"""What a share of a whole job is for one of its tasks, and what jobs on one GPU have of its
+time.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +8,36 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 
 from headgate.controller.records import JobRecord, TaskRecord
-from headgate.identifiers import JobId, TaskId
-from headgate.shares import NOTHING, WEIGHT_DEFAULT, Share
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.shares import NOTHING, WEIGHT_DEFAULT, Share
 
 _PINNED_WEIGHT = 10_000.0
-"""Of a pinned job, which a cap holds to its slice: more than any other's, so that it gets as much."""
+"""Of a pinned job, which a cap holds to its slice: more than any other's, so that it gets as
+much.
+"""
 _BESIDE_PINNED = 0.1
-"""Of their weights, all others on the node have, so that they are little against it however many they are."""
+"""Of their weights, all others on the node have, so that they are little against it however many
+they are.
+"""
 _LEFT_TO_OTHERS = 0.05
 """Of a GPU, whatever is pinned to it."""
 _HEADROOM = 1.25
-"""A task is left so many times the most memory that it used, whatever its job is granted: past a limit it is killed."""
+"""A task is left so many times the most memory that it used, whatever its job is granted: past a
+limit it is killed.
+"""
 _NEAR = 1.1
 """Times the most memory that it used, below which a limit has to be looked at again."""
 
 
-def share_of_task(share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float, pinned: float) -> Share:
+def share_of_task(
+    share: Share, job: JobRecord, task: TaskRecord, beside: int, cores: float, pinned: float
+) -> Share:
     """The share of one task of a job, never above what the user allows.
 
-    Caps and disk rates are divided among all tasks, memory by what each uses. The weight is divided among the `beside`
-    tasks on one node. A pinned job has its slice of the node's `cores`. It is cut down where all slices there,
-    `pinned`, are more than the node. The others' weights are little beside its own.
+    Caps and disk rates are divided among all tasks, memory by what each uses. The weight is divided
+    among the `beside` tasks on one node. A pinned job has its slice of the node's `cores`. It is
+    cut down where all slices there, `pinned`, are more than the node. The others' weights are
+    little beside its own.
     """
     most = job.allowed(task).cpu_cap_cores
     if (slice := job.spec.slice) is not None:
@@ -56,8 +67,9 @@ def share_of_task(share: Share, job: JobRecord, task: TaskRecord, beside: int, c
 
 
 def outgrows_memory(job: JobRecord, task: TaskRecord) -> bool:
-    """Whether a task's memory limit, its part of its job's, has to be looked at: the task has come near it, or has none
-    because nobody knew what it needs."""
+    """Whether a task's memory limit, its part of its job's, has to be looked at: the task has come
+    near it, or has none because nobody knew what it needs.
+    """
     granted, limit = job.granted.memory_bytes, task.share.memory_bytes
     if job.spec.limits.memory_bytes is not None or not isinstance(granted, int):
         return False
@@ -65,17 +77,25 @@ def outgrows_memory(job: JobRecord, task: TaskRecord) -> bool:
 
 
 def _memory(whole: int, job: JobRecord) -> Mapping[TaskId, int | None]:
-    """Each task's part of its job's memory (bytes): as it needs it, since servers need what workers do not, and what
-    leaves it room at least. It needs what it used at most, and no less than the others of its kind on average: one
-    that has just started will need as much. None where none is known to have used any: it would be killed."""
+    """Each task's part of its job's memory (bytes): as it needs it, since servers need what workers
+    do not, and what leaves it room at least. It needs what it used at most, and no less than the
+    others of its kind on average: one that has just started will need as much. None where none is
+    known to have used any: it would be killed.
+    """
     tasks = list(job.tasks.values())
     every = _mean_bytes(tasks)
     if every is None:
         return dict.fromkeys(job.tasks)
-    usual = {kind: _mean_bytes(each for each in tasks if each.is_worker == kind) or every for kind in (True, False)}
+    usual = {
+        kind: _mean_bytes(each for each in tasks if each.is_worker == kind) or every
+        for kind in (True, False)
+    }
     needs = {each.id: max(each.most_bytes, usual[each.is_worker]) for each in tasks}
     total = sum(needs.values())
-    return {id: max(int(whole * need / total), math.ceil(_HEADROOM * need)) for id, need in needs.items()}
+    return {
+        id: max(int(whole * need / total), math.ceil(_HEADROOM * need))
+        for id, need in needs.items()
+    }
 
 
 def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
@@ -87,9 +107,10 @@ def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
 def gpu_fractions(users: Mapping[int, Collection[JobRecord]]) -> Mapping[JobId, float]:
     """The fraction of their GPUs' time that jobs have.
 
-    A pinned job has its slice, cut down where slices are more than the GPU. The others have by weight what the fullest
-    of their GPUs leaves each. What a job leaves on a GPU because another one holds it back goes to the others there:
-    max-min fairness by progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2).
+    A pinned job has its slice, cut down where slices are more than the GPU. The others have by
+    weight what the fullest of their GPUs leaves each. What a job leaves on a GPU because another
+    one holds it back goes to the others there: max-min fairness by progressive filling (Bertsekas
+    and Gallager, Data Networks, 6.5.2).
 
     Args:
         users: The jobs that compute on each GPU of a node.
@@ -103,12 +124,21 @@ def gpu_fractions(users: Mapping[int, Collection[JobRecord]]) -> Mapping[JobId, 
     for gpu, jobs in users.items():
         pinned = {job.id: slice for job in jobs if (slice := job.spec.slice) is not None}
         whole = max(sum(pinned.values()), 1.0)
-        fractions |= {id: min(slice / whole, fractions.get(id, 1.0)) for id, slice in pinned.items()}
+        fractions |= {
+            id: min(slice / whole, fractions.get(id, 1.0)) for id, slice in pinned.items()
+        }
         usual = WEIGHT_DEFAULT if pinned else None
         free = [job for job in jobs if job.id not in pinned and job.granted.gpu_fraction is None]
-        weights[gpu] = {job.id: weight for job in free if (weight := job.granted.cpu_weight or usual) is not None}
+        weights[gpu] = {
+            job.id: weight
+            for job in free
+            if (weight := job.granted.cpu_weight or usual) is not None
+        }
     for gpu, jobs in users.items():
-        left[gpu] = max(1.0 - sum(fractions[job.id] for job in jobs if job.spec.slice is not None), _LEFT_TO_OTHERS)
+        left[gpu] = max(
+            1.0 - sum(fractions[job.id] for job in jobs if job.spec.slice is not None),
+            _LEFT_TO_OTHERS,
+        )
     while any(weights.values()):
         totals = {gpu: sum(there.values()) for gpu, there in weights.items() if there}
         fullest = min(totals, key=lambda gpu: left[gpu] / totals[gpu])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.engines.declared import declared
+from headgate.engines.engine_options import declared
 
 if TYPE_CHECKING:
     from headgate.engines.base import LOCAL, Engine, EngineSpec
@@ -17,8 +17,8 @@ __all__ = ["LOCAL", "Engine", "EngineSpec", "make"]
 
 
 def make(spec: EngineSpec, home: Path) -> Engine:
-    """An engine that starts tasks elsewhere, Headgate's own or one that registered under `headgate.engines`; not yet
-    open. That of this machine is made by the hub, of what the hub has.
+    """An engine that starts tasks elsewhere, Headgate's own or one that registered under
+    `headgate.engines`; not yet open. That of this machine is made by the hub, of what the hub has.
 
     Args:
         spec: Which.
@@ -28,12 +28,14 @@ def make(spec: EngineSpec, home: Path) -> Engine:
         UsageError: None is so called.
         MissingExtraError: What it needs is not installed.
     """
-    from headgate import registry
     from headgate.engines.base import LOCAL, Engine
+    from headgate.model import registry
 
     if (ours := declared().get(spec.name)) is not None:
         return ours.make(spec, home)
-    return registry.make("headgate.engines", Engine, spec.name, (LOCAL.name, *declared()), lambda make: make(spec))
+    return registry.make(
+        "headgate.engines", Engine, spec.name, (LOCAL.name, *declared()), lambda make: make(spec)
+    )
 
 
 def __getattr__(name: str) -> Any:

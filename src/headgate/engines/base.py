@@ -7,25 +7,28 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headgate.cluster import Cluster, Node
-from headgate.errors import HeadgateError
-from headgate.events import Exit
-from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box, Launch
-from headgate.shares import Share, Uncontrolled
-from headgate.telemetry.columns import Column
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import HeadgateError
+from headgate.model.events import Exit
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.shares import Share, Uncontrolled
+from headgate.sampling.columns import Column
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """Which engine: what it is called by, and what it needs to know of the cluster that it starts tasks on.
+    """Which engine: what it is called by, and what it needs to know of the cluster that it starts
+    tasks on.
 
     Args:
         name: As `Engine.name`.
-        address: Where that cluster is reached, as the engine has it; empty: the engine finds or starts one.
-        shared_files: The nodes have the same files as this machine, under the same paths; nothing is sent there.
+        address: Where that cluster is reached, as the engine has it; empty: the engine finds or
+            starts one.
+        shared_files: The nodes have the same files as this machine, under the same paths; nothing
+            is sent there.
     """
 
     name: str = "local"
@@ -57,16 +60,18 @@ class Slot:
 
 
 class Listener(ABC):
-    """What an engine reports to. Calls may come from any thread. For each task they come one at a time, in the order
-    in which things happened."""
+    """What an engine reports to. Calls may come from any thread. For each task they come one at a
+    time, in the order in which things happened.
+    """
 
     @abstractmethod
     def started(self, task: TaskId, pid: int) -> None: ...
 
     @abstractmethod
     def output(self, task: TaskId, lines: Sequence[str]) -> None:
-        """Lines of the task's output. Carriage returns and line feeds both end a line. A flood may be thinned out here,
-        never in the log."""
+        """Lines of the task's output. Carriage returns and line feeds both end a line. A flood may
+        be thinned out here, never in the log.
+        """
 
     @abstractmethod
     def message(self, task: TaskId, message: Mapping[str, object]) -> None:
@@ -74,27 +79,34 @@ class Listener(ABC):
 
     @abstractmethod
     def exited(self, task: TaskId, exit: Exit) -> None:
-        """The task has ended, all its output was delivered, and its box is gone. Exactly once for each `start`."""
+        """The task has ended, all its output was delivered, and its box is gone. Exactly once for
+        each `start`.
+        """
 
     @abstractmethod
     def warned(self, task: TaskId | None, text: str) -> None:
         """Something was worked around."""
 
     def waits(self, task: TaskId, what: str) -> None:
-        """A task waits for what `Engine.reserve` is to set aside: `for the cluster: 2 CPUs on node b`, say."""
+        """A task waits for what `Engine.reserve` is to set aside: `for the cluster: 2 CPUs on node
+        b`, say.
+        """
         self.warned(task, f"it waits {what}")
 
     def usage(self, target: str, reading: Mapping[Column, float]) -> None:  # noqa: B027  # those who do not record
-        """What a task or a node on another machine used since the last time: once a second while a task runs there.
-        `target` is the task's id, or `node:` and the node's name. Tasks on this machine are read from
-        `Engine.boxes`."""
+        """What a task or a node on another machine used since the last time: once a second while a
+        task runs there. `target` is the task's id, or `node:` and the node's name. Tasks on this
+        machine are read from `Engine.boxes`.
+        """
 
     def joined(self, node: Node) -> None:  # noqa: B027  # those whose nodes stay as they are
         """A node came, or has changed, after `Engine.open`."""
 
     def left(self, name: str, reason: str, for_good: bool = False) -> None:  # noqa: B027  # as above
-        """A node is gone. `for_good`: no node by that name can join while the engine is open; this may also be told
-        later. Each of its tasks then has `exited`, `lost`, which is no failure of its own."""
+        """A node is gone. `for_good`: no node by that name can join while the engine is open; this
+        may also be told later. Each of its tasks then has `exited`, `lost`, which is no failure of
+        its own.
+        """
 
 
 class Engine(ABC):
@@ -102,17 +114,19 @@ class Engine(ABC):
 
     An implementation must behave so:
 
-    1. `open` comes first; then `cluster` says what there is. `open` may take a while. Where it fails it raises a
-       `HeadgateError` and leaves nothing behind.
-    2. `start` returns at once. `started` follows, then `exited`. When the start failed, `exited` comes alone, with its
-       `reason`.
+    1. `open` comes first; then `cluster` says what there is. `open` may take a while. Where it
+       fails it raises a `HeadgateError` and leaves nothing behind.
+    2. `start` returns at once. `started` follows, then `exited`. When the start failed, `exited`
+       comes alone, with its `reason`.
     3. The task's output is appended to its log file.
-    4. `stop` asks once. A connected task is asked down the channel: it saves a checkpoint at a step boundary and ends.
-       Otherwise the launch's signal goes to the task's main process, and SIGTERM to the rest when the grace nears its
-       end. After `grace` seconds everything that is left is killed. A second `stop` can only shorten the grace.
-    5. `reserve` comes before the first `start` of an attempt, with what all its tasks take. It comes again before each
-       task that is added. A task whose part is not free waits, and `waits` says once what it waits for. `release`
-       gives back what these tasks had, and leaves the other tasks of the attempt theirs.
+    4. `stop` asks once. A connected task is asked down the channel: it saves a checkpoint at a step
+       boundary and ends. Otherwise the launch's signal goes to the task's main process, and SIGTERM
+       to the rest when the grace nears its end. After `grace` seconds everything that is left is
+       killed. A second `stop` can only shorten the grace.
+    5. `reserve` comes before the first `start` of an attempt, with what all its tasks take. It
+       comes again before each task that is added. A task whose part is not free waits, and `waits`
+       says once what it waits for. `release` gives back what these tasks had, and leaves the other
+       tasks of the attempt theirs.
     6. Calls that name an unknown or ended task do nothing.
     7. `close` kills what still runs, and returns when every task's box is gone.
     """
@@ -130,12 +144,14 @@ class Engine(ABC):
         return ()
 
     def called(self) -> str:
-        """A name for its cluster that fits into a file's name, and is the same however the cluster was reached.
-        Calibrations of its nodes are kept under it. Empty where none are kept."""
+        """A name for its cluster that fits into a file's name, and is the same however the cluster
+        was reached. Calibrations of its nodes are kept under it. Empty where none are kept.
+        """
         return ""
 
     def ask(self, node: str, function: Callable[..., T], *arguments: object) -> T:
-        """Call one of Headgate's own functions on a node, and wait for its result. Arguments and result are pickled.
+        """Call one of Headgate's own functions on a node, and wait for its result. Arguments and
+        result are pickled.
 
         Raises:
             HeadgateError: It raised, the node is gone, or no code of Headgate's is there.
@@ -143,11 +159,15 @@ class Engine(ABC):
         raise HeadgateError(f"engine {self.name!r} has nobody on its nodes who could measure them")
 
     def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:  # noqa: B027  # as below
-        """Reserve what tasks of an attempt take. This adds to the reservations of the attempt's other tasks, and
-        replaces those of the same tasks. Returns at once. Engines whose nodes have no accounts ignore it."""
+        """Reserve what tasks of an attempt take. This adds to the reservations of the attempt's
+        other tasks, and replaces those of the same tasks. Returns at once. Engines whose nodes have
+        no accounts ignore it.
+        """
 
     def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:  # noqa: B027  # as above
-        """Give back the reservations of tasks of an attempt that have ended. Its other tasks may run on."""
+        """Give back the reservations of tasks of an attempt that have ended. Its other tasks may
+        run on.
+        """
 
     def waiting(self) -> frozenset[JobId]:
         """Jobs without a running task, because their reservations are not free now."""
@@ -155,7 +175,9 @@ class Engine(ABC):
 
     @abstractmethod
     def start(self, launch: Launch, share: Share, log: str) -> None:
-        """Start a task; `log` is the path of the file its output is appended to, in an existing folder."""
+        """Start a task; `log` is the path of the file its output is appended to, in an existing
+        folder.
+        """
 
     @abstractmethod
     def set_share(self, task: TaskId, share: Share) -> None: ...
@@ -169,7 +191,9 @@ class Engine(ABC):
 
     @abstractmethod
     def boxes(self) -> Mapping[TaskId, Box]:
-        """The boxes of the tasks on this machine, for the samplers. `Listener.usage` tells of tasks elsewhere."""
+        """The boxes of the tasks on this machine, for the samplers. `Listener.usage` tells of tasks
+        elsewhere.
+        """
 
     @abstractmethod
     def close(self) -> None: ...

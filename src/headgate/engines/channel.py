@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.identifiers import TaskId
+from headgate.model.identifiers import TaskId
 
 LINE_BYTES = 4 * 2**20
 """Longest message that is taken in of a task."""
@@ -33,9 +33,13 @@ MESSAGE_BYTES = 2048
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at `path`, in place of one that a dead process left; only its user can connect."""
+    """A listening socket at `path`, in place of one that a dead process left; only its user can
+    connect.
+    """
     path.unlink(missing_ok=True)
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    server = socket.socket(
+        socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    )
     server.bind(str(path))
     os.chmod(path, 0o600)
     server.listen(64)
@@ -70,8 +74,9 @@ class Connection:
         return self._peer.fileno()
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Messages that have become whole with what is read now, hello first; None once the connection is over or was
-        refused. A line that is no message comes as one of type `unreadable`.
+        """Messages that have become whole with what is read now, hello first; None once the
+        connection is over or was refused. A line that is no message comes as one of type
+        `unreadable`.
 
         Raises:
             BlockingIOError: Nothing has arrived.
@@ -98,7 +103,9 @@ class Connection:
         return messages
 
     def resumes_in(self, now: float) -> float:
-        """Seconds from `now` on until more may be read, so that what is read can be worked off; 0 when at once."""
+        """Seconds from `now` on until more may be read, so that what is read can be worked off; 0
+        when at once.
+        """
         earned = (now - self._credited) * MESSAGES_A_SECOND
         self._credit, self._credited = min(self._credit + earned, BURST_MESSAGES), now
         return max(-self._credit / MESSAGES_A_SECOND, 0.0)
@@ -120,7 +127,8 @@ class Connection:
                 self._unsent = self._unsent[self._peer.send(self._unsent) :]
             if self._unsent:
                 return False
-            # A message that was begun is ended before the next one, so that a slow reader never sees a torn line.
+            # A message that was begun is ended before the next one, so that a slow reader never
+            # sees a torn line.
             self._unsent = data[self._peer.send(data) :]
         except ConnectionError:
             self.over = True
@@ -130,7 +138,9 @@ class Connection:
         return not self._unsent
 
     def hung_up(self) -> bool:
-        """Whether the task has closed its end, or died, whatever of what it sent is still unread."""
+        """Whether the task has closed its end, or died, whatever of what it sent is still
+        unread.
+        """
         ended = select.poll()
         ended.register(self._peer, select.POLLRDHUP)
         return bool(ended.poll(0))
@@ -144,7 +154,11 @@ def _read(line: bytes) -> dict[str, Any]:
         message = json.loads(line)
     except (ValueError, RecursionError):
         message = None
-    return message if isinstance(message, dict) else {"type": "unreadable", "line": repr(line[:_LINE_SHOWN])}
+    return (
+        message
+        if isinstance(message, dict)
+        else {"type": "unreadable", "line": repr(line[:_LINE_SHOWN])}
+    )
 
 
 def _bytes(key: object) -> bytes:

@@ -1,4 +1,6 @@
-"""The connections to an engine's task channel, and what tasks say on them. The engine's one thread drives them."""
+"""The connections to an engine's task channel, and what tasks say on them. The engine's one thread
+drives them.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from headgate.engines.base import Listener
-from headgate.engines.channel import HELLO_SECONDS, LINE_BYTES, MESSAGES_A_SECOND, Connection, listen
-from headgate.identifiers import TaskId
+from headgate.engines.channel import (
+    HELLO_SECONDS,
+    LINE_BYTES,
+    MESSAGES_A_SECOND,
+    Connection,
+    listen,
+)
+from headgate.model.identifiers import TaskId
 
 ACCEPT_PAUSE_SECONDS = 1.0
 """How long tasks wait to connect while this process can take in no more of them."""
@@ -21,14 +29,16 @@ MOST_STRANGERS = 64
 
 
 class Connections:
-    """Accepts connections of tasks, and reads what they say no faster than the engine can handle it.
+    """Accepts connections of tasks, and reads what they say no faster than the engine can handle
+    it.
 
-    A task that says more finds its socket full. It waits, or leaves out what may be missed. Other tasks are not
-    affected.
+    A task that says more finds its socket full. It waits, or leaves out what may be missed. Other
+    tasks are not affected.
 
     Args:
         path: Where the channel's socket is made. Only this user may be able to enter its folder.
-        selector: The selector of the engine's thread. The data of each entry is the function to call.
+        selector: The selector of the engine's thread. The data of each entry is the function to
+            call.
         key_of: Gives the key of a running task; None for any other.
         greeted: Called when a task has said hello, before its other messages.
         said: Called with the messages of tasks.
@@ -64,8 +74,9 @@ class Connections:
         selector.register(self._server, selectors.EVENT_READ, self._accept)
 
     def keep(self) -> None:
-        """Make the channel's socket again where somebody removed it: tasks that start could not connect. Connections
-        that there are go on."""
+        """Make the channel's socket again where somebody removed it: tasks that start could not
+        connect. Connections that there are go on.
+        """
         with suppress(OSError):
             if self._path.stat().st_ino == self._number:
                 return
@@ -76,7 +87,10 @@ class Connections:
         except OSError as error:
             if not self._missing:
                 self._missing = True
-                text = f"cannot make {self._path}, which is gone: {error.strerror}; tasks that start now cannot connect"
+                text = (
+                    f"cannot make {self._path}, which is gone: {error.strerror}; tasks that "
+                    "start now cannot connect"
+                )
                 self._listener.warned(None, text)
             return
         self._missing = False
@@ -99,7 +113,9 @@ class Connections:
         return [*self._paused.values(), *again, *hello]
 
     def read_on(self, now: float) -> None:
-        """Go on with what has waited long enough, and close what has not said hello for too long."""
+        """Go on with what has waited long enough, and close what has not said hello for too
+        long.
+        """
         for stranger in [each for each in self._strangers if now >= each.since + HELLO_SECONDS]:
             self._disconnect(stranger)
         if self._accepts_again is not None and now >= self._accepts_again:
@@ -130,7 +146,7 @@ class Connections:
         self._server.close()
         self._path.unlink(missing_ok=True)
 
-    # --- who connects -----------------------------------------------------------------------------------------------
+    # --- who connects -----------------------------------------------------------------------------
 
     def _accept(self) -> None:
         try:
@@ -144,7 +160,9 @@ class Connections:
             self._accepts_again = time.monotonic() + ACCEPT_PAUSE_SECONDS
             if not self._crowded:
                 self._crowded = True
-                self._listener.warned(None, f"a task cannot connect for now: {error.strerror}; it is tried again")
+                self._listener.warned(
+                    None, f"a task cannot connect for now: {error.strerror}; it is tried again"
+                )
 
     def _accept_one(self) -> None:
         connection = Connection(self._server.accept()[0], self._key_of)
@@ -155,15 +173,21 @@ class Connections:
                 self._swarmed = True
                 self._listener.warned(
                     None,
-                    f"more than {MOST_STRANGERS} connections to the task channel sent no hello; the oldest are closed",
+                    (
+                        f"more than {MOST_STRANGERS} connections to the task channel sent no "
+                        "hello; "
+                        "the oldest are closed"
+                    ),
                 )
         self._open.add(connection)
         self._watch(connection)
 
     def _watch(self, connection: Connection) -> None:
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._readable(connection))
+        self._selector.register(
+            connection, selectors.EVENT_READ, lambda: self._readable(connection)
+        )
 
-    # --- what they say ----------------------------------------------------------------------------------------------
+    # --- what they say ----------------------------------------------------------------------------
 
     def _readable(self, connection: Connection) -> None:
         if not self._receive(connection):
@@ -177,7 +201,12 @@ class Connections:
         if task is not None and task not in self._flooding:
             self._flooding.add(task)
             self._listener.warned(
-                task, f"it sends more than {MESSAGES_A_SECOND} messages a second up the task channel; the rest waits"
+                task,
+                (
+                    f"it sends more than {MESSAGES_A_SECOND} messages a second up the task "
+                    "channel; "
+                    "the rest waits"
+                ),
             )
 
     def _receive(self, connection: Connection) -> bool:
@@ -190,7 +219,8 @@ class Connections:
         task = connection.task
         if connection.is_endless and task is not None:
             text = (
-                f"it sent a message of more than {LINE_BYTES // 2**20} MiB; its channel is closed, and it runs on alone"
+                f"it sent a message of more than {LINE_BYTES // 2**20} MiB; its channel is "
+                "closed, and it runs on alone"
             )
             self._listener.warned(task, text)
         if messages is None or (task is not None and self._key_of(task) is None):
@@ -204,7 +234,8 @@ class Connections:
             if first is None or first.hung_up():
                 self._of[task] = connection
                 self._greeted(task, connection)
-            elif first.pid and connection.pid not in (0, first.pid):  # a task has one that trains; the first stays
+            elif first.pid and connection.pid not in (0, first.pid):
+                # a task has one that trains; the first stays
                 connection.send({"type": "refused", "pid": first.pid})
                 self._disconnect(connection)
                 return False

@@ -10,19 +10,19 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import headgate
-from headgate.cluster import Place
-from headgate.engines import contracts
-from headgate.engines.contracts import LaunchedGroup
-from headgate.engines.program import program, source
-from headgate.engines.scripts import called, libraries
-from headgate.errors import StorageError, UsageError
-from headgate.events import Checkpoint
-from headgate.identifiers import TaskId, TaskName
-from headgate.isolation.attributes import Attributes
 from headgate.isolation.base import HOST_IMAGE, Launch
-from headgate.jobs import Job, signal_number
-from headgate.mounts import Mount
-from headgate.roles import Addresses
+from headgate.isolation.process_attributes import Attributes
+from headgate.model.cluster import Place
+from headgate.model.errors import StorageError, UsageError
+from headgate.model.events import Checkpoint
+from headgate.model.identifiers import TaskId, TaskName
+from headgate.model.jobs import Job, signal_number
+from headgate.model.mounts import Mount
+from headgate.model.roles import Addresses
+from headgate.scripts import contracts
+from headgate.scripts.contracts import LaunchedGroup
+from headgate.scripts.inspection import called, libraries
+from headgate.scripts.program import program, source
 from headgate.task.grants import TURNS
 from headgate.task.observing import VARIABLE as OBSERVE
 from headgate.task.recording import VARIABLE as RECORD
@@ -32,10 +32,14 @@ _THREAD_VARIABLES = (
     *("NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS"),
 )
 COLUMNS = "120"
-"""The width of a terminal that tasks print for, where nothing states another: without one, bars and tables are cut."""
+"""The width of a terminal that tasks print for, where nothing states another: without one, bars and
+tables are cut.
+"""
 _TERMINAL = "xterm-256color"
 _MOST_DIGITS = 5
-"""Of a number of threads: more is a slip, and neither the hub nor its records could hold all of them."""
+"""Of a number of threads: more is a slip, and neither the hub nor its records could hold all of
+them.
+"""
 
 
 def is_foreign(job: Job) -> bool:
@@ -44,8 +48,9 @@ def is_foreign(job: Job) -> bool:
 
 
 def interpreter(job: Job, path: str | None) -> str:
-    """The Python that runs the job's program: the one that the job names, or the first `python` (then `python3`) on
-    `path`. An image's files are not here; there it is the one that the job names, or `python`.
+    """The Python that runs the job's program: the one that the job names, or the first `python`
+    (then `python3`) on `path`. An image's files are not here; there it is the one that the job
+    names, or `python`.
 
     Raises:
         UsageError: There is none.
@@ -60,7 +65,9 @@ def interpreter(job: Job, path: str | None) -> str:
         if (there := shutil.which(name, path=path)) is not None:
             return there
     wanted = named or "python"
-    raise UsageError(f"job {job.name!r}: found no {wanted!r} on the PATH; name an interpreter with `python:`")
+    raise UsageError(
+        f"job {job.name!r}: found no {wanted!r} on the PATH; name an interpreter with `python:`"
+    )
 
 
 def command(job: Job, path: str | None, first: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -78,12 +85,19 @@ def command(job: Job, path: str | None, first: tuple[str, ...] = ()) -> tuple[st
         return (*words[:at], *first, *words[at:])
     if isinstance(job.run, str):
         # "$@" hands the arguments through the shell without its reading them.
-        return ("/bin/sh", "-c", f'{job.run.rstrip()} "$@"' if job.args else job.run, "sh", *job.args)
+        return (
+            "/bin/sh",
+            "-c",
+            f'{job.run.rstrip()} "$@"' if job.args else job.run,
+            "sh",
+            *job.args,
+        )
     return (*(job.run or ()), *job.args)
 
 
 def server_command(python: str, script: Path | None = None) -> tuple[str, ...]:
-    """Program and arguments of a parameter server: TensorFlow's for a script that imports `headgate.keras`, else ours.
+    """Program and arguments of a parameter server: TensorFlow's for a script that imports
+    `headgate.keras`, else ours.
 
     Args:
         python: The interpreter of the job's script.
@@ -94,14 +108,15 @@ def server_command(python: str, script: Path | None = None) -> tuple[str, ...]:
 
 
 def snapshot_of(task: TaskId) -> str:
-    """Name of the file, in its job's folder of checkpoints, that a server started again on another node goes on from;
-    empty for a worker."""
+    """Name of the file, in its job's folder of checkpoints, that a server started again on another
+    node goes on from; empty for a worker.
+    """
     return f"{task.name}.copy" if task.name.is_server else ""
 
 
 def inject(folder: Path) -> Path:
-    """A folder for a task's PYTHONPATH that holds `headgate` and nothing else of the environment it is installed in.
-    Beside it comes one that holds `zmq` alone, see `transport`.
+    """A folder for a task's PYTHONPATH that holds `headgate` and nothing else of the environment it
+    is installed in. Beside it comes one that holds `zmq` alone, see `transport`.
 
     Raises:
         StorageError: It cannot be made.
@@ -113,30 +128,43 @@ def inject(folder: Path) -> Path:
     if (found := find_spec("zmq")) is not None and found.origin is not None:
         zmq = Path(found.origin).parent
         _link(transport(injected) / "zmq", zmq)
-        if (libraries := zmq.with_name("pyzmq.libs")).is_dir():  # a wheel's; one built here uses the machine's own
+        # a wheel's; one built here uses the machine's own
+        if (libraries := zmq.with_name("pyzmq.libs")).is_dir():
             _link(transport(injected) / libraries.name, libraries)
     return injected
 
 
 def observation(injected: Path) -> Path:
-    """The folder, beside that from `inject`, whose module has Python observe a script that calls none of Headgate's
-    libraries."""
+    """The folder, beside that from `inject`, whose module has Python observe a script that calls
+    none of Headgate's libraries.
+    """
     return injected.with_name(f"{injected.name}-observe")
 
 
 def transport(injected: Path) -> Path:
-    """The folder, beside that from `inject`, from which a task that has no pyzmq of its own may import it."""
+    """The folder, beside that from `inject`, from which a task that has no pyzmq of its own may
+    import it.
+    """
     return injected.with_name(f"{injected.name}-zmq")
 
 
 def files_of(injected: Path) -> list[str]:
-    """What a task sees of the folder from `inject`, and of that beside it: themselves and what they lead to."""
-    folders = [each for each in (injected, observation(injected), transport(injected)) if each.is_dir()]
-    return [*map(str, folders), *(str(link.resolve()) for folder in folders for link in folder.iterdir())]
+    """What a task sees of the folder from `inject`, and of that beside it: themselves and what they
+    lead to.
+    """
+    folders = [
+        each for each in (injected, observation(injected), transport(injected)) if each.is_dir()
+    ]
+    return [
+        *map(str, folders),
+        *(str(link.resolve()) for folder in folders for link in folder.iterdir()),
+    ]
 
 
 def _uses(job: Job, library: str) -> bool:
-    """Whether the job's script uses a library of Headgate's: `headgate.torch` then tells threads how to wait."""
+    """Whether the job's script uses a library of Headgate's: `headgate.torch` then tells threads
+    how to wait.
+    """
     return (file := source(job)) is not None and library in called(file)
 
 
@@ -173,8 +201,8 @@ def launch(
     stdin: int | None = None,
     daemon: str = "",
 ) -> Launch:
-    """What is started for a task. Its engine adds where the task finds the channel. A worker runs the job's command; a
-    parameter server runs under the interpreter of the job's script.
+    """What is started for a task. Its engine adds where the task finds the channel. A worker runs
+    the job's command; a parameter server runs under the interpreter of the job's script.
 
     Args:
         environment: That of the person who submitted the job.
@@ -186,13 +214,16 @@ def launch(
         gpu_names: What `CUDA_VISIBLE_DEVICES` calls them, where that is not their number.
         mode: `run` or `profile`.
         place: Where on this machine it runs; None: on the machine as it is.
-        attributes: Attributes of its process, from the terminal that submitted the job; None: those of the hub.
-        turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: its engine has one
-            elsewhere, or they take none.
-        group: The workers of the attempt, where its job says by which contract they find each other.
+        attributes: Attributes of its process, from the terminal that submitted the job; None: those
+            of the hub.
+        turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: its
+            engine has one elsewhere, or they take none.
+        group: The workers of the attempt, where its job says by which contract they find each
+            other.
         addresses: Where the tasks of the attempt are reached, where its job is made of roles.
         observe: Have its steps seen from outside, as it calls none of Headgate's libraries.
-        importable: Let it import `headgate`; not where its environment has another package of that name.
+        importable: Let it import `headgate`; not where its environment has another package of that
+            name.
         stdin: Descriptor of its standard input; None: it has none.
         daemon: Where the daemon of containers listens; empty: as its engine is told.
 
@@ -231,7 +262,9 @@ def launch(
     if gpu_names and gpus != ():
         env = {**_leaving_memory(env), **env}
     serves = trains and task.name.is_server and group is None  # else its script does
-    argv = server_command(interpreter(job, path), source(job)) if serves else command(job, path, first)
+    argv = (
+        server_command(interpreter(job, path), source(job)) if serves else command(job, path, first)
+    )
     if wrapper:
         argv = (interpreter(job, path), "-m", *wrapper, *argv)
     return Launch(
@@ -271,20 +304,30 @@ def _addressed(job: Job, addresses: Addresses, task: TaskName) -> Job:
     def filled(text: str) -> str:
         return addresses.fill(text, task)
 
-    run = filled(job.run) if isinstance(job.run, str) else tuple(map(filled, job.run)) if job.run else None
+    run = (
+        filled(job.run)
+        if isinstance(job.run, str)
+        else tuple(map(filled, job.run))
+        if job.run
+        else None
+    )
     env = {**addresses.variables(task), **{name: filled(text) for name, text in job.env.items()}}
     return replace(job, run=run, args=tuple(map(filled, job.args)), env=env)
 
 
-def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, serves: bool) -> dict[str, str]:
-    """A job's environment, with what says how many threads compute and how they wait where the user does not."""
+def _with_defaults(
+    job: Job, environment: Mapping[str, str], threads: int, serves: bool
+) -> dict[str, str]:
+    """A job's environment, with what says how many threads compute and how they wait where the user
+    does not.
+    """
     env = {} if is_foreign(job) else dict(environment)
     for variable, count in _thread_counts(job, {**env, **job.env}, threads).items():
         env.setdefault(variable, count)
     if "OMP_WAIT_POLICY" not in env and (serves or not _uses(job, "torch")):
-        # Threads that spin for long while they wait steal the cores of the other jobs; ones that never do cost a job
-        # that is alone 40 % where its operations are small. GCC's OpenMP, which PyTorch brings, spins so often
-        # before it sleeps.
+        # Threads that spin for long while they wait steal the cores of the other jobs; ones that
+        # never do cost a job that is alone 40 % where its operations are small. GCC's OpenMP, which
+        # PyTorch brings, spins so often before it sleeps.
         env["OMP_WAIT_POLICY"] = "PASSIVE"
         env.setdefault("GOMP_SPINCOUNT", "2000")
     env.setdefault("PYTHONUNBUFFERED", "1")
@@ -295,7 +338,9 @@ def _with_defaults(job: Job, environment: Mapping[str, str], threads: int, serve
 
 
 def stated_threads(job: Job, task: TaskName) -> int | None:
-    """How many threads the job, or the task's role in it, gives OpenMP; None: as many as it is granted."""
+    """How many threads the job, or the task's role in it, gives OpenMP; None: as many as it is
+    granted.
+    """
     role = job.role_of(task)
     return _count((job.of_role(role) if role is not None else job).env)
 
@@ -303,12 +348,16 @@ def stated_threads(job: Job, task: TaskName) -> int | None:
 def _count(env: Mapping[str, str]) -> int | None:
     """The number that OpenMP is told; None: none, or one that no machine has."""
     stated = env.get("OMP_NUM_THREADS", "")
-    return int(stated) if stated.isdecimal() and len(stated) <= _MOST_DIGITS and int(stated) else None
+    return (
+        int(stated) if stated.isdecimal() and len(stated) <= _MOST_DIGITS and int(stated) else None
+    )
 
 
 def _thread_counts(job: Job, env: Mapping[str, str], threads: int) -> dict[str, str]:
-    """How many threads each library starts with: as many as OpenMP has, which the user may have said. MKL would take
-    more than that where it is told so. TensorFlow has two at least for operations that wait."""
+    """How many threads each library starts with: as many as OpenMP has, which the user may have
+    said. MKL would take more than that where it is told so. TensorFlow has two at least for
+    operations that wait.
+    """
     count = _count(env) or threads
     found = dict.fromkeys(_THREAD_VARIABLES, str(count))
     found |= {"TF_NUM_INTRAOP_THREADS": str(count), "TF_NUM_INTEROP_THREADS": str(max(2, count))}
@@ -318,25 +367,33 @@ def _thread_counts(job: Job, env: Mapping[str, str], threads: int) -> dict[str, 
     return found
 
 
-def _with_gpus(gpus: tuple[int, ...], called: Mapping[int, str], env: Mapping[str, str]) -> dict[str, str]:
+def _with_gpus(
+    gpus: tuple[int, ...], called: Mapping[int, str], env: Mapping[str, str]
+) -> dict[str, str]:
     """What tells a task of its GPUs."""
     names = [called.get(gpu, str(gpu)) for gpu in gpus]
     told = {"CUDA_VISIBLE_DEVICES": ",".join(names)}
     if names and not any(name.isdigit() for name in names):
         told["HEADGATE_GPUS"] = ",".join(map(str, gpus))
     if "CUDA_VISIBLE_DEVICES" not in env and "CUDA_DEVICE_ORDER" not in env:
-        told["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the numbers count; CUDA's own order puts the fastest first
+        # as the numbers count; CUDA's own order puts the fastest first
+        told["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return told
 
 
 def _leaving_memory(env: Mapping[str, str]) -> dict[str, str]:
-    """What has a task take memory of a GPU as it needs it. JAX and TensorFlow would take most of it as they begin, and
-    leave none to the jobs that they take turns with."""
+    """What has a task take memory of a GPU as it needs it. JAX and TensorFlow would take most of it
+    as they begin, and leave none to the jobs that they take turns with.
+    """
     states = any(f"XLA_PYTHON_CLIENT_{name}" in env for name in ("ALLOCATOR", "MEM_FRACTION"))
-    return {"TF_FORCE_GPU_ALLOW_GROWTH": "true"} | ({} if states else {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
+    return {"TF_FORCE_GPU_ALLOW_GROWTH": "true"} | (
+        {} if states else {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    )
 
 
-def _told(task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | None, mode: str) -> dict[str, str]:
+def _told(
+    task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | None, mode: str
+) -> dict[str, str]:
     """What the library in a task is told by its environment."""
     told = {
         "HEADGATE_TASK": task,
@@ -350,8 +407,9 @@ def _told(task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | 
 def _files(
     job: Job, injected: Path, checkpoints: Path, resume: Checkpoint | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a task has to see, and what it has to write, besides its folder and what the job names: its script's folder,
-    the task library with what that leads to, and checkpoints."""
+    """What a task has to see, and what it has to write, besides its folder and what the job names:
+    its script's folder, the task library with what that leads to, and checkpoints.
+    """
     reads = [str(file.parent)] if (file := source(job)) is not None else []
     reads += [*files_of(injected), *([resume.path] if resume is not None else [])]
     return tuple(reads), (str(checkpoints.parent),)

@@ -18,30 +18,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headgate.cluster import Cluster, Node
-from headgate.engines import beside
+from headgate.engines import per_task_executor
 from headgate.engines.base import Engine, Listener
-from headgate.engines.beside import Beside
 from headgate.engines.channel import Connection
 from headgate.engines.connections import Connections
-from headgate.engines.kills import LOOK_SECONDS, Kills
 from headgate.engines.log import TaskLog
+from headgate.engines.oom import LOOK_SECONDS, Kills
+from headgate.engines.per_task_executor import Beside
 from headgate.engines.pseudo_terminal import terminal
 from headgate.engines.tasks import Keeper, PendingStart, Task
-from headgate.errors import HeadgateError, IsolationError, UsageError
-from headgate.events import Exit
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Box, Isolation, Launch
-from headgate.isolation.processes import at_work
-from headgate.shares import Share, Uncontrolled
+from headgate.machine.processes import at_work
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import HeadgateError, IsolationError, UsageError
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share, Uncontrolled
 
 _READ_BYTES = 1 << 16
 _DRAIN_READS = 64
 
 REST_SECONDS = 2.0
-"""How long before the end of its grace what is left of a task is asked to end; its first process was asked first."""
+"""How long before the end of its grace what is left of a task is asked to end; its first process
+was asked first.
+"""
 LEFT_SECONDS = 1.0
-"""How long what the first process of a task left behind may take to end by itself, as its helpers do."""
+"""How long what the first process of a task left behind may take to end by itself, as its helpers
+do.
+"""
 _LOOK_SECONDS = 0.05
 CLOSE_SECONDS = 15.0
 """How long `close` waits for tasks that it killed."""
@@ -91,7 +95,7 @@ class LocalEngine(Engine):
         self._open = False
         self._thread = threading.Thread(target=self._watch, name="engine", daemon=True)
 
-    # --- the contract, called from any thread -----------------------------------------------------------------------
+    # --- the contract, called from any thread -----------------------------------------------------
 
     def open(self, listener: Listener) -> None:
         self._listener = listener
@@ -139,7 +143,7 @@ class LocalEngine(Engine):
         os.close(self._wake_in)
         os.close(self._wake_out)
 
-    # --- the thread -------------------------------------------------------------------------------------------------
+    # --- the thread -------------------------------------------------------------------------------
 
     def _do(self, command: Callable[[], None]) -> None:
         if not self._open:
@@ -158,14 +162,19 @@ class LocalEngine(Engine):
             command()
 
     def _in_turn(
-        self, id: TaskId, isolation: Isolation, act: Callable[[], object], then: Callable[[Future[Any]], None]
+        self,
+        id: TaskId,
+        isolation: Isolation,
+        act: Callable[[], object],
+        then: Callable[[Future[Any]], None],
     ) -> None:
-        """Do something of a task's box after what is to be done of it before; beside this thread where it waits for
-        others, which must not keep the other tasks waiting too."""
+        """Do something of a task's box after what is to be done of it before; beside this thread
+        where it waits for others, which must not keep the other tasks waiting too.
+        """
         if isolation.waits:
             self._beside.do(id, act, then)
         else:
-            beside.now(act, then)
+            per_task_executor.now(act, then)
 
     def _obey(self) -> None:
         while self._commands:
@@ -195,7 +204,8 @@ class LocalEngine(Engine):
     def _watch(self) -> None:
         while self._starts or self._tasks or self._closing_at is None:
             for key, _ in self._selector.select(self._next_time()):
-                # What came before it may have closed it: a task's end closes its output and its connection.
+                # What came before it may have closed it: a task's end closes its output and its
+                # connection.
                 if self._selector.get_map().get(key.fd) is key:
                     self._try(key.data)
             self._obey()
@@ -210,7 +220,9 @@ class LocalEngine(Engine):
                     task.kill_at = None
                     task.overdue = True
                     self._kill(task)
-                if task.waits_until is not None and (now >= task.waits_until or not task.box.pids()):
+                if task.waits_until is not None and (
+                    now >= task.waits_until or not task.box.pids()
+                ):
                     self._try(lambda: self._conclude(task))  # noqa: B023  # it is called at once
                 if task.reads_again is not None and now >= task.reads_again:
                     self._read_on(task)
@@ -226,7 +238,11 @@ class LocalEngine(Engine):
         times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
         times += [t.rest_at for t in self._tasks.values() if t.rest_at is not None]
         times += [t.reads_again for t in self._tasks.values() if t.reads_again is not None]
-        times += [time.monotonic() + _LOOK_SECONDS for t in self._tasks.values() if t.waits_until is not None]
+        times += [
+            time.monotonic() + _LOOK_SECONDS
+            for t in self._tasks.values()
+            if t.waits_until is not None
+        ]
         times += self._connections.reads_again()
         times += [self._looks_at] if self._tasks else []
         times += [self._closing_at + CLOSE_SECONDS] if self._closing_at is not None else []
@@ -259,7 +275,9 @@ class LocalEngine(Engine):
             return
         key = secrets.token_hex(16)
         added = {"HEADGATE_CHANNEL": f"unix:{self._channel}", "HEADGATE_KEY": key}
-        whole = replace(launch, env={**launch.env, **added}, reads=(*launch.reads, str(self._channel)))
+        whole = replace(
+            launch, env={**launch.env, **added}, reads=(*launch.reads, str(self._channel))
+        )
         start = self._starts[launch.task] = PendingStart(key)
         self._in_turn(
             launch.task,
@@ -268,7 +286,9 @@ class LocalEngine(Engine):
             lambda done: self._begun(launch, isolation, log, done),
         )
 
-    def _begun(self, launch: Launch, isolation: Isolation, log: str, done: Future[tuple[Box, int]]) -> None:
+    def _begun(
+        self, launch: Launch, isolation: Isolation, log: str, done: Future[tuple[Box, int]]
+    ) -> None:
         id = launch.task
         start = self._starts.pop(id)
         try:
@@ -286,7 +306,9 @@ class LocalEngine(Engine):
             self._in_turn(id, isolation, box.close, lambda _: self._not_started(id, refusal))
             return
         asks = launch.stop_signal
-        task = self._tasks[id] = Task(id, isolation, box, start.key, read_end, self._logs(log), Kills(box), asks)
+        task = self._tasks[id] = Task(
+            id, isolation, box, start.key, read_end, self._logs(log), Kills(box), asks
+        )
         if self._keeper is not None:
             record = {"isolation": isolation.name, "stop_signal": asks, **box.record()}
             self._keeper.add(task.id, record, read_end, log)
@@ -302,7 +324,9 @@ class LocalEngine(Engine):
     def _isolation_of(self, launch: Launch) -> Isolation:
         if (found := self._isolations.get(launch.isolation)) is None:
             if self._others is None:
-                raise UsageError(f"isolation {launch.isolation!r} is for tasks on this machine; leave it out")
+                raise UsageError(
+                    f"isolation {launch.isolation!r} is for tasks on this machine; leave it out"
+                )
             found = self._isolations[launch.isolation] = self._others(launch.isolation)
         return found
 
@@ -311,7 +335,9 @@ class LocalEngine(Engine):
         self._starts[id].stopped.set()
         self._beside.forgo(id)
 
-    def _box(self, isolation: Isolation, stopped: threading.Event, launch: Launch, share: Share) -> tuple[Box, int]:
+    def _box(
+        self, isolation: Isolation, stopped: threading.Event, launch: Launch, share: Share
+    ) -> tuple[Box, int]:
         """Start a task; its box, and the descriptor that its output is read from."""
         columns = launch.env.get("COLUMNS", "")
         read_end, write_end = terminal(columns) if launch.tty else os.pipe2(os.O_CLOEXEC)
@@ -385,7 +411,7 @@ class LocalEngine(Engine):
     def _said(self, id: TaskId, message: Mapping[str, object]) -> None:
         self._once_it_runs(id, lambda: self._listener.message(id, message))
 
-    # --- output -----------------------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------
 
     def _readable(self, task: Task) -> None:
         ended = not self._read(task)
@@ -416,14 +442,16 @@ class LocalEngine(Engine):
         task.reads_again = None
         self._selector.register(task.output, selectors.EVENT_READ, lambda: self._readable(task))
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def _ended(self, task: Task) -> None:
         self._selector.unregister(task.box.exit_fd)
         task.exit = Exit(code=None, reason="it ended, and how cannot be told")
         try:
             task.exit = task.box.reap()
-            by_itself = task.exit.ok and task.kill_at is None and not (task.killed or task.isolation.waits)
+            by_itself = (
+                task.exit.ok and task.kill_at is None and not (task.killed or task.isolation.waits)
+            )
             if by_itself and task.box.pids():
                 task.waits_until = time.monotonic() + LEFT_SECONDS
         finally:
@@ -435,9 +463,11 @@ class LocalEngine(Engine):
         exit = task.exit or task.told()
         try:
             if task.waits_until is not None:
-                exit = task.exit = replace(exit, left=() if task.killed else tuple(at_work(task.box.pids())))
-            # What it forked and left behind would hold its output open, and its share; where others are to be asked,
-            # its box goes beside this thread.
+                exit = task.exit = replace(
+                    exit, left=() if task.killed else tuple(at_work(task.box.pids()))
+                )
+            # What it forked and left behind would hold its output open, and its share; where others
+            # are to be asked, its box goes beside this thread.
             if not task.isolation.waits:
                 task.box.kill()
             self._connections.settle(task.id)
@@ -459,19 +489,23 @@ class LocalEngine(Engine):
         task.log.close()
         os.close(task.output)
         task.kill_at = task.rest_at = task.reads_again = task.waits_until = None
-        self._in_turn(task.id, task.isolation, task.box.close, lambda done: self._gone(task, exit, done))
+        self._in_turn(
+            task.id, task.isolation, task.box.close, lambda done: self._gone(task, exit, done)
+        )
 
     def _gone(self, task: Task, exit: Exit, done: Future[None]) -> None:
         self._try(done.result)
         if self._keeper is not None:
             self._keeper.remove(task.id)
-        if self._tasks.pop(task.id, None) is not None:  # else it was given up when this engine closed
+        # else it was given up when this engine closed
+        if self._tasks.pop(task.id, None) is not None:
             self._listener.exited(task.id, exit)
 
 
 class Descriptors:
-    """How many tasks the open files allow that a process may have (`ulimit -n`): one too many would cost others their
-    output. It counts what this process has open besides tasks, as it is made."""
+    """How many tasks the open files allow that a process may have (`ulimit -n`): one too many would
+    cost others their output. It counts what this process has open besides tasks, as it is made.
+    """
 
     def __init__(self) -> None:
         self._besides = len(os.listdir("/proc/self/fd")) + _OTHER_FILES
@@ -485,9 +519,14 @@ class Descriptors:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if self._besides + tasks * FILES_OF_A_TASK <= most:
             return
-        fitting, ample = max(most - self._besides, 0) // FILES_OF_A_TASK, max(_AMPLE_FILES, 4 * most)
+        fitting, ample = (
+            max(most - self._besides, 0) // FILES_OF_A_TASK,
+            max(_AMPLE_FILES, 4 * most),
+        )
         where = "`ulimit -n`, /etc/security/limits.conf, LimitNOFILE of a service"
         raise HeadgateError(
-            f"{most} open files are allowed here (`ulimit -Hn`), enough for {fitting} tasks at once; have fewer, or "
-            f"raise it to {ample} ({where}) where the hub is started, once the one that runs has ended"
+            f"{most} open files are allowed here (`ulimit -Hn`), enough for {fitting} tasks at "
+            "once; have fewer, or "
+            f"raise it to {ample} ({where}) where the hub is started, once the one that runs "
+            "has ended"
         )

@@ -16,13 +16,18 @@ _LINE_MOST = 2**20
 """A log that is full is renamed at the end of a line, unless one is longer than this."""
 
 BYTES_A_SECOND = 32 * 2**20
-"""Most that is read of a task's output in a second; a task that writes faster waits, and the others do not."""
+"""Most that is read of a task's output in a second; a task that writes faster waits, and the others
+do not.
+"""
 
 GATHER_SECONDS = 0.02
-"""How long output of a task that prints all the time is left in its pipe. Each line that is waited for wakes this
-process, and that costs the task more than writing it."""
+"""How long output of a task that prints all the time is left in its pipe. Each line that is waited
+for wakes this process, and that costs the task more than writing it.
+"""
 _LITTLE_BYTES = 1 << 14
-"""A quarter of a pipe: a task that prints more meanwhile is read on at once, so that it does not wait for room."""
+"""A quarter of a pipe: a task that prints more meanwhile is read on at once, so that it does not
+wait for room.
+"""
 
 LINES_A_SECOND = 1000
 _LAST_LINES = 100
@@ -51,8 +56,9 @@ class TaskLog:
         self.trouble: str | None = None
 
     def write(self, data: bytes, now: float) -> list[str]:
-        """Append `data`; its complete lines, at most `LINES_A_SECOND` of them. A file that cannot be written sets
-        `trouble`."""
+        """Append `data`; its complete lines, at most `LINES_A_SECOND` of them. A file that cannot
+        be written sets `trouble`.
+        """
         self._append(data)
         self._gathers = now - self._read_at < 2 * GATHER_SECONDS and len(data) <= _LITTLE_BYTES
         self._read_at = now
@@ -60,7 +66,8 @@ class TaskLog:
             self._second, self._lines, self._bytes = int(now), 0, 0
         self._bytes += len(data)
         *lines, self._partial = _LINE_ENDS.split(self._partial + data)
-        self._partial = self._partial[:_LINE_BYTES]  # a flood without line ends must not grow without bound
+        # a flood without line ends must not grow without bound
+        self._partial = self._partial[:_LINE_BYTES]
         lines = [line[:_LINE_BYTES] for line in lines if line]
         room = max(LINES_A_SECOND - self._lines, 0)
         if lines and room:
@@ -99,12 +106,17 @@ class TaskLog:
                 self._begin_anew()
             self._write(data)
         except OSError as error:
-            self.trouble = f"cannot write {self._path}: {error.strerror}; output is lost until it can be written"
+            self.trouble = (
+                f"cannot write {self._path}: {error.strerror}; output is lost until "
+                "it can be written"
+            )
         else:
             self.trouble = None
 
     def _rest_of_line(self, data: bytes) -> int:
-        """Bytes that still belong to the last line of a full log; none of a line that is too long."""
+        """Bytes that still belong to the last line of a full log; none of a line that is too
+        long.
+        """
         first = _LINE_ENDS.search(data)
         if first is not None:
             return first.end()
@@ -112,21 +124,28 @@ class TaskLog:
 
     def _open(self) -> None:
         if self._fd is None:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(
+                self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
             self._size = os.fstat(self._fd).st_size
-            self._at_line_start = not self._size or _ends_line(os.pread(self._fd, 1, self._size - 1))
+            self._at_line_start = not self._size or _ends_line(
+                os.pread(self._fd, 1, self._size - 1)
+            )
 
     def _write(self, data: bytes) -> None:
         if data:
             self._at_line_start = _ends_line(data)
-        while data:  # a disk that fills up takes a part, and says so only when asked to take the rest
+        # a disk that fills up takes a part, and says so only when asked to take the rest
+        while data:
             assert self._fd is not None
             written = os.write(self._fd, data)
             self._size += written
             data = data[written:]
 
     def _begin_anew(self) -> None:
-        """Rename the log, in the place of what was renamed before. A file beside it counts the bytes of that."""
+        """Rename the log, in the place of what was renamed before. A file beside it counts the
+        bytes of that.
+        """
         self.close()
         former = Path(f"{self._path}.1")
         if former.exists():

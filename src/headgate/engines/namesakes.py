@@ -1,4 +1,6 @@
-"""Another package called `headgate` in the environment of a task: a stranger's, which its script may import."""
+"""Another package called `headgate` in the environment of a task: a stranger's, which its script
+may import.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from glob import glob
 from pathlib import Path
 
 from headgate.engines.launch import interpreter, is_foreign
-from headgate.engines.program import source
-from headgate.engines.scripts import libraries
-from headgate.errors import UsageError
-from headgate.jobs import Job
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job
+from headgate.scripts.inspection import libraries
+from headgate.scripts.program import source
 
 _ASK_SECONDS = 20.0
 _OURS = os.path.join("task", "channel.py")
@@ -27,8 +29,8 @@ sys.stdout.write(str(places[0]) if places else "")
 
 
 def kept_out_by(job: Job, environment: Mapping[str, str]) -> str:
-    """The path of another package called `headgate` that the tasks of a job may import, so that ours is not put in its
-    place; empty: there is none, or the job needs ours.
+    """The path of another package called `headgate` that the tasks of a job may import, so that
+    ours is not put in its place; empty: there is none, or the job needs ours.
 
     Args:
         job: One with absolute paths.
@@ -49,7 +51,8 @@ def kept_out_by(job: Job, environment: Mapping[str, str]) -> str:
 
 
 def namesake(python: str, environment: Mapping[str, str], beside: str) -> str:
-    """The path of a package called `headgate` that an interpreter finds and that is another one; empty: there is none.
+    """The path of a package called `headgate` that an interpreter finds and that is another one;
+    empty: there is none.
 
     The interpreter is asked only where something of that name lies where its packages usually are.
 
@@ -87,10 +90,18 @@ def _strangers(path: str) -> str:
 def _folders(python: str, environment: Mapping[str, str]) -> Iterator[str]:
     """Where an interpreter may have packages."""
     yield from filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-    prefixes = {Path(python).absolute().parents[1], Path(os.path.realpath(python)).parents[1], Path("/usr/local")}
+    prefixes = {
+        Path(python).absolute().parents[1],
+        Path(os.path.realpath(python)).parents[1],
+        Path("/usr/local"),
+    }
     with suppress(OSError):  # it is no virtual environment
-        about = (Path(python).absolute().parents[1] / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
-        homes = [line.partition("=")[2].strip() for line in about.splitlines() if line.startswith("home")]
+        about = (Path(python).absolute().parents[1] / "pyvenv.cfg").read_text(
+            encoding="utf-8", errors="replace"
+        )
+        homes = [
+            line.partition("=")[2].strip() for line in about.splitlines() if line.startswith("home")
+        ]
         prefixes |= {Path(home).parent for home in homes if home}
     if home := environment.get("HOME"):
         prefixes.add(Path(home, ".local"))
@@ -102,5 +113,7 @@ def _folders(python: str, environment: Mapping[str, str]) -> Iterator[str]:
 def _may_have_one(folder: str) -> bool:
     """Whether something in a folder may be a package of that name, or lead to one."""
     with suppress(OSError):
-        return any(name.startswith(("headgate", "__editable__.headgate")) for name in os.listdir(folder))
+        return any(
+            name.startswith(("headgate", "__editable__.headgate")) for name in os.listdir(folder)
+        )
     return False

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Protocol
 
-from headgate.engines.kills import Kills
 from headgate.engines.log import TaskLog
-from headgate.events import Exit
-from headgate.identifiers import TaskId
+from headgate.engines.oom import Kills
 from headgate.isolation.base import Box, Isolation
-from headgate.shares import NOTHING, Lever, Share, Uncontrolled
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import NOTHING, Lever, Share, Uncontrolled
 
 
 class Keeper(Protocol):
@@ -29,8 +29,9 @@ class Keeper(Protocol):
 
 @dataclass(slots=True)
 class PendingStart:
-    """A task that is being started: its key, whether it is to be stopped, and what is to be done of it as soon as it
-    runs."""
+    """A task that is being started: its key, whether it is to be stopped, and what is to be done of
+    it as soon as it runs.
+    """
 
     key: str
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -70,15 +71,18 @@ class Task:
         return Exit(code=None, reason="it was killed, and how it ended was not told in time")
 
     def change(self) -> tuple[Uncontrolled, ...]:
-        """Bring all into force that is wanted by now: of several changes that waited, the first does the work of all;
-        what `Box.apply` returns."""
+        """Bring all into force that is wanted by now: of several changes that waited, the first
+        does the work of all; what `Box.apply` returns.
+        """
         shares = []
         while self.wanted:
             shares.append(self.wanted.popleft())
         return self.box.apply(reduce(Share.merged, shares, NOTHING)) if shares else ()
 
     def news(self, uncontrolled: Sequence[Uncontrolled]) -> list[Uncontrolled]:
-        """Of what `Box.apply` returns what was not told before: with each change of a share come other figures."""
+        """Of what `Box.apply` returns what was not told before: with each change of a share come
+        other figures.
+        """
         news = [limit for limit in uncontrolled if limit.lever not in self.told_of]
         self.told_of.update(limit.lever for limit in news)
         return news

@@ -13,30 +13,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headgate import runs, variables
-from headgate.engines import launchers
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.engines.declared import usual
+from headgate.engines.engine_options import usual
 from headgate.engines.launch import is_foreign
-from headgate.engines.program import program, source, unprofiled
-from headgate.errors import HeadgateError, UsageError
-from headgate.forerunners import cycle
 from headgate.hub.client import ANSWER_SECONDS, TAKE_IN_SECONDS, Hub, clean, connect_or_start
 from headgate.hub.submission import Submission, reach
-from headgate.isolation.attributes import Attributes
-from headgate.jobs import Job
-from headgate.profiles import Profile
-from headgate.telemetry.store import RunReader
+from headgate.isolation.process_attributes import Attributes
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.forerunners import cycle
+from headgate.model.jobs import Job
+from headgate.model.profiles import Profile
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
+from headgate.scripts import launchers, variables
+from headgate.scripts.program import program, source, unprofiled
 
 PROFILE_SECONDS = 300.0
 """How long a run for a profile may take, where its job has no timeout."""
 
 
 def submission(jobs: Sequence[Job], **more: Any) -> Submission:
-    """Jobs as handed in by this process: its environment, folder and command line; relative paths are made absolute.
+    """Jobs as handed in by this process: its environment, folder and command line; relative paths
+    are made absolute.
 
     Raises:
-        UsageError: There is no job, two have one name, something is no job, or a script does not exist.
+        UsageError: There is no job, two have one name, something is no job, or a script does not
+            exist.
     """
     for job in jobs:
         _check_kind(job)
@@ -45,16 +47,24 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
     names = [job.name for job in jobs]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"found {names.count(name)} jobs named {name!r}; give each a name of its own")
+            raise UsageError(
+                f"found {names.count(name)} jobs named {name!r}; give each a name of its own"
+            )
     _check_order({job.name: job.forerunners for job in jobs}, resumed="resumed_from" in more)
     program = Path(sys.argv[0]).name
-    command = ("headgate" if program == "__main__.py" else program, *variables.without_secrets(sys.argv[1:]))
+    command = (
+        "headgate" if program == "__main__.py" else program,
+        *variables.without_secrets(sys.argv[1:]),
+    )
     more = {"attributes": Attributes.of_this_process(), **more}
-    return launched(Submission(tuple(map(_absolute, jobs)), dict(os.environ), os.getcwd(), command, **more))
+    return launched(
+        Submission(tuple(map(_absolute, jobs)), dict(os.environ), os.getcwd(), command, **more)
+    )
 
 
 def launched(submission: Submission) -> Submission:
-    """A submission whose jobs find their workers by contracts that are settled, and that tells of these.
+    """A submission whose jobs find their workers by contracts that are settled, and that tells of
+    these.
 
     Raises:
         UsageError: What a job says of that does not go together.
@@ -73,18 +83,22 @@ def launched(submission: Submission) -> Submission:
 def _check_kind(job: object) -> None:
     if not isinstance(job, Job):
         raise UsageError(
-            f"found {type(job).__name__} {job!r:.80}; expected a job, such as headgate.Job(name='a', script='a.py')"
+            f"found {type(job).__name__} {job!r:.80}; expected a job, such as "
+            "headgate.Job(name='a', script='a.py')"
         )
 
 
 def _check_order(forerunners: Mapping[str, Sequence[str]], resumed: bool) -> None:
-    """Whether every job's turn will come; those which a resumed one comes after may have been done before."""
+    """Whether every job's turn will come; those which a resumed one comes after may have been done
+    before.
+    """
     for name, names in forerunners.items():
         for first in names:
             if first not in forerunners and not resumed:
                 expected = list(forerunners)
                 raise UsageError(
-                    f"job {name!r} comes after {first!r}, which is no job here; expected one of {expected}"
+                    f"job {name!r} comes after {first!r}, which is no job here; expected one of "
+                    f"{expected}"
                 )
         if (chain := cycle(name, forerunners)) is not None:
             raise UsageError(f"found a cycle: {' after '.join(chain)}; break it")
@@ -96,8 +110,11 @@ def _absolute(job: Job) -> Job:
     def script(given: str | None) -> str | None:
         if given is None:
             return None
-        if not os.path.isfile(workdir / given):  # False too where its name is longer than a name may be
-            raise UsageError(f"job {job.name!r}: found no file {given!r} in {workdir}; expected a script")
+        # False too where its name is longer than a name may be
+        if not os.path.isfile(workdir / given):
+            raise UsageError(
+                f"job {job.name!r}: found no file {given!r} in {workdir}; expected a script"
+            )
         return str(workdir / given)
 
     roles = tuple(replace(role, script=script(role.script)) for role in job.roles)
@@ -105,12 +122,16 @@ def _absolute(job: Job) -> Job:
     for each in (found, *map(found.of_role, roles)):
         file = source(each)
         if file is not None and not is_foreign(found) and not os.access(file, os.R_OK):
-            raise UsageError(f"job {job.name!r}: cannot read {file}: {os.strerror(errno.EACCES)}; chmod +r it")
+            raise UsageError(
+                f"job {job.name!r}: cannot read {file}: {os.strerror(errno.EACCES)}; chmod +r it"
+            )
     return found
 
 
 @contextmanager
-def submitted(jobs: Submission, policy: str | None, kill: bool) -> Iterator[tuple[Hub, Mapping[str, Any]]]:
+def submitted(
+    jobs: Submission, policy: str | None, kill: bool
+) -> Iterator[tuple[Hub, Mapping[str, Any]]]:
     """Submit jobs, to be followed to their end. Gives the hub, with its answer (`run`, `path`).
 
     Args:
@@ -129,7 +150,8 @@ def submitted(jobs: Submission, policy: str | None, kill: bool) -> Iterator[tupl
             answer = hub.submit(jobs.plain(), policy, attach=True)
             yield hub, answer
         except KeyboardInterrupt:
-            answer = answer or hub.receive(TAKE_IN_SECONDS) or {}  # what is handed in already may have begun
+            # what is handed in already may have begun
+            answer = answer or hub.receive(TAKE_IN_SECONDS) or {}
             if "run" in answer:
                 hub.send("stop", run=answer["run"], kill=kill)
                 # The hub may not read what was sent by one that has closed the connection.
@@ -150,15 +172,18 @@ def run(
 
     Args:
         jobs: What to run.
-        policy: What moves shares between them; None: what the jobs that run already have, else `headgate`.
+        policy: What moves shares between them; None: what the jobs that run already have, else
+            `headgate`.
         cluster: Name or file of a lab that is up, to run on its nodes; None: on this machine.
         engine: What starts tasks: `local`, or another of those that `headgate doctor` lists.
-        address: Where the cluster of an engine is reached; empty: where the environment says, else a
-            cluster that is started on this machine.
-        shared_files: The nodes of that cluster see this machine's files, so that none are sent there.
+        address: Where the cluster of an engine is reached; empty: where the environment says, else
+            a cluster that is started on this machine.
+        shared_files: The nodes of that cluster see this machine's files, so that none are sent
+            there.
 
     Returns:
-        How the run and each of its jobs ended; `path` is the run's folder, with its logs and `report.html`.
+        How the run and each of its jobs ended; `path` is the run's folder, with its logs and
+        `report.html`.
 
     Raises:
         UsageError: Bad input.
@@ -171,19 +196,28 @@ def run(
     name, nodes = reach(cluster) if cluster is not None else ("", ())
     where = EngineSpec(engine, address or usual(engine, "address"), shared_files)
     if cluster is not None and where != LOCAL:
-        raise UsageError(f"found cluster={cluster!r} with engine {engine!r}, which has nodes of its own; give one")
-    with submitted(submission(jobs, cluster=name, nodes=nodes, engine=where), policy, kill=False) as (hub, answer):
+        raise UsageError(
+            f"found cluster={cluster!r} with engine {engine!r}, which has nodes of its "
+            "own; give one"
+        )
+    with submitted(
+        submission(jobs, cluster=name, nodes=nodes, engine=where), policy, kill=False
+    ) as (hub, answer):
         for _ in hub.follow(60.0):
             pass
     return runs.summary(Path(answer["path"]))
 
 
-def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]], None] = lambda _: None) -> Profile:
+def profile(
+    job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]], None] = lambda _: None
+) -> Profile:
     """Measure what a job's model costs, in a short run of its own; or read it from the last time.
 
     Args:
-        job: A script that uses `headgate.torch`, `.keras` or `.jax`, trains by PyTorch, or prints its steps.
-        again: Measure, though there is a stored profile; one that was taken on a busy machine is measured again anyway.
+        job: A script that uses `headgate.torch`, `.keras` or `.jax`, trains by PyTorch, or prints
+            its steps.
+        again: Measure, though there is a stored profile; one that was taken on a busy machine is
+            measured again anyway.
         watcher: Called with what the hub says of the run meanwhile.
 
     Returns:
@@ -194,7 +228,7 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
         HeadgateError: The script ended without a profile; the message says where its output is.
     """
     from headgate.profiling import printed, store  # what no other run needs
-    from headgate.telemetry import machine
+    from headgate.sampling import machine
 
     _check_kind(job)
     if program(job) is None:
@@ -223,8 +257,10 @@ def profile(job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]]
     if found is None:
         why = "" if row["state"] == "done" else f" ({row['reason']})"
         raise HeadgateError(
-            f"the script ended without a profile{why}; it has to train by an optimizer of PyTorch, to call `prepare` "
-            "of headgate.torch, .keras or .jax, or, with `--launch tensorflow`, `jax` or `mpi`, to print the number of "
+            f"the script ended without a profile{why}; it has to train by an optimizer of "
+            "PyTorch, to call `prepare` "
+            "of headgate.torch, .keras or .jax, or, with `--launch tensorflow`, `jax` or "
+            "`mpi`, to print the number of "
             f"each step. Its output: headgate logs {folder.name}/{row['name']}"
         )
     found = found.with_parameters(handed.parameters)

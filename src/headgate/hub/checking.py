@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from headgate import isolation
-from headgate.cluster import Cluster, Node
-from headgate.engines import scripts
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import command
-from headgate.engines.program import program, source, words_of
-from headgate.errors import UsageError
 from headgate.hub.submission import Submission
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job
 from headgate.planning import candidates
 from headgate.profiling import store as profiles
-from headgate.telemetry import arguments
-from headgate.telemetry.arguments import TrainingLength
-from headgate.telemetry.gpu_holders import missing_nvml
+from headgate.sampling.gpu_holders import missing_nvml
+from headgate.scripts import arguments, inspection
+from headgate.scripts.arguments import TrainingLength
+from headgate.scripts.program import program, source, words_of
 
 
-def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, tuple[str, TrainingLength]]:
-    """What can be known of jobs before they start: one message now, and not a failed job later. Takes its time.
+def checked(
+    submission: Submission, cluster: Cluster, machine: Node
+) -> dict[str, tuple[str, TrainingLength]]:
+    """What can be known of jobs before they start: one message now, and not a failed job later.
+    Takes its time.
 
     Returns:
         For each job the key of its profile, and how long it is to train by its arguments.
@@ -36,12 +38,13 @@ def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str
         environment = {**submission.environment, **job.env}
         for each in [job.of_role(role) for role in job.roles] or [job]:
             command(each, environment.get("PATH"))
-        scripts.check(job, environment)
+        inspection.check(job, environment)
     return found
 
 
 def _check_fit(submission: Submission, cluster: Cluster, job: Job) -> None:
-    """Whether a job fits on a node. Where it asks for a GPU and none is found on a machine that has some, say why.
+    """Whether a job fits on a node. Where it asks for a GPU and none is found on a machine that has
+    some, say why.
 
     Raises:
         HeadgateError: It does not.
@@ -59,11 +62,14 @@ def _check_fit(submission: Submission, cluster: Cluster, job: Job) -> None:
 
 
 def _check_isolations(submission: Submission) -> None:
-    """Whether there is on this machine what the jobs are to be boxed in. Of others their nodes will tell.
+    """Whether there is on this machine what the jobs are to be boxed in. Of others their nodes will
+    tell.
 
     Raises:
         HeadgateError: There is not.
     """
     for job in submission.jobs if submission.engine == LOCAL else ():
         if job.isolation is not None and job.isolation != isolation.DEFAULT:
-            isolation.make(job.isolation, "check", submission.environment.get("DOCKER_HOST")).check()
+            isolation.make(
+                job.isolation, "check", submission.environment.get("DOCKER_HOST")
+            ).check()

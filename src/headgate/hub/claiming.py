@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from headgate import resuming
-from headgate.errors import HubError
 from headgate.hub.submission import Submission
+from headgate.model.errors import HubError
+from headgate.recorded import resuming
 
 LOCK = "resuming.lock"
 _PATIENCE_SECONDS = 60.0
@@ -20,8 +20,8 @@ _LOOK_SECONDS = 0.02
 
 @asynccontextmanager
 async def claimed(home: Path, submission: Submission) -> AsyncIterator[None]:
-    """Let no other hub of this home take in a resume while a run is taken in that goes on with another one; for others,
-    nothing.
+    """Let no other hub of this home take in a resume while a run is taken in that goes on with
+    another one; for others, nothing.
 
     Args:
         home: Headgate's folder.
@@ -60,7 +60,9 @@ async def _locked(lock: int) -> None:
         except BlockingIOError as error:
             if loop.time() > deadline:
                 waited = f"{_PATIENCE_SECONDS:g} s"
-                raise HubError(f"another hub has been taking in a resume for {waited}; try again") from error
+                raise HubError(
+                    f"another hub has been taking in a resume for {waited}; try again"
+                ) from error
             await asyncio.sleep(_LOOK_SECONDS)
         else:
             return

@@ -1,4 +1,6 @@
-"""Talking to the hub, starting one where there is none; and finding the hubs of this user's other allocations."""
+"""Talking to the hub, starting one where there is none; and finding the hubs of this user's other
+allocations.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import headgate
-from headgate import runs
-from headgate.errors import HeadgateError, HubError
-from headgate.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
 from headgate.hub.standard_input import StandardInput, offered
-from headgate.telemetry import allocation
+from headgate.machine import allocation
+from headgate.model.errors import HeadgateError, HubError
+from headgate.model.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
+from headgate.recorded import runs
 
 START_SECONDS = 30.0
 ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
 """How long a hub that ends, or the guard of a dead one, may hold the place of the next."""
 ANSWER_SECONDS = 60.0
 TAKE_IN_SECONDS = 300.0
-"""How long it may take to hand in a run: an engine that it is the first to name is started meanwhile."""
+"""How long it may take to hand in a run: an engine that it is the first to name is started
+meanwhile.
+"""
 REMADE_SECONDS = 3.0
 """How long a hub may take to make its sockets again that somebody removed."""
 _LOOK_SECONDS = 0.02
@@ -55,7 +59,8 @@ class Hub:
         if hello["headgate"] != headgate.__version__:
             raise HubError(
                 f"a hub of Headgate {hello['headgate']} is running (process {hello['pid']}), "
-                f"this is {headgate.__version__}; it ends a minute after its last job, or when you stop that process"
+                f"this is {headgate.__version__}; it ends a minute after its last job, or when "
+                "you stop that process"
             )
 
     def __enter__(self) -> Hub:
@@ -79,7 +84,11 @@ class Hub:
             raise HubGoneError(f"the hub is gone: {error.strerror}") from error
 
     def submit(
-        self, submission: object, policy: str | None, attach: bool, given: StandardInput | None = None
+        self,
+        submission: object,
+        policy: str | None,
+        attach: bool,
+        given: StandardInput | None = None,
     ) -> dict[str, Any]:
         """Hand in a run, as plain JSON values; what it is called and where its folder is.
 
@@ -95,9 +104,11 @@ class Hub:
         with offered(given) as path:
             return self.ask("submit", patience=TAKE_IN_SECONDS, **request, stdin=path)
 
-    def ask(self, op: str, *, patience: float = ANSWER_SECONDS, **request: object) -> dict[str, Any]:
-        """Send a request and wait for its answer, for `patience` seconds; messages of a run that is attached must not
-        be under way.
+    def ask(
+        self, op: str, *, patience: float = ANSWER_SECONDS, **request: object
+    ) -> dict[str, Any]:
+        """Send a request and wait for its answer, for `patience` seconds; messages of a run that is
+        attached must not be under way.
 
         Raises:
             HeadgateError: The hub's own error, with its exit code.
@@ -129,19 +140,23 @@ class Hub:
             except OSError:
                 data = b""
             if not data:
-                raise HubGoneError("the hub died; its jobs are being stopped. `headgate status` says how to go on")
+                raise HubGoneError(
+                    "the hub died; its jobs are being stopped. `headgate status` says how to go on"
+                )
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         message = json.loads(line)
         return message if isinstance(message, dict) else {}
 
     def follow(self, timeout: float) -> Iterator[dict[str, Any] | None]:
-        """Messages of the attached run, None whenever there was none for `timeout` seconds, until its report is
-        written."""
+        """Messages of the attached run, None whenever there was none for `timeout` seconds, until
+        its report is written.
+        """
         while True:
             message = self.receive(timeout)
             yield message
-            # An answer that nobody waited for may be an error: a Ctrl-C that came after the end has nothing to stop.
+            # An answer that nobody waited for may be an error: a Ctrl-C that came after the end has
+            # nothing to stop.
             if message is not None and message.get("type") == "reported":
                 return
 
@@ -180,7 +195,9 @@ def _clean(folder: Path) -> None:
     lock = os.open(folder / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        from headgate.hub.guard import leftovers  # with all that boxes tasks in: while there is a hub nobody needs it
+        from headgate.hub.watchdog import (
+            leftovers,  # with all that boxes tasks in: while there is a hub nobody needs it
+        )
 
         leftovers(folder)
         runs.remove_sockets(folder)
@@ -203,22 +220,27 @@ def connect_or_start() -> Hub:
     process: subprocess.Popen[bytes] | None = None
     while True:
         if (hub := connect()) is not None:
-            if process is not None:  # it outlives this connection, and should leave no zombie when it ends
+            # it outlives this connection, and should leave no zombie when it ends
+            if process is not None:
                 threading.Thread(target=process.wait, name="hub", daemon=True).start()
             return hub
         now, locked = time.monotonic(), runs.is_locked(folder / "hub.lock")
         alive = process is not None and process.poll() is None
-        if locked and not alive:  # by one that ends: its jobs save what they have, which nobody should cut short
+        # by one that ends: its jobs save what they have, which nobody should cut short
+        if locked and not alive:
             deadline = now + START_SECONDS
             if now > begun + ENDING_SECONDS:
                 pid = allocation_of(folder).get("pid", "of unknown number")
                 raise HubError(
-                    f"the hub on {runs.host()} (process {pid}) does not answer: it ends, as soon as its jobs have, or "
-                    "its socket is gone and cannot be made again. Try again in a moment, or end that process"
+                    f"the hub on {runs.host()} (process {pid}) does not answer: it ends, as "
+                    "soon as its jobs have, or "
+                    "its socket is gone and cannot be made again. Try again in a moment, or "
+                    "end that process"
                 )
         if now > deadline or (process is not None and process.poll()):
             raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")
-        # One that finds another, or the guard of a dead one, ends at once; the next waits until the lock is free.
+        # One that finds another, or the guard of a dead one, ends at once; the next waits until the
+        # lock is free.
         if not alive and not locked:
             with open(log, "ab") as output:
                 process = subprocess.Popen(
@@ -241,8 +263,9 @@ def await_guards() -> None:
 
 
 def await_answer() -> list[Path]:
-    """Wait a moment for hubs of this host that live and do not answer, as their sockets may be made again; the folders
-    of those that still do not."""
+    """Wait a moment for hubs of this host that live and do not answer, as their sockets may be made
+    again; the folders of those that still do not.
+    """
     deadline = time.monotonic() + REMADE_SECONDS
     while (silent := _silent()) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
@@ -263,7 +286,9 @@ def _is_winding_up(folder: Path) -> bool:
 
 
 def _is_stale(folder: Path) -> bool:
-    return time.time() - folder.stat().st_mtime > _STALE_SECONDS and not runs.is_locked(folder / "hub.lock")
+    return time.time() - folder.stat().st_mtime > _STALE_SECONDS and not runs.is_locked(
+        folder / "hub.lock"
+    )
 
 
 def _last_line(log: Path) -> str:
@@ -272,14 +297,23 @@ def _last_line(log: Path) -> str:
 
 
 def publish_allocation(folder: Path) -> None:
-    """Write the allocation of this process's hub into its folder, for the hubs of others to read."""
+    """Write the allocation of this process's hub into its folder, for the hubs of others to
+    read.
+    """
     ours = allocation.current()
-    about = {"host": runs.host(), "pid": os.getpid(), "cpus": sorted(ours.cpus), "allocation": str(ours)}
+    about = {
+        "host": runs.host(),
+        "pid": os.getpid(),
+        "cpus": sorted(ours.cpus),
+        "allocation": str(ours),
+    }
     (folder / _ALLOCATION).write_text(json.dumps(about))
 
 
 def allocation_of(folder: Path) -> dict[str, Any]:
-    """What the last hub of a folder wrote of itself; empty where none did, or it is on another machine."""
+    """What the last hub of a folder wrote of itself; empty where none did, or it is on another
+    machine.
+    """
     try:
         found = json.loads((folder / _ALLOCATION).read_text())
         return found if found["host"] == runs.host() else {}
@@ -288,7 +322,9 @@ def allocation_of(folder: Path) -> dict[str, Any]:
 
 
 def overlapping(folder: Path) -> Iterator[tuple[Path, str, str]]:
-    """The folders of other hubs that have tasks on cores of this one's; what is to be told of that here, and there."""
+    """The folders of other hubs that have tasks on cores of this one's; what is to be told of that
+    here, and there.
+    """
     ours = allocation_of(folder)
     for other in runs.hubs():
         there = allocation_of(other) if other != folder else {}
@@ -299,6 +335,7 @@ def overlapping(folder: Path) -> Iterator[tuple[Path, str, str]]:
 
 def _warning(other: dict[str, Any], shared: frozenset[int]) -> str:
     return (
-        f"the hub of another allocation of yours ({other['allocation']}; process {other['pid']}) has tasks on CPUs "
+        f"the hub of another allocation of yours ({other['allocation']}; process "
+        f"{other['pid']}) has tasks on CPUs "
         f"{allocation.say_cpus(shared)} too: these CPUs are oversubscribed"
     )

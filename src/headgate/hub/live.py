@@ -1,4 +1,6 @@
-"""The live loop: carries the controller's actions to the engine, and what clients ask for to the controller."""
+"""The live loop: carries the controller's actions to the engine, and what clients ask for to the
+controller.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headgate import events, runs
-from headgate.cluster import Node
 from headgate.controller import Controller, Queue
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
-from headgate.engines import launchers
 from headgate.engines.base import LOCAL, Engine
-from headgate.engines.gpu_use import gpu_use
-from headgate.engines.job_files import FileLook, FileState
 from headgate.engines.launch import inject
 from headgate.engines.namesakes import kept_out_by
 from headgate.engines.remote.environment import more, sent
-from headgate.errors import HeadgateError, UsageError
-from headgate.events import ENDED, Action, Event
 from headgate.hub import doubts
 from headgate.hub.checking import checked
 from headgate.hub.claiming import claimed
@@ -47,15 +42,23 @@ from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
-from headgate.identifiers import JobId
+from headgate.machine import gpu_visibility
+from headgate.machine.allocation import slurm_share
+from headgate.model import events
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.events import ENDED, Action, Event
+from headgate.model.identifiers import JobId
+from headgate.model.shares import Lever
 from headgate.planning.candidates import tasks_on
 from headgate.planning.memory import gpu_need
 from headgate.policies import NoPolicy, Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
-from headgate.shares import Lever
-from headgate.telemetry import visible
-from headgate.telemetry.allocation import slurm_share
+from headgate.recorded import runs
+from headgate.scripts import launchers
+from headgate.scripts.gpu_use import gpu_use
+from headgate.scripts.job_files import FileLook, FileState
 
 _DISK_LEVERS = frozenset({Lever.DISK_RATE, Lever.BUFFERED_WRITES})
 ORIGIN_SECONDS = 5.0
@@ -100,19 +103,40 @@ class LiveHub:
             printed=lambda task, lines: self._readiness.printed(task, lines),  # noqa: PLW0108  # it is made later
         )
         sampling = Sampling(self._live_runs, engine, self._step)
-        self._engines = Engines(home, engine, self._listener, sampling.told, self._nodes, self._live_runs)
+        self._engines = Engines(
+            home, engine, self._listener, sampling.told, self._nodes, self._live_runs
+        )
         self._readiness = Readiness(self._live_runs, self._engines, self._step)
         self._verifying = Verifying(home, self._live_runs, self._step)
         barred = self._verifying.barred
-        self._choosing = choosing = Choosing(home, self._live_runs, self._nodes, node, self._step, barred)
+        self._choosing = choosing = Choosing(
+            home, self._live_runs, self._nodes, node, self._step, barred
+        )
         self._replanning = Replanning(
-            home, self._live_runs, self._nodes, self._engines, self._forecasting, choosing, node, self._step, barred
+            home,
+            self._live_runs,
+            self._nodes,
+            self._engines,
+            self._forecasting,
+            choosing,
+            node,
+            self._step,
+            barred,
         )
         self.proving = Proving(self._live_runs, engine.boxes)
         self._components: tuple[Component, ...] = (
             self._nodes,
-            Reserving(self._live_runs, self._engines, self._nodes, self._step),  # before what is reserved is started
-            Executor(home, self._live_runs, self._engines, self._nodes, self._listener, choosing, self._finish),
+            # before what is reserved is started
+            Reserving(self._live_runs, self._engines, self._nodes, self._step),
+            Executor(
+                home,
+                self._live_runs,
+                self._engines,
+                self._nodes,
+                self._listener,
+                choosing,
+                self._finish,
+            ),
             *(self._readiness, choosing, self._replanning, self._forecasting, self._verifying),
             StartEstimates(
                 self._live_runs,
@@ -129,12 +153,13 @@ class LiveHub:
         self._background: set[asyncio.Task[Any]] = set()
         self._origins: dict[str, asyncio.Task[Any]] = {}
         self._coming = 0  # runs that are being taken in,
-        self._taking_in = asyncio.Lock()  # one after the other: the next one finds the nodes of the one before
+        # one after the other: the next one finds the nodes of the one before
+        self._taking_in = asyncio.Lock()
         self._ending: set[LiveRun] = set()
         self.watchers = self._live_runs.watchers
         self._nodes.tell()
 
-    # --- what clients ask for ---------------------------------------------------------------------------------------
+    # --- what clients ask for ---------------------------------------------------------------------
 
     @property
     def runs(self) -> Mapping[str, LiveRun]:
@@ -190,20 +215,28 @@ class LiveHub:
         finally:
             self._coming -= 1
 
-    async def _take_in(self, submission: Submission, engine: Engine, given: GivenInput | None) -> LiveRun:
+    async def _take_in(
+        self, submission: Submission, engine: Engine, given: GivenInput | None
+    ) -> LiveRun:
         kept: list[str] = []
         if submission.engine != LOCAL:
             environment = sent(submission.environment, submission.engine.name)
-            kept = sorted(name for name in submission.environment.keys() - environment if name[:9] != "HEADGATE_")
+            kept = sorted(
+                name
+                for name in submission.environment.keys() - environment
+                if name[:9] != "HEADGATE_"
+            )
             submission = replace(submission, environment=environment)
         cluster = self._nodes.cluster(submission)
-        here = visible.within(self._node, submission.environment)
+        here = gpu_visibility.within(self._node, submission.environment)
         recorded = (here, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
         found = await asyncio.to_thread(checked, submission, cluster, here)
         namesakes = await asyncio.to_thread(_namesakes, submission)
         files = await asyncio.to_thread(_files, submission)
         inject(self._home / "inject")
-        run = LiveRun(submission, recorded, self.policy, time.monotonic(), self._live_runs.trouble, given)
+        run = LiveRun(
+            submission, recorded, self.policy, time.monotonic(), self._live_runs.trouble, given
+        )
         await asyncio.to_thread(run.confirm)
         self._live_runs.runs[run.id] = run
         self._nodes.join(submission)
@@ -213,7 +246,10 @@ class LiveHub:
             live.files = files[name]
             if other := namesakes.get(name):
                 live.namesake = other
-                text = f"its own environment has another package `headgate` ({other}): it is run and measured "
+                text = (
+                    f"its own environment has another package `headgate` ({other}): it is "
+                    "run and measured "
+                )
                 text += "without ours, and its steps are read from its output alone"
                 self._loop.call_soon(self._live_runs.event, run, "note", text, name)
             live.script_key = profiles.script_of(live.profile_key)
@@ -222,16 +258,27 @@ class LiveHub:
                 live.profile = profiles.dump(known)
             took = lengths.recall(self._home / "lengths", live.script_key, live.profile_key)
             used = lengths.memory_bytes(self._home / "lengths", live.script_key, live.profile_key)
-            needs = max(used or 0, (known.memory_peak_bytes if known is not None else None) or 0) or None
-            before = lengths.gpu_memory_bytes(self._home / "lengths", live.script_key, live.profile_key)
+            needs = (
+                max(used or 0, (known.memory_peak_bytes if known is not None else None) or 0)
+                or None
+            )
+            before = lengths.gpu_memory_bytes(
+                self._home / "lengths", live.script_key, live.profile_key
+            )
             on_gpu = gpu_need(live.spec.limits, known, before)
             environment = {**submission.environment, **live.spec.env}
-            gpus = visible.indices(environment, self._node.gpus) if submission.engine == LOCAL else None
+            gpus = (
+                gpu_visibility.indices(environment, self._node.gpus)
+                if submission.engine == LOCAL
+                else None
+            )
             job = JobId.of(run.id, name)
             divides = live.spec.contract is not None and launchers.divides_memory(live.spec)
             each = on_gpu.memory_bytes
             use = gpu_use(live.spec) if any(node.gpus for node in cluster.nodes) else "no"
-            if use == "maybe" and lengths.used_no_gpu(self._home / "lengths", live.script_key, live.profile_key):
+            if use == "maybe" and lengths.used_no_gpu(
+                self._home / "lengths", live.script_key, live.profile_key
+            ):
                 use = "no"
             facts = live.checkpoint, names, needs, took, gpus, divides, each, use
             self._step(events.JobSubmitted(job, live.spec, *facts))
@@ -239,17 +286,31 @@ class LiveHub:
                 text = f"its GPU memory is {on_gpu.in_words()}"
                 self._loop.call_soon(self._live_runs.event, run, "note", text, name)
         unused = frozenset[Lever]() if self._controller.policy.limits_disk else _DISK_LEVERS
-        missing = dict.fromkeys(limit.lever for limit in engine.uncontrolled() if limit.lever not in unused)
+        missing = dict.fromkeys(
+            limit.lever for limit in engine.uncontrolled() if limit.lever not in unused
+        )
         if missing:
-            text = f"only approximate or missing here: {', '.join(missing)}; `headgate doctor` says why and what to do"
+            text = (
+                f"only approximate or missing here: {', '.join(missing)}; `headgate doctor` "
+                "says why and what to do"
+            )
             # Not at once: whoever submitted it watches it from here on.
             self._loop.call_soon(self._live_runs.event, run, "warning", text)
         if kept:
-            text = f"these variables of your environment are not sent to nodes: {', '.join(kept)}; name those that "
+            text = (
+                "these variables of your environment are not sent to nodes: "
+                f"{', '.join(kept)}; name those that "
+            )
             text += f"jobs need in {more(submission.engine.name)}"
             self._loop.call_soon(self._live_runs.event, run, "note", text)
-        if submission.engine == LOCAL and not submission.nodes and (share := slurm_share()) is not None:
-            self._loop.call_soon(self._live_runs.event, run, "note" if share.here else "warning", str(share))
+        if (
+            submission.engine == LOCAL
+            and not submission.nodes
+            and (share := slurm_share()) is not None
+        ):
+            self._loop.call_soon(
+                self._live_runs.event, run, "note" if share.here else "warning", str(share)
+            )
         for text in doubts.of(submission, self._node.gpus):
             self._loop.call_soon(self._live_runs.event, run, "warning", text)
         for kind, told in (("warning", submission.warnings), ("note", submission.notes)):
@@ -259,7 +320,9 @@ class LiveHub:
         return run
 
     async def _look_around(self, run: LiveRun) -> None:
-        await asyncio.gather(asyncio.to_thread(run.note_origin), self._retain(run), self._tell_neighbours(run))
+        await asyncio.gather(
+            asyncio.to_thread(run.note_origin), self._retain(run), self._tell_neighbours(run)
+        )
 
     async def _tell_neighbours(self, run: LiveRun) -> None:
         for text in await asyncio.to_thread(_neighbours):
@@ -275,11 +338,13 @@ class LiveHub:
         if gone:
             more = f" and {len(gone) - 1} more" if gone[1:] else ""
             text = (
-                f"deleted the oldest runs, which were short and had no checkpoints: {gone[0]}{more}; "
+                "deleted the oldest runs, which were short and had no checkpoints: "
+                f"{gone[0]}{more}; "
                 f"HEADGATE_KEEP_RUNS ({keep or 200}) says how many runs are kept"
             )
             self._live_runs.event(run, "note", text)
-            print(f"{run.id}: {text}: {', '.join(gone)}", file=sys.stderr, flush=True)  # into the hub's log
+            # into the hub's log
+            print(f"{run.id}: {text}: {', '.join(gone)}", file=sys.stderr, flush=True)
 
     def stop(self, run: str, jobs: Sequence[str] | None, kill: bool) -> list[str]:
         """Stop jobs of a run (None: all of them); the names of those that had not ended.
@@ -296,17 +361,26 @@ class LiveHub:
         return stopping
 
     def checkpoint(self, run: str, jobs: Sequence[str] | None) -> list[str]:
-        """Ask jobs for a checkpoint at their next step boundary; the names of those that can save one."""
+        """Ask jobs for a checkpoint at their next step boundary; the names of those that can save
+        one.
+        """
         asked = []
         for name, live in sorted(self.runs[run].jobs.items()):
             lowest = live.current.lowest if live.current is not None else None
-            if (jobs is None or name in jobs) and live.current and lowest and live.current.is_connected(lowest):
+            if (
+                (jobs is None or name in jobs)
+                and live.current
+                and lowest
+                and live.current.is_connected(lowest)
+            ):
                 self._engines.of(run).send(JobId.of(run, name).task(lowest), {"type": "checkpoint"})
                 asked.append(name)
         return asked
 
     def unconnected(self, run: str, jobs: Sequence[str] | None) -> list[str]:
-        """The names of those of some jobs that run, import one of Headgate's libraries and have not connected."""
+        """The names of those of some jobs that run, import one of Headgate's libraries and have not
+        connected.
+        """
         return [
             name
             for name, live in sorted(self.runs[run].jobs.items())
@@ -325,34 +399,46 @@ class LiveHub:
         if live.state != "running" or plan is None:
             raise UsageError(f"job {job!r} is {live.state}; only a running one can be resized")
         if plan.strategy == "roles":
-            raise UsageError(f"job {job!r} is made of roles; set their `count` in its job file, and run it again")
+            raise UsageError(
+                f"job {job!r} is made of roles; set their `count` in its job file, and run it again"
+            )
         if plan.strategy == "single":
             way = f"stop it, then: headgate resume {run} --strategy allreduce --workers {workers}"
             raise UsageError(f"job {job!r} runs as a single task; to have it run as several {way}")
         if live.spec.contract is not None and not live.spec.resumes:
             raise UsageError(
-                f"job {job!r} would begin anew: its script saves no checkpoint with Headgate; if it goes on from its "
+                f"job {job!r} would begin anew: its script saves no checkpoint with Headgate; "
+                "if it goes on from its "
                 "own, say `resumes: true` in its job file"
             )
         if isinstance(plan.batch_per_worker, tuple):
-            raise UsageError(f"job {job!r} has a batch for each of its workers; stop it, and resume it by another plan")
+            raise UsageError(
+                f"job {job!r} has a batch for each of its workers; stop it, and resume it by "
+                "another plan"
+            )
         if live.own_states:
             raise UsageError(
-                f"job {job!r} cannot be resized: its checkpoint holds what is each worker's own (hg.keep), and only "
+                f"job {job!r} cannot be resized: its checkpoint holds what is each worker's "
+                "own (hg.keep), and only "
                 f"{plan.workers} workers can go on from it"
             )
         if workers <= plan.backup_workers:
-            raise UsageError(f"found {workers} workers; expected more than its {plan.backup_workers} backup workers")
+            raise UsageError(
+                f"found {workers} workers; expected more than its {plan.backup_workers} "
+                "backup workers"
+            )
         if workers < fewest or (most is not None and workers > most):
             limits = f"{fewest}..{'' if most is None else most}"
             raise UsageError(f"found {workers} workers; the limits of job {job!r} say {limits}")
         if workers < live.least_workers:
             raise UsageError(
-                f"found {workers} workers; job {job!r} ran out of memory with fewer than {live.least_workers}"
+                f"found {workers} workers; job {job!r} ran out of memory with fewer than "
+                f"{live.least_workers}"
             )
         if workers > (at_most := tasks_on(self._nodes.cluster(self.runs[run].submission))):
             raise UsageError(
-                f"found {workers} workers; the nodes of job {job!r} take at most {at_most:,} tasks of one job"
+                f"found {workers} workers; the nodes of job {job!r} take at most {at_most:,} "
+                "tasks of one job"
             )
         self._step(events.ResizeRequested(JobId.of(run, job), workers))
 
@@ -380,7 +466,7 @@ class LiveHub:
         for run in self._ending:
             run.recorder.hurry()
 
-    # --- the controller's actions -----------------------------------------------------------------------------------
+    # --- the controller's actions -----------------------------------------------------------------
 
     def _step(self, event: Event) -> None:
         now = time.monotonic()
@@ -389,17 +475,23 @@ class LiveHub:
         try:
             actions, wake_at = self._controller.step(now, event)
         except Exception as error:  # noqa: BLE001  # one event costs nothing but itself
-            self._live_runs.failed(f"{type(event).__name__} could not be taken in", error, events.subject(event))
+            self._live_runs.failed(
+                f"{type(event).__name__} could not be taken in", error, events.subject(event)
+            )
         for component in self._components:
             self._try(component.hear, event, actions)
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
         if wake_at is not None:
-            self._wake = self._loop.call_later(max(wake_at - time.monotonic(), 0.0), self._step, events.Wake())
+            self._wake = self._loop.call_later(
+                max(wake_at - time.monotonic(), 0.0), self._step, events.Wake()
+            )
 
     def _try(self, act: Callable[..., object], *facts: object) -> None:
-        """Do one of several things that have to be done; what goes wrong with it is told, and the others are done."""
+        """Do one of several things that have to be done; what goes wrong with it is told, and the
+        others are done.
+        """
         try:
             act(*facts)
         except Exception as error:  # noqa: BLE001
@@ -431,7 +523,8 @@ class LiveHub:
             await closed
             if run.submission.mode != "verify":  # which is removed
                 await asyncio.wait_for(_write_report(run.folder / runs.STORE, page), REPORT_SECONDS)
-        except (OSError, sqlite3.Error, TimeoutError) as error:  # whoever watches goes on without a report
+        except (OSError, sqlite3.Error, TimeoutError) as error:
+            # whoever watches goes on without a report
             traceback.print_exception(error)
         finally:
             self._ending.discard(run)
@@ -439,7 +532,7 @@ class LiveHub:
             self.watchers.tell(run.id, {"type": "reported", "run": run.id, "report": report})
             self.watchers.drop(run.id)
 
-    # --- small things -----------------------------------------------------------------------------------------------
+    # --- small things -----------------------------------------------------------------------------
 
     def _controlled(self, policy: Policy) -> Controller:
         by_turns = not isinstance(policy, NoPolicy)
@@ -466,7 +559,10 @@ class LiveHub:
 
 async def _write_report(store: Path, page: Path) -> None:
     """Draw up a run's page in a process of its own, so that it holds up no job of another run."""
-    code = "import sys, pathlib, headgate.reports.html as html; html.write_at_end(*map(pathlib.Path, sys.argv[1:]))"
+    code = (
+        "import sys, pathlib, headgate.reports.html as html; "
+        "html.write_at_end(*map(pathlib.Path, sys.argv[1:]))"
+    )
     writer = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(store), str(page))
     try:
         await writer.wait()
@@ -488,7 +584,9 @@ def _namesakes(submission: Submission) -> dict[str, str]:
 
 
 def _neighbours() -> list[str]:
-    """Tell hubs of other allocations that this one has tasks on cores of theirs; what is to be told here of them."""
+    """Tell hubs of other allocations that this one has tasks on cores of theirs; what is to be told
+    here of them.
+    """
     told = []
     for folder, here, there in overlapping(runs.hub()):
         with contextlib.suppress(HeadgateError):  # of another version, or just ending

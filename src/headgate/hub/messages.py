@@ -1,5 +1,6 @@
-"""Messages of tasks, over the task channel (docs/channel.md) or in their output, as the hub's own types; and the gates
-that tell tasks what their steps are held to (docs/shares.md)."""
+"""Messages of tasks, over the task channel (docs/channel.md) or in their output, as the hub's own
+types; and the gates that tell tasks what their steps are held to (docs/shares.md).
+"""
 
 from __future__ import annotations
 
@@ -9,20 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from headgate.events import Checkpoint, Progress
-from headgate.folders import host
-from headgate.identifiers import TaskId
-from headgate.shares import Lever, Share
-from headgate.telemetry.patterns import LineReading
-from headgate.units import say_text
+from headgate.model.events import Checkpoint, Progress
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Lever, Share
+from headgate.model.units import say_text
+from headgate.output.patterns import LineReading
+from headgate.recorded.folders import host
 
 MOST_COUNT = 2**53
-"""Largest count that is taken in: of steps, samples, bytes; beyond it floating point does not tell two apart."""
+"""Largest count that is taken in: of steps, samples, bytes; beyond it floating point does not tell
+two apart.
+"""
 MOST_PARTS = 4096
 """Parts of a step that are taken in of one message, and transfers."""
 _TEXT_LETTERS = 2000
 _FRESH, _FRESH_MEANS, _LAST = 0.1, 0.2, 0.5
-"""Part of an epoch so far that new steps are, at the least: for a mean, a mean of means, the mean of a whole epoch."""
+"""Part of an epoch so far that new steps are, at the least: for a mean, a mean of means, the mean
+of a whole epoch.
+"""
 _NEAR_END = 0.8
 """Part of an epoch after which the latest report tells what its mean will come to."""
 _TELLING = 0.002
@@ -54,15 +59,17 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
         covers={"part": "part", "epoch": "epoch"}.get(message.get("covers") or ""),
         count=max(_whole(message.get("count")) or 1, 1),
         weight=1.0 if message.get("weight") is None else max(_finite(message["weight"]), 0.0),
-        metrics={_name(name): float(value) for name, value in dict(message.get("metrics") or {}).items()},
+        metrics={
+            _name(name): float(value) for name, value in dict(message.get("metrics") or {}).items()
+        },
     )
 
 
 def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
     """What was read from a task's output, as if the task had reported it.
 
-    The reading has the metric that the job names in the place of the loss. Unless `metric` is the loss, it becomes one
-    of the metrics.
+    The reading has the metric that the job names in the place of the loss. Unless `metric` is the
+    loss, it becomes one of the metrics.
 
     Raises:
         ValueError: A count in it is beyond `MOST_COUNT`.
@@ -90,10 +97,12 @@ def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
 
 
 class RunningMean:
-    """Makes the mean loss of an epoch so far, as a task tells it, into the loss of the latest steps.
+    """Makes the mean loss of an epoch so far, as a task tells it, into the loss of the latest
+    steps.
 
-    Few digits are printed, so that steps are taken together until they are enough. Keras 3.0 to 3.13 print the mean of
-    all means so far, and the true mean at the end of the epoch. Once an epoch has ended, it is known which.
+    Few digits are printed, so that steps are taken together until they are enough. Keras 3.0 to
+    3.13 print the mean of all means so far, and the true mean at the end of the epoch. Once an
+    epoch has ended, it is known which.
     """
 
     def __init__(self) -> None:
@@ -105,7 +114,9 @@ class RunningMean:
         self._part: tuple[int, float] | None = None  # the latest part of this epoch, and its mean
 
     def undone(self, progress: Progress) -> Progress:
-        """A report, with the loss of the steps since the one before; without a loss where these are too few."""
+        """A report, with the loss of the steps since the one before; without a loss where these are
+        too few.
+        """
         at = progress.step if progress.step is not None else progress.samples
         if progress.covers is None or progress.loss is None or at is None:
             return progress
@@ -132,7 +143,8 @@ class RunningMean:
         loss = self._once.add(over, mean, _FRESH_MEANS if self._twice else _FRESH)
         if loss is None or not self._twice:
             return loss
-        return self._again.add(over - (self._once.fresh - 1) / 2, loss)  # the mean in the middle of the stretch
+        # the mean in the middle of the stretch
+        return self._again.add(over - (self._once.fresh - 1) / 2, loss)
 
     def _whole(self, over: int, mean: float) -> float | None:
         # A bar may come to the end twice, with its own mean first: the last one tells.
@@ -141,7 +153,8 @@ class RunningMean:
             ends_at = so_far + (over - part) / over * (latest - so_far)
             if part >= _NEAR_END * over:
                 off, on = mean - ends_at, mean - latest
-                self._speaks = off * off - on * on  # a power of a loss that explodes would be an error
+                # a power of a loss that explodes would be an error
+                self._speaks = off * off - on * on
                 self._twice = self._spoke + self._speaks > _TELLING**2
         if self._twice and self._again.latest is not None:
             return self._again.add(over, mean, _FRESH) if self._speaks > 0.0 else None
@@ -162,7 +175,9 @@ class _Stretches:
         self._over, self._sum = 0.0, 0.0
 
     def add(self, over: float, mean: float, least: float = 0.0) -> float | None:
-        """The mean of the steps since the stretch before; None where they are less than this part of all."""
+        """The mean of the steps since the stretch before; None where they are less than this part
+        of all.
+        """
         fresh = over - self._over
         if fresh <= 0 or fresh < least * over:
             return None
@@ -177,7 +192,9 @@ def span(message: Mapping[str, Any]) -> dict[str, object]:
     Raises:
         KeyError, ValueError, TypeError: It makes no sense.
     """
-    known = {name: _number(message.get(name)) for name in ("bytes_in", "bytes_out", "begin", "workers")}
+    known = {
+        name: _number(message.get(name)) for name in ("bytes_in", "bytes_out", "begin", "workers")
+    }
     return {
         "name": _name(message["name"]),
         "seconds": _finite(message["seconds"]),
@@ -194,7 +211,11 @@ def transfer(message: Mapping[str, Any]) -> dict[str, object]:
     row: dict[str, object] = {"peer": _name(message["peer"])}
     for way in ("push", "pull"):
         begin, end, count = message.get(way) or (None, None, 0)
-        row |= {f"{way}_begin": _number(begin), f"{way}_end": _number(end), f"{way}_bytes": _finite(count)}
+        row |= {
+            f"{way}_begin": _number(begin),
+            f"{way}_end": _number(end),
+            f"{way}_bytes": _finite(count),
+        }
     return row
 
 
@@ -242,7 +263,11 @@ def stopping(message: Mapping[str, Any]) -> tuple[int | None, float, str]:
     Raises:
         KeyError, ValueError, TypeError: It makes no sense.
     """
-    return _whole(message["patience"]), _finite(message.get("min_delta", 0.0)), text(message.get("monitor"))
+    return (
+        _whole(message["patience"]),
+        _finite(message.get("min_delta", 0.0)),
+        text(message.get("monitor")),
+    )
 
 
 def cost(message: Mapping[str, Any]) -> tuple[float, int]:
@@ -293,11 +318,15 @@ def _whole(value: object) -> int | None:
     return number
 
 
-# --- what their steps are held to -------------------------------------------------------------------------------------
+# --- what their steps are held to -----------------------------------------------------------------
 
 
 def gate(
-    share: Share, entitled_cores: float, node_cores: float | None, uncontrolled: Collection[Lever], turns: Sequence[str]
+    share: Share,
+    entitled_cores: float,
+    node_cores: float | None,
+    uncontrolled: Collection[Lever],
+    turns: Sequence[str],
 ) -> Mapping[str, object]:
     """The `gate` message for a task.
 
@@ -309,14 +338,23 @@ def gate(
         turns: Names of the files by which the tasks on its GPUs take turns; empty: they cannot.
     """
     if isinstance(share.gpu_fraction, int | float) and share.gpu_fraction < 1:
-        return {"type": "gate", "fraction": share.gpu_fraction, **({"turns": list(turns)} if turns else {})}
-    if Lever.CPU_WEIGHT not in uncontrolled or node_cores is None or entitled_cores > node_cores - 1e-9:
+        return {
+            "type": "gate",
+            "fraction": share.gpu_fraction,
+            **({"turns": list(turns)} if turns else {}),
+        }
+    if (
+        Lever.CPU_WEIGHT not in uncontrolled
+        or node_cores is None
+        or entitled_cores > node_cores - 1e-9
+    ):
         return OPEN
     return {"type": "gate", "cores": entitled_cores}
 
 
 def turns_in(home: Path) -> Path | None:
-    """The folder of the files by which tasks take turns on GPUs, made where it is not there; None: it cannot be.
+    """The folder of the files by which tasks take turns on GPUs, made where it is not there; None:
+    it cannot be.
 
     Args:
         home: Headgate's folder.
@@ -330,9 +368,12 @@ def turns_in(home: Path) -> Path | None:
 
 
 def strictest(gates: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """The gate of one worker that the others wait for. It is as strict as each worker's own gate, and takes turns on
-    the GPUs of all."""
-    turns = sorted({path for each in gates for path in cast("Sequence[str]", each.get("turns", ()))})
+    """The gate of one worker that the others wait for. It is as strict as each worker's own gate,
+    and takes turns on the GPUs of all.
+    """
+    turns = sorted(
+        {path for each in gates for path in cast("Sequence[str]", each.get("turns", ()))}
+    )
     for field in ("fraction", "cores"):
         held = [(float(str(each[field])), each) for each in gates if field in each]
         if held:

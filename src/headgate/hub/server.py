@@ -1,4 +1,6 @@
-"""The hub's process: one for each allocation of a user, on a socket that only its user can reach, gone when idle."""
+"""The hub's process: one for each allocation of a user, on a socket that only its user can reach,
+gone when idle.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import headgate
-from headgate import isolation, policies, runs, variables
+from headgate import isolation, policies
 from headgate.engines.local import LocalEngine
-from headgate.errors import HeadgateError, HubError, UsageError
 from headgate.hub import messages
 from headgate.hub.client import publish_allocation
-from headgate.hub.guard import Guarded, leftovers
 from headgate.hub.live import LiveHub
 from headgate.hub.standard_input import GivenInput, taken
 from headgate.hub.state.run import LiveRun, Watcher
 from headgate.hub.submission import parse
-from headgate.telemetry import machine
+from headgate.hub.watchdog import Guarded, leftovers
+from headgate.model.errors import HeadgateError, HubError, UsageError
+from headgate.recorded import runs
+from headgate.sampling import machine
+from headgate.scripts import variables
 
 PROTOCOL = 1
 HELLO_SECONDS = 30.0
@@ -66,7 +70,9 @@ class HubServer:
         self.stopping = asyncio.Event()
 
     async def serve(self, path: Path) -> None:
-        """Answer until there has been nothing to do for a while, or `stopping` is set; set again, it kills."""
+        """Answer until there has been nothing to do for a while, or `stopping` is set; set again,
+        it kills.
+        """
         path.unlink(missing_ok=True)
         socket = ServedSocket(path, self._client)
         await socket.make()
@@ -81,16 +87,20 @@ class HubServer:
                     break
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.stopping.wait(), min(left, 1.0))
-            # Whoever comes from here on finds no socket, and waits for the lock to start another hub.
+            # Whoever comes from here on finds no socket, and waits for the lock to start another
+            # hub.
             self._ending = True
             path.unlink(missing_ok=True)
             self._hub.begins_to_end()
             await self._stop_jobs()
         finally:
-            socket.close()  # and not waited for: from Python 3.12 on that would last until the last client has gone
+            # and not waited for: from Python 3.12 on that would last until the last client has gone
+            socket.close()
 
     async def _stop_jobs(self) -> None:
-        """Stop what still runs, each job with its checkpoint; the engine kills a task when its grace is over."""
+        """Stop what still runs, each job with its checkpoint; the engine kills a task when its
+        grace is over.
+        """
         self.stopping.clear()
         for run in list(self._hub.runs):
             self._hub.stop(run, None, kill=False)
@@ -108,15 +118,24 @@ class HubServer:
             async for line in _requests(reader):
                 try:
                     if line is None:
-                        raise HubError(f"a request is longer than {REQUEST_BYTES // 2**20} MiB, or a hello than 64 KiB")
+                        raise HubError(
+                            f"a request is longer than {REQUEST_BYTES // 2**20} MiB, or a hello "
+                            "than 64 KiB"
+                        )
                     answer = await self._answer(json.loads(line), writer, closers)
                 except HeadgateError as error:
                     answer = {"error": str(error), "exit_code": error.exit_code}
                 except (ValueError, RecursionError) as error:  # one that is nested too deep, too
-                    answer = {"error": f"this request makes no sense: {error}", "exit_code": HubError.exit_code}
+                    answer = {
+                        "error": f"this request makes no sense: {error}",
+                        "exit_code": HubError.exit_code,
+                    }
                 except Exception as error:  # noqa: BLE001  # a plug-in's fault, or ours: no other client's to suffer
                     traceback.print_exc()
-                    answer = {"error": f"the hub failed at it: {error!r}", "exit_code": HubError.exit_code}
+                    answer = {
+                        "error": f"the hub failed at it: {error!r}",
+                        "exit_code": HubError.exit_code,
+                    }
                 _write(writer, answer)
                 await writer.drain()
         except (ConnectionError, TimeoutError):
@@ -135,11 +154,17 @@ class HubServer:
         run = str(request.get("run"))
         match request.get("op"):
             case "hello":
-                return {"type": "hello", "protocol": PROTOCOL, "headgate": headgate.__version__, "pid": os.getpid()}
+                return {
+                    "type": "hello",
+                    "protocol": PROTOCOL,
+                    "headgate": headgate.__version__,
+                    "pid": os.getpid(),
+                }
             case "submit" if self._ending:
                 raise HubError("the hub is ending; try again in a moment")
             case "submit":
-                # What one run was started with is not what the next one gets that does not ask for it.
+                # What one run was started with is not what the next one gets that does not ask for
+                # it.
                 policy = request.get("policy") or (None if self._hub.has_runs else policies.DEFAULT)
                 if policy is not None:
                     self._hub.set_policy(policies.make(str(policy)))
@@ -148,12 +173,17 @@ class HubServer:
                     self._hub.stop(submitted.id, None, kill=False)
                 if request.get("attach"):
                     closers.append(submitted.left)
-                    closers.append(self._hub.watchers.add(submitted.id, lambda message: _show(writer, message)))
+                    closers.append(
+                        self._hub.watchers.add(submitted.id, lambda message: _show(writer, message))
+                    )
                 return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
             case "attach" | "prove" if run in self._hub.runs:
                 return self._attach(run, request, lambda message: _show(writer, message), closers)
             case "stop" if run in self._hub.runs:
-                return {"type": "stopping", "jobs": self._hub.stop(run, _names(request), bool(request.get("kill")))}
+                return {
+                    "type": "stopping",
+                    "jobs": self._hub.stop(run, _names(request), bool(request.get("kill"))),
+                }
             case "checkpoint" if run in self._hub.runs:
                 names = _names(request)
                 asked, silent = self._hub.checkpoint(run, names), self._hub.unconnected(run, names)
@@ -169,7 +199,9 @@ class HubServer:
             case "runs":
                 return {"type": "runs", "policy": self._hub.policy, "runs": list(self._hub.runs)}
             case op:
-                raise HubError(f"this hub does not know {op!r}; it is version {headgate.__version__}")
+                raise HubError(
+                    f"this hub does not know {op!r}; it is version {headgate.__version__}"
+                )
 
     async def _submit(self, request: Mapping[str, Any]) -> LiveRun:
         """Take in a run, with the standard input that comes with it, if any does."""
@@ -188,7 +220,9 @@ class HubServer:
     def _attach(
         self, run: str, request: Mapping[str, Any], show: Watcher, closers: list[Callable[[], None]]
     ) -> dict[str, Any]:
-        """Tell a client of a run from now on; or of a proof that begins, and ends when the client goes."""
+        """Tell a client of a run from now on; or of a proof that begins, and ends when the client
+        goes.
+        """
         if request["op"] == "attach":
             closers.append(self._hub.watchers.add(run, show))
             return {"type": "attached", "run": run}
@@ -210,7 +244,9 @@ class ServedSocket:
     """
 
     def __init__(
-        self, path: Path, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+        self,
+        path: Path,
+        serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
     ) -> None:
         self._path = path
         self._serve = serve
@@ -218,8 +254,9 @@ class ServedSocket:
         self._number = 0
 
     async def make(self) -> bool:
-        """Make it where it is not there; whether it was there before and had gone. Where it cannot be made now, it is
-        tried again at the next call."""
+        """Make it where it is not there; whether it was there before and had gone. Where it cannot
+        be made now, it is tried again at the next call.
+        """
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._number:
                 return False
@@ -283,7 +320,9 @@ def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
 
 
 def _show(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
-    """Write a message about a run; a snapshot is left out for a client that does not read, such as a stopped one."""
+    """Write a message about a run; a snapshot is left out for a client that does not read, such as
+    a stopped one.
+    """
     if message["type"] != "snapshot" or writer.transport.get_write_buffer_size() < _UNREAD_BYTES:
         _write(writer, message)
 
@@ -300,7 +339,9 @@ async def _serve(home: Path, lock: int) -> None:
     loop = asyncio.get_running_loop()
     loop.add_reader(guard.pidfd, _guard_died, loop, guard)
     channel = sockets / "channel.sock"
-    engine = LocalEngine(node, boxes, channel, guard, others=lambda name: isolation.make(name, group))
+    engine = LocalEngine(
+        node, boxes, channel, guard, others=lambda name: isolation.make(name, group)
+    )
     hub = LiveHub(home, node, engine, policies.make(policies.DEFAULT))
     server = HubServer(hub)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -343,5 +384,6 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except HeadgateError as error:
-        print(error, file=sys.stderr)  # into its log: the last line is shown to the user who started it
+        # into its log: the last line is shown to the user who started it
+        print(error, file=sys.stderr)
         sys.exit(error.exit_code)

@@ -1,5 +1,6 @@
-"""Standard input of a command, which its one job is given: the descriptor itself, so that nothing is read before the
-job reads it."""
+"""Standard input of a command, which its one job is given: the descriptor itself, so that nothing
+is read before the job reads it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from headgate import runs
-from headgate.errors import HeadgateError, HubError
+from headgate.model.errors import HeadgateError, HubError
+from headgate.recorded import runs
 
 _STDIN = 0
 _TAKE_SECONDS = 10.0
@@ -26,7 +27,8 @@ _TAKE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StandardInput:
-    """What a process has as its standard input, where that is neither closed, a terminal nor /dev/null.
+    """What a process has as its standard input, where that is neither closed, a terminal nor
+    /dev/null.
 
     Args:
         descriptor: By which it is read.
@@ -39,10 +41,12 @@ class StandardInput:
     @classmethod
     def of_this_process(cls) -> StandardInput | None:
         """That of this process; None: it has none to hand on."""
-        if sys.stdin is None:  # it was closed when this process began: another file may have its number by now
+        # it was closed when this process began: another file may have its number by now
+        if sys.stdin is None:
             return None
         about = os.fstat(_STDIN)
-        if fcntl.fcntl(_STDIN, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:  # nothing can be read of it
+        # nothing can be read of it
+        if fcntl.fcntl(_STDIN, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
             return None
         if os.isatty(_STDIN) or _is_null(about) or stat.S_ISDIR(about.st_mode):
             return None
@@ -67,7 +71,9 @@ class StandardInput:
         return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
     def let_go(self) -> None:
-        """Have /dev/null in its place: whoever writes to a pipe is to hear when the last reader has gone."""
+        """Have /dev/null in its place: whoever writes to a pipe is to hear when the last reader has
+        gone.
+        """
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, self.descriptor)
         os.close(null)
@@ -79,8 +85,9 @@ def _is_null(about: os.stat_result) -> bool:
 
 @contextmanager
 def offered(given: StandardInput) -> Iterator[str]:
-    """A socket, by its path, that gives its first caller the descriptor. For who is connected to the hub: whatever
-    sockets there are without one are removed."""
+    """A socket, by its path, that gives its first caller the descriptor. For who is connected to
+    the hub: whatever sockets there are without one are removed.
+    """
     path = runs.sockets() / f"stdin-{os.getpid()}-{secrets.token_hex(4)}.sock"
 
     def give() -> None:
@@ -113,7 +120,9 @@ def taken(path: str) -> int:
             giver.connect(path)
             _, descriptors, _, _ = socket.recv_fds(giver, 1, 1)
         except OSError as error:
-            raise HubError(f"the standard input of the command cannot be had: {error.strerror}") from error
+            raise HubError(
+                f"the standard input of the command cannot be had: {error.strerror}"
+            ) from error
     if not descriptors:
         raise HubError("the standard input of the command cannot be had; try again")
     os.set_inheritable(descriptors[0], False)
@@ -143,7 +152,8 @@ class GivenInput:
         """
         if self._descriptor is None:
             raise HeadgateError(
-                "an earlier attempt has read its standard input, which was a pipe; give it a file (`< FILE`), which "
+                "an earlier attempt has read its standard input, which was a pipe; give it a "
+                "file (`< FILE`), which "
                 "can be read again"
             )
         if self._begins is not None:

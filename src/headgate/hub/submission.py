@@ -1,7 +1,8 @@
-"""What a client hands in, and what that stands on: nodes of labs, a git commit, the packages of interpreters.
+"""What a client hands in, and what that stands on: nodes of labs, a git commit, the packages of
+interpreters.
 
-It imports as little as it can. Labs, and the files that describe them, are imported only where there is one, and
-pydantic only where one is taken in.
+It imports as little as it can. Labs, and the files that describe them, are imported only where
+there is one, and pydantic only where one is taken in.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.cluster import Node
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.errors import HeadgateError, UsageError
-from headgate.events import Checkpoint
-from headgate.isolation.attributes import Attributes
-from headgate.jobs import Job
+from headgate.isolation.process_attributes import Attributes
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.events import Checkpoint
+from headgate.model.jobs import Job
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -60,7 +61,8 @@ class Submission:
         cluster: Name of the cluster that its jobs run on; empty: on this machine.
         nodes: The nodes of that cluster.
         engine: What starts its tasks.
-        only: Names of the nodes of a cluster, or of another engine's, that alone may be used; empty: all.
+        only: Names of the nodes of a cluster, or of another engine's, that alone may be used;
+            empty: all.
     """
 
     jobs: tuple[Job, ...]
@@ -82,7 +84,8 @@ class Submission:
 
     def plain(self) -> dict[str, Any]:
         """It as JSON values, which `parse` reads."""
-        found: dict[str, Any] = json.loads(json.dumps(asdict(self), default=sorted))  # of sets, there is no order
+        # of sets, there is no order
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self), default=sorted))
         return found
 
 
@@ -115,7 +118,8 @@ def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[
     Raises:
         HeadgateError: There is none such, or it is a cluster of other machines.
     """
-    from headgate import clusterfile, lab
+    from headgate import lab
+    from headgate.config import clusterfile
 
     name = cluster
     if Path(cluster).suffix in (".yaml", ".yml"):
@@ -123,14 +127,17 @@ def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[
         if not file.lab:
             machines = ", ".join(node.name for node in file.cluster.nodes)
             raise UsageError(
-                f"{cluster} describes other machines ({machines}), which engine `local` cannot reach; expected a lab: "
+                f"{cluster} describes other machines ({machines}), which engine `local` cannot "
+                "reach; expected a lab: "
                 "a file with `lab: true`, brought up by headgate lab up FILE"
             )
         name = file.name
     known = {node.name: node for node in lab.nodes(name).nodes}
     for each in names or ():
         if each not in known:
-            raise UsageError(f"cluster {name} has no node {each!r}; expected some of {', '.join(known)}")
+            raise UsageError(
+                f"cluster {name} has no node {each!r}; expected some of {', '.join(known)}"
+            )
     return name, tuple(known[each] for each in (known if names is None else dict.fromkeys(names)))
 
 
@@ -149,7 +156,9 @@ def nodes_there(cluster: str) -> frozenset[str]:
 
 
 def git_commit(folder: str) -> str:
-    """The git commit that a folder is at, with `+changes` where files differ from it; empty outside a repository."""
+    """The git commit that a folder is at, with `+changes` where files differ from it; empty outside
+    a repository.
+    """
     try:
         answer = subprocess.run(
             ["git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*"],
@@ -167,8 +176,8 @@ def git_commit(folder: str) -> str:
 def packages(python: str, cache: Path) -> list[str] | None:
     """What is installed for an interpreter, as `name==version`; None where it cannot be asked.
 
-    It is asked once, as long as nothing changes where it looks for packages. That takes some tenths of a second of CPU
-    time, in a process of its own.
+    It is asked once, as long as nothing changes where it looks for packages. That takes some tenths
+    of a second of CPU time, in a process of its own.
 
     Args:
         python: The interpreter.
@@ -181,7 +190,9 @@ def packages(python: str, cache: Path) -> list[str] | None:
             return list(known[key]["packages"])
     try:
         asked = [python, "-c", _LIST_PACKAGES]
-        answer = subprocess.run(asked, capture_output=True, text=True, timeout=_LIST_SECONDS, check=True).stdout
+        answer = subprocess.run(
+            asked, capture_output=True, text=True, timeout=_LIST_SECONDS, check=True
+        ).stdout
         found: dict[str, Any] = json.loads(answer)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None

@@ -1,4 +1,6 @@
-"""Has a script run for a few steps, alone and under a plan, and compares what it trained: `headgate verify`."""
+"""Has a script run for a few steps, alone and under a plan, and compares what it trained: `headgate
+verify`.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,21 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from headgate import runs
-from headgate.engines import scripts
-from headgate.engines.program import program
-from headgate.errors import UsageError
-from headgate.events import Checkpoint
 from headgate.hub import api
-from headgate.identifiers import TaskName
-from headgate.jobs import Job, ProgressRule
-from headgate.plans import Plan
+from headgate.machine import gpu_visibility
+from headgate.model.errors import UsageError
+from headgate.model.events import Checkpoint
+from headgate.model.identifiers import TaskName
+from headgate.model.jobs import Job, ProgressRule
+from headgate.model.plans import Plan
 from headgate.profiling import store as profiles
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
+from headgate.sampling import machine
+from headgate.scripts import inspection
+from headgate.scripts.program import program
 from headgate.task import landlock
 from headgate.task.recording import VARIABLE, Recipe
-from headgate.telemetry import machine, visible
-from headgate.telemetry.store import RunReader
 from headgate.verification import comparing, folders, network, records, store
 from headgate.verification.standing import hides_steps
 from headgate.verification.verdict import LeftOut, Sameness, StopPlace, Verification, Why
@@ -94,9 +97,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """How one of its runs ended: the record of each of its workers, the state and reason of its job, its run, a
-    checkpoint that it saved as it stopped, whether it took too long, and whether programs that it started tried to
-    reach a network."""
+    """How one of its runs ended: the record of each of its workers, the state and reason of its
+    job, its run, a checkpoint that it saved as it stopped, whether it took too long, and whether
+    programs that it started tried to reach a network.
+    """
 
     records: tuple[records.TrainingRecord, ...]
     state: str
@@ -119,13 +123,14 @@ def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Ver
         watcher: Told what is being run.
 
     Raises:
-        UsageError: It cannot be verified: no Python program, a container, roles, a plan that its library cannot run by.
+        UsageError: It cannot be verified: no Python program, a container, roles, a plan that its
+            library cannot run by.
         HubError: There is no hub.
     """
     _check(asked.job)
     begun = time.monotonic()
     job = _by_itself(asked.job)
-    scripts.check(job, {**os.environ, **job.env})
+    inspection.check(job, {**os.environ, **job.env})
     plan = job.plan or _SINGLE
     if not plan.synchronous and not asked.resume:
         found = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.ASYNCHRONOUS)
@@ -135,12 +140,14 @@ def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Ver
         with _Trial(replace(asked, job=job), watcher) as trial:
             found = trial.resume() if asked.resume else trial.plan()
     seconds = time.monotonic() - begun
-    return replace(found, strategy=plan.strategy, servers=plan.servers, workers=plan.workers, seconds=seconds)
+    return replace(
+        found, strategy=plan.strategy, servers=plan.servers, workers=plan.workers, seconds=seconds
+    )
 
 
 def keep(asked: Asked, verdict: Verification) -> None:
-    """Keep a verdict on a plan for runs of the job, where it says something and as many steps were compared as a run
-    would have had compared.
+    """Keep a verdict on a plan for runs of the job, where it says something and as many steps were
+    compared as a run would have had compared.
 
     Raises:
         OSError: It cannot be written.
@@ -148,8 +155,10 @@ def keep(asked: Asked, verdict: Verification) -> None:
     if asked.resume or asked.steps < STEPS or verdict.answer is Sameness.UNKNOWN:
         return
     job = _by_itself(asked.job)
-    node = visible.within(machine.detect(runs.home() / "node.json"), os.environ)
-    key = store.key(job, profiles.key(job, node), job.plan or _SINGLE, {**os.environ, **job.env}.get("PATH"))
+    node = gpu_visibility.within(machine.detect(runs.home() / "node.json"), os.environ)
+    key = store.key(
+        job, profiles.key(job, node), job.plan or _SINGLE, {**os.environ, **job.env}.get("PATH")
+    )
     store.save(runs.home() / store.FOLDER, key, verdict)
 
 
@@ -161,11 +170,18 @@ def _by_itself(job: Job) -> Job:
 
 def _check(job: Job) -> None:
     if job.roles:
-        raise UsageError(f"job {job.name!r} is made of roles, whose steps Headgate does not compare")
+        raise UsageError(
+            f"job {job.name!r} is made of roles, whose steps Headgate does not compare"
+        )
     if job.isolation not in (None, "process"):
-        raise UsageError(f"job {job.name!r} runs in isolation {job.isolation}; expected process, to be verified")
+        raise UsageError(
+            f"job {job.name!r} runs in isolation {job.isolation}; expected process, to be verified"
+        )
     if program(job) is None:
-        raise UsageError(f"job {job.name!r} runs no Python script, or a shell's line; expected a script to verify")
+        raise UsageError(
+            f"job {job.name!r} runs no Python script, or a shell's line; expected a "
+            "script to verify"
+        )
 
 
 class _Trial:
@@ -194,18 +210,24 @@ class _Trial:
             if folder not in self._kept:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    # --- the two questions -------------------------------------------------------------------------------------------
+    # --- the two questions ------------------------------------------------------------------------
 
     def plan(self) -> Verification:
         """Whether it trains under the plan as it does alone."""
         workers = self._job.plan.workers if self._job.plan is not None else 2
         found = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
-        if self._asked.aside and not self._network.folder and landlock.version() < _LANDLOCK_FOR_TCP:
+        if (
+            self._asked.aside
+            and not self._network.folder
+            and landlock.version() < _LANDLOCK_FOR_TCP
+        ):
             return replace(found, cause=Why.OPEN)
         for double in (True, False):
             alone = self._run({ALONE: replace(self._job, plan=self._alone())}, double)[ALONE]
             if not alone.is_whole and alone.state != "done":
-                found = self._failed(alone, Verification(Sameness.UNKNOWN, workers, double=double), Why.FAILED)
+                found = self._failed(
+                    alone, Verification(Sameness.UNKNOWN, workers, double=double), Why.FAILED
+                )
                 if alone.slow:
                     break
                 continue
@@ -213,7 +235,9 @@ class _Trial:
                 return replace(found, double=double, cause=Why.NO_STEP)
             others = {ROUNDED: replace(self._job, plan=self._alone()), WORKERS: self._job}
             ended = self._run(others, double)
-            found = self._compared(alone, ended[ROUNDED], ended[WORKERS], double and alone.records[0].double)
+            found = self._compared(
+                alone, ended[ROUNDED], ended[WORKERS], double and alone.records[0].double
+            )
             if found.cause is not Why.WORKERS_FAILED:
                 break
         return found
@@ -225,7 +249,9 @@ class _Trial:
         for double in (True, False):
             whole = self._run({WHOLE: self._job}, double)[WHOLE]
             if not whole.is_whole and whole.state != "done":
-                found = self._failed(whole, Verification(Sameness.UNKNOWN, workers, double=double), Why.FAILED)
+                found = self._failed(
+                    whole, Verification(Sameness.UNKNOWN, workers, double=double), Why.FAILED
+                )
                 continue
             return self._resumed(whole, double)
         return found
@@ -261,11 +287,17 @@ class _Trial:
             return _SINGLE
         return replace(plan, workers=1, batch_per_worker=None, worker_nodes=())
 
-    def _compared(self, alone: _Ended, rounded: _Ended, workers: _Ended, double: bool) -> Verification:
+    def _compared(
+        self, alone: _Ended, rounded: _Ended, workers: _Ended, double: bool
+    ) -> Verification:
         """What the records of these say."""
         count = len(workers.records)
         answer = Verification(Sameness.UNKNOWN, count, double=double)
-        if workers.records[0].refused is not None and not workers.is_whole and workers.state != "done":
+        if (
+            workers.records[0].refused is not None
+            and not workers.is_whole
+            and workers.state != "done"
+        ):
             return self._failed(workers, answer, Why.FAILED)
         if not workers.records[0].steps or not (workers.is_whole or workers.state == "done"):
             return self._failed(workers, answer, Why.WORKERS_FAILED)
@@ -281,8 +313,12 @@ class _Trial:
                 found = replace(found, cause=Why.VARIES)
         return self._with_facts(found, (*alone.records, *workers.records))
 
-    def _with_facts(self, found: Verification, recorded: Sequence[records.TrainingRecord]) -> Verification:
-        """The answer, with what the records tell besides: what was left out, and what was held back."""
+    def _with_facts(
+        self, found: Verification, recorded: Sequence[records.TrainingRecord]
+    ) -> Verification:
+        """The answer, with what the records tell besides: what was left out, and what was held
+        back.
+        """
         first = recorded[0]
         left_out = {what for record in recorded for what in record.left_out}
         if self._asked.without_gpus:
@@ -300,13 +336,17 @@ class _Trial:
     def _failed(self, ended: _Ended, answer: Verification, cause: Why) -> Verification:
         """The answer where a run did not come to its end."""
         answer = self._with_facts(answer, ended.records)
-        refused = next((record.refused for record in ended.records if record.refused is not None), None)
+        refused = next(
+            (record.refused for record in ended.records if record.refused is not None), None
+        )
         outside = answer.outside
         detail: tuple[str, ...] = (ended.reason,)
         if cause is not Why.NOT_STOPPED:
             if refused is Why.OUTSIDE:
                 cause, detail = Why.OUTSIDE, outside[-1:]
-            elif refused is Why.NETWORK or (ended.reached_out and cause is Why.FAILED and not ended.slow):
+            elif refused is Why.NETWORK or (
+                ended.reached_out and cause is Why.FAILED and not ended.slow
+            ):
                 cause, detail = Why.NETWORK, (*answer.network[-1:], ended.reason)
             elif ended.slow:
                 cause = Why.SLOW
@@ -317,7 +357,7 @@ class _Trial:
         self._kept = [ended.run]
         return replace(answer, cause=cause, detail=detail, output=ended.run.name)
 
-    # --- running -----------------------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     def _copy(self, name: str) -> folders.Copied:
         place = self._scratch / f"{name}-{len(self._made)}"
@@ -364,9 +404,17 @@ class _Trial:
                 self._sources |= copies[name].sources(record.sources)
         return ended
 
-    def _prepared(self, name: str, job: Job, copy: folders.Copied, recipe: Recipe, names: Sequence[str]) -> Job:
+    def _prepared(
+        self, name: str, job: Job, copy: folders.Copied, recipe: Recipe, names: Sequence[str]
+    ) -> Job:
         temporary = str(copy.scratch / "tmp")
-        env = {**_ALIKE, **job.env, **_OFFLINE, **dict.fromkeys(_FOLDERS, temporary), VARIABLE: recipe.text()}
+        env = {
+            **_ALIKE,
+            **job.env,
+            **_OFFLINE,
+            **dict.fromkeys(_FOLDERS, temporary),
+            VARIABLE: recipe.text(),
+        }
         env["MLFLOW_TRACKING_URI"] = Path(temporary, "mlruns").as_uri()
         at = names.index(name)
         first = names[at - 1] if self._asked.aside and at else None
@@ -390,7 +438,10 @@ class _Trial:
         """What has a run take little beside other jobs: no GPU, which they hold memory of."""
         if not self._asked.aside:
             return {}
-        return {"priority": _ASIDE_PRIORITY, "limits": replace(job.limits, gpus=0, gpu_memory_bytes=None)}
+        return {
+            "priority": _ASIDE_PRIORITY,
+            "limits": replace(job.limits, gpus=0, gpu_memory_bytes=None),
+        }
 
     def _writable(self, copy: folders.Copied) -> tuple[str, ...]:
         named = [value for name in _CACHE_VARIABLES if (value := os.environ.get(name))]
@@ -414,8 +465,8 @@ def _ended(folder: Path, job: Job, place: Path, reached_out: bool) -> _Ended:
 
 
 def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, int] | None:
-    """Where to stop a script: a kind of place, each as likely, and the number of a forward pass there; None where it
-    has none.
+    """Where to stop a script: a kind of place, each as likely, and the number of a forward pass
+    there; None where it has none.
 
     Args:
         record: Of the script as it was not stopped.
@@ -443,7 +494,9 @@ def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, in
 
 
 def main() -> None:
-    """Verify the job that standard input names, for a hub, beside its jobs; print the answer as JSON."""
+    """Verify the job that standard input names, for a hub, beside its jobs; print the answer as
+    JSON.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends what it has begun
     told = json.loads(sys.stdin.read())
     ours = {name: os.environ[name] for name in ("HEADGATE_HOME", runs.HUB) if name in os.environ}
@@ -451,7 +504,11 @@ def main() -> None:
     os.environ.update({**told["environment"], **ours})
     os.chdir(told["cwd"])
     job = TypeAdapter(Job).validate_python(told["job"])
-    print(store.dump(verify(Asked(job, seconds=ASIDE_SECONDS, aside=True, without_gpus=told["without_gpus"]))))
+    print(
+        store.dump(
+            verify(Asked(job, seconds=ASIDE_SECONDS, aside=True, without_gpus=told["without_gpus"]))
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headgate import registry
 from headgate.isolation.base import Box, Isolation, Launch
+from headgate.model import registry
 
 DEFAULT = "process"
 CONTAINER = "container"
@@ -15,7 +15,8 @@ _OWN = (DEFAULT, CONTAINER, VM, VM_CONTAINER)
 
 
 def make(name: str, group: str, daemon: str | None = None) -> Isolation:
-    """The isolation of that name, one of Headgate's own or one that registered under `headgate.isolations`.
+    """The isolation of that name, one of Headgate's own or one that registered under
+    `headgate.isolations`.
 
     Args:
         name: As `Isolation.name`.
@@ -41,7 +42,9 @@ def make(name: str, group: str, daemon: str | None = None) -> Isolation:
         from headgate.isolation.vm.containers import VmContainerIsolation
 
         return VmContainerIsolation(group)
-    return registry.make("headgate.isolations", Isolation, name, _OWN, lambda factory: factory(group))
+    return registry.make(
+        "headgate.isolations", Isolation, name, _OWN, lambda factory: factory(group)
+    )
 
 
 def names() -> tuple[str, ...]:
@@ -49,5 +52,15 @@ def names() -> tuple[str, ...]:
     return *_OWN, *registry.load("headgate.isolations").found
 
 
-__all__ = ["CONTAINER", "DEFAULT", "IN_CONTAINERS", "IN_GUESTS", "VM", "VM_CONTAINER", "Box", "Isolation", "Launch"]
+__all__ = [
+    "CONTAINER",
+    "DEFAULT",
+    "IN_CONTAINERS",
+    "IN_GUESTS",
+    "VM",
+    "VM_CONTAINER",
+    "Box",
+    "Isolation",
+    "Launch",
+]
 __all__ += ["make", "names"]

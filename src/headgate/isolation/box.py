@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from headgate.errors import IsolationError
-from headgate.events import Exit
-from headgate.identifiers import TaskId
-from headgate.isolation import processes
-from headgate.isolation.asking import receivers
 from headgate.isolation.base import Box
-from headgate.isolation.enclosure import Enclosure, MemoryRecord
-from headgate.isolation.layout import Mode
+from headgate.isolation.signals import receivers
 from headgate.isolation.spawning import Spawned
-from headgate.shares import Share, Uncontrolled
-from headgate.units import say_bytes
+from headgate.machine import processes
+from headgate.machine.cgroup_layout import Mode
+from headgate.machine.enclosure import Enclosure, MemoryRecord
+from headgate.model.errors import IsolationError
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share, Uncontrolled
+from headgate.model.units import say_bytes
 
 STUCK_SECONDS = 5.0
 """How long a killed process is waited for that is stuck in the kernel."""
@@ -44,7 +44,8 @@ class ProcessBox(Box):
             enclosure: What holds it.
             mode: What kind of enclosure it is.
             floor_kib: Most memory that the process which started it held until then.
-            where: What has run out of memory when it is killed for want of some, below its own limit.
+            where: What has run out of memory when it is killed for want of some, below its own
+                limit.
         """
         self.task = task
         self.pid = child.pid
@@ -81,7 +82,10 @@ class ProcessBox(Box):
 
     def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         if cpus is not None and not cpus:
-            raise IsolationError(f"{self.task}: it cannot be pinned to no core at all; None lets it run on every core")
+            raise IsolationError(
+                f"{self.task}: it cannot be pinned to no core at all; None lets it run on "
+                "every core"
+            )
         with self._lock:
             return () if self._closed else self._while_it_lives(lambda: self._enclosure.pin(cpus))
 
@@ -134,14 +138,22 @@ class ProcessBox(Box):
             _, status, usage = os.wait4(self.pid, 0)
         except ChildProcessError:
             self._reaped = True
-            return Exit(code=None, reason="how it ended is not known: another part of this process waited for it")
+            return Exit(
+                code=None,
+                reason="how it ended is not known: another part of this process waited for it",
+            )
         self._reaped = True
-        # A new process starts with the peak of the one that started it: only what lies above that is its own.
+        # A new process starts with the peak of the one that started it: only what lies above that
+        # is its own.
         largest = usage.ru_maxrss * 1024 if usage.ru_maxrss > self._floor_kib else None
-        end = told_exit(os.waitstatus_to_exitcode(status), largest, self._enclosure.memory(), self._where)
+        end = told_exit(
+            os.waitstatus_to_exitcode(status), largest, self._enclosure.memory(), self._where
+        )
         counted = self._enclosure.cpu_seconds()
         # Without a count of the whole: the first process and all below it that were waited for.
-        return replace(end, cpu_seconds=usage.ru_utime + usage.ru_stime if counted is None else counted)
+        return replace(
+            end, cpu_seconds=usage.ru_utime + usage.ru_stime if counted is None else counted
+        )
 
     def close(self) -> None:
         with self._lock:
@@ -169,7 +181,9 @@ class ProcessBox(Box):
     def _has_ended(self) -> bool:
         return self._reaped or bool(select.select([self._exit_fd], [], [], 0)[0])
 
-    def _while_it_lives(self, change: Callable[[], tuple[Uncontrolled, ...]]) -> tuple[Uncontrolled, ...]:
+    def _while_it_lives(
+        self, change: Callable[[], tuple[Uncontrolled, ...]]
+    ) -> tuple[Uncontrolled, ...]:
         try:
             return change()
         except (IsolationError, OSError) as error:
@@ -193,7 +207,8 @@ def told_exit(status: int, largest_bytes: int | None, memory: MemoryRecord, wher
     if status != 0 and memory.kills:
         over = memory.limit_bytes is not None and memory.at_limit
         if over and peak is not None and memory.limit_bytes is not None:
-            peak = min(peak, memory.limit_bytes)  # files that it mapped are not counted in the limit
+            # files that it mapped are not counted in the limit
+            peak = min(peak, memory.limit_bytes)
         reason = f"killed: {said_shortage(replace(memory, peak_bytes=peak), where)}"
     return Exit(
         code=status if status >= 0 else None,
@@ -210,4 +225,6 @@ def said_shortage(memory: MemoryRecord, where: str) -> str:
     cause = f"{where} ran out of memory"
     if memory.limit_bytes is not None and memory.at_limit:
         cause = f"over its memory limit of {say_bytes(memory.limit_bytes)}"
-    return cause + (f" (peak {say_bytes(memory.peak_bytes)})" if memory.peak_bytes is not None else "")
+    return cause + (
+        f" (peak {say_bytes(memory.peak_bytes)})" if memory.peak_bytes is not None else ""
+    )

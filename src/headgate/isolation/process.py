@@ -1,4 +1,6 @@
-"""The isolation `process`: a task in cgroups of its own, or, where none can be written, in what stands in for them."""
+"""The isolation `process`: a task in cgroups of its own, or, where none can be written, in what
+stands in for them.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from headgate.cluster import Place
-from headgate.errors import IsolationError
-from headgate.isolation import disks, layout, processes
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.box import ProcessBox
-from headgate.isolation.cgroup_v1 import CgroupsV1
-from headgate.isolation.cgroup_v2 import CgroupsV2
-from headgate.isolation.enclosure import Enclosure
-from headgate.isolation.fallbacks import Cores, Fallbacks
-from headgate.isolation.process_table import TAG, ProcessTable
 from headgate.isolation.spawning import Spawned, find_program
 from headgate.isolation.unboxed import Unboxed
-from headgate.shares import Lever, Share, Uncontrolled, Unlimited
+from headgate.machine import cgroup_layout, disks, processes
+from headgate.machine.cgroup_v1 import CgroupsV1
+from headgate.machine.cgroup_v2 import CgroupsV2
+from headgate.machine.enclosure import Enclosure
+from headgate.machine.fallbacks import Cores, Fallbacks
+from headgate.machine.process_table import TAG, ProcessTable
+from headgate.model.cluster import Place
+from headgate.model.errors import IsolationError
+from headgate.model.shares import Lever, Share, Uncontrolled, Unlimited
 
 PREFIX = "headgate-"
-"""Every folder that holds the boxes of a group begins so; nothing outside such a folder is ever removed."""
+"""Every folder that holds the boxes of a group begins so; nothing outside such a folder is ever
+removed.
+"""
 GROUP_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 WITHOUT_CONTROLLER = {
@@ -44,30 +48,42 @@ WITHOUT_CONTROLLER = {
 WITHOUT_CGROUPS = {
     Lever.CPU_WEIGHT: "nice stands in, which without root can only go up",
     Lever.CPU_CAP: "tasks are pinned to whole cores, which is coarser",
-    Lever.MEMORY: "it holds for each process, not for the task, whose allocations then fail (MemoryError)",
+    Lever.MEMORY: (
+        "it holds for each process, not for the task, whose allocations then fail (MemoryError)"
+    ),
     Lever.DISK_RATE: "it is not limited",
-    Lever.ENDING: "a daemon that scrubs its environment, leaves its session and loses its parent is not found",
+    Lever.ENDING: (
+        "a daemon that scrubs its environment, leaves its session and loses its parent is not found"
+    ),
 }
-BUFFERED_WRITES_V1 = Uncontrolled(Lever.BUFFERED_WRITES, "cgroup v1 cannot limit it; boot with cgroup v2")
+BUFFERED_WRITES_V1 = Uncontrolled(
+    Lever.BUFFERED_WRITES, "cgroup v1 cannot limit it; boot with cgroup v2"
+)
 
 
 class ProcessIsolation(Isolation):
     """Boxes tasks in as plain processes of this machine.
 
-    The cgroups of a task are `headgate-<group>/<task>` in each hierarchy, `/` in the task's id written as `:`. The
-    group's folder goes with its last box. A task with a place has them below the cgroups of that, and runs in its
-    network namespace, under its host name and with its `/etc/hosts`; that takes root.
+    The cgroups of a task are `headgate-<group>/<task>` in each hierarchy, `/` in the task's id
+    written as `:`. The group's folder goes with its last box. A task with a place has them below
+    the cgroups of that, and runs in its network namespace, under its host name and with its
+    `/etc/hosts`; that takes root.
     """
 
     name = "process"
     box_class: type[ProcessBox] = ProcessBox
 
     def __init__(
-        self, group: str, *, mode: Literal["auto", "v1", "v2", "none"] = "auto", root: Path = layout.CGROUPS
+        self,
+        group: str,
+        *,
+        mode: Literal["auto", "v1", "v2", "none"] = "auto",
+        root: Path = cgroup_layout.CGROUPS,
     ) -> None:
         """
         Args:
-            group: Sets the boxes of this hub apart from those of others; letters, digits, `.`, `_` and `-`.
+            group: Sets the boxes of this hub apart from those of others; letters, digits, `.`, `_`
+                and `-`.
             mode: What to use: the best there is, cgroup v1, cgroup v2, or no cgroup.
             root: Where cgroups are mounted.
 
@@ -76,14 +92,16 @@ class ProcessIsolation(Isolation):
             IsolationError: `mode` names a cgroup version that this process cannot use.
         """
         if not GROUP_PATTERN.fullmatch(group):
-            raise ValueError(f"isolation group {group!r}: expected letters, digits, '.', '_' and '-', at most 64")
+            raise ValueError(
+                f"isolation group {group!r}: expected letters, digits, '.', '_' and '-', at most 64"
+            )
         self._group = PREFIX + group
         self._layout = _layout(mode, root)
         self._cores = Cores()
         self._process_table = ProcessTable()
 
     @property
-    def mode(self) -> layout.Mode:
+    def mode(self) -> cgroup_layout.Mode:
         """What limits tasks here."""
         return self._layout.mode
 
@@ -97,13 +115,20 @@ class ProcessIsolation(Isolation):
             raise IsolationError(f"{launch.task}: {error}") from error
         try:
             child = Spawned(launch, output_fd)
-            floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # now, for it holds all that was so far
+            # now, for it holds all that was so far
+            floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             try:
                 enclosure.admit(child.pid)
                 enclosure.apply(share)
-                if launch.place is not None and launch.place.cpus and "cpuset" not in launch.place.cgroups:
+                if (
+                    launch.place is not None
+                    and launch.place.cpus
+                    and "cpuset" not in launch.place.cgroups
+                ):
                     enclosure.pin(frozenset(launch.place.cpus))
-                box = self.box_class(launch.task, child, enclosure, self.mode, floor, _where(launch))
+                box = self.box_class(
+                    launch.task, child, enclosure, self.mode, floor, _where(launch)
+                )
                 child.release(program)
             except BaseException:
                 child.abort()
@@ -127,10 +152,19 @@ class ProcessIsolation(Isolation):
     def uncontrolled(self) -> tuple[Uncontrolled, ...]:
         missing = self._layout.missing
         if self.mode == "none":
-            cause = f"no cgroup ({missing.get('cgroup', 'not asked for')}); {layout.CURE}"
-            return tuple(Uncontrolled(lever, f"{fallback}: {cause}") for lever, fallback in WITHOUT_CGROUPS.items())
+            cause = f"no cgroup ({missing.get('cgroup', 'not asked for')}); {cgroup_layout.CURE}"
+            return tuple(
+                Uncontrolled(lever, f"{fallback}: {cause}")
+                for lever, fallback in WITHOUT_CGROUPS.items()
+            )
         uncontrolled = [
-            Uncontrolled(lever, f"{fallback}: no {controller} controller ({missing[controller]}); {layout.CURE}")
+            Uncontrolled(
+                lever,
+                (
+                    f"{fallback}: no {controller} controller ({missing[controller]}); "
+                    f"{cgroup_layout.CURE}"
+                ),
+            )
             for controller, fallbacks in WITHOUT_CONTROLLER.items()
             if controller in missing
             for lever, fallback in fallbacks.items()
@@ -145,7 +179,8 @@ class ProcessIsolation(Isolation):
         enclosure, groups = found
         enclosure.kill()
         enclosure.remove()
-        for group in groups:  # whoever died in the midst of removing the box may have left those of folders gone since
+        # whoever died in the midst of removing the box may have left those of folders gone since
+        for group in groups:
             with contextlib.suppress(OSError):  # another box is in it
                 group.rmdir()
 
@@ -155,22 +190,29 @@ class ProcessIsolation(Isolation):
             processes.wake(found[0].pids())  # nor does it hear anything that somebody stopped
 
     def _recorded(self, record: Mapping[str, object]) -> tuple[Enclosure, set[Path]] | None:
-        """The enclosure that a record tells of, and the folders of its group; None: nothing outlives a boot.
+        """The enclosure that a record tells of, and the folders of its group; None: nothing
+        outlives a boot.
 
         Raises:
             IsolationError: It is no record of a box.
         """
         task, mode, folders = record.get("task"), record.get("mode"), record.get("folders")
         if not isinstance(task, str) or not isinstance(folders, Mapping):
-            raise IsolationError(f"this is no record of a box: {dict(record)!r}; expected what Box.record gave")
+            raise IsolationError(
+                f"this is no record of a box: {dict(record)!r}; expected what Box.record gave"
+            )
         if record.get("boot") != processes.boot_id():
             return None
         if mode == "none":
-            return Unboxed(task, Fallbacks(self._cores), self._process_table, _recorded_leader(record)), set()
+            return Unboxed(
+                task, Fallbacks(self._cores), self._process_table, _recorded_leader(record)
+            ), set()
         paths = {str(name): Path(str(path)) for name, path in folders.items()}
         for path in paths.values():
             if not path.parent.name.startswith(PREFIX) or ".." in path.parts:
-                raise IsolationError(f"{path} is not the cgroup of a box; expected it below a folder {PREFIX}...")
+                raise IsolationError(
+                    f"{path} is not the cgroup of a box; expected it below a folder {PREFIX}..."
+                )
         made = {name: path for name, path in paths.items() if path.is_dir()}
         kind = CgroupsV1 if mode == "v1" else CgroupsV2
         return kind(made or paths, Fallbacks(self._cores)), {path.parent for path in paths.values()}
@@ -181,24 +223,44 @@ class ProcessIsolation(Isolation):
             return Unboxed(launch.task, fallbacks, self._process_table)
         name = launch.task.replace("/", ":")
         moved = _moved(found, launch.place)
-        folders = {controller: moved.get(base, base) / self._group / name for controller, base in found.bases.items()}
+        folders = {
+            controller: moved.get(base, base) / self._group / name
+            for controller, base in found.bases.items()
+        }
         if found.mode == "v1":
             joined = None
-            if isinstance(share.disk_bytes_per_second, Unlimited | None) and (joined := _disk_of(found, moved)):
+            if isinstance(share.disk_bytes_per_second, Unlimited | None) and (
+                joined := _disk_of(found, moved)
+            ):
                 del folders["blkio"]
             return CgroupsV1(folders, fallbacks, disks.number_of(launch.cwd), joined)
-        return CgroupsV2(folders, fallbacks, disks.number_of(launch.cwd), found.vacate and not moved)
+        return CgroupsV2(
+            folders, fallbacks, disks.number_of(launch.cwd), found.vacate and not moved
+        )
 
 
 def remove_empty_groups() -> None:
-    """Remove what this user's hubs left that died while they made a box: cgroups, here and on the nodes of labs, that
-    nothing is in. Those of a process id that is in use stay."""
-    bases, roots = layout.find_layout(layout.CGROUPS).bases, layout.roots(layout.CGROUPS)
-    leading = next((os.path.relpath(bases[n], roots[n]) for n in ("cpu", "unified") if n in bases and n in roots), ".")
-    of_containers = (point / leading for point in roots.values())  # Docker has one path for all hierarchies
+    """Remove what this user's hubs left that died while they made a box: cgroups, here and on the
+    nodes of labs, that nothing is in. Those of a process id that is in use stay.
+    """
+    bases, roots = (
+        cgroup_layout.find_layout(cgroup_layout.CGROUPS).bases,
+        cgroup_layout.roots(cgroup_layout.CGROUPS),
+    )
+    leading = next(
+        (
+            os.path.relpath(bases[n], roots[n])
+            for n in ("cpu", "unified")
+            if n in bases and n in roots
+        ),
+        ".",
+    )
+    # Docker has one path for all hierarchies
+    of_containers = (point / leading for point in roots.values())
     name = f"{PREFIX}{os.geteuid()}-*"
     for base in {*bases.values(), *of_containers}:
-        with contextlib.suppress(FileNotFoundError):  # it went meanwhile; what is left the next look finds
+        # it went meanwhile; what is left the next look finds
+        with contextlib.suppress(FileNotFoundError):
             # Beside it too: a hub that was started in another session had its own there.
             for group in [*base.parent.glob(f"*/{name}"), *base.glob(f"{PREFIX}lab-*/*/{name}")]:
                 hub = group.name.rpartition("-")[2]
@@ -212,28 +274,33 @@ def _remove_empty(group: Path) -> None:
             folder.rmdir()
 
 
-def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> layout.CgroupLayout:
+def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> cgroup_layout.CgroupLayout:
     if mode == "auto":
-        return layout.find_layout(root)
+        return cgroup_layout.find_layout(root)
     if mode == "none":
-        return layout.CgroupLayout("none")
-    found = layout.find_v1(root) if mode == "v1" else layout.find_v2(root)
+        return cgroup_layout.CgroupLayout("none")
+    found = cgroup_layout.find_v1(root) if mode == "v1" else cgroup_layout.find_v2(root)
     if not found.bases:
         causes = "; ".join(dict.fromkeys(found.missing.values()))
-        raise IsolationError(f"cgroup {mode} cannot be used here: {causes}; {layout.CURE}")
+        raise IsolationError(f"cgroup {mode} cannot be used here: {causes}; {cgroup_layout.CURE}")
     return found
 
 
-def _moved(found: layout.CgroupLayout, place: Place | None) -> Mapping[Path, Path]:
-    """The folders of a place that stand in for those of this machine. By folder, since controllers that share one are
-    of one hierarchy, in which a task can be only once."""
+def _moved(found: cgroup_layout.CgroupLayout, place: Place | None) -> Mapping[Path, Path]:
+    """The folders of a place that stand in for those of this machine. By folder, since controllers
+    that share one are of one hierarchy, in which a task can be only once.
+    """
     named = {} if place is None else place.cgroups
-    return {found.bases[name]: Path(folder) for name, folder in named.items() if name in found.bases}
+    return {
+        found.bases[name]: Path(folder) for name, folder in named.items() if name in found.bases
+    }
 
 
-def _disk_of(found: layout.CgroupLayout, moved: Mapping[Path, Path]) -> Path | None:
-    """The folder of a place in the hierarchy of v1's disk rates, where these have one of their own: such a rate holds
-    for a folder alone, so tasks have that of their place together only if they are in it."""
+def _disk_of(found: cgroup_layout.CgroupLayout, moved: Mapping[Path, Path]) -> Path | None:
+    """The folder of a place in the hierarchy of v1's disk rates, where these have one of their own:
+    such a rate holds for a folder alone, so tasks have that of their place together only if they
+    are in it.
+    """
     base = found.bases.get("blkio")
     if base is None or list(found.bases.values()).count(base) > 1:
         return None
@@ -248,12 +315,17 @@ def _entering(place: Place) -> Sequence[str]:
     return (
         f"enter the network namespace {place.namespace}",
         f"be called {place.hostname}, in a UTS namespace of its own",
-        f"mount {place.hosts} over /etc/hosts, and a sysfs of that network over /sys, in a mount namespace of its own",
+        (
+            f"mount {place.hosts} over /etc/hosts, and a sysfs of that network over /sys, in a "
+            "mount namespace of its own"
+        ),
     )
 
 
 def _tagged(launch: Launch) -> Launch:
-    """With the id of the task in its environment, by which its processes are told where no cgroup holds them."""
+    """With the id of the task in its environment, by which its processes are told where no cgroup
+    holds them.
+    """
     return replace(launch, env={**launch.env, TAG: launch.task})
 
 

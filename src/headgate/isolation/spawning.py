@@ -9,22 +9,27 @@ import socket
 import subprocess
 import sys
 
-from headgate.errors import IsolationError
 from headgate.isolation import launcher
-from headgate.isolation.attributes import Attributes
 from headgate.isolation.base import Launch
+from headgate.isolation.process_attributes import Attributes
+from headgate.model.errors import IsolationError
 
 
 def find_program(launch: Launch) -> str:
-    """Path of the program that `launch` names, looked for as a shell in its folder and with its PATH would.
+    """Path of the program that `launch` names, looked for as a shell in its folder and with its
+    PATH would.
 
     Raises:
         IsolationError: There is none, or it may not be executed.
     """
     if not launch.argv or not launch.argv[0]:
-        raise IsolationError(f"{launch.task}: no program was named; expected at least one word in its command")
+        raise IsolationError(
+            f"{launch.task}: no program was named; expected at least one word in its command"
+        )
     if not os.path.isdir(launch.cwd):
-        raise IsolationError(f"{launch.task}: its folder {launch.cwd!r} does not exist; create it or name another")
+        raise IsolationError(
+            f"{launch.task}: its folder {launch.cwd!r} does not exist; create it or name another"
+        )
     name = launch.argv[0]
     if os.sep in name:
         candidates = [os.path.join(launch.cwd, name)]
@@ -36,11 +41,17 @@ def find_program(launch: Launch) -> str:
         if os.access(file, os.X_OK):
             return file
     if files:
-        raise IsolationError(f"{launch.task}: {files[0]} may not be executed; try: chmod +x {files[0]}")
+        raise IsolationError(
+            f"{launch.task}: {files[0]} may not be executed; try: chmod +x {files[0]}"
+        )
     if os.sep in name:
         found = "is a folder" if os.path.isdir(candidates[0]) else "does not exist"
-        raise IsolationError(f"{launch.task}: the program {candidates[0]} {found}; expected an executable file")
-    raise IsolationError(f"{launch.task}: no program {name!r} on its PATH ({path}); install it or give its full path")
+        raise IsolationError(
+            f"{launch.task}: the program {candidates[0]} {found}; expected an executable file"
+        )
+    raise IsolationError(
+        f"{launch.task}: no program {name!r} on its PATH ({path}); install it or give its full path"
+    )
 
 
 OWN = Attributes.of_this_process()
@@ -48,7 +59,8 @@ OWN = Attributes.of_this_process()
 
 
 class Spawned:
-    """A process that waits to become a task. It leads a session of its own and has only its three streams open.
+    """A process that waits to become a task. It leads a session of its own and has only its three
+    streams open.
 
     `exit_fd` turns readable when it ends. The caller that releases it owns that descriptor.
     """
@@ -109,7 +121,9 @@ class Spawned:
             raise IsolationError(f"{launch.task}: {_why_not_there(launch, answer)}")
         if not answer:
             how = f"signal {-status}" if status < 0 else f"status {status}"
-            raise IsolationError(f"{launch.task}: its process ended with {how} before the program began")
+            raise IsolationError(
+                f"{launch.task}: its process ended with {how} before the program began"
+            )
         raise IsolationError(f"{launch.task}: {_why_not(program, int(answer[1:]))}")
 
     def abort(self) -> None:
@@ -125,7 +139,9 @@ class Spawned:
 
 
 _Attributes = tuple[int, int, list[tuple[int, int, int]]]
-Order = tuple[bytes, list[bytes], dict[bytes, bytes], _Attributes, tuple[bytes, bytes, bytes] | None]
+Order = tuple[
+    bytes, list[bytes], dict[bytes, bytes], _Attributes, tuple[bytes, bytes, bytes] | None
+]
 
 
 def order(program: str, launch: Launch) -> Order:
@@ -153,7 +169,12 @@ def _why_not_there(launch: Launch, answer: bytes) -> str:
 
 def _why_not(program: str, number: int) -> str:
     if number == errno.ENOENT:
-        return f"{program} cannot be executed: the interpreter named in its first line does not exist"
+        return (
+            f"{program} cannot be executed: the interpreter named in its first line does not exist"
+        )
     if number == errno.ENOEXEC:
-        return f"{program} cannot be executed: it is neither a program of this machine nor begins with a #! line"
+        return (
+            f"{program} cannot be executed: it is neither a program of this machine nor "
+            "begins with a #! line"
+        )
     return f"{program} cannot be executed: {os.strerror(number)}"

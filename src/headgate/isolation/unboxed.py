@@ -1,4 +1,6 @@
-"""No cgroup can be written: a task is held together by its environment and its session, and limited by fallbacks."""
+"""No cgroup can be written: a task is held together by its environment and its session, and limited
+by fallbacks.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from headgate.errors import IsolationError
-from headgate.isolation import processes
-from headgate.isolation.enclosure import FIELDS, Enclosure, MemoryRecord
-from headgate.isolation.fallbacks import Fallbacks
-from headgate.isolation.layout import CURE
-from headgate.isolation.process_table import ProcessTable
-from headgate.shares import Share, Uncontrolled
+from headgate.machine import processes
+from headgate.machine.cgroup_layout import CURE
+from headgate.machine.enclosure import FIELDS, Enclosure, MemoryRecord
+from headgate.machine.fallbacks import Fallbacks
+from headgate.machine.process_table import ProcessTable
+from headgate.model.errors import IsolationError
+from headgate.model.shares import Share, Uncontrolled
 
 KILL_SECONDS = 10.0
 
@@ -24,7 +26,11 @@ class Unboxed(Enclosure):
     folders: Mapping[str, Path] = {}
 
     def __init__(
-        self, task: str, fallbacks: Fallbacks, process_table: ProcessTable, leader: processes.Process | None = None
+        self,
+        task: str,
+        fallbacks: Fallbacks,
+        process_table: ProcessTable,
+        leader: processes.Process | None = None,
     ) -> None:
         """
         Args:
@@ -43,7 +49,8 @@ class Unboxed(Enclosure):
         return [
             str(fallback)
             for field, value in given
-            if value is not None and (fallback := self._fallbacks.describe(field, value)) is not None
+            if value is not None
+            and (fallback := self._fallbacks.describe(field, value)) is not None
         ]
 
     def create(self) -> None:
@@ -57,17 +64,24 @@ class Unboxed(Enclosure):
     def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         pids = [process.pid for process in self._members()]
         given = [(field, getattr(share, field)) for field in FIELDS]
-        applied = [self._fallbacks.apply(field, value, pids) for field, value in given if value is not None]
+        applied = [
+            self._fallbacks.apply(field, value, pids) for field, value in given if value is not None
+        ]
         return tuple(filter(None, applied))
 
     def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         return self._fallbacks.pin(cpus, [process.pid for process in self._members()])
 
     def pids(self) -> list[int]:
-        return [process.pid for process in self._process_table.members(self._task, self._leader, recent=True)]
+        return [
+            process.pid
+            for process in self._process_table.members(self._task, self._leader, recent=True)
+        ]
 
     def hold(self) -> None:
-        raise IsolationError(f"it cannot be held: no cgroup can be made, so there is no freezer; {CURE}")
+        raise IsolationError(
+            f"it cannot be held: no cgroup can be made, so there is no freezer; {CURE}"
+        )
 
     def release(self) -> None:
         """Nothing is held here."""
@@ -76,7 +90,8 @@ class Unboxed(Enclosure):
         processes.send([each for each in self._members() if each.pid not in but], signal.SIGTERM)
 
     def kill(self) -> None:
-        # Stop before killing: a process that is stopped cannot fork, so a round that finds no new one has found all.
+        # Stop before killing: a process that is stopped cannot fork, so a round that finds no new
+        # one has found all.
         deadline = time.monotonic() + KILL_SECONDS
         while members := self._members():
             stopped: set[processes.Process] = set()
@@ -96,7 +111,9 @@ class Unboxed(Enclosure):
         return 0
 
     def cpu_seconds(self) -> None:
-        """The kernel counts it only by process and the children that it waited for: `ProcessBox.reap` asks for that."""
+        """The kernel counts it only by process and the children that it waited for:
+        `ProcessBox.reap` asks for that.
+        """
 
     def remove(self) -> None:
         self._fallbacks.forget()

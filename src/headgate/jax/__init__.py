@@ -1,7 +1,8 @@
 """JAX scripts as jobs: `init`, `prepare`, `epochs`, `batches` or `shard`, `report`.
 
-Under an engine they join the workers of a job into one JAX program, divide batches between all devices, tell how the
-training goes, save and resume. Under plain `python` they pass everything through.
+Under an engine they join the workers of a job into one JAX program, divide batches between all
+devices, tell how the training goes, save and resume. Under plain `python` they pass everything
+through.
 
     import headgate.jax as hg
 
@@ -19,23 +20,36 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment
-from headgate.task.writing import writing
+from headgate.task.file_writes import writing
 
 if TYPE_CHECKING:
     from headgate.jax.session import Session
 
-__all__ = ["Stop", "agree", "batches", "epochs", "init", "is_main", "mean", "prepare", "rank", "report", "shard"]
+__all__ = [
+    "Stop",
+    "agree",
+    "batches",
+    "epochs",
+    "init",
+    "is_main",
+    "mean",
+    "prepare",
+    "rank",
+    "report",
+    "shard",
+]
 
 _session: Session | None = None
 _begun = False
 
 
 def init() -> None:
-    """Join the other workers of the job, and give XLA the threads of this task. Call it before anything that computes.
+    """Join the other workers of the job, and give XLA the threads of this task. Call it before
+    anything that computes.
 
     Raises:
-        headgate.jax.joining.JoinError: It comes too late, JAX cannot run the job's plan, the script joins its processes
-            itself, or not all workers started in time.
+        headgate.jax.joining.JoinError: It comes too late, JAX cannot run the job's plan, the script
+            joins its processes itself, or not all workers started in time.
         headgate.jax.checkpoints.ResumeError: The checkpoint to resume from cannot be read.
     """
     global _begun, _session
@@ -55,12 +69,12 @@ def prepare(*parts: Any) -> Any:
     """Register what the script trains; resume from a checkpoint where the engine says so.
 
     Args:
-        *parts: Pytrees (parameters, optimizer state, random keys, a train state), or Flax NNX objects, which change in
-            place. The parameters, or what has them, come first.
+        *parts: Pytrees (parameters, optimizer state, random keys, a train state), or Flax NNX
+            objects, which change in place. The parameters, or what has them, come first.
 
     Returns:
-        The same parts with the values to train on from: one alone, several as a tuple. With several devices their
-        arrays are on all of them.
+        The same parts with the values to train on from: one alone, several as a tuple. With several
+        devices their arrays are on all of them.
 
     Raises:
         TypeError: Nothing was given.
@@ -90,7 +104,8 @@ def shard(batch: Any) -> Any:
 
 
 class batches:  # noqa: N801 - used like a function
-    """Goes over batches, and hands out each as `shard` does. A resume goes on at the batch where the run stopped.
+    """Goes over batches, and hands out each as `shard` does. A resume goes on at the batch where
+    the run stopped.
 
     Args:
         iterable: Batches. After a resume of the same epoch they have to be the same ones.
@@ -110,19 +125,22 @@ class batches:  # noqa: N801 - used like a function
 def epochs(count: int) -> Epochs:
     """The epochs from 0 to `count`; after a resume, from the one the checkpoint was taken in.
 
-    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 0.5 % of the time.
+    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than
+    0.5 % of the time.
     """
     return Epochs(count, lambda: _joined("epochs"))
 
 
 def report(loss: Any = None, step: int | None = None, *, state: Any = None, **metrics: Any) -> None:
-    """Report how training goes, after each step. A few messages a second are sent, with the mean of the losses since.
+    """Report how training goes, after each step. A few messages a second are sent, with the mean of
+    the losses since.
 
     Args:
         loss: Loss of the batch, as the step returned it: Headgate does not wait for it.
-        step: Number of the step; by default the reports with a loss or a state are counted. A script that reports every
-            tenth step has to give it.
-        state: What `prepare` returned, as the step left it, in the same form. Not needed for Flax NNX objects.
+        step: Number of the step; by default the reports with a loss or a state are counted. A
+            script that reports every tenth step has to give it.
+        state: What `prepare` returned, as the step left it, in the same form. Not needed for Flax
+            NNX objects.
         **metrics: Numbers, for example `accuracy=right / total`.
     """
     session = _joined("report")
@@ -136,7 +154,8 @@ def mean(value: Any) -> Any:
     All workers have to call this.
 
     Args:
-        value: A number, or an array of one element. What a step computed from a global batch is the same in all.
+        value: A number, or an array of one element. What a step computed from a global batch is the
+            same in all.
 
     Returns:
         The mean; of an array, as an array. Alone, and under plain `python`: the value.
@@ -173,7 +192,9 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Whether this worker writes files for all: true in one worker of a job; alone, and under plain `python`."""
+    """Whether this worker writes files for all: true in one worker of a job; alone, and under plain
+    `python`.
+    """
     return rank() == 0
 
 
@@ -184,7 +205,10 @@ def _joined(what: str) -> Session | None:
         RuntimeError: There is an engine, and `init` was not called.
     """
     if not _begun and TaskEnvironment.read().channel is not None:
-        raise RuntimeError(f"headgate.jax.{what}() before headgate.jax.init(); call init() before the script uses JAX")
+        raise RuntimeError(
+            f"headgate.jax.{what}() before headgate.jax.init(); call init() before the "
+            "script uses JAX"
+        )
     return _session
 
 

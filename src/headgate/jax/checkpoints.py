@@ -1,7 +1,9 @@
-"""Checkpoints: written whole or not at all, through Orbax where it is installed, as a NumPy archive elsewhere.
+"""Checkpoints: written whole or not at all, through Orbax where it is installed, as a NumPy archive
+elsewhere.
 
-`step-<n>.orbax` is a folder with `state`, which Orbax reads, and `headgate.json`; `step-<n>.npz` has the latter as its
-entry `headgate.json`. Both hold the same arrays by name: number of the part that was prepared, and path in it.
+`step-<n>.orbax` is a folder with `state`, which Orbax reads, and `headgate.json`; `step-<n>.npz`
+has the latter as its entry `headgate.json`. Both hold the same arrays by name: number of the part
+that was prepared, and path in it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ LAYOUT = 1
 _PLACE = "headgate.json"
 
 
-def write(folder: Path, step: int, arrays: Mapping[str, Any], place: Mapping[str, Any]) -> tuple[Path, int]:
+def write(
+    folder: Path, step: int, arrays: Mapping[str, Any], place: Mapping[str, Any]
+) -> tuple[Path, int]:
     """Save `arrays` and `place` as step `step` and remove all but the newest two.
 
     Args:
@@ -42,7 +46,11 @@ def write(folder: Path, step: int, arrays: Mapping[str, Any], place: Mapping[str
     """
     through_orbax = importlib.util.find_spec("orbax") is not None
     path = folder / f"step-{step}.{'orbax' if through_orbax else 'npz'}"
-    note = {"headgate": LAYOUT, "arrays": {name: [str(a.dtype), list(a.shape)] for name, a in arrays.items()}, **place}
+    note = {
+        "headgate": LAYOUT,
+        "arrays": {name: [str(a.dtype), list(a.shape)] for name, a in arrays.items()},
+        **place,
+    }
     with saving.replacing(path) as partial:
         if through_orbax:
             _write_orbax(partial, arrays, note)
@@ -61,16 +69,22 @@ def read(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays, note = _read_orbax(Path(path)) if os.path.isdir(path) else _read_npz(path)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         first = str(error).partition("\n")[0]
-        raise ResumeError(f"checkpoint {path} cannot be read: {first}; resume from another one") from error
+        raise ResumeError(
+            f"checkpoint {path} cannot be read: {first}; resume from another one"
+        ) from error
     if note.get("headgate") != LAYOUT:
-        raise ResumeError(f"{path} is not a checkpoint of this version of Headgate; resume from another one")
+        raise ResumeError(
+            f"{path} is not a checkpoint of this version of Headgate; resume from another one"
+        )
     return arrays, note
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any]) -> None:
-    # An archive knows no bfloat16 and the like: they go as whole numbers of their size, their names into the note.
+    # An archive knows no bfloat16 and the like: they go as whole numbers of their size, their names
+    # into the note.
     plain: dict[str, Any] = {
-        name: a if a.dtype.isbuiltin == 1 else a.view(f"u{a.dtype.itemsize}") for name, a in arrays.items()
+        name: a if a.dtype.isbuiltin == 1 else a.view(f"u{a.dtype.itemsize}")
+        for name, a in arrays.items()
     }
     savez: Any = np.savez
     with open(path, "wb") as file:
@@ -81,7 +95,9 @@ def _read_npz(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     with np.load(path, allow_pickle=False) as archive:
         note = json.loads(archive[_PLACE].tobytes())
         arrays = {name: archive[name] for name in archive.files if name != _PLACE}
-    return {name: array.view(np.dtype(note["arrays"][name][0])) for name, array in arrays.items()}, note
+    return {
+        name: array.view(np.dtype(note["arrays"][name][0])) for name, array in arrays.items()
+    }, note
 
 
 def _checkpointer() -> Any:
@@ -100,21 +116,30 @@ def _write_orbax(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any])
     ocp = importlib.import_module("orbax.checkpoint")
     path.mkdir()
     (path / _PLACE).write_text(json.dumps(note))
-    full = {name: array for name, array in arrays.items() if array.size}  # Orbax refuses what has no elements
+    # Orbax refuses what has no elements
+    full = {name: array for name, array in arrays.items() if array.size}
     with _checkpointer() as checkpointer:
         checkpointer.save(path.absolute() / "state", args=ocp.args.PyTreeSave(full))
 
 
 def _read_orbax(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if importlib.util.find_spec("orbax") is None:
-        raise OSError("it was written through Orbax, which is not installed here (pip install orbax-checkpoint)")
+        raise OSError(
+            "it was written through Orbax, which is not installed here (pip install "
+            "orbax-checkpoint)"
+        )
     ocp: Any = importlib.import_module("orbax.checkpoint")
     note = json.loads((path / _PLACE).read_text())
     names = [name for name, (_, shape) in note["arrays"].items() if 0 not in shape]
     args = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
     with _checkpointer() as checkpointer:
         found = checkpointer.restore(
-            path.absolute() / "state", args=ocp.args.PyTreeRestore(item=dict.fromkeys(names, 0), restore_args=args)
+            path.absolute() / "state",
+            args=ocp.args.PyTreeRestore(item=dict.fromkeys(names, 0), restore_args=args),
         )
-    empty = {name: np.zeros(shape, dtype) for name, (dtype, shape) in note["arrays"].items() if 0 in shape}
+    empty = {
+        name: np.zeros(shape, dtype)
+        for name, (dtype, shape) in note["arrays"].items()
+        if 0 in shape
+    }
     return {**{name: np.asarray(array) for name, array in found.items()}, **empty}, note

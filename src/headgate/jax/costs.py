@@ -10,12 +10,15 @@ import jax
 from headgate.jax import joining
 from headgate.jax.placing import Placing, length, nbytes
 from headgate.jax.trained import Trained
-from headgate.task import measured
+from headgate.task import step_timing
 from headgate.task.core_wait import CoreWait
-from headgate.task.measured import FIRST_STEPS, Step
+from headgate.task.step_timing import FIRST_STEPS, Step
 
 _ONE_SIZE = "only one batch size was timed, so how the time of a step grows with it is not known"
-_LOOPS = "FLOPs are XLA's estimate for the compiled step, in which the body of a loop (scan, while) counts once"
+_LOOPS = (
+    "FLOPs are XLA's estimate for the compiled step, in which the body of a loop (scan, "
+    "while) counts once"
+)
 
 
 class Costs:
@@ -29,9 +32,9 @@ class Costs:
     def __init__(self, source: str, placing: Placing) -> None:
         self._source = source
         self._placing = placing
-        self._timings: list[measured.Timing] = []
+        self._timings: list[step_timing.Timing] = []
         self._core_wait = CoreWait()
-        self._reads: list[measured.Read] = []
+        self._reads: list[step_timing.Read] = []
         self._batch: int | None = None
         self._sample_bytes: float | None = None
         self._samples: int | None = None
@@ -67,40 +70,59 @@ class Costs:
         if step.number <= FIRST_STEPS and step.samples:
             if step.samples in self._sizes:  # past compiling
                 waited = self._core_wait.lap()
-                self._timings.append(measured.Timing(joining.threads(), step.samples, step.compute_seconds, waited))
-                self._reads.append(measured.Read(step.spans.get("input", 0.0) / step.samples, waited))
+                self._timings.append(
+                    step_timing.Timing(
+                        joining.threads(), step.samples, step.compute_seconds, waited
+                    )
+                )
+                self._reads.append(
+                    step_timing.Read(step.spans.get("input", 0.0) / step.samples, waited)
+                )
             self._sizes.add(step.samples)
 
     def profile(self, trained: Trained | None) -> dict[str, Any]:
         """The fields of `headgate.Profile` of what was prepared."""
         device = jax.local_devices()[0]
         name = "cpu" if device.platform == "cpu" else device.device_kind
-        times = measured.step_times(name, self._timings)
-        notes = [_LOOPS] if self._flops else ["FLOPs are not known: XLA reports none for the compiled step"]
+        times = step_timing.step_times(name, self._timings)
+        notes = (
+            [_LOOPS]
+            if self._flops
+            else ["FLOPs are not known: XLA reports none for the compiled step"]
+        )
         if trained is None:
             notes.append("the script does not call prepare(), so its parameters are not known")
         if self._batch is None:
-            notes.append("no batch goes through headgate.jax.batches or shard, so the samples of a step are not known")
+            notes.append(
+                "no batch goes through headgate.jax.batches or shard, so the samples of a step "
+                "are not known"
+            )
         others = self._core_wait.others()
         return {
             "framework": "jax",
             "framework_version": jax.__version__,
             "source": self._source,
-            **({} if trained is None else {**trained.parameters(), "layers": trained.layers(), **trained.optimizer()}),
+            **(
+                {}
+                if trained is None
+                else {**trained.parameters(), "layers": trained.layers(), **trained.optimizer()}
+            ),
             "flops_per_sample_forward": None,
             "flops_per_sample": self._flops,
             "dataset": self._dataset(),
-            "memory_peak_bytes": measured.memory_peak_bytes(),
+            "memory_peak_bytes": step_timing.memory_peak_bytes(),
             "gpu_memory_peak_bytes": _peak_on(device),
             "batch": self._batch,
             "step_times": times,
-            "fits": measured.fits(times),
+            "fits": step_timing.fits(times),
             "others": others,
-            "notes": [*notes, _ONE_SIZE, *measured.busy_notes(times, others)],
+            "notes": [*notes, _ONE_SIZE, *step_timing.busy_notes(times, others)],
         }
 
     def _count_flops(self) -> None:
-        """FLOPs of a sample: of the largest program that the first step compiled, or of all, had it compiled before."""
+        """FLOPs of a sample: of the largest program that the first step compiled, or of all, had it
+        compiled before.
+        """
         if self._batch:
             programs = _programs()
             step = [program for program in programs if program not in self._older] or programs
@@ -114,7 +136,7 @@ class Costs:
         return {
             "samples": self._samples,
             "bytes_per_sample": self._sample_bytes,
-            "read_seconds_per_sample": measured.read_seconds(self._reads),
+            "read_seconds_per_sample": step_timing.read_seconds(self._reads),
         }
 
 

@@ -1,4 +1,6 @@
-"""How the workers of a job become one JAX program: jax.distributed between them, Gloo or NCCL under its collectives."""
+"""How the workers of a job become one JAX program: jax.distributed between them, Gloo or NCCL under
+its collectives.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ import jax
 from jax._src import distributed, xla_bridge
 
 from headgate.task import Channel, end_failed, scaling
-from headgate.task.part import START_SECONDS, first_endpoint, free_ports, listening_at, own_address
+from headgate.task.membership import (
+    START_SECONDS,
+    first_endpoint,
+    free_ports,
+    listening_at,
+    own_address,
+)
 
 
 class JoinError(RuntimeError):
@@ -22,14 +30,17 @@ class JoinError(RuntimeError):
 
 
 def begun() -> bool:
-    """Whether JAX has made its devices already, so that it is too late to say anything about them."""
+    """Whether JAX has made its devices already, so that it is too late to say anything about
+    them.
+    """
     return bool(xla_bridge.backends_are_initialized())
 
 
 def set_threads(threads: int) -> None:
     """Give XLA's CPU pool so many threads, unless the user said how many. They cannot change later.
 
-    XLA reads `PJRT_NPROC` when it makes its CPU device; without it, it takes every core of the machine.
+    XLA reads `PJRT_NPROC` when it makes its CPU device; without it, it takes every core of the
+    machine.
     """
     if "NPROC" not in os.environ:
         os.environ.setdefault("PJRT_NPROC", str(threads))
@@ -51,12 +62,15 @@ def check(plan: Mapping[str, Any]) -> None:
     """
     if plan["strategy"] != "allreduce":
         raise JoinError(
-            f"JAX cannot train under strategy {plan['strategy']!r}: its compiled steps contain the exchange of "
-            f"gradients, and JAX has no parameter servers; run with --strategy allreduce --workers {plan['workers']}"
+            f"JAX cannot train under strategy {plan['strategy']!r}: its compiled steps contain "
+            "the exchange of "
+            "gradients, and JAX has no parameter servers; run with --strategy allreduce "
+            f"--workers {plan['workers']}"
         )
     if distributed.global_state.client is not None:
         raise JoinError(
-            "jax.distributed was initialized before headgate.jax.init(); remove that call: Headgate joins the "
+            "jax.distributed was initialized before headgate.jax.init(); remove that call: "
+            "Headgate joins the "
             f"{plan['workers']} workers of this job by itself"
         )
     check_early()
@@ -70,7 +84,8 @@ def check_early() -> None:
     """
     if begun():
         raise JoinError(
-            "headgate.jax.init() was called after JAX had set up its devices; call it before anything that computes, "
+            "headgate.jax.init() was called after JAX had set up its devices; call it before "
+            "anything that computes, "
             "and before jax.devices() and jax.device_put()"
         )
 
@@ -78,7 +93,8 @@ def check_early() -> None:
 def join(channel: Channel, plan: Mapping[str, Any]) -> None:
     """Become one program with the other workers; returns when all are there.
 
-    Worker 0 listens on the address of its node alone, on a free port; Gloo of each worker on that of its own.
+    Worker 0 listens on the address of its node alone, on a free port; Gloo of each worker on that
+    of its own.
 
     Raises:
         JoinError: JAX cannot run this plan, or not all workers started in time.
@@ -100,7 +116,8 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> None:
     except jax.errors.JaxRuntimeError as error:
         first = str(error).partition("\n")[0]
         raise JoinError(
-            f"not all {workers} workers of this job connected to {meeting}: {first}; see their logs: "
+            f"not all {workers} workers of this job connected to {meeting}: {first}; see their "
+            "logs: "
             "headgate logs JOB --all"
         ) from error
     _bind_gloo(address)
@@ -117,17 +134,26 @@ def _offer(channel: Channel, address: str) -> str:
 
 
 def _bind_gloo(address: str) -> None:
-    """Let Gloo listen on the address of this node. By itself it takes the address of the host name. On many machines
-    that is a loopback address, which no other node reaches."""
+    """Let Gloo listen on the address of this node. By itself it takes the address of the host name.
+    On many machines that is a loopback address, which no other node reaches.
+    """
     jaxlib: Any = import_module("jax._src.lib")
-    gloo = jaxlib._jax.make_gloo_tcp_collectives(distributed_client=distributed.global_state.client, hostname=address)
+    gloo = jaxlib._jax.make_gloo_tcp_collectives(
+        distributed_client=distributed.global_state.client, hostname=address
+    )
     xla_bridge.register_backend_factory(
         "cpu", partial(xla_bridge.make_cpu_client, gloo), priority=0, fail_quietly=False
     )
 
 
 def _failed(
-    channel: Channel, workers: int, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    channel: Channel,
+    workers: int,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
 ) -> None:
     """An exception ends this worker."""
-    end_failed(channel, workers, kind, error, trace, of_a_step=issubclass(kind, jax.errors.JaxRuntimeError))
+    end_failed(
+        channel, workers, kind, error, trace, of_a_step=issubclass(kind, jax.errors.JaxRuntimeError)
+    )

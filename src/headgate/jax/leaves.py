@@ -1,7 +1,7 @@
 """The leaves of a state: what a checkpoint holds of each, and how it comes back as what it was.
 
-JAX computes with other types than a script may begin with. A float64 of NumPy becomes float32. A Python number becomes
-an array of a weak type, which yields to the type of whatever it meets.
+JAX computes with other types than a script may begin with. A float64 of NumPy becomes float32. A
+Python number becomes an array of a weak type, which yields to the type of whatever it meets.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ class StateError(Exception):
 
 
 def kind(leaf: Any) -> str:
-    """What holds the value of a leaf: a Python `number`, `numpy`, or JAX as an `array` or one of a `weak` type."""
+    """What holds the value of a leaf: a Python `number`, `numpy`, or JAX as an `array` or one of a
+    `weak` type.
+    """
     if isinstance(leaf, jax.Array):
         return "weak" if not is_key(leaf) and leaf.weak_type else "array"
     return "numpy" if isinstance(leaf, (np.ndarray, np.generic)) else "number"
 
 
 def form(leaf: Any) -> list[Any]:
-    """Type and shape of a leaf as JAX computes with it; a Python number has the type of its kind."""
+    """Type and shape of a leaf as JAX computes with it; a Python number has the type of its
+    kind.
+    """
     if kind(leaf) == "number":
         return [type(leaf).__name__, []]
     array = jax.random.key_data(leaf) if is_key(leaf) else leaf
@@ -45,7 +49,8 @@ def on_host(name: str, leaf: Any) -> Any:
     """
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         raise StateError(
-            f"{name} is sharded over the workers, so that no worker can save it; replicate it, for example with "
+            f"{name} is sharded over the workers, so that no worker can save it; replicate it, "
+            "for example with "
             "jax.jit(step, out_shardings=...)"
         )
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
@@ -55,16 +60,21 @@ def restored(name: str, leaf: Any, saved: Any, was: str | None, prepared: Any) -
     """What was saved, in place of the script's leaf.
 
     Args:
-        was: Its kind when it was saved; None where the checkpoint does not say: that of the script's.
-        prepared: The form in which the script had prepared it then; None where the checkpoint does not say.
+        was: Its kind when it was saved; None where the checkpoint does not say: that of the
+            script's.
+        prepared: The form in which the script had prepared it then; None where the checkpoint does
+            not say.
 
     Raises:
-        ResumeError: It does not fit: neither has the script prepared the like then, nor is it like what it has now.
+        ResumeError: It does not fit: neither has the script prepared the like then, nor is it like
+            what it has now.
     """
     here = kind(leaf)
     if prepared != form(leaf) and not _fits(leaf, saved):
         found = f"{saved.dtype}{list(saved.shape)}", "{}{}".format(*form(leaf))
-        raise ResumeError(unfit(f"{name} is {found[0]} in the checkpoint and {found[1]} in the script"))
+        raise ResumeError(
+            unfit(f"{name} is {found[0]} in the checkpoint and {found[1]} in the script")
+        )
     if is_key(leaf):
         return jax.random.wrap_key_data(jax.numpy.asarray(saved), impl=jax.random.key_impl(leaf))
     if was is None:
@@ -72,22 +82,30 @@ def restored(name: str, leaf: Any, saved: Any, was: str | None, prepared: Any) -
     if was == "number":
         return type(leaf)(saved) if here == "number" else saved.item()
     if was == "numpy":
-        return saved[()] if not isinstance(leaf, np.ndarray) and not saved.shape else np.array(saved)
-    array = jax.device_put(saved, leaf.sharding) if isinstance(leaf, jax.Array) else jax.numpy.asarray(saved)
+        return (
+            saved[()] if not isinstance(leaf, np.ndarray) and not saved.shape else np.array(saved)
+        )
+    array = (
+        jax.device_put(saved, leaf.sharding)
+        if isinstance(leaf, jax.Array)
+        else jax.numpy.asarray(saved)
+    )
     return weakened(array) if was == "weak" else array
 
 
 def unfit(found: str) -> str:
     """The message that a checkpoint does not fit."""
     return (
-        f"the checkpoint does not fit what the script prepares: {found}; undo the change to the script, or start "
+        f"the checkpoint does not fit what the script prepares: {found}; undo the change to "
+        "the script, or start "
         "over with: headgate resume --from-scratch"
     )
 
 
 def _fits(leaf: Any, saved: Any) -> bool:
     if kind(leaf) == "number":
-        return bool(saved.ndim == 0)  # what counts as a number at first is often an array after a step
+        # what counts as a number at first is often an array after a step
+        return bool(saved.ndim == 0)
     array = jax.random.key_data(leaf) if is_key(leaf) else leaf
     return array.shape == saved.shape and saved.dtype in (array.dtype, _computed(array.dtype))
 

@@ -40,7 +40,9 @@ class Placing:
 
     def gpus(self) -> list[int]:
         """Numbers of this worker's GPUs, as it sees them."""
-        return [device.local_hardware_id for device in jax.local_devices() if device.platform == "gpu"]
+        return [
+            device.local_hardware_id for device in jax.local_devices() if device.platform == "gpu"
+        ]
 
     def parts(self, size: int) -> int:
         """How many different parts a batch of that size is divided into."""
@@ -52,10 +54,12 @@ class Placing:
         return size // parts * max(1, parts * jax.local_device_count() // self._devices.size)
 
     def shard(self, batch: Any) -> Any:
-        """A batch that every worker has as a whole, divided between all devices as evenly as its length can be.
+        """A batch that every worker has as a whole, divided between all devices as evenly as its
+        length can be.
 
-        A length that the number of devices does not divide is divided by their greatest common divisor. On 4 devices, 6
-        samples go to 2 pairs, and 7 to each device whole. What is computed from the batch is the same in every case.
+        A length that the number of devices does not divide is divided by their greatest common
+        divisor. On 4 devices, 6 samples go to 2 pairs, and 7 to each device whole. What is computed
+        from the batch is the same in every case.
         """
         return batch if self.whole else jax.tree.map(self._sharded, batch)
 
@@ -72,7 +76,9 @@ class Placing:
         received = np.asarray(multihost_utils.broadcast_one_to_all(sent)).tobytes()
         found, begin = [], 0
         for array in arrays:
-            found.append(np.frombuffer(received, array.dtype, array.size, begin).reshape(array.shape))
+            found.append(
+                np.frombuffer(received, array.dtype, array.size, begin).reshape(array.shape)
+            )
             begin += array.nbytes
         return found
 
@@ -92,8 +98,10 @@ class Placing:
             client.key_value_set(key, found)
         elif client.blocking_key_value_get(key, _PATIENCE_MS) != found:
             raise DataError(
-                "this worker drew another batch than worker 0; all workers have to draw the same, and each "
-                "computes its part of it: seed the shuffling with a number that all workers have, such as the epoch"
+                "this worker drew another batch than worker 0; all workers have to draw the "
+                "same, and each "
+                "computes its part of it: seed the shuffling with a number that all workers "
+                "have, such as the epoch"
             )
 
     def _sharded(self, leaf: Any) -> Any:
@@ -103,13 +111,17 @@ class Placing:
             return leaf
         array = np.asarray(leaf)
         parts = self.parts(array.shape[0]) if array.ndim else 1
-        return self._put(array, NamedSharding(self._mesh(parts), _Axes(_AXIS if parts > 1 else None)))
+        return self._put(
+            array, NamedSharding(self._mesh(parts), _Axes(_AXIS if parts > 1 else None))
+        )
 
     def _replicated(self, leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or not leaf.is_fully_addressable:
             return leaf
         if is_key(leaf):
-            return jax.random.wrap_key_data(self._replicated(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+            return jax.random.wrap_key_data(
+                self._replicated(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf)
+            )
         placed = self._put(np.asarray(leaf), NamedSharding(self._mesh(self._devices.size), _Axes()))
         return weakened(placed) if leaf.weak_type else placed
 
@@ -128,7 +140,9 @@ class Placing:
 
 def is_key(leaf: Any) -> bool:
     """Whether a leaf is a typed random key, which has no NumPy counterpart."""
-    return isinstance(leaf, jax.Array) and bool(jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+    return isinstance(leaf, jax.Array) and bool(
+        jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    )
 
 
 def weakened(array: jax.Array) -> jax.Array:
@@ -148,7 +162,9 @@ def length(batch: Any) -> int | None:
 
 def nbytes(tree: Any) -> int:
     """Bytes of all arrays in a tree."""
-    return sum(int(getattr(leaf, "nbytes", 0)) for leaf in jax.tree.leaves(tree) if not is_key(leaf))
+    return sum(
+        int(getattr(leaf, "nbytes", 0)) for leaf in jax.tree.leaves(tree) if not is_key(leaf)
+    )
 
 
 def _fingerprint(batch: Any) -> int:

@@ -1,4 +1,6 @@
-"""How a JAX script is recorded for `headgate verify`: its state, as it reports it after each step."""
+"""How a JAX script is recorded for `headgate verify`: its state, as it reports it after each
+step.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _DRAWS = (
     "truncated_normal",
     "uniform",
 )
-"""Functions of `jax.random` that draw for samples; those that draw an order are alike in all workers."""
+"""Functions of `jax.random` that draw for samples; those that draw an order are alike in all
+workers.
+"""
 _is_prepared = False
 
 
@@ -47,7 +51,9 @@ def _watch(name: str, recorder: TaskRecorder) -> None:
 
 
 def prepared(recorder: TaskRecorder, trained: Trained) -> None:
-    """The state is about to be handed to the script: in float64, and some roundings away, as the recipe says."""
+    """The state is about to be handed to the script: in float64, and some roundings away, as the
+    recipe says.
+    """
     global _is_prepared
     _is_prepared = True
     draw = np.random.default_rng(1)
@@ -73,4 +79,6 @@ def stepped(recorder: TaskRecorder, steps: int, epoch: int | None, trained: Trai
     """A step was reported, with its state."""
     if trained.known:
         arrays = trained.arrays()
-        recorder.state(steps, epoch, ((WEIGHT, name, np.asarray(array)) for name, array in arrays.items()))
+        recorder.state(
+            steps, epoch, ((WEIGHT, name, np.asarray(array)) for name, array in arrays.items())
+        )

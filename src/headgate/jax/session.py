@@ -1,7 +1,8 @@
-"""One training script under an engine: where its steps end, what is done there, and what is told to the engine.
+"""One training script under an engine: where its steps end, what is done there, and what is told to
+the engine.
 
-A step boundary is a report: the script has dispatched a step, and its state is the one after it. The end of an epoch is
-one too.
+A step boundary is a report: the script has dispatched a step, and its state is the one after it.
+The end of an epoch is one too.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from headgate.jax.placing import Placing, length
 from headgate.jax.stopping import StopTogether
 from headgate.jax.trained import Trained
 from headgate.task import Channel, Gate, TaskEnvironment, at_end
-from headgate.task.measured import FIRST_STEPS, Step, StepMeter
-from headgate.task.meetings import Meetings
 from headgate.task.saving import CheckpointError
+from headgate.task.scalars import traced
 from headgate.task.session import StartPoint, TaskSession
-from headgate.task.values import traced
+from headgate.task.step_timing import FIRST_STEPS, Step, StepMeter
+from headgate.task.sync_points import Meetings
 
 _wait: Any = jax.block_until_ready
 _MOST_AHEAD = 1000
@@ -92,13 +93,13 @@ class Session(TaskSession):
             joining.join(self._channel, self.plan)
         return ""
 
-    # --- what the script calls ---------------------------------------------------------------------------------------
+    # --- what the script calls --------------------------------------------------------------------
 
     def prepare(self, parts: Sequence[Any]) -> tuple[Any, ...]:
         """The parts of the state, from the checkpoint or worker 0, on all devices.
 
-        What is prepared in an epoch takes the place of what was before. Between loops over epochs it is another
-        training's, as of the next fold.
+        What is prepared in an epoch takes the place of what was before. Between loops over epochs
+        it is another training's, as of the next fold.
 
         Raises:
             ResumeError: The checkpoint does not fit.
@@ -106,14 +107,19 @@ class Session(TaskSession):
         former, again = self._trained, self._trained is not None and self._epoch is not None
         if former is not None and not again:
             self._before.append(former)
-        self._trained = trained = Trained(parts, 0 if former is None else former.first if again else former.end)
+        self._trained = trained = Trained(
+            parts, 0 if former is None else former.first if again else former.end
+        )
         resume = self._resume
         if resume is not None and not again and trained.is_in(self._saved):
             trained.loaded(self._saved, resume.get("kinds", {}), resume.get("prepared", {}))
             self._saved = trained.without(self._saved)
         elif not again:
             if resume is not None:
-                self.note("what the script prepares now came after the checkpoint was taken: it starts afresh")
+                self.note(
+                    "what the script prepares now came after the checkpoint was taken: it "
+                    "starts afresh"
+                )
             if self.plan:
                 trained.take_first(self._placing)
         if self.recorder is not None:
@@ -209,10 +215,15 @@ class Session(TaskSession):
         self._begin_step(done)
 
     def _begin_step(self, done: Any) -> None:
-        self.meter.begin(done, "input" if self._reading else "other")  # where the script reads its data by itself
+        # where the script reads its data by itself
+        self.meter.begin(done, "input" if self._reading else "other")
 
     def like(self, value: Any, number: float) -> Any:
-        return jax.numpy.asarray(number, value.dtype) if isinstance(value, (jax.Array, np.ndarray)) else number
+        return (
+            jax.numpy.asarray(number, value.dtype)
+            if isinstance(value, (jax.Array, np.ndarray))
+            else number
+        )
 
     @property
     def rank(self) -> int:
@@ -227,7 +238,7 @@ class Session(TaskSession):
         self._reading = False
         return self.shard(read(), loose=False)
 
-    # --- several workers ---------------------------------------------------------------------------------------------
+    # --- several workers --------------------------------------------------------------------------
 
     def standing(self) -> dict[str, Any]:
         return {**super().standing(), "rounds": self._deals, "dropped": self._dropped}
@@ -236,7 +247,9 @@ class Session(TaskSession):
         return [] if self._trained is None else [self._trained.sizes()]
 
     def _drop(self) -> None:
-        """The batch that was dealt last is done with: no step was made of it where none was reported."""
+        """The batch that was dealt last is done with: no step was made of it where none was
+        reported.
+        """
         self._dropped += self._fed
         self._fed = False
 
@@ -252,15 +265,19 @@ class Session(TaskSession):
 
     def obey(self, at: Any = None) -> None:
         if self._trained is not None and not self.plan and self._trained.changed:
-            return  # a report between two steps, where other values are in the model than are trained
+            # a report between two steps, where other values are in the model than are trained
+            return
         super().obey(at)
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------
 
     def saves_inside(self, at: Any) -> bool:
         if self._epoch is None or self._done is not None:
             return True
-        self.note("batches do not come from headgate.jax.batches: a checkpoint is saved at the end of the epoch")
+        self.note(
+            "batches do not come from headgate.jax.batches: a checkpoint is saved at the end "
+            "of the epoch"
+        )
         return False
 
     @property
@@ -281,7 +298,9 @@ class Session(TaskSession):
             if trained.known or trained is self._trained:
                 arrays |= trained.arrays()
             else:
-                self.note("the state of a training that is over is gone: a resume has not what it came to")
+                self.note(
+                    "the state of a training that is over is gone: a resume has not what it came to"
+                )
         return checkpoints.write(folder, self.steps, arrays, place)
 
     def position(self, why: str, at: Any, after: int | None) -> dict[str, Any] | None:
@@ -291,9 +310,13 @@ class Session(TaskSession):
         if after is not None and done == self._passes.done():
             epoch, done, self._rng = after + 1, [], _captured_rng()
         if epoch is None:
-            self.note("the script does not use headgate.jax.epochs: a resume starts its epochs again")
+            self.note(
+                "the script does not use headgate.jax.epochs: a resume starts its epochs again"
+            )
         elif done is None:
-            self.note("batches do not come from headgate.jax.batches: a resume starts the epoch again")
+            self.note(
+                "batches do not come from headgate.jax.batches: a resume starts the epoch again"
+            )
         return {
             "samples": self._samples,
             "epoch": epoch,
@@ -305,7 +328,7 @@ class Session(TaskSession):
             "ends": self._ends,
         }
 
-    # --- what is told ------------------------------------------------------------------------------------------------
+    # --- what is told -----------------------------------------------------------------------------
 
     def _measured(self, step: Step) -> None:
         self._costs.stepped(step)
@@ -320,7 +343,9 @@ class Session(TaskSession):
 
     def _tell(self, wait: bool = False) -> None:
         """Hand on reports whose numbers are there; none is waited for in the middle of training."""
-        while self._reports and (wait or len(self._reports) > _MOST_AHEAD or self._reports[0].is_ready()):
+        while self._reports and (
+            wait or len(self._reports) > _MOST_AHEAD or self._reports[0].is_ready()
+        ):
             report = self._reports.popleft()
             self._progress.step, self._progress.said = report.step, report.said
             self._progress.epoch = report.epoch
@@ -337,7 +362,9 @@ def _is_there(value: Any) -> bool:
 
 
 def _captured_rng() -> dict[str, Any]:
-    """The states of Python's and NumPy's own random streams, which may shuffle data, as plain values."""
+    """The states of Python's and NumPy's own random streams, which may shuffle data, as plain
+    values.
+    """
     version, state, gauss = random.getstate()
     kind, words, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
@@ -353,7 +380,9 @@ def _restore_rng(state: Mapping[str, Any]) -> None:
 
 
 def _packed(state: Mapping[str, Any]) -> Any:
-    """Random states as one array, without the half of a pair of normal numbers that either stream may keep."""
+    """Random states as one array, without the half of a pair of normal numbers that either stream
+    may keep.
+    """
     return np.array([*state["python"][1], *state["numpy"][1], state["numpy"][2]], np.uint32)
 
 
@@ -373,7 +402,8 @@ class Passes:
 
     Attributes:
         counts: Batches that each gave, in the order in which they began.
-        loose: Whether a batch of this epoch came by another way, so that the counts do not tell where the script is.
+        loose: Whether a batch of this epoch came by another way, so that the counts do not tell
+            where the script is.
     """
 
     def __init__(self) -> None:
@@ -391,7 +421,9 @@ class Passes:
         """Batches that each pass gave; None where that does not tell where the script is."""
         return None if self.loose or not self.counts else list(self.counts)
 
-    def over(self, batches: Iterable[Any], deal: Callable[[Callable[[], Any]], Any]) -> Iterator[Any]:
+    def over(
+        self, batches: Iterable[Any], deal: Callable[[Callable[[], Any]], Any]
+    ) -> Iterator[Any]:
         """The batches of one pass.
 
         Args:

@@ -17,9 +17,10 @@ _PATIENCE_MS = 10_000
 class StopTogether:
     """Agrees with the other workers on the boundary at which all stop.
 
-    No step carries the request, so the workers agree beside them. Each counts the boundaries that it passed. A worker
-    that is asked to stop holds its count still and tells it. It does so from a thread, because the script may be
-    waiting in a step for another worker. All stop at the boundary after the highest count, which none has passed.
+    No step carries the request, so the workers agree beside them. Each counts the boundaries that
+    it passed. A worker that is asked to stop holds its count still and tells it. It does so from a
+    thread, because the script may be waiting in a step for another worker. All stop at the boundary
+    after the highest count, which none has passed.
 
     Args:
         channel: Where the request comes in, to all workers.
@@ -61,7 +62,10 @@ class StopTogether:
         with self._lock:
             try:
                 client.key_value_set(f"headgate/passed/{jax.process_index()}", str(self._passed))
-                told = [client.blocking_key_value_get(f"headgate/passed/{i}", _PATIENCE_MS) for i in self._workers]
+                told = [
+                    client.blocking_key_value_get(f"headgate/passed/{i}", _PATIENCE_MS)
+                    for i in self._workers
+                ]
             except jax.errors.JaxRuntimeError:
                 told = [self._passed]  # one is gone: no step can be ended together any more
             self._last = max(int(count) for count in told) + 1

@@ -1,4 +1,6 @@
-"""What a script trains: pytrees that it hands over with each step, or Flax NNX objects that change in place."""
+"""What a script trains: pytrees that it hands over with each step, or Flax NNX objects that change
+in place.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ class Trained:
         self._first = tuple(parts)
         self._in_place = all(_changes_in_place(part) for part in parts)
         self._now: tuple[Any, ...] | None = self._first if self._in_place else None
-        self._stepped: list[tuple[Any, Any]] = []  # variables of NNX, and what they held after the last step
+        # variables of NNX, and what they held after the last step
+        self._stepped: list[tuple[Any, Any]] = []
         self.prepared = {name: form(leaf) for name, leaf in self._named(parts).items()}
         self.bytes = sum(nbytes(values(part)) for part in parts)
 
@@ -48,10 +51,17 @@ class Trained:
         Raises:
             TypeError: It is of another form.
         """
-        parts = (state,) if len(self._first) == 1 else tuple(state) if isinstance(state, (tuple, list)) else ()
+        parts = (
+            (state,)
+            if len(self._first) == 1
+            else tuple(state)
+            if isinstance(state, (tuple, list))
+            else ()
+        )
         if len(parts) != len(self._first):
             raise TypeError(
-                f"report(state=...): found a {type(state).__name__}; expected what prepare() returned: "
+                f"report(state=...): found a {type(state).__name__}; expected what prepare() "
+                "returned: "
                 f"{'one object' if len(self._first) == 1 else f'a tuple of {len(self._first)}'}"
             )
         self._now = parts
@@ -60,7 +70,9 @@ class Trained:
         """A step was taken: what changes in place holds what is trained."""
         if self._in_place:
             if not self._stepped:
-                self._stepped = [(variable, None) for part in self._first for variable in _variables(part)]
+                self._stepped = [
+                    (variable, None) for part in self._first for variable in _variables(part)
+                ]
             self._stepped = [(variable, variable.get_raw_value()) for variable, _ in self._stepped]
 
     @property
@@ -84,17 +96,21 @@ class Trained:
             StateError: It is not at hand, or no worker has all of it.
         """
         if self._now is None:
-            raise StateError("the script reports no state to save: call report(loss=..., state=...) in each step")
+            raise StateError(
+                "the script reports no state to save: call report(loss=..., state=...) in each step"
+            )
         if not self.known:
             raise StateError(
-                "the state that was reported last is gone: a later step was given the memory of the state (donation); "
+                "the state that was reported last is gone: a later step was given the memory "
+                "of the state (donation); "
                 "call report(state=...) after each step"
             )
         return {name: on_host(name, leaf) for name, leaf in self._named(self._now).items()}
 
     def sizes(self) -> dict[str, float]:
-        """The mean absolute values of the smallest arrays of the present state, as this worker has them, by name; none
-        where it is not at hand."""
+        """The mean absolute values of the smallest arrays of the present state, as this worker has
+        them, by name; none where it is not at hand.
+        """
         if not self.known:
             return {}
         leaves = {
@@ -104,7 +120,9 @@ class Trained:
         }
         smallest = sorted(leaves, key=lambda name: (leaves[name].size, name))[:_COMPARED]
         return {
-            f"mean |{name}|": float(np.abs(np.asarray(leaves[name].addressable_data(0), np.float64)).mean())
+            f"mean |{name}|": float(
+                np.abs(np.asarray(leaves[name].addressable_data(0), np.float64)).mean()
+            )
             for name in smallest
             if leaves[name].size
         }
@@ -119,9 +137,15 @@ class Trained:
 
     def without(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """What a checkpoint has besides these parts."""
-        return {name: array for name, array in saved.items() if not self.first <= _number(name) < self.end}
+        return {
+            name: array
+            for name, array in saved.items()
+            if not self.first <= _number(name) < self.end
+        }
 
-    def loaded(self, saved: Mapping[str, Any], kinds: Mapping[str, str], prepared: Mapping[str, Any]) -> None:
+    def loaded(
+        self, saved: Mapping[str, Any], kinds: Mapping[str, str], prepared: Mapping[str, Any]
+    ) -> None:
         """Exchange the values of the parts for those of a checkpoint.
 
         Args:
@@ -133,8 +157,13 @@ class Trained:
             ResumeError: They do not fit.
         """
         expected = self._named(self._first)
-        saved = {name: array for name, array in saved.items() if self.first <= _number(name) < self.end}
-        missing, left = sorted(expected.keys() - saved.keys()), sorted(saved.keys() - expected.keys())
+        saved = {
+            name: array for name, array in saved.items() if self.first <= _number(name) < self.end
+        }
+        missing, left = (
+            sorted(expected.keys() - saved.keys()),
+            sorted(saved.keys() - expected.keys()),
+        )
         if missing or left:
             lacks = f"the checkpoint lacks {', '.join(missing[:3])}" if missing else ""
             more = f"the script has no {', '.join(left[:3])}" if left else ""
@@ -165,7 +194,7 @@ class Trained:
     def _named(self, parts: Sequence[Any]) -> dict[str, Any]:
         return named(parts, self.first)
 
-    # --- what a profile tells of them --------------------------------------------------------------------------------
+    # --- what a profile tells of them -------------------------------------------------------------
 
     def parameters(self) -> dict[str, Any]:
         """Counts and bytes of the parameters: of the first part, or of what it calls `params`."""
@@ -183,7 +212,9 @@ class Trained:
         if nnx is None or not isinstance(self._first[0], nnx.Module):
             return {}
         modules = [module for _, module in nnx.iter_modules(self._first[0])]
-        inner = {id(m): any(isinstance(each, nnx.Module) for each in vars(m).values()) for m in modules}
+        inner = {
+            id(m): any(isinstance(each, nnx.Module) for each in vars(m).values()) for m in modules
+        }
         return dict(Counter(type(module).__name__ for module in modules if not inner[id(module)]))
 
     def optimizer(self) -> dict[str, Any]:
@@ -237,7 +268,8 @@ def _variables(part: Any) -> list[Any]:
 def _changes_in_place(part: Any) -> bool:
     """Whether a part is a Flax NNX object: a module, an optimizer, metrics, random streams."""
     nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(part, getattr(nnx, "Pytree", nnx.Object))  # its name since Flax 0.11
+    # its name since Flax 0.11
+    return nnx is not None and isinstance(part, getattr(nnx, "Pytree", nnx.Object))
 
 
 def _set(part: Any, tree: Any) -> Any:
@@ -255,7 +287,9 @@ def _parameters(part: Any) -> Any:
 
 
 def _is_float(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray)) and bool(jax.numpy.issubdtype(leaf.dtype, np.inexact))
+    return isinstance(leaf, (jax.Array, np.ndarray)) and bool(
+        jax.numpy.issubdtype(leaf.dtype, np.inexact)
+    )
 
 
 def _named_tuples(tree: Any) -> list[Any]:

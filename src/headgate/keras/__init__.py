@@ -1,6 +1,7 @@
 """Two calls around `fit` of a Keras model, over each back end of Keras 3 and over `tf_keras`.
 
-Under an engine they tell it how the training goes, save and resume. Under plain `python` they pass everything through.
+Under an engine they tell it how the training goes, save and resume. Under plain `python` they pass
+everything through.
 
     import headgate.keras as hg
 
@@ -24,12 +25,23 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.keras import environment
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment
-from headgate.task.writing import writing
+from headgate.task.file_writes import writing
 
 if TYPE_CHECKING:
     from headgate.keras.session import Session
 
-__all__ = ["Stop", "agree", "callback", "epochs", "is_main", "mean", "prepare", "rank", "report", "strategy"]
+__all__ = [
+    "Stop",
+    "agree",
+    "callback",
+    "epochs",
+    "is_main",
+    "mean",
+    "prepare",
+    "rank",
+    "report",
+    "strategy",
+]
 
 _session: Session | None = None
 _strategy: Any = None
@@ -37,15 +49,16 @@ _joined = False
 
 
 def strategy() -> Any:
-    """Join the other tasks of this job, and return the strategy of its plan. Call it before anything is computed.
+    """Join the other tasks of this job, and return the strategy of its plan. Call it before
+    anything is computed.
 
-    With parameter servers, all workers but worker 0 only serve. In these the call does not return: the process ends
-    with the job.
+    With parameter servers, all workers but worker 0 only serve. In these the call does not return:
+    the process ends with the job.
 
     Returns:
-        Over TensorFlow, a `tf.distribute.Strategy`: its default one, `MultiWorkerMirroredStrategy` (all-reduce), or
-        `ParameterServerStrategy`, with `TF_CONFIG` set. Over JAX, `keras.distribution.DataParallel`, already in force.
-        Make models under its `scope()`.
+        Over TensorFlow, a `tf.distribute.Strategy`: its default one, `MultiWorkerMirroredStrategy`
+        (all-reduce), or `ParameterServerStrategy`, with `TF_CONFIG` set. Over JAX,
+        `keras.distribution.DataParallel`, already in force. Make models under its `scope()`.
 
     Raises:
         headgate.keras.cluster.PlanError: The plan cannot be run with this back end.
@@ -65,8 +78,8 @@ def prepare(model: Any, optimizer: Any = None) -> Any:
     """Register what the script trains; resume from a checkpoint where the engine says so.
 
     Args:
-        model: A Keras model, compiled and built or not. Headgate follows its `fit` from now on. A loop of the script's
-            own may give anything with `variables`, such as a `tf.Module`.
+        model: A Keras model, compiled and built or not. Headgate follows its `fit` from now on. A
+            loop of the script's own may give anything with `variables`, such as a `tf.Module`.
         optimizer: The optimizer that such a loop steps; a compiled model has its own.
 
     Returns:
@@ -76,10 +89,16 @@ def prepare(model: Any, optimizer: Any = None) -> Any:
         TypeError: The model has no variables.
         headgate.keras.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
-    if inspect.getattr_static(model, "variables", None) is None:  # asked for, they may want to be built first
-        raise TypeError(f"prepare(model): found a {type(model).__name__}; expected a Keras model or a tf.Module")
+    # asked for, they may want to be built first
+    if inspect.getattr_static(model, "variables", None) is None:
+        raise TypeError(
+            f"prepare(model): found a {type(model).__name__}; expected a Keras model or a tf.Module"
+        )
     if optimizer is not None and inspect.getattr_static(optimizer, "variables", None) is None:
-        raise TypeError(f"prepare(model, optimizer): found a {type(optimizer).__name__}; expected a Keras optimizer")
+        raise TypeError(
+            f"prepare(model, optimizer): found a {type(optimizer).__name__}; expected a "
+            "Keras optimizer"
+        )
     session = _join()
     if session is not None:
         index, is_new = session.prepare(model, optimizer)
@@ -91,8 +110,9 @@ def prepare(model: Any, optimizer: Any = None) -> Any:
 
 
 def callback() -> Any:
-    """A callback for the `fit` of a prepared model. Headgate does its work after all other callbacks, so that what they
-    change at the end of an epoch is part of its checkpoint."""
+    """A callback for the `fit` of a prepared model. Headgate does its work after all other
+    callbacks, so that what they change at the end of an epoch is part of its checkpoint.
+    """
     from headgate.keras.fitting import callback_of
 
     for name in ("tf_keras", "keras"):
@@ -102,21 +122,24 @@ def callback() -> Any:
 
 
 def epochs(count: int) -> Epochs:
-    """Iterate over `count` epochs in a loop of the script's own. After a resume, begin at the checkpoint's epoch.
+    """Iterate over `count` epochs in a loop of the script's own. After a resume, begin at the
+    checkpoint's epoch.
 
-    Between two epochs Headgate saves a checkpoint if one is asked for, or if saving takes less than 0.5 % of the time.
+    Between two epochs Headgate saves a checkpoint if one is asked for, or if saving takes less than
+    0.5 % of the time.
     """
     return Epochs(count, _join)
 
 
 def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
-    """Report how training goes. Headgate sends a few messages a second, each with the mean loss since the last one.
+    """Report how training goes. Headgate sends a few messages a second, each with the mean loss
+    since the last one.
 
     Args:
-        loss: Loss of the batch, a tensor or a number. It counts one step of a loop of the script's own. None: report
-            only metrics.
-        step: Number of the step. By default Headgate counts the reports with a loss. A script that reports every tenth
-            step has to give it.
+        loss: Loss of the batch, a tensor or a number. It counts one step of a loop of the script's
+            own. None: report only metrics.
+        step: Number of the step. By default Headgate counts the reports with a loss. A script that
+            reports every tenth step has to give it.
         **metrics: Numbers, for example `accuracy=0.97`.
     """
     session = _session if _joined else _join()
@@ -130,11 +153,12 @@ def mean(value: Any) -> Any:
     All workers have to call this.
 
     Args:
-        value: A number, or a tensor of one element. What `fit` logs needs no mean: it is the same in all workers.
+        value: A number, or a tensor of one element. What `fit` logs needs no mean: it is the same
+            in all workers.
 
     Returns:
-        The mean, as a tensor if `value` is one. In a job of one worker, where one worker coordinates the others, and
-        under plain `python`, the value itself.
+        The mean, as a tensor if `value` is one. In a job of one worker, where one worker
+        coordinates the others, and under plain `python`, the value itself.
 
     Raises:
         headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
@@ -152,8 +176,8 @@ def agree(flag: Any) -> Any:
         flag: What this worker would decide.
 
     Returns:
-        The decision. In a job of one worker, where one worker coordinates the others, and under plain `python`, the
-        flag itself.
+        The decision. In a job of one worker, where one worker coordinates the others, and under
+        plain `python`, the flag itself.
 
     Raises:
         headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
@@ -163,15 +187,17 @@ def agree(flag: Any) -> Any:
 
 
 def rank() -> int:
-    """This worker's number in its job, from 0. It is 0 in a job of one worker and under plain `python`. Call
-    `strategy()` first."""
+    """This worker's number in its job, from 0. It is 0 in a job of one worker and under plain
+    `python`. Call `strategy()` first.
+    """
     session = _join()
     return 0 if session is None else session.rank
 
 
 def is_main() -> bool:
-    """Whether this worker writes files for all. It is true in one worker of a job, and under plain `python`. Call
-    `strategy()` first."""
+    """Whether this worker writes files for all. It is true in one worker of a job, and under plain
+    `python`. Call `strategy()` first.
+    """
     return rank() == 0
 
 

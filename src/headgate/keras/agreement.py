@@ -1,9 +1,10 @@
-"""Makes all workers of a job obey the engine at the same step: no worker can do a step that exchanges gradients alone.
+"""Makes all workers of a job obey the engine at the same step: no worker can do a step that
+exchanges gradients alone.
 
-It costs nothing at other steps. Worker 0 obeys the engine for all. When the engine asks for something, worker 0 halts
-before its next step and asks the others how many steps they have begun. Each answers from a thread, and begins no
-further step until it knows where to obey. No worker gets more than a step ahead of worker 0, so all can reach the
-highest of these numbers. There they obey.
+It costs nothing at other steps. Worker 0 obeys the engine for all. When the engine asks for
+something, worker 0 halts before its next step and asks the others how many steps they have begun.
+Each answers from a thread, and begins no further step until it knows where to obey. No worker gets
+more than a step ahead of worker 0, so all can reach the highest of these numbers. There they obey.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.task import Channel, PeerLost
-from headgate.task.part import START_SECONDS, endpoint_of
+from headgate.task.membership import START_SECONDS, endpoint_of
 
 _ANSWER_SECONDS = 60.0
-_LATE = f"not all workers of the job started within {START_SECONDS:g} s; their logs say why: headgate logs JOB --all"
+_LATE = (
+    f"not all workers of the job started within {START_SECONDS:g} s; their logs say why: "
+    "headgate logs JOB --all"
+)
 
 
 class Agreement:
@@ -31,7 +35,8 @@ class Agreement:
 
     Attributes:
         leads: Whether this is worker 0. It saves the checkpoints.
-        stopping: The channel's reason to stop, once all workers have reached the step at which they stop.
+        stopping: The channel's reason to stop, once all workers have reached the step at which they
+            stop.
 
     Raises:
         PeerLost: Not all workers started.
@@ -51,10 +56,14 @@ class Agreement:
         self._changed = threading.Condition()
         self._links = self._meet(listener)
         for link in self._links:
-            threading.Thread(target=self._read, args=(link,), name="headgate-agreement", daemon=True).start()
+            threading.Thread(
+                target=self._read, args=(link,), name="headgate-agreement", daemon=True
+            ).start()
 
     def boundary(self) -> bool:
-        """Whether there is something to do before the step that is about to begin. All workers get the same answer."""
+        """Whether there is something to do before the step that is about to begin. All workers get
+        the same answer.
+        """
         with self._changed:
             if self.leads:
                 self._decide()
@@ -74,7 +83,7 @@ class Agreement:
         asked, self._checkpoint = self._checkpoint, False
         return asked
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _decide(self) -> None:
         """On worker 0: where something is asked for, agree with the others on where it is done."""
@@ -86,14 +95,21 @@ class Agreement:
             return
         self._answers = []
         self._tell({"ask": True})
-        self._changed.wait_for(lambda: len(self._answers) == len(self._links) or self._lost, _ANSWER_SECONDS)
+        self._changed.wait_for(
+            lambda: len(self._answers) == len(self._links) or self._lost, _ANSWER_SECONDS
+        )
         at = max([self._begun, *self._answers])
         self._target = {"at": at, "stopping": stopping, "checkpoint": checkpoint}
         self._tell(self._target)
 
     def _meet(self, listener: socket.socket | None) -> list[socket.socket]:
         secrets = self._channel.welcome["secrets"]
-        key = hmac.new(secrets["client_secret"].encode(), b"headgate.keras", "sha256").hexdigest().encode() + b"\n"
+        key = (
+            hmac.new(secrets["client_secret"].encode(), b"headgate.keras", "sha256")
+            .hexdigest()
+            .encode()
+            + b"\n"
+        )
         if listener is None:
             self._wait(lambda: bool(endpoint_of(self._channel, "worker", 0, 1)))
             host, _, port = endpoint_of(self._channel, "worker", 0, 1).rpartition(":")

@@ -1,4 +1,6 @@
-"""What differs between the back ends of Keras: how batches reach a step, and which devices compute."""
+"""What differs between the back ends of Keras: how batches reach a step, and which devices
+compute.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ import numpy as np
 
 
 def keras_of(model: Any) -> Any:
-    """The Keras package of a model: Keras 3 or `tf_keras`. None for a model of neither (a `tf.Module`)."""
+    """The Keras package of a model: Keras 3 or `tf_keras`. None for a model of neither (a
+    `tf.Module`).
+    """
     for kind in type(model).__mro__:
         root = kind.__module__.partition(".")[0]
         if root in ("keras", "tf_keras"):
@@ -49,7 +53,9 @@ def size_of(data: Any) -> int | None:
 
 
 def batches_of(data: Any) -> int | None:
-    """Batches of a tf.data pipeline; None if it does not know, if it has no end, or if `data` is no pipeline."""
+    """Batches of a tf.data pipeline; None if it does not know, if it has no end, or if `data` is no
+    pipeline.
+    """
     cardinality = getattr(data, "cardinality", None)
     found = int(cardinality()) if callable(cardinality) and hasattr(data, "element_spec") else -1
     return found if found > 0 else None
@@ -107,7 +113,11 @@ def device_name(backend: str) -> str:
     import tensorflow as tf
 
     found = tf.config.get_visible_devices("GPU")
-    return str(tf.config.experimental.get_device_details(found[0]).get("device_name", "gpu")) if found else "cpu"
+    return (
+        str(tf.config.experimental.get_device_details(found[0]).get("device_name", "gpu"))
+        if found
+        else "cpu"
+    )
 
 
 def local_part(distributed: Any) -> Any:
@@ -119,11 +129,12 @@ def local_part(distributed: Any) -> Any:
 
 
 class Feeder:
-    """Hands single batches to a step that was compiled for the iterator they came from, without compiling it again.
+    """Hands single batches to a step that was compiled for the iterator they came from, without
+    compiling it again.
 
-    A compiled step of TensorFlow takes its batch from an iterator itself. To see the batch and the time that it takes
-    to come, Headgate takes it outside of the step. It then gives the step an iterator of the same type with this batch
-    alone.
+    A compiled step of TensorFlow takes its batch from an iterator itself. To see the batch and the
+    time that it takes to come, Headgate takes it outside of the step. It then gives the step an
+    iterator of the same type with this batch alone.
 
     Args:
         iterator: Where the batches come from.
@@ -140,9 +151,13 @@ class Feeder:
 
     @staticmethod
     def reads(iterator: Any) -> bool:
-        """Whether this iterator divides its batches among tasks. They can be read here, but not handed on."""
+        """Whether this iterator divides its batches among tasks. They can be read here, but not
+        handed on.
+        """
         tensorflow = sys.modules.get("tensorflow")
-        return tensorflow is not None and isinstance(iterator, tensorflow.distribute.DistributedIterator)
+        return tensorflow is not None and isinstance(
+            iterator, tensorflow.distribute.DistributedIterator
+        )
 
     def take(self) -> Any:
         """The next batch; None at the end."""

@@ -1,10 +1,12 @@
-"""Checkpoint files: written whole or not at all, and readable with `numpy.load(path)`, which runs no code.
+"""Checkpoint files: written whole or not at all, and readable with `numpy.load(path)`, which runs
+no code.
 
-`step-<n>.npz` holds arrays named `models/<i>/<j>`, `optimizers/<i>/<j>`, `metrics/<i>/<j>` (variable j of object i, in
-the order that the framework lists them), `held/<i>/<k>/<j>` (of optimizer k that model i holds besides),
-`rates/<i>/0` and `held_rates/<i>/<k>/0` (a learning rate that is none of these), `random/...`, `ended/<phase>/...`
-(random states at the end of a training), and `headgate`: a JSON text as bytes, with the layout's version, the position
-in the training, and the types of arrays whose type NumPy lacks.
+`step-<n>.npz` holds arrays named `models/<i>/<j>`, `optimizers/<i>/<j>`, `metrics/<i>/<j>`
+(variable j of object i, in the order that the framework lists them), `held/<i>/<k>/<j>` (of
+optimizer k that model i holds besides), `rates/<i>/0` and `held_rates/<i>/<k>/0` (a learning rate
+that is none of these), `random/...`, `ended/<phase>/...` (random states at the end of a training),
+and `headgate`: a JSON text as bytes, with the layout's version, the position in the training, and
+the types of arrays whose type NumPy lacks.
 """
 
 from __future__ import annotations
@@ -49,7 +51,11 @@ class CheckpointContents:
     def section(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
         """The arrays `name/...` by what follows."""
         prefix = f"{name}/"
-        return {found[len(prefix) :]: array for found, array in self.arrays.items() if found.startswith(prefix)}
+        return {
+            found[len(prefix) :]: array
+            for found, array in self.arrays.items()
+            if found.startswith(prefix)
+        }
 
 
 def write(folder: Path, step: int, saved: CheckpointContents) -> tuple[Path, int]:
@@ -62,9 +68,14 @@ def write(folder: Path, step: int, saved: CheckpointContents) -> tuple[Path, int
         CheckpointError: It could not be written; what was there before is untouched.
     """
     path = folder / f"step-{step}.npz"
-    types = {name: str(array.dtype) for name, array in saved.arrays.items() if array.dtype.kind == "V"}
+    types = {
+        name: str(array.dtype) for name, array in saved.arrays.items() if array.dtype.kind == "V"
+    }
     # NumPy's files do not know bfloat16 and its like: they go as bytes, with their names beside.
-    plain = {name: array.view(f"u{array.itemsize}") if name in types else array for name, array in saved.arrays.items()}
+    plain = {
+        name: array.view(f"u{array.itemsize}") if name in types else array
+        for name, array in saved.arrays.items()
+    }
     with saving.replacing(path) as partial, open(partial, "wb") as file:
         about = json.dumps({"layout": LAYOUT, "place": saved.place, "types": types}).encode()
         np.savez(file, headgate=np.frombuffer(about, np.uint8), **plain)  # type: ignore[arg-type]
@@ -83,8 +94,18 @@ def read(path: str) -> CheckpointContents:
         about = json.loads(arrays.pop("headgate").tobytes())
         if about["layout"] != LAYOUT:
             raise ValueError(f"its layout is {about['layout']}, expected {LAYOUT}")
-    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise ResumeError(f"checkpoint {path} cannot be read: {error}; resume from another one") from error
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+        AttributeError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise ResumeError(
+            f"checkpoint {path} cannot be read: {error}; resume from another one"
+        ) from error
     for name, kind in about["types"].items():
         arrays[name] = arrays[name].view(_dtype(kind))
     return CheckpointContents(arrays, about["place"])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headgate.task import Channel, PeerLost, Stop
-from headgate.task.part import START_SECONDS, endpoint_of, free_ports, own_address
+from headgate.task.membership import START_SECONDS, endpoint_of, free_ports, own_address
 
 
 class PlanError(RuntimeError):
@@ -16,8 +16,9 @@ class PlanError(RuntimeError):
 
 
 def ports_for(channel: Channel, count: int) -> list[int]:
-    """Ports for this task. A task that was started again gets the ports of its former process, because TensorFlow's
-    coordinator looks for it there. Any other gets `free_ports`."""
+    """Ports for this task. A task that was started again gets the ports of its former process,
+    because TensorFlow's coordinator looks for it there. Any other gets `free_ports`.
+    """
     listened = channel.welcome.get("listened") or ()
     if len(listened) == count:
         return [int(str(endpoint).rpartition(":")[2]) for endpoint in listened]
@@ -25,17 +26,22 @@ def ports_for(channel: Channel, count: int) -> list[int]:
 
 
 def tell_open(channel: Channel) -> None:
-    """Say where TensorFlow's servers listen: they have no setting that keeps them to one address."""
+    """Say where TensorFlow's servers listen: they have no setting that keeps them to one
+    address.
+    """
     text = (
-        "TensorFlow's servers listen on all addresses of their node, without a key; use a private network or a firewall"
+        "TensorFlow's servers listen on all addresses of their node, without a key; use a "
+        "private network or a firewall"
     )
     channel.send({"type": "note", "text": text})
 
 
 def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Wait until all tasks of the job listen, and return their addresses by TensorFlow's names of their jobs.
+    """Wait until all tasks of the job listen, and return their addresses by TensorFlow's names of
+    their jobs.
 
-    In a plan with servers, worker 0 is there twice: as a worker, and as the `chief` that coordinates.
+    In a plan with servers, worker 0 is there twice: as a worker, and as the `chief` that
+    coordinates.
 
     Raises:
         Stop: This task was asked to end meanwhile.
@@ -56,7 +62,8 @@ def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[st
         if channel.stopping:
             raise Stop
         raise PeerLost(
-            f"not all tasks of the job started within {START_SECONDS:g} s; their logs say why: headgate logs JOB --all"
+            f"not all tasks of the job started within {START_SECONDS:g} s; their logs say why: "
+            "headgate logs JOB --all"
         )
     _check_servers(channel.peers.get("members", ()))
     return found()
@@ -71,38 +78,49 @@ def _check_servers(members: Sequence[Mapping[str, Any]]) -> None:
     others = {m.get("framework") for m in members if m["role"] == "server"} - {"keras", "", None}
     if others:
         raise PlanError(
-            f"this script trains with headgate.keras, but its job's servers were started as those of headgate."
-            f"{', '.join(map(str, others))}: Headgate looks for the import in the file that `script:` names; import "
+            "this script trains with headgate.keras, but its job's servers were started as "
+            "those of headgate."
+            f"{', '.join(map(str, others))}: Headgate looks for the import in the file that "
+            "`script:` names; import "
             "headgate.keras in that file, or run with --strategy allreduce"
         )
 
 
 def describe(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
     """Tell TensorFlow, and the script if it looks, this task's place in the cluster."""
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": cluster, "task": {"type": job, "index": index}}
+    )
 
 
 def allow_waiting(tasks: int) -> int:
-    """Give TensorFlow a waiting thread for each task of the job, and some to do the work. An operation that waits for
-    another task occupies a thread of the pool. The same pool runs the work that it waits for.
+    """Give TensorFlow a waiting thread for each task of the job, and some to do the work. An
+    operation that waits for another task occupies a thread of the pool. The same pool runs the work
+    that it waits for.
 
     Returns:
         The threads.
     """
     threads = tasks + 4
-    os.environ["TF_NUM_INTEROP_THREADS"] = str(max(threads, int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0)))
+    os.environ["TF_NUM_INTEROP_THREADS"] = str(
+        max(threads, int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0))
+    )
     return threads
 
 
 def serve(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
-    """Start one of TensorFlow's servers in this process. It runs in the background until the process ends."""
+    """Start one of TensorFlow's servers in this process. It runs in the background until the
+    process ends.
+    """
     import tensorflow as tf
 
     # Kept for ever: what TensorFlow started for a server does not end with it.
     threads = allow_waiting(sum(len(places) for places in cluster.values()))
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
     _serving.append(
-        tf.distribute.Server(tf.train.ClusterSpec(dict(cluster)), job, index, protocol="grpc", config=config)
+        tf.distribute.Server(
+            tf.train.ClusterSpec(dict(cluster)), job, index, protocol="grpc", config=config
+        )
     )
 
 
@@ -110,7 +128,9 @@ def until_done(channel: Channel) -> None:
     """Wait until the engine ends this task, or the worker that coordinates is gone."""
 
     def over() -> bool:
-        workers = [member for member in channel.peers.get("members", ()) if member["role"] == "worker"]
+        workers = [
+            member for member in channel.peers.get("members", ()) if member["role"] == "worker"
+        ]
         return bool(workers) and not any(member["index"] == 0 for member in workers)
 
     while channel.connected and not channel.stopping and not channel.wait_for(over, 3600.0):

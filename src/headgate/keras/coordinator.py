@@ -1,4 +1,6 @@
-"""Stands for TensorFlow's `ClusterCoordinator` in a job of one task: it calls a scheduled function at once."""
+"""Stands for TensorFlow's `ClusterCoordinator` in a job of one task: it calls a scheduled function
+at once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Result(tf.distribute.coordinator.RemoteValue):  # type: ignore[misc]
 
     def fetch(self) -> Any:
         """The value, as arrays."""
-        return tf.nest.map_structure(lambda each: each.numpy() if hasattr(each, "numpy") else each, self._value)
+        return tf.nest.map_structure(
+            lambda each: each.numpy() if hasattr(each, "numpy") else each, self._value
+        )
 
     def get(self) -> Any:
         """The value, as it was returned."""
@@ -37,8 +41,12 @@ class LocalCoordinator:
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
 
-    def schedule(self, fn: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> Result:
-        """Call `fn` at once. What it raises is raised here; TensorFlow's coordinator would raise it later."""
+    def schedule(
+        self, fn: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> Result:
+        """Call `fn` at once. What it raises is raised here; TensorFlow's coordinator would raise it
+        later.
+        """
         return Result(fn(*(args or ()), **(kwargs or {})))
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
@@ -54,11 +62,14 @@ class LocalCoordinator:
 
     def fetch(self, val: Any) -> Any:
         """Turn the results in a structure into arrays, and leave all else as it is."""
-        return tf.nest.map_structure(lambda each: each.fetch() if isinstance(each, Result) else each, val)
+        return tf.nest.map_structure(
+            lambda each: each.fetch() if isinstance(each, Result) else each, val
+        )
 
 
 def coordinate_alone(strategy: Any) -> None:
-    """Make `ClusterCoordinator(strategy)` return a `LocalCoordinator`: TensorFlow returns the one that the strategy
-    has."""
+    """Make `ClusterCoordinator(strategy)` return a `LocalCoordinator`: TensorFlow returns the one
+    that the strategy has.
+    """
     if getattr(strategy, "_cluster_coordinator", None) is None:
         strategy._cluster_coordinator = LocalCoordinator(strategy)

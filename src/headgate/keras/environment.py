@@ -16,7 +16,11 @@ def legacy() -> bool:
 
 def backend() -> str:
     """What computes in this script: `tensorflow`, `jax` or `torch`."""
-    plain = "tensorflow" in sys.modules and "keras" not in sys.modules and "KERAS_BACKEND" not in os.environ
+    plain = (
+        "tensorflow" in sys.modules
+        and "keras" not in sys.modules
+        and "KERAS_BACKEND" not in os.environ
+    )
     if legacy() or plain:
         return "tensorflow"
     keras = importlib.import_module("keras")
@@ -34,7 +38,9 @@ def version() -> str:
 
 
 def seed() -> int | None:
-    """The seed last given to `keras.utils.set_random_seed` or `tf.random.set_seed`; None if neither was called."""
+    """The seed last given to `keras.utils.set_random_seed` or `tf.random.set_seed`; None if neither
+    was called.
+    """
     kept = sys.modules.get("keras.src.utils.rng_utils")
     found = getattr(kept, "get_random_seed", lambda: None)()
     context = sys.modules.get("tensorflow.python.eager.context")

@@ -1,7 +1,8 @@
-"""Whether this worker waits in a collective operation of TensorFlow, and at which line of the script.
+"""Whether this worker waits in a collective operation of TensorFlow, and at which line of the
+script.
 
-TensorFlow tells neither. The calls of each thread do: the innermost is a collective operation, or a compiled function
-that contains one.
+TensorFlow tells neither. The calls of each thread do: the innermost is a collective operation, or a
+compiled function that contains one.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ _OPERATION = "Collective"
 
 
 def exchanging() -> str | None:
-    """Where the script called for the exchange that goes on, such as `train.py, line 7`; empty if that cannot be told.
-    None: no exchange goes on."""
+    """Where the script called for the exchange that goes on, such as `train.py, line 7`; empty if
+    that cannot be told. None: no exchange goes on.
+    """
     if "tensorflow" not in sys.modules:
         return None
     frames = sys._current_frames()
@@ -31,7 +33,9 @@ def exchanging() -> str | None:
 
 
 def _exchanges(frame: FrameType) -> bool:
-    """Whether the innermost call of a thread is of such an operation, or of a function that has one."""
+    """Whether the innermost call of a thread is of such an operation, or of a function that has
+    one.
+    """
     file = frame.f_code.co_filename
     if file.endswith(os.path.join("ops", "gen_collective_ops.py")):
         return True

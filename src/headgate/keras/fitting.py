@@ -1,4 +1,6 @@
-"""Follows `fit` of a prepared model. It stays Keras' own, with a callback and a wrapper around its compiled step."""
+"""Follows `fit` of a prepared model. It stays Keras' own, with a callback and a wrapper around its
+compiled step.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from headgate.keras.reading import Reading
 from headgate.keras.replicas import as_one_process
 from headgate.keras.session import Session
 from headgate.keras.strategies import check_fit
-from headgate.task.asides import asides
+from headgate.task.overheads import asides
 from headgate.task.saving import ResumeError
 from headgate.task.session import StartPoint
 
@@ -30,8 +32,8 @@ def watch(model: Any, session: Session, index: int, optimizer: Any = None) -> No
         model: A model with `fit`.
         session: The script's session.
         index: The model's number.
-        optimizer: The optimizer that was prepared with it. With one, the script may step both itself and never call
-            `fit`, so the model's steps stay as they are.
+        optimizer: The optimizer that was prepared with it. With one, the script may step both
+            itself and never call `fit`, so the model's steps stay as they are.
     """
     fitting = Fitting(model, session, index, optimizer)
     if optimizer is None:
@@ -39,14 +41,23 @@ def watch(model: Any, session: Session, index: int, optimizer: Any = None) -> No
     model.fit = fitting.fit
 
 
-_LAST = ("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_epoch_end", "on_test_begin", "on_test_end")
+_LAST = (
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_train_batch_begin",
+    "on_epoch_end",
+    "on_test_begin",
+    "on_test_end",
+)
 """What is done after the script's own callbacks."""
 _FIRST = {"on_epoch_end": "epoch_ends", "on_test_begin": "epoch_ends"}
 """What is done before them: hook, and method."""
 
 
 def callback_of(keras: Any, target: Any = None, hooks: Mapping[str, str] | None = None) -> Any:
-    """A callback of that Keras. Its hooks call methods of `target`, if there is one: by default those of `_LAST`."""
+    """A callback of that Keras. Its hooks call methods of `target`, if there is one: by default
+    those of `_LAST`.
+    """
     told: dict[str, Any] = {"headgate": True}
     if target is not None:
         names = {name: name for name in _LAST} if hooks is None else hooks
@@ -93,7 +104,9 @@ class Fitting:
         self._as_trained: list[np.ndarray[Any, Any]] | None = None
 
     def mend(self) -> None:
-        """Make steps of legacy Keras over several workers compute what those of one process would."""
+        """Make steps of legacy Keras over several workers compute what those of one process
+        would.
+        """
         if not self._mended and backends.is_legacy(self._keras):
             as_one_process(self._model, self._session.note)
         self._mended = True
@@ -116,16 +129,22 @@ class Fitting:
         self._start = start
         first = int(given.get("initial_epoch") or 0)
         epoch = max(start.epoch, first) if start.place else first
-        self._reading = Reading(self._keras, self._backend, first, epoch, start.place.get("batches"))
+        self._reading = Reading(
+            self._keras, self._backend, first, epoch, start.place.get("batches")
+        )
         self._epochs = int(given.get("epochs") or 1)
         if start.place:
             if not self._reading.is_known:
                 version = self._keras.__version__
-                self._session.note(f"Headgate does not know how Keras {version} reads data: a resume reads it anew")
+                self._session.note(
+                    f"Headgate does not know how Keras {version} reads data: a resume reads it anew"
+                )
             if not self._reading.begins_anew:
                 given["initial_epoch"] = epoch
         if start.place and start.epoch >= self._epochs:
-            self._session.note(f"the checkpoint is at the end of epoch {start.epoch} of {self._epochs}")
+            self._session.note(
+                f"the checkpoint is at the end of epoch {start.epoch} of {self._epochs}"
+            )
         self._session.costs.samples = _samples_of(given.get("x"))
         self._batches = backends.batches_of(given.get("x"))
         given["callbacks"] = self._callbacks(given.get("callbacks"))
@@ -140,17 +159,21 @@ class Fitting:
         if start.place and start.epoch >= self._epochs:
             self._session.rejoin()
         self._session.ended()
-        return self._with_history(history) if start.place and hasattr(history, "history") else history
+        return (
+            self._with_history(history) if start.place and hasattr(history, "history") else history
+        )
 
     def _check_optimizer(self) -> None:
         compiled = getattr(self._model, "optimizer", None)
         if self._optimizer is not None and compiled is not None and self._optimizer is not compiled:
             raise ValueError(
-                f"prepare(model, optimizer) was given a {type(self._optimizer).__name__}, but fit steps the optimizer "
-                f"of the compiled model, another {type(compiled).__name__}; call prepare(model) instead"
+                f"prepare(model, optimizer) was given a {type(self._optimizer).__name__}, but "
+                "fit steps the optimizer "
+                f"of the compiled model, another {type(compiled).__name__}; call "
+                "prepare(model) instead"
             )
 
-    # --- what the callback tells -------------------------------------------------------------------------------------
+    # --- what the callback tells ------------------------------------------------------------------
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._model.built:
@@ -179,7 +202,8 @@ class Fitting:
             self._session.rejoin()
         if self._session.boundary():
             if self._backend == "jax":
-                self._model.jax_state_sync()  # the variables of a running epoch are in its compiled step's hands
+                # the variables of a running epoch are in its compiled step's hands
+                self._model.jax_state_sync()
             self._session.obey(int(batch))
         self._session.begins()
 
@@ -189,10 +213,14 @@ class Fitting:
             self._as_trained = self._session.trained.sample(self._index)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        goes_on = self._epochs is not None and epoch + 1 < self._epochs and not self._model.stop_training
+        goes_on = (
+            self._epochs is not None and epoch + 1 < self._epochs and not self._model.stop_training
+        )
         before, self._as_trained = self._as_trained or [], None
         now = self._session.trained.sample(self._index) if goes_on and before else before
-        self._session.changed = not all(np.array_equal(one, other, equal_nan=True) for one, other in zip(before, now))
+        self._session.changed = not all(
+            np.array_equal(one, other, equal_nan=True) for one, other in zip(before, now)
+        )
         self._session.batches = self._reading.batches if self._reading is not None else None
         self._session.end_epoch(epoch, logs or {})
         if goes_on:
@@ -204,11 +232,12 @@ class Fitting:
     def on_test_end(self, logs: Any = None) -> None:
         asides.add("evaluation", time.perf_counter() - self._test_began)
 
-    # --- the compiled step -------------------------------------------------------------------------------------------
+    # --- the compiled step ------------------------------------------------------------------------
 
     def _step(self, *args: Any) -> Any:
-        """Keras' compiled step: `step(iterator)` over TensorFlow, `step(state, iterator)` over JAX, `step(batches)`
-        over torch."""
+        """Keras' compiled step: `step(iterator)` over TensorFlow, `step(state, iterator)` over JAX,
+        `step(batches)` over torch.
+        """
         *state, source = args
         if self._backend != "tensorflow":
             self._session.meter.mark("input")
@@ -263,7 +292,11 @@ class Fitting:
                 source = iter([batch]) if feeder is None else feeder.holding(batch)
                 if self._backend == "torch":
                     source = [batch]
-        counting = self._backend == "torch" and session.meter.steps + 1 == _FLOPS_STEP and batch is not None
+        counting = (
+            self._backend == "torch"
+            and session.meter.steps + 1 == _FLOPS_STEP
+            and batch is not None
+        )
         sampled = session.meter.sampled
         session.meter.mark("compute")
         if counting:
@@ -283,7 +316,9 @@ class Fitting:
     def _skipping(self, state: tuple[Any, ...]) -> Any:
         """Instead of a step that was done before the checkpoint was taken."""
         self._skip -= min(self._skip, self._at_once())
-        logs = {name: np.float32(value) for name, value in self._start.place.get("logs", {}).items()}
+        logs = {
+            name: np.float32(value) for name, value in self._start.place.get("logs", {}).items()
+        }
         return (logs, state[0]) if self._backend == "jax" else logs
 
     def _pass_over(self, source: Any) -> None:
@@ -293,22 +328,27 @@ class Fitting:
             if self._metrics_wait:
                 self._build(backends.local_part(batch))
 
-    # --- what is seen of batches -------------------------------------------------------------------------------------
+    # --- what is seen of batches ------------------------------------------------------------------
 
     def _see(self, state: tuple[Any, ...], batch: Any) -> None:
-        """A batch is about to be trained on: load what waited for one, and measure what needs one."""
+        """A batch is about to be trained on: load what waited for one, and measure what needs
+        one.
+        """
         session = self._session
         if session.trained.pending(self._index) or self._metrics_wait:
             self._build(batch)
         if session.costs.batch is None:
             session.costs.saw_batch(batch)
             if session.costs.samples is None and self._batches and session.costs.batch:
-                session.costs.samples = self._batches * session.costs.batch  # the last may have fewer
+                # the last may have fewer
+                session.costs.samples = self._batches * session.costs.batch
         if session.meter.steps + 1 == _FLOPS_STEP and session.costs.batch:
             try:
                 self._count(state, batch, session.costs.batch)
             except Exception as error:  # noqa: BLE001 - no counter is a reason to end the training
-                session.costs.notes.append(f"FLOPs were not counted: {' '.join(str(error).split())[:200]}")
+                session.costs.notes.append(
+                    f"FLOPs were not counted: {' '.join(str(error).split())[:200]}"
+                )
 
     def _count(self, state: tuple[Any, ...], batch: Any, samples: int) -> None:
         features = self._features(batch)
@@ -317,7 +357,10 @@ class Fitting:
         elif self._backend == "jax":
             forward, whole = flops.of_jax(self._model, state[0], features)
         else:
-            self._session.costs.flops = (flops.of_torch_forward(self._model, features) / samples, None)
+            self._session.costs.flops = (
+                flops.of_torch_forward(self._model, features) / samples,
+                None,
+            )
             return
         self._session.costs.flops = (forward / samples, whole / samples)
 
@@ -348,7 +391,7 @@ class Fitting:
             return None
         return batch if self._samples_left is None else max(0, min(batch, self._samples_left))
 
-    # --- resuming ----------------------------------------------------------------------------------------------------
+    # --- resuming ---------------------------------------------------------------------------------
 
     def _build(self, batch: Any) -> None:
         """Make, and load, what is made from the first batch."""
@@ -366,7 +409,9 @@ class Fitting:
         """The same with legacy Keras, which makes its metrics from what it first computes."""
         model = self._model
         features, labels, _ = self._keras.utils.unpack_x_y_sample_weight(batch)
-        containers: list[Any] = [getattr(model, name, None) for name in ("compiled_loss", "compiled_metrics")]
+        containers: list[Any] = [
+            getattr(model, name, None) for name in ("compiled_loss", "compiled_metrics")
+        ]
         to_build = [each is not None and not each.built for each in containers]
         if model.built and not any(to_build):
             return
@@ -384,26 +429,33 @@ class Fitting:
         optimizer = trained.optimizers[self._index]
         if not model.built or optimizer is None:
             raise ResumeError(
-                "the model is not built, so it has no variables to load the checkpoint into; call model.build() before "
+                "the model is not built, so it has no variables to load the checkpoint into; "
+                "call model.build() before "
                 "fit"
             )
         trained.load(self._index)
 
     def _callbacks(self, given: Any) -> Any:
-        """The callbacks of the script, and ours after them: what they change is part of a checkpoint."""
+        """The callbacks of the script, and ours after them: what they change is part of a
+        checkpoint.
+        """
         first, ours = callback_of(self._keras, self, _FIRST), callback_of(self._keras, self)
         if hasattr(given, "append") and not isinstance(given, list):
             self._tell_stopping(given.callbacks)
             given.append(ours)
             given.callbacks.insert(0, first)
             return given
-        found = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+        found = (
+            list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+        )
         self._tell_stopping(found)
         return [first, *(each for each in found if not getattr(each, "headgate", False)), ours]
 
     def _tell_stopping(self, callbacks: Iterable[Any]) -> None:
         """Whether training ends before its last epoch where a callback sees no gain any more."""
-        stopping = [each for each in callbacks if isinstance(each, self._keras.callbacks.EarlyStopping)]
+        stopping = [
+            each for each in callbacks if isinstance(each, self._keras.callbacks.EarlyStopping)
+        ]
         if not stopping:
             self._session.stops_after(None)
             return
@@ -422,7 +474,9 @@ class Fitting:
 
     def _with_history(self, history: Any) -> Any:
         """A history with the epochs before the checkpoint."""
-        history.history.update({name: list(values) for name, values in self._session.history.items()})
+        history.history.update(
+            {name: list(values) for name, values in self._session.history.items()}
+        )
         history.epoch = list(self._session.epochs_done)
         return history
 

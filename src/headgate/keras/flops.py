@@ -22,7 +22,9 @@ def of_tensorflow(model: Any, features: Any) -> tuple[float, float]:
 
     def both(x: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = tf.add_n([tf.reduce_sum(tf.cast(leaf, tf.float32)) for leaf in tf.nest.flatten(forward(x))])
+            loss = tf.add_n(
+                [tf.reduce_sum(tf.cast(leaf, tf.float32)) for leaf in tf.nest.flatten(forward(x))]
+            )
         return tape.gradient(loss, model.trainable_variables)
 
     return _graph_flops(tf, forward, specs), _graph_flops(tf, both, specs)
@@ -33,7 +35,8 @@ def of_jax(model: Any, state: Any, features: Any) -> tuple[float, float]:
 
     Args:
         model: The model.
-        state: Its trainable variables and its others: the first two that a step of Keras takes over JAX.
+        state: Its trainable variables and its others: the first two that a step of Keras takes over
+            JAX.
         features: What the model is called with.
     """
     import jax
@@ -42,7 +45,9 @@ def of_jax(model: Any, state: Any, features: Any) -> tuple[float, float]:
         return model.stateless_call(trained, others, x, training=True)[0]
 
     def both(trained: Any, others: Any, x: Any) -> Any:
-        return jax.value_and_grad(lambda t: sum(leaf.sum() for leaf in leaves(forward(t, others, x))))(trained)
+        return jax.value_and_grad(
+            lambda t: sum(leaf.sum() for leaf in leaves(forward(t, others, x)))
+        )(trained)
 
     def count(function: Any) -> float:
         analysis: Any = jax.jit(function).lower(state[0], state[1], features).cost_analysis()
@@ -77,5 +82,9 @@ def _graph_flops(tf: Any, function: Any, specs: Any) -> float:
     if loops:
         raise ValueError("loops in the graph hide how often their operations run")
     profiler = tf.compat.v1.profiler
-    options = profiler.ProfileOptionBuilder(profiler.ProfileOptionBuilder.float_operation()).with_empty_output().build()
+    options = (
+        profiler.ProfileOptionBuilder(profiler.ProfileOptionBuilder.float_operation())
+        .with_empty_output()
+        .build()
+    )
     return float(profiler.profile(graph, options=options).total_float_ops)

@@ -1,5 +1,6 @@
-"""The optimizers that a Keras model holds besides the one that it was compiled with, as a pair of networks with a step
-of its own does; and what each of them trains."""
+"""The optimizers that a Keras model holds besides the one that it was compiled with, as a pair of
+networks with a step of its own does; and what each of them trains.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,17 @@ _LAYERS = {"_layers", "_self_tracked_trackables"}
 
 
 def held_by(model: Any, main: Any) -> dict[str, Any]:
-    """The optimizers of a model by the name of the attribute that has them: `MAIN`, `critic.optimizer`, `steps[1]`.
+    """The optimizers of a model by the name of the attribute that has them: `MAIN`,
+    `critic.optimizer`, `steps[1]`.
 
     Args:
         model: A model, or what else has variables.
         main: Its main optimizer, if it has one yet.
     """
     found = {} if main is None else {MAIN: main}
-    known = {id(each) for each in (main, getattr(main, "inner_optimizer", None)) if each is not None}
+    known = {
+        id(each) for each in (main, getattr(main, "inner_optimizer", None)) if each is not None
+    }
     for name, optimizer in _attributes(model, "", set(), _DEPTH):
         if id(optimizer) not in known:
             known.add(id(optimizer))
@@ -30,12 +34,18 @@ def held_by(model: Any, main: Any) -> dict[str, Any]:
 
 
 def trains(optimizer: Any, variables: Sequence[Any]) -> list[int] | None:
-    """The numbers, among these variables, of those that an optimizer was built for; None where it does not tell."""
+    """The numbers, among these variables, of those that an optimizer was built for; None where it
+    does not tell.
+    """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     places = getattr(inner, "_index_dict", None)
     if places:  # of Keras before version 3
         keys = {inner._var_key(variable): number for number, variable in enumerate(variables)}
-        return [keys[key] for key in sorted(places, key=places.get)] if places.keys() <= keys.keys() else None
+        return (
+            [keys[key] for key in sorted(places, key=places.get)]
+            if places.keys() <= keys.keys()
+            else None
+        )
     trained = getattr(inner, "_trainable_variables", None)
     if not trained:
         return None
@@ -82,10 +92,18 @@ def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
 
 def _is_optimizer(value: Any) -> bool:
     methods = ("apply_gradients", "get_config")
-    return all(callable(getattr(type(value), name, None)) for name in methods) and hasattr(type(value), "variables")
+    return all(callable(getattr(type(value), name, None)) for name in methods) and hasattr(
+        type(value), "variables"
+    )
 
 
 def _has_parts(value: Any) -> bool:
-    """Whether a value is a layer, a model, or a module of TensorFlow, whose attributes may be optimizers."""
+    """Whether a value is a layer, a model, or a module of TensorFlow, whose attributes may be
+    optimizers.
+    """
     kind = type(value)
-    return hasattr(kind, "trainable_variables") and hasattr(value, "__dict__") and not _is_optimizer(value)
+    return (
+        hasattr(kind, "trainable_variables")
+        and hasattr(value, "__dict__")
+        and not _is_optimizer(value)
+    )

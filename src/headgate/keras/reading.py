@@ -1,8 +1,9 @@
 """Brings the data of a resumed `fit` to where they were when the checkpoint was taken.
 
-The batches of an epoch depend on the iterators that Keras made in earlier epochs, because each takes its seeds when it
-is made. They also depend on the batches that were read from an iterator that goes on from epoch to epoch. So a resume
-goes through the earlier epochs as Keras does, without a step. It reads no more than it has to.
+The batches of an epoch depend on the iterators that Keras made in earlier epochs, because each
+takes its seeds when it is made. They also depend on the batches that were read from an iterator
+that goes on from epoch to epoch. So a resume goes through the earlier epochs as Keras does, without
+a step. It reads no more than it has to.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from typing import Any
 
 from headgate.keras import backends
 
-_READERS = {"tensorflow": "TFEpochIterator", "jax": "JAXEpochIterator", "torch": "TorchEpochIterator"}
+_READERS = {
+    "tensorflow": "TFEpochIterator",
+    "jax": "JAXEpochIterator",
+    "torch": "TorchEpochIterator",
+}
 """What Keras 3 reads its epochs through, by back end."""
 
 
@@ -30,7 +35,9 @@ class Reading:
         batches: Batches of an epoch by the checkpoint; None: it does not say.
     """
 
-    def __init__(self, keras: Any, backend: str, first: int, epoch: int, batches: int | None) -> None:
+    def __init__(
+        self, keras: Any, backend: str, first: int, epoch: int, batches: int | None
+    ) -> None:
         self._legacy = backends.is_legacy(keras)
         self._backend = backend
         self._epoch = epoch
@@ -47,7 +54,9 @@ class Reading:
 
     @property
     def begins_anew(self) -> bool:
-        """Whether `fit` has to begin with its first epoch all the same. `caught` then leaves out the earlier ones."""
+        """Whether `fit` has to begin with its first epoch all the same. `caught` then leaves out
+        the earlier ones.
+        """
         return self._legacy and self.is_known
 
     @property
@@ -105,11 +114,12 @@ class Reading:
                     if not goes_on:  # its iterator is made by the first batch
                         break
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _leave_out(self) -> None:
-        """Of legacy Keras: have the handler go through its epochs from the first on, and hand out those from `epoch`
-        on."""
+        """Of legacy Keras: have the handler go through its epochs from the first on, and hand out
+        those from `epoch` on.
+        """
         handler, epochs = self._source, self._source.enumerate_epochs
 
         def enumerating() -> Iterator[tuple[int, Any]]:

@@ -1,4 +1,6 @@
-"""How a Keras script is recorded for `headgate verify`: variables of its models and optimizers, after each step."""
+"""How a Keras script is recorded for `headgate verify`: variables of its models and optimizers,
+after each step.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,13 @@ def begin(recorder: TaskRecorder) -> None:
 
 
 def begins(recorder: TaskRecorder, trained: Trained) -> None:
-    """The first step is about to begin: nothing drops out where each worker draws for itself, and the weights are some
-    roundings away where the recipe says so."""
+    """The first step is about to begin: nothing drops out where each worker draws for itself, and
+    the weights are some roundings away where the recipe says so.
+    """
     global _states
     for model in trained.models if recorder.recipe.as_workers else ():
-        if backends.backend_of(backends.keras_of(model)) != "jax":  # which draws for the batch of all workers
+        # which draws for the batch of all workers
+        if backends.backend_of(backends.keras_of(model)) != "jax":
             for layer in _layers(model):
                 _without_draws(layer, recorder)
     _states = _drawn(trained)
@@ -52,7 +56,11 @@ def begins(recorder: TaskRecorder, trained: Trained) -> None:
             array = array_of(variable)
             if array.dtype in (np.float32, np.float64):
                 away = draw.uniform(-1.0, 1.0, array.shape)
-                variable.assign((array * (1 + _ROUNDINGS * np.finfo(array.dtype).eps * away)).astype(array.dtype))
+                variable.assign(
+                    (array * (1 + _ROUNDINGS * np.finfo(array.dtype).eps * away)).astype(
+                        array.dtype
+                    )
+                )
 
 
 def _layers(model: Any) -> Iterator[Any]:
@@ -65,7 +73,11 @@ def _without_draws(layer: Any, recorder: TaskRecorder) -> None:
     own = any(kind.__module__.partition(".")[0] in _KERAS for kind in type(layer).__mro__[:2])
     for name, what in _DRAWS.items() if own else ():
         value = getattr(layer, name, None)
-        if isinstance(value, float) and value > 0 and (name in _NAMED_ALIKE or "Dropout" in type(layer).__name__):
+        if (
+            isinstance(value, float)
+            and value > 0
+            and (name in _NAMED_ALIKE or "Dropout" in type(layer).__name__)
+        ):
             setattr(layer, name, 0.0)
             recorder.left_out(what)
 
@@ -73,7 +85,9 @@ def _without_draws(layer: Any, recorder: TaskRecorder) -> None:
 def _drawn(trained: Trained) -> list[Any]:
     """The states of the random generators of layers."""
     layers = (layer for model in trained.models for layer in _layers(model))
-    generators = [generator for layer in layers for generator in getattr(layer, "_seed_generators", ())]
+    generators = [
+        generator for layer in layers for generator in getattr(layer, "_seed_generators", ())
+    ]
     return [array_of(generator.state).tolist() for generator in generators]
 
 
@@ -89,12 +103,19 @@ def stepped(recorder: TaskRecorder, steps: int, epoch: int | None, trained: Trai
 
 def _arrays(trained: Trained) -> Iterator[tuple[str, str, Any]]:
     for number, (model, optimizer) in enumerate(zip(trained.models, trained.optimizers), 1):
-        if backends.backend_of(backends.keras_of(model)) == "jax" and getattr(model, "_jax_state", None):
-            model.jax_state_sync()  # the variables of a running epoch are in its compiled step's hands
+        if backends.backend_of(backends.keras_of(model)) == "jax" and getattr(
+            model, "_jax_state", None
+        ):
+            # the variables of a running epoch are in its compiled step's hands
+            model.jax_state_sync()
         prefix = f"model {number}: " if number > 1 else ""
         trains = {id(variable) for variable in model.trainable_variables}
         for variable in variables(model):
             kind = WEIGHT if id(variable) in trains else BUFFER
             yield kind, prefix + str(getattr(variable, "path", variable.name)), array_of(variable)
         for variable in variables(optimizer):
-            yield BUFFER, f"{prefix}optimizer {getattr(variable, 'path', variable.name)}", array_of(variable)
+            yield (
+                BUFFER,
+                f"{prefix}optimizer {getattr(variable, 'path', variable.name)}",
+                array_of(variable),
+            )

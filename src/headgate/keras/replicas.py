@@ -1,12 +1,14 @@
-"""Corrects steps of legacy Keras over several replicas: each metric counts once, each sample weighs alike.
+"""Corrects steps of legacy Keras over several replicas: each metric counts once, each sample weighs
+alike.
 
-Keras adds up what the steps of all replicas return. That is right for a loss: each replica has scaled it by their
-number. It is wrong for a metric: its result is that of all replicas already.
+Keras adds up what the steps of all replicas return. That is right for a loss: each replica has
+scaled it by their number. It is wrong for a metric: its result is that of all replicas already.
 
-Keras scales a mean loss by the number of replicas alone. That gives more weight to the samples of a smaller part. Say
-the last batch has three samples, and the second of two workers gets one of them: it counts as much as the other two
-together. So does a mean over the entries that a mask leaves, and what a layer adds to the loss. A loss that is a sum is
-reported as the mean of the parts' sums, weighed by their samples. That is no sum of the batch.
+Keras scales a mean loss by the number of replicas alone. That gives more weight to the samples of a
+smaller part. Say the last batch has three samples, and the second of two workers gets one of them:
+it counts as much as the other two together. So does a mean over the entries that a mask leaves, and
+what a layer adds to the loss. A loss that is a sum is reported as the mean of the parts' sums,
+weighed by their samples. That is no sum of the batch.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from typing import Any
 
 
 def as_one_process(model: Any, note: Callable[[str], None]) -> None:
-    """Make the steps of this model return what those of one process would. Results of metrics come from one replica, so
-    that their sum is right. A mean over a batch weighs all samples alike, however they are divided.
+    """Make the steps of this model return what those of one process would. Results of metrics come
+    from one replica, so that their sum is right. A mean over a batch weighs all samples alike,
+    however they are divided.
 
     Args:
         model: A model of legacy Keras.
-        note: Called with a text about what the script's own step or loss computes by itself: this stays as it is.
+        note: Called with a text about what the script's own step or loss computes by itself: this
+            stays as it is.
     """
     for name in ("train_step", "test_step"):
         step = _counting_once(model, getattr(model, name), note)
@@ -32,7 +36,9 @@ def as_one_process(model: Any, note: Callable[[str], None]) -> None:
     model.train_function = model.test_function = None  # of a step before
 
 
-def _counting_once(model: Any, step: Callable[[Any], Any], note: Callable[[str], None]) -> Callable[[Any], Any]:
+def _counting_once(
+    model: Any, step: Callable[[Any], Any], note: Callable[[str], None]
+) -> Callable[[Any], Any]:
     import tensorflow as tf
 
     def counted(outputs: Any) -> Any:
@@ -42,10 +48,15 @@ def _counting_once(model: Any, step: Callable[[Any], Any], note: Callable[[str],
             return outputs
         found = [tf.nest.flatten(getattr(metric, "_call_result", None)) for metric in model.metrics]
         results = {id(result) for each in found for result in each if result is not None}
-        own = [name for name, value in outputs.items() if id(value) not in results and not isinstance(value, dict)]
+        own = [
+            name
+            for name, value in outputs.items()
+            if id(value) not in results and not isinstance(value, dict)
+        ]
         if own:
             note(
-                f"{', '.join(own)}: Keras adds up over the workers what train_step or test_step computes by itself; "
+                f"{', '.join(own)}: Keras adds up over the workers what train_step or "
+                "test_step computes by itself; "
                 "if you want the mean instead, return the result of a metric"
             )
         first = tf.equal(context.replica_id_in_sync_group, 0)
@@ -64,7 +75,9 @@ def _counting_once(model: Any, step: Callable[[Any], Any], note: Callable[[str],
 def _weighing_parts(
     model: Any, step: Callable[[Any], Any], trains: bool, note: Callable[[str], None]
 ) -> Callable[[Any], Any]:
-    """A step in which each replica weighs its compiled losses by its part of the batch's samples."""
+    """A step in which each replica weighs its compiled losses by its part of the batch's
+    samples.
+    """
     computed: list[Any] = []
 
     def weigh(container: Any) -> None:
@@ -72,18 +85,25 @@ def _weighing_parts(
         _divide_masks(getattr(sys.modules[kind.__module__], "losses_utils", None))
 
         def call(
-            self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
+            self: Any,
+            y_true: Any,
+            y_pred: Any,
+            sample_weight: Any = None,
+            regularization_losses: Any = None,
         ) -> Any:
             computed.append(None)
             with _weighed_by_parts(self, y_pred, note) as factor:
                 added = [_times(loss, factor) for loss in regularization_losses or ()]
-                return kind.__call__(self, y_true, y_pred, sample_weight, regularization_losses=added)
+                return kind.__call__(
+                    self, y_true, y_pred, sample_weight, regularization_losses=added
+                )
 
         container.__class__ = type(kind.__name__, (kind,), {"__call__": call, "weighed": True})
 
     def stepping(data: Any) -> Any:
         container = model.compiled_loss
-        if container is not None and not getattr(container, "weighed", False):  # anew after each `compile`
+        # anew after each `compile`
+        if container is not None and not getattr(container, "weighed", False):
             weigh(container)
         computed.clear()
         outputs = step(data)
@@ -95,11 +115,14 @@ def _weighing_parts(
 
 
 _OWN_LOSS = (
-    "the model's own step computes its loss without `self.compute_loss` and `self.compiled_loss`: TensorFlow adds up "
-    "the gradients of all workers, so divide that loss by the samples of the whole batch, or call `self.compute_loss`"
+    "the model's own step computes its loss without `self.compute_loss` and "
+    "`self.compiled_loss`: TensorFlow adds up "
+    "the gradients of all workers, so divide that loss by the samples of the whole batch, or "
+    "call `self.compute_loss`"
 )
 _ONE_NUMBER = (
-    "the loss {} gives one number for a whole batch: workers weigh it by their samples; if it is a mean over something "
+    "the loss {} gives one number for a whole batch: workers weigh it by their samples; if it "
+    "is a mean over something "
     "else, or a sum, return a loss for each sample"
 )
 
@@ -126,9 +149,10 @@ def _mean_over_replicas(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _weighed_by_parts(container: Any, predicted: Any, note: Callable[[str], None]) -> Iterator[Any]:
-    """While the compiled losses are computed in here, a mean over this replica's samples counts by their number, and a
-    sum as it is; so they do in the metrics that tell the loss. Gives the factor by which a mean counts; None: there is
-    one replica."""
+    """While the compiled losses are computed in here, a mean over this replica's samples counts by
+    their number, and a sum as it is; so they do in the metrics that tell the loss. Gives the factor
+    by which a mean counts; None: there is one replica.
+    """
     import tensorflow as tf
 
     if _replicas() == 1:
@@ -146,7 +170,9 @@ def _weighed_by_parts(container: Any, predicted: Any, note: Callable[[str], None
         return None if value is None else make(value, *more)
 
     container._losses = [standing_in(_PartLoss, loss, factor, note) for loss in kept["_losses"]]
-    container._per_output_metrics = [standing_in(_PartMean, each, mean_part) for each in kept["_per_output_metrics"]]
+    container._per_output_metrics = [
+        standing_in(_PartMean, each, mean_part) for each in kept["_per_output_metrics"]
+    ]
     container._total_loss_mean = _PartMean(kept["_total_loss_mean"], mean_part)
     try:
         yield factor
@@ -184,7 +210,9 @@ class _PartLoss:
     def look(self, losses: Any) -> None:
         """Tell of losses that are no loss for each sample."""
         if getattr(losses, "shape", None) is not None and losses.shape.rank == 0:
-            self._note(_ONE_NUMBER.format(getattr(self._loss, "name", None) or type(self._loss).__name__))
+            self._note(
+                _ONE_NUMBER.format(getattr(self._loss, "name", None) or type(self._loss).__name__)
+            )
 
 
 _COMPUTED = threading.local()
@@ -192,11 +220,12 @@ _COMPUTED = threading.local()
 
 
 def _divide_masks(utils: Any) -> None:
-    """Have Keras divide what a mask leaves of a part's loss by what masks leave in a part on average, and no longer by
-    what it leaves in this one.
+    """Have Keras divide what a mask leaves of a part's loss by what masks leave in a part on
+    average, and no longer by what it leaves in this one.
 
     Args:
-        utils: Keras' module of what losses share. Before Keras 2.12 it counts what is masked, and is left as it is.
+        utils: Keras' module of what losses share. Before Keras 2.12 it counts what is masked, and
+            is left as it is.
     """
     import tensorflow as tf
 
@@ -221,7 +250,8 @@ def _divide_masks(utils: Any) -> None:
 
 
 class _PartMean:
-    """A metric of a loss. It counts each replica's part of a batch alike, since each loss is weighed already.
+    """A metric of a loss. It counts each replica's part of a batch alike, since each loss is
+    weighed already.
 
     Args:
         metric: The metric.

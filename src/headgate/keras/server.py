@@ -1,4 +1,6 @@
-"""`python -m headgate.keras.server`: a parameter server of TensorFlow, one task of a job, started by its engine."""
+"""`python -m headgate.keras.server`: a parameter server of TensorFlow, one task of a job, started
+by its engine.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import tensorflow as tf
 
 from headgate.keras import cluster
 from headgate.task import Channel, TaskEnvironment, plan_of
-from headgate.task.part import free_ports, listening_at, own_address
+from headgate.task.membership import free_ports, listening_at, own_address
 
 
 def main() -> int:
@@ -18,7 +20,10 @@ def main() -> int:
     plan = plan_of(channel)
     if not plan:
         print(
-            "headgate.keras.server is a parameter server, which Headgate starts as a task of a job; no engine answered",
+            (
+                "headgate.keras.server is a parameter server, which Headgate starts as a task of a "
+                "job; no engine answered"
+            ),
             file=sys.stderr,
         )
         return 1
@@ -34,4 +39,5 @@ if __name__ == "__main__":
     status = main()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(status)  # TensorFlow's server has no end, and its threads would hold up that of the interpreter
+    # TensorFlow's server has no end, and its threads would hold up that of the interpreter
+    os._exit(status)

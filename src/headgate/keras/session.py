@@ -1,6 +1,7 @@
 """One training script under an engine: what it does between steps, and what it tells the engine.
 
-A training is a `fit` of a prepared model, or a loop over `epochs`; a script may have several, one after the other.
+A training is a `fit` of a prepared model, or a loop over `epochs`; a script may have several, one
+after the other.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from headgate.keras.costs import Costs
 from headgate.keras.exchanges import exchanging
 from headgate.keras.trained import Trained, array_of, random_states, restore_random
 from headgate.task import Channel, Gate, TaskEnvironment, at_end
-from headgate.task.measured import FIRST_STEPS, Step, StepMeter
-from headgate.task.meetings import Meetings
+from headgate.task.scalars import read, traced
 from headgate.task.session import StartPoint, TaskSession
-from headgate.task.values import read, traced
+from headgate.task.step_timing import FIRST_STEPS, Step, StepMeter
+from headgate.task.sync_points import Meetings
 
 
 class Session(TaskSession):
@@ -38,16 +39,19 @@ class Session(TaskSession):
         strategy: How the tasks of the job train together; None in a job of one task.
         logs: What Keras' last step returned.
         batches: Batches of an epoch, where Keras has counted them.
-        history: Keras' logs of the epochs of the running `fit`, by name. Of a `fit` that had ended before the
-            checkpoint was taken, the logs of all its epochs.
+        history: Keras' logs of the epochs of the running `fit`, by name. Of a `fit` that had ended
+            before the checkpoint was taken, the logs of all its epochs.
         epochs_done: The numbers of these epochs.
         fitting: Whether a `fit` runs. Its steps are counted without a report.
-        changed: Whether callbacks changed weights as an epoch of a `fit` ended, after which another one comes.
+        changed: Whether callbacks changed weights as an epoch of a `fit` ended, after which another
+            one comes.
     """
 
     meter: StepMeter
 
-    def __init__(self, environment: TaskEnvironment, channel: Channel, together: bool = False) -> None:
+    def __init__(
+        self, environment: TaskEnvironment, channel: Channel, together: bool = False
+    ) -> None:
         self._together = together
         self._agreement: Agreement | None = None
         self.strategy: Any = None
@@ -57,7 +61,9 @@ class Session(TaskSession):
         self.costs = Costs(self.trained, environment.mode, together)
         self.meter = StepMeter(self._measured, read, every_step=self.profiling)
         self._latest: Any = None
-        self._gate = Gate(channel, lambda: read(self._latest), lambda: self.trained.gpus(self._latest))
+        self._gate = Gate(
+            channel, lambda: read(self._latest), lambda: self.trained.gpus(self._latest)
+        )
         self.fitting = False
         self._epoch_random = random_states()
         self._ends: list[Mapping[str, Any]] = []  # random states at the end of each training
@@ -66,7 +72,8 @@ class Session(TaskSession):
         self.batches: int | None = None
         self.history: dict[str, list[Any]] = {}
         self.epochs_done: list[int] = []
-        self._trainings: list[dict[str, Any]] = list((self._resume or {}).get("ended", ()))  # that have ended
+        # that have ended
+        self._trainings: list[dict[str, Any]] = list((self._resume or {}).get("ended", ()))
         self._stopping: Mapping[str, Any] | None = None  # as it was told
         self._begun = False  # a step that `fit` has begun
         self._recorded = self.steps
@@ -78,17 +85,20 @@ class Session(TaskSession):
     def join(self) -> str:
         if self.plan and not self._together:
             raise cluster.PlanError(
-                f"this job has {self.plan['workers']} workers: call headgate.keras.strategy() first of all, and make "
+                f"this job has {self.plan['workers']} workers: call headgate.keras.strategy() "
+                "first of all, and make "
                 "the model under its scope()"
             )
         if self.plan:
             self.strategy, self._agreement = strategies.join(self._channel, self.plan)
         return ""
 
-    # --- trainings ---------------------------------------------------------------------------------------------------
+    # --- trainings --------------------------------------------------------------------------------
 
     def prepare(self, model: Any, optimizer: Any) -> tuple[int, bool]:
-        """Take what the script trains; its number, and whether it is new. Load the checkpoint into what is built."""
+        """Take what the script trains; its number, and whether it is new. Load the checkpoint into
+        what is built.
+        """
         index, is_new = self.trained.add(model, optimizer)
         if optimizer is not None:
             self.trained.load(index)
@@ -96,7 +106,9 @@ class Session(TaskSession):
 
     def begin(self) -> StartPoint | None:
         if self._phase >= 0:
-            self._trainings[self._phase : self._phase + 1] = [{"history": self.history, "epochs": self.epochs_done}]
+            self._trainings[self._phase : self._phase + 1] = [
+                {"history": self.history, "epochs": self.epochs_done}
+            ]
         start = super().begin()
         self.history, self.epochs_done, self.batches = {}, [], None
         if start is None:
@@ -105,22 +117,30 @@ class Session(TaskSession):
                 restore_random(ended)
             self.ended()
             if self._phase < len(self._trainings):
-                self.history, self.epochs_done = (self._trainings[self._phase][name] for name in ("history", "epochs"))
+                self.history, self.epochs_done = (
+                    self._trainings[self._phase][name] for name in ("history", "epochs")
+                )
         elif start.place:
             self.history = {name: list(values) for name, values in start.place["history"].items()}
-            self.epochs_done = list(start.place.get("epochs") or range(max(map(len, self.history.values()), default=0)))
+            self.epochs_done = list(
+                start.place.get("epochs") or range(max(map(len, self.history.values()), default=0))
+            )
             self.batches = start.place.get("batches")
         return start
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: StartPoint) -> None:
         super().begin_epoch(epoch, epochs, start)
         if start.place:
-            restore_random(self._saved.section("epoch_random" if start.place["position"] else "random"))
+            restore_random(
+                self._saved.section("epoch_random" if start.place["position"] else "random")
+            )
         self._epoch_random = random_states()
         self.meter.begin(None)
 
     def rejoin(self) -> None:
-        """Restore the random states: training has reached the checkpoint's position in the middle of an epoch."""
+        """Restore the random states: training has reached the checkpoint's position in the middle
+        of an epoch.
+        """
         if self._saved is not None:
             restore_random(self._saved.section("random"))
 
@@ -195,7 +215,9 @@ class Session(TaskSession):
         self._record()
         self._turn(loss)
         if self.profiling and self.meter.steps == FIRST_STEPS:
-            self.costs.notes.append("no `fit` of a prepared model: the time of a step was not measured by batch size")
+            self.costs.notes.append(
+                "no `fit` of a prepared model: the time of a step was not measured by batch size"
+            )
             self.end()
         if self.boundary():
             self.obey()
@@ -209,11 +231,12 @@ class Session(TaskSession):
     def like(self, value: Any, number: float) -> Any:
         return backends.like(value, number)
 
-    # --- what is told ------------------------------------------------------------------------------------------------
+    # --- what is told -----------------------------------------------------------------------------
 
     def stops_after(self, patience: int | None, min_delta: float = 0.0, monitor: str = "") -> None:
-        """Tell that the script ends by itself after `patience` epochs in which `monitor` did not improve by
-        `min_delta`; None: that it does not."""
+        """Tell that the script ends by itself after `patience` epochs in which `monitor` did not
+        improve by `min_delta`; None: that it does not.
+        """
         told: dict[str, Any] = {"patience": None if patience is None else int(patience)}
         if patience is not None:
             told |= {"min_delta": float(min_delta), "monitor": monitor}
@@ -238,10 +261,14 @@ class Session(TaskSession):
         standing, line = {**self.standing(), "rounds": self.steps + self._begun}, exchanging()
         if line is None:
             return standing
-        where = f"in {line}, where workers exchange what they have" if line else "where workers exchange what they have"
+        where = (
+            f"in {line}, where workers exchange what they have"
+            if line
+            else "where workers exchange what they have"
+        )
         return {**standing, "exchanges": True, "what": where}
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _turn(self, latest: Any) -> None:
         """One step is done, which computed `latest`, and the next one begins."""
@@ -250,7 +277,10 @@ class Session(TaskSession):
         self.meter.begin(None)
 
     def set_threads(self, threads: int) -> None:
-        if self.trained.models and backends.backend_of(backends.keras_of(self.trained.models[0])) == "torch":
+        if (
+            self.trained.models
+            and backends.backend_of(backends.keras_of(self.trained.models[0])) == "torch"
+        ):
             import torch
 
             torch.set_num_threads(threads)  # TensorFlow's and JAX's are as many as at the start
@@ -258,7 +288,7 @@ class Session(TaskSession):
     def settings(self) -> list[dict[str, Any]]:
         return self.trained.settings()
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------
 
     def state_bytes(self) -> int | None:
         return self.trained.bytes() if self._leads else None
@@ -277,15 +307,23 @@ class Session(TaskSession):
         epoch, done = (self._epoch, at) if after is None else (after + 1, 0)
         if epoch is None:
             self.note(
-                "the script uses neither headgate.keras.epochs nor fit: a resume begins with the first epoch again"
+                "the script uses neither headgate.keras.epochs nor fit: a resume begins with "
+                "the first epoch again"
             )
         elif done is None:
-            self.note("the script's own loop does not tell its position in the epoch: a resume begins the epoch again")
+            self.note(
+                "the script's own loop does not tell its position in the epoch: a resume "
+                "begins the epoch again"
+            )
         return {
             "epoch": epoch,
             "position": done,
             "batches": self.batches,
-            "logs": {name: number for name, value in self.logs.items() if (number := read(value)[0]) is not None},
+            "logs": {
+                name: number
+                for name, value in self.logs.items()
+                if (number := read(value)[0]) is not None
+            },
             "history": self.history,
             "epochs": self.epochs_done,
             "ended": self._trainings[: max(self._phase, 0)],

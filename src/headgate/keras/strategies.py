@@ -18,10 +18,12 @@ from headgate.keras import cluster, environment
 from headgate.keras.agreement import Agreement
 from headgate.keras.cluster import PlanError
 from headgate.task import Channel, end_failed, scaling
-from headgate.task.part import bound, endpoint_of, free_ports, listening_at, own_address
+from headgate.task.membership import bound, endpoint_of, free_ports, listening_at, own_address
 
 _PACK_BYTES = 4 << 20
-"""Gradients are summed in packs of this size, so that the sum of one overlaps with the making of the next."""
+"""Gradients are summed in packs of this size, so that the sum of one overlaps with the making of
+the next.
+"""
 
 
 class Alone:
@@ -33,8 +35,9 @@ class Alone:
 
 
 def alone() -> Any:
-    """The strategy of a job of one task: TensorFlow's default one, which `ClusterCoordinator` then takes too. Over
-    another back end, a stand-in."""
+    """The strategy of a job of one task: TensorFlow's default one, which `ClusterCoordinator` then
+    takes too. Over another back end, a stand-in.
+    """
     if environment.backend() != "tensorflow":
         return Alone()
     import tensorflow as tf
@@ -47,7 +50,8 @@ def alone() -> Any:
 
 
 def join(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement | None]:
-    """Join the other tasks of the job. Return the strategy, and the agreement of workers that step together.
+    """Join the other tasks of the job. Return the strategy, and the agreement of workers that step
+    together.
 
     Raises:
         PlanError: The script's back end cannot follow the plan.
@@ -72,20 +76,25 @@ def check(plan: Mapping[str, Any], backend: str) -> None:
     workers = plan["workers"]
     if backend == "torch":
         raise PlanError(
-            f"Keras over torch trains in one task, and this plan has {workers} workers; set KERAS_BACKEND=jax for "
+            f"Keras over torch trains in one task, and this plan has {workers} workers; set "
+            "KERAS_BACKEND=jax for "
             "--strategy allreduce, or write the loop in PyTorch with headgate.torch"
         )
     if plan["strategy"] == "ps" and backend == "jax":
         raise PlanError(
-            f"JAX has no parameter servers; run with --strategy allreduce --workers {workers}, or over TensorFlow"
+            f"JAX has no parameter servers; run with --strategy allreduce --workers {workers}, "
+            "or over TensorFlow"
         )
     if plan["strategy"] == "ps" and plan["synchronous"]:
         raise PlanError(
-            "workers of TensorFlow's parameter servers do not wait for each other, which changes the mathematics; "
+            "workers of TensorFlow's parameter servers do not wait for each other, which "
+            "changes the mathematics; "
             f"allow it with --async, or run with --strategy allreduce --workers {workers}"
         )
     if plan["strategy"] == "ps" and plan.get("staleness") is not None:
-        raise PlanError("TensorFlow's parameter servers do not bound staleness; leave --staleness out")
+        raise PlanError(
+            "TensorFlow's parameter servers do not bound staleness; leave --staleness out"
+        )
 
 
 def check_fit(plan: Mapping[str, Any], backend: str, legacy: bool) -> None:
@@ -96,18 +105,22 @@ def check_fit(plan: Mapping[str, Any], backend: str, legacy: bool) -> None:
     """
     if plan["strategy"] == "ps":
         raise PlanError(
-            "with parameter servers, fit calls nothing after a batch, so Headgate can neither count steps nor "
-            "save and stop between them; write the loop with tf.distribute.coordinator.ClusterCoordinator"
+            "with parameter servers, fit calls nothing after a batch, so Headgate can neither "
+            "count steps nor "
+            "save and stop between them; write the loop with "
+            "tf.distribute.coordinator.ClusterCoordinator"
         )
     if backend == "tensorflow" and not legacy:
         raise PlanError(
-            "fit of Keras 3 fails with several workers of TensorFlow: it takes their tensors for plain ones; use "
-            "KERAS_BACKEND=jax with --strategy allreduce, or set TF_USE_LEGACY_KERAS=1 with tf_keras installed, or "
+            "fit of Keras 3 fails with several workers of TensorFlow: it takes their tensors "
+            "for plain ones; use "
+            "KERAS_BACKEND=jax with --strategy allreduce, or set TF_USE_LEGACY_KERAS=1 with "
+            "tf_keras installed, or "
             "write the loop with strategy.run"
         )
 
 
-# --- TensorFlow ------------------------------------------------------------------------------------------------------
+# --- TensorFlow -----------------------------------------------------------------------------------
 
 
 def _over_collectives(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement]:
@@ -123,7 +136,8 @@ def _over_collectives(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, A
         cluster.tell_open(channel)
     cluster.describe(cluster.wait_for_all(channel, plan), "worker", index)
     options = tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=_PACK_BYTES, implementation=tf.distribute.experimental.CommunicationImplementation.RING
+        bytes_per_pack=_PACK_BYTES,
+        implementation=tf.distribute.experimental.CommunicationImplementation.RING,
     )
     if index == 0:
         scaling.warn(channel, int(plan["workers"]))
@@ -133,7 +147,9 @@ def _over_collectives(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, A
 
 
 def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
-    """Worker 0 coordinates, and has one of the job's worker servers in its own process; the others only serve."""
+    """Worker 0 coordinates, and has one of the job's worker servers in its own process; the others
+    only serve.
+    """
     import tensorflow as tf
 
     index, address = int(channel.welcome["index"]), own_address(channel)
@@ -145,14 +161,17 @@ def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
         channel.flush(2.0)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(0)  # TensorFlow's server has no end, and its threads would hold up that of the interpreter
+        # TensorFlow's server has no end, and its threads would hold up that of the interpreter
+        os._exit(0)
     cluster.tell_open(channel)
     cluster.describe(found, "chief", 0)
     sys.excepthook = partial(_failed, channel, int(plan["workers"]))
-    return tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+    return tf.distribute.ParameterServerStrategy(
+        tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    )
 
 
-# --- JAX -------------------------------------------------------------------------------------------------------------
+# --- JAX ------------------------------------------------------------------------------------------
 
 
 def _over_jax(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement]:
@@ -165,7 +184,8 @@ def _over_jax(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement
     distribution_lib: Any = importlib.import_module("keras.src.backend.jax.distribution_lib")
     if not hasattr(distribution_lib, "distribute_data_input"):
         raise PlanError(
-            f"Headgate does not know how Keras {keras.__version__} divides batches among workers; use 3.9 to 3.15"
+            f"Headgate does not know how Keras {keras.__version__} divides batches among "
+            "workers; use 3.9 to 3.15"
         )
     distribution_lib.distribute_data_input = _divided
     distribution_lib.initialize_rng()
@@ -180,8 +200,10 @@ def _over_jax(channel: Channel, plan: Mapping[str, Any]) -> tuple[Any, Agreement
 
 
 def _divided(batch: Any, layout: Any, batch_dim_name: str) -> Any:
-    """A batch that every worker has read, divided among all devices. A batch that cannot be divided evenly, such as the
-    last of an epoch, is computed whole by all of them. The result is the same."""
+    """A batch that every worker has read, divided among all devices. A batch that cannot be divided
+    evenly, such as the last of an epoch, is computed whole by all of them. The result is the
+    same.
+    """
     import jax
 
     whole = np.asarray(batch)
@@ -191,7 +213,7 @@ def _divided(batch: Any, layout: Any, batch_dim_name: str) -> Any:
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
 
-# --- both ------------------------------------------------------------------------------------------------------------
+# --- both -----------------------------------------------------------------------------------------
 
 
 def _listener(address: str) -> socket.socket:
@@ -201,12 +223,17 @@ def _listener(address: str) -> socket.socket:
 
 
 def _failed(
-    channel: Channel, workers: int, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    channel: Channel,
+    workers: int,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
 ) -> None:
     """An exception ends this worker."""
     import tensorflow as tf
 
-    # What TensorFlow raises where workers did not hear of each other for seconds, as on a machine that is too busy.
+    # What TensorFlow raises where workers did not hear of each other for seconds, as on a machine
+    # that is too busy.
     apart = (tf.errors.DeadlineExceededError, tf.errors.UnavailableError, tf.errors.AbortedError)
     of_a_step, of_peers = issubclass(kind, tf.errors.OpError), issubclass(kind, apart)
     end_failed(channel, workers, kind, error, trace, of_a_step=of_a_step, of_peers=of_peers)

@@ -30,7 +30,9 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
 
 
 def variables(owner: Any) -> list[Any]:
-    """The variables of a model or an optimizer; with Keras 3, those of its random generators are among them."""
+    """The variables of a model or an optimizer; with Keras 3, those of its random generators are
+    among them.
+    """
     if owner is None:
         return []
     found = owner.variables
@@ -38,9 +40,15 @@ def variables(owner: Any) -> list[Any]:
 
 
 def rate(optimizer: Any) -> list[Any]:
-    """The learning rate of an optimizer, if it is a variable that `variables` lacks, as before Keras 3."""
+    """The learning rate of an optimizer, if it is a variable that `variables` lacks, as before
+    Keras 3.
+    """
     found = getattr(optimizer, "learning_rate", None)
-    return [found] if hasattr(found, "assign") and all(v is not found for v in variables(optimizer)) else []
+    return (
+        [found]
+        if hasattr(found, "assign") and all(v is not found for v in variables(optimizer))
+        else []
+    )
 
 
 def bytes_of(found: Iterable[Any]) -> int:
@@ -51,14 +59,17 @@ def bytes_of(found: Iterable[Any]) -> int:
 class Trained:
     """Models and their optimizers, in the order in which they were prepared.
 
-    A model may be built, and get its optimizer, long after `prepare`. `load` loads each as soon as it is there.
+    A model may be built, and get its optimizer, long after `prepare`. `load` loads each as soon as
+    it is there.
 
     Args:
         resume: The checkpoint to load from; None: start afresh.
         note: Tells the user something.
     """
 
-    def __init__(self, resume: CheckpointContents | None, note: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self, resume: CheckpointContents | None, note: Callable[[str], None] = lambda text: None
+    ) -> None:
         self._resume = resume
         self._note = note
         self._told = False
@@ -67,7 +78,8 @@ class Trained:
         self._optimizers: list[Any] = []
 
     def add(self, model: Any, optimizer: Any) -> tuple[int, bool]:
-        """Take a model, and the optimizer that its script steps itself; None: the one it was compiled with.
+        """Take a model, and the optimizer that its script steps itself; None: the one it was
+        compiled with.
 
         Returns:
             The model's number, and whether it was not there before.
@@ -81,7 +93,8 @@ class Trained:
         if self._resume is not None and not self._resume.of(f"models/{number}"):
             self._loaded |= {f"models/{number}", f"optimizers/{number}"}
             self._tell(
-                f"the model that the script prepares now (number {number + 1}) came after the checkpoint was taken: it "
+                f"the model that the script prepares now (number {number + 1}) came after the "
+                "checkpoint was taken: it "
                 "starts afresh, and so does what comes later"
             )
         return number, True
@@ -90,8 +103,9 @@ class Trained:
         """Numbers of the GPUs that its models are on, as this process sees them.
 
         Args:
-            computed: What the last step returned. Over JAX it tells the GPUs, because Keras' variables have no values
-                while it trains. If it is no array of JAX, a model over JAX counts as being on all GPUs.
+            computed: What the last step returned. Over JAX it tells the GPUs, because Keras'
+                variables have no values while it trains. If it is no array of JAX, a model over JAX
+                counts as being on all GPUs.
         """
         found = set[int]()
         for model in self.models:
@@ -112,24 +126,35 @@ class Trained:
         ]
 
     def settings(self) -> list[dict[str, Any]]:
-        """The settings of the optimizers, and the mean absolute values of the models' smallest variables, by name."""
+        """The settings of the optimizers, and the mean absolute values of the models' smallest
+        variables, by name.
+        """
         found: list[dict[str, Any]] = []
         for optimizer in self.optimizers:
-            with suppress(AttributeError, NotImplementedError, TypeError, ValueError):  # one of the user's own class
+            # one of the user's own class
+            with suppress(AttributeError, NotImplementedError, TypeError, ValueError):
                 set_to = optimizer.get_config().items()
-                found.append({name: float(value) for name, value in set_to if isinstance(value, Real)})
+                found.append(
+                    {name: float(value) for name, value in set_to if isinstance(value, Real)}
+                )
         for model in self.models:
             trained = list(getattr(model, "trainable_variables", ()))
-            smallest = sorted(enumerate(trained), key=lambda each: _elements(each[1].shape))[:_COMPARED]
+            smallest = sorted(enumerate(trained), key=lambda each: _elements(each[1].shape))[
+                :_COMPARED
+            ]
             found.append({f"mean |{getattr(v, 'path', v.name)}|": _size(v) for _, v in smallest})
         return found
 
     def pending(self, index: int) -> bool:
         """Whether there is something to load into model `index` or its optimizer."""
-        return self._resume is not None and not {f"models/{index}", f"optimizers/{index}"} <= self._loaded
+        return (
+            self._resume is not None
+            and not {f"models/{index}", f"optimizers/{index}"} <= self._loaded
+        )
 
     def load(self, index: int) -> None:
-        """Load the checkpoint, if there is one, into model `index` and its optimizers; the model is built.
+        """Load the checkpoint, if there is one, into model `index` and its optimizers; the model is
+        built.
 
         Raises:
             ResumeError: It does not fit.
@@ -149,45 +174,65 @@ class Trained:
         model, main = self.models[index], self.optimizers[index]
         trained = resume.place.get("trains", {}).get(str(index), {})
         saved = {optimizers.MAIN: f"optimizers/{index}"}
-        saved.update((name, f"held/{index}/{k}") for k, name in enumerate(n for n in trained if n != optimizers.MAIN))
+        saved.update(
+            (name, f"held/{index}/{k}")
+            for k, name in enumerate(n for n in trained if n != optimizers.MAIN)
+        )
         here = optimizers.held_by(model, main)
         for name, optimizer in here.items():
             arrays = resume.of(saved[name]) if name in saved else []
             if not arrays and name != optimizers.MAIN:
-                self._tell(f"the checkpoint has nothing of the model's optimizer {name}: it starts afresh")
+                self._tell(
+                    f"the checkpoint has nothing of the model's optimizer {name}: it starts afresh"
+                )
                 continue
             if len(arrays) != len(variables(optimizer)):
                 every, numbers = variables(model), trained.get(name)
                 optimizers.build(
-                    optimizer, model.trainable_variables if numbers is None else [every[n] for n in numbers]
+                    optimizer,
+                    model.trainable_variables if numbers is None else [every[n] for n in numbers],
                 )
             assign(variables(optimizer), arrays, saved[name])
-            rates = f"rates/{index}" if name == optimizers.MAIN else saved[name].replace("held", "held_rates", 1)
+            rates = (
+                f"rates/{index}"
+                if name == optimizers.MAIN
+                else saved[name].replace("held", "held_rates", 1)
+            )
             if owned := resume.of(rates):
                 assign(rate(optimizer), owned, rates)
         missing = [name for name in saved if name not in here and resume.of(saved[name])]
         if missing:
             raise ResumeError(
-                f"the checkpoint has an optimizer {missing[0] or 'that the model was compiled with'}, which the "
+                "the checkpoint has an optimizer "
+                f"{missing[0] or 'that the model was compiled with'}, which the "
                 "script's model does not; undo the change to the script, or start over with: "
                 "headgate resume --from-scratch"
             )
 
     def load_metrics(self, index: int) -> None:
-        """Load the state of the metrics of model `index`; those that are not made yet start anew."""
+        """Load the state of the metrics of model `index`; those that are not made yet start
+        anew.
+        """
         saved = self._resume.of(f"metrics/{index}") if self._resume is not None else []
         found = self._metrics(self.models[index])
         if len(found) == len(saved):
             assign(found, saved, f"metrics/{index}")
 
     def arrays(self, metrics: bool) -> dict[str, np.ndarray[Any, Any]]:
-        """Everything that a checkpoint holds of them; with the metrics in the middle of an epoch."""
+        """Everything that a checkpoint holds of them; with the metrics in the middle of an
+        epoch.
+        """
         found: dict[str, np.ndarray[Any, Any]] = {}
         for index, (model, main) in enumerate(zip(self.models, self.optimizers)):
             sections = [(f"models/{index}", variables(model))]
             sections += [(f"optimizers/{index}", variables(main)), (f"rates/{index}", rate(main))]
-            for k, held in enumerate(each for n, each in optimizers.held_by(model, main).items() if n):
-                sections += [(f"held/{index}/{k}", variables(held)), (f"held_rates/{index}/{k}", rate(held))]
+            for k, held in enumerate(
+                each for n, each in optimizers.held_by(model, main).items() if n
+            ):
+                sections += [
+                    (f"held/{index}/{k}", variables(held)),
+                    (f"held_rates/{index}/{k}", rate(held)),
+                ]
             if metrics:
                 sections.append((f"metrics/{index}", self._metrics(model)))
             for section, owned in sections:
@@ -195,7 +240,9 @@ class Trained:
         return found
 
     def trains(self) -> dict[str, dict[str, list[int] | None]]:
-        """By model the optimizers by name, in the order of `arrays`: which of its variables each was made for."""
+        """By model the optimizers by name, in the order of `arrays`: which of its variables each
+        was made for.
+        """
         return {
             str(index): {
                 name: optimizers.trains(optimizer, variables(model))
@@ -206,7 +253,9 @@ class Trained:
 
     def sample(self, index: int) -> list[np.ndarray[Any, Any]]:
         """Some of what model `index` trains, by which it is told whether that was changed."""
-        trained = [v for v in getattr(self.models[index], "trainable_variables", ()) if _elements(v.shape)]
+        trained = [
+            v for v in getattr(self.models[index], "trainable_variables", ()) if _elements(v.shape)
+        ]
         smallest = sorted(trained, key=lambda variable: _elements(variable.shape))
         small = [v for v in trained if _elements(v.shape) <= _SMALL] or smallest[:1]
         last = len(small) - 1
@@ -241,11 +290,18 @@ def assign(owned: Sequence[Any], saved: Sequence[np.ndarray[Any, Any]], what: st
     shapes = [tuple(v.shape) for v in owned]
     wanted = [array.shape for array in saved]
     if shapes != wanted:
-        different = next((i for i, (a, b) in enumerate(zip(shapes, wanted)) if a != b), min(len(shapes), len(wanted)))
-        there, here = (each[different] if different < len(each) else "none" for each in (wanted, shapes))
+        different = next(
+            (i for i, (a, b) in enumerate(zip(shapes, wanted)) if a != b),
+            min(len(shapes), len(wanted)),
+        )
+        there, here = (
+            each[different] if different < len(each) else "none" for each in (wanted, shapes)
+        )
         raise ResumeError(
-            f"{what}: the checkpoint has {len(wanted)} variables, the script {len(shapes)}; the first that differs, "
-            f"number {different}, has the shape {there} in the checkpoint and {here} in the script; undo the change to "
+            f"{what}: the checkpoint has {len(wanted)} variables, the script {len(shapes)}; "
+            "the first that differs, "
+            f"number {different}, has the shape {there} in the checkpoint and {here} in the "
+            "script; undo the change to "
             "the script, or start over with: headgate resume --from-scratch"
         )
     for variable, array in zip(owned, saved):
@@ -304,7 +360,10 @@ def _gpus_of(value: Any) -> set[int]:
     if hasattr(value, "is_cuda"):
         return {value.device.index} if value.is_cuda else set()
     tensorflow = sys.modules["tensorflow"]
-    specs = [tensorflow.DeviceSpec.from_string(each.device) for each in getattr(value, "values", (value,))]
+    specs = [
+        tensorflow.DeviceSpec.from_string(each.device)
+        for each in getattr(value, "values", (value,))
+    ]
     if any(spec.job == "ps" for spec in specs):  # what computes is not where the variables are
         return set(range(len(tensorflow.config.list_logical_devices("GPU"))))
     return {int(spec.device_index) for spec in specs if spec.device_type == "GPU"}
@@ -313,6 +372,12 @@ def _gpus_of(value: Any) -> set[int]:
 def _gpus_of_jax(computed: Any) -> set[int]:
     import jax
 
-    devices = computed.devices() if callable(getattr(computed, "devices", None)) else jax.local_devices()
-    here = [device for device in devices if device.platform != "cpu" and device.process_index == jax.process_index()]
+    devices = (
+        computed.devices() if callable(getattr(computed, "devices", None)) else jax.local_devices()
+    )
+    here = [
+        device
+        for device in devices
+        if device.platform != "cpu" and device.process_index == jax.process_index()
+    ]
     return {int(device.local_hardware_id) for device in here}

@@ -5,9 +5,20 @@ To an engine a lab node is a `Node` with a `place`, and nothing else tells it fr
 
 from __future__ import annotations
 
-from headgate.lab.entering import enter
-from headgate.lab.looking import NodeStatus, nodes, status
-from headgate.lab.making import LabChanges, change, down, up
+from headgate.lab.joining import enter
+from headgate.lab.lifecycle import LabChanges, change, down, up
 from headgate.lab.record import names, none_up
+from headgate.lab.status import NodeStatus, nodes, status
 
-__all__ = ["NodeStatus", "LabChanges", "change", "down", "enter", "names", "nodes", "none_up", "status", "up"]
+__all__ = [
+    "NodeStatus",
+    "LabChanges",
+    "change",
+    "down",
+    "enter",
+    "names",
+    "nodes",
+    "none_up",
+    "status",
+    "up",
+]

@@ -7,27 +7,31 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from headgate import runs
-from headgate.cluster import Node
-from headgate.errors import HeadgateError, IsolationError
-from headgate.isolation import disks
-from headgate.isolation.cgroup_v1 import CgroupsV1, inherit_cpuset
-from headgate.isolation.cgroup_v2 import CgroupsV2
-from headgate.isolation.cgroups import Cgroups, cap_microseconds, read_number
-from headgate.isolation.enclosure import cpu_list
-from headgate.isolation.fallbacks import Cores, Fallbacks
-from headgate.isolation.layout import CGROUPS, CURE, CgroupLayout, find_layout
 from headgate.lab.record import Record
-from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share, Uncontrolled
-from headgate.telemetry.limits import parse_list
+from headgate.machine import disks
+from headgate.machine.cgroup_layout import CGROUPS, CURE, CgroupLayout, find_layout
+from headgate.machine.cgroup_v1 import CgroupsV1, inherit_cpuset
+from headgate.machine.cgroup_v2 import CgroupsV2
+from headgate.machine.cgroups import Cgroups, cap_microseconds, read_number
+from headgate.machine.enclosure import cpu_list
+from headgate.machine.fallbacks import Cores, Fallbacks
+from headgate.machine.limits import parse_list
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError, IsolationError
+from headgate.model.shares import UNLIMITED, WEIGHT_DEFAULT, Share, Uncontrolled
+from headgate.recorded import runs
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "unified")
 """Those that a node has a cgroup of; in others its tasks are as on the machine itself."""
 SHELL = "shell"
-"""Cgroup below a node's for what is run in it by hand: under v2 processes and cgroups must not be side by side."""
+"""Cgroup below a node's for what is run in it by hand: under v2 processes and cgroups must not be
+side by side.
+"""
 
 WEIGHT_PER_CORE = 10 * WEIGHT_DEFAULT
-"""A node is to have its cores as a machine has them, whatever else runs here; what it may not have is left to that."""
+"""A node is to have its cores as a machine has them, whatever else runs here; what it may not have
+is left to that.
+"""
 
 
 def spread(
@@ -35,10 +39,11 @@ def spread(
 ) -> dict[str, tuple[int, ...]]:
     """The CPUs that each node of a lab is to keep to: as many as its cores, rounded up. Empty: all.
 
-    A node's cap is on the time of all CPUs. Threads on different CPUs use it up alike, whatever they weigh: weights
-    count only among those that wait for the same CPU. So a node gets no more CPUs than it needs, those least claimed
-    first, on cores least claimed. Where some CPU would be claimed beyond its time (three nodes of 0.6 cores on two
-    CPUs), all nodes of the lab have all CPUs, or they could not have what the file says.
+    A node's cap is on the time of all CPUs. Threads on different CPUs use it up alike, whatever
+    they weigh: weights count only among those that wait for the same CPU. So a node gets no more
+    CPUs than it needs, those least claimed first, on cores least claimed. Where some CPU would be
+    claimed beyond its time (three nodes of 0.6 cores on two CPUs), all nodes of the lab have all
+    CPUs, or they could not have what the file says.
 
     Args:
         cores: Cores of each node.
@@ -54,7 +59,9 @@ def spread(
         chosen: list[int] = []
         count = min(math.ceil(cores[node] - 1e-9), len(load))
         for _ in range(count):
-            cpu = min(load.keys() - chosen, key=lambda cpu: (load[cpu], of_core[core_of_cpu[cpu]], cpu))
+            cpu = min(
+                load.keys() - chosen, key=lambda cpu: (load[cpu], of_core[core_of_cpu[cpu]], cpu)
+            )
             load[cpu] += cores[node] / count
             of_core[core_of_cpu[cpu]] += cores[node] / count
             chosen.append(cpu)
@@ -71,10 +78,16 @@ def find() -> CgroupLayout:
     found = find_layout(CGROUPS)
     lacking = {"cpu", "memory"} - found.bases.keys()
     if lacking:
-        causes = "; ".join(dict.fromkeys(found.missing.get(name, f"no {name} controller") for name in sorted(lacking)))
+        causes = "; ".join(
+            dict.fromkeys(
+                found.missing.get(name, f"no {name} controller") for name in sorted(lacking)
+            )
+        )
         raise IsolationError(f"a lab needs cgroups for CPU and memory: {causes}; {CURE}")
     return CgroupLayout(
-        found.mode, {name: found.bases[name] for name in CONTROLLERS if name in found.bases}, found.vacate
+        found.mode,
+        {name: found.bases[name] for name in CONTROLLERS if name in found.bases},
+        found.vacate,
     )
 
 
@@ -84,7 +97,8 @@ def make(record: Record, nodes: list[Node], vacate: bool) -> None:
         cgroups = _of(record, node.name, vacate)
         cgroups.create()
         for folder in cgroups.unique_folders:
-            _optional(folder / "memory.oom.group", "0")  # a machine that is out of memory kills a process, not all
+            # a machine that is out of memory kills a process, not all
+            _optional(folder / "memory.oom.group", "0")
             (folder / SHELL).mkdir()
         if isinstance(cgroups, CgroupsV1) and "cpuset" in cgroups.folders:
             for write in inherit_cpuset(cgroups.folders["cpuset"] / SHELL):
@@ -98,7 +112,8 @@ def put(record: Record, node: Node) -> tuple[str, ...]:
         A line for each that cannot be had here.
 
     Raises:
-        IsolationError: The kernel refused one, as a memory limit below what its tasks hold now; the others hold.
+        IsolationError: The kernel refused one, as a memory limit below what its tasks hold now; the
+            others hold.
     """
     cgroups = _of(record, node.name)
     if isinstance(cgroups, CgroupsV1):
@@ -116,12 +131,15 @@ def put(record: Record, node: Node) -> tuple[str, ...]:
     if isinstance(cgroups, CgroupsV1) and cgroups.disk is not None and "blkio" in cgroups.folders:
         # Under v1 a disk rate holds for a cgroup alone, not for those below it.
         for folder in _below(cgroups.folders["blkio"]):
-            CgroupsV1({"blkio": folder}, Fallbacks(Cores()), cgroups.disk).apply(Share(disk_bytes_per_second=disk))
+            CgroupsV1({"blkio": folder}, Fallbacks(Cores()), cgroups.disk).apply(
+                Share(disk_bytes_per_second=disk)
+            )
     return tuple(f"{node.name}: {note}" for note in notes)
 
 
 def confine(record: Record, node: str) -> tuple[Uncontrolled, ...]:
-    """Let a node keep to its CPUs, its tasks running. A task that was pinned to some of them stays so where it can.
+    """Let a node keep to its CPUs, its tasks running. A task that was pinned to some of them stays
+    so where it can.
 
     Returns:
         What is to be said about it, if anything.
@@ -144,9 +162,14 @@ def confine(record: Record, node: str) -> tuple[Uncontrolled, ...]:
 
 
 def lower_caps(cpu: Path, cores: float) -> None:
-    """Lower the caps below a cgroup to `cores`, from the bottom up: v1 refuses a cap below one further down."""
+    """Lower the caps below a cgroup to `cores`, from the bottom up: v1 refuses a cap below one
+    further down.
+    """
     for folder in _below(cpu):
-        quota, period = read_number(folder / "cpu.cfs_quota_us"), read_number(folder / "cpu.cfs_period_us")
+        quota, period = (
+            read_number(folder / "cpu.cfs_quota_us"),
+            read_number(folder / "cpu.cfs_period_us"),
+        )
         if quota is not None and period and quota > cores * period:
             lower, again = cap_microseconds(cores)
             _optional(folder / "cpu.cfs_quota_us", "-1")
@@ -182,7 +205,8 @@ def remove(record: Record, node: str) -> None:
     left = [str(folder) for folder in cgroups.unique_folders if folder.exists()]
     if left:
         raise HeadgateError(
-            f"node {node!r} cannot be removed: processes are still in {', '.join(left)}; end them, then try again"
+            f"node {node!r} cannot be removed: processes are still in {', '.join(left)}; end "
+            "them, then try again"
         )
 
 
@@ -199,7 +223,15 @@ def enter(record: Record, node: str) -> None:
 def found(record: Record) -> list[str]:
     """Nodes that have a cgroup."""
     groups = {Path(base) / record.names.group for base in record.bases.values()}
-    return sorted({entry.name for group in groups if group.is_dir() for entry in group.iterdir() if entry.is_dir()})
+    return sorted(
+        {
+            entry.name
+            for group in groups
+            if group.is_dir()
+            for entry in group.iterdir()
+            if entry.is_dir()
+        }
+    )
 
 
 def _of(record: Record, node: str, vacate: bool = False) -> Cgroups:

@@ -1,6 +1,7 @@
 """What the parts of a lab are called on this machine.
 
-Names hold the lab, the node, and six characters that stand for `$HEADGATE_HOME`: labs of different homes never meet.
+Names hold the lab, the node, and six characters that stand for `$HEADGATE_HOME`: labs of different
+homes never meet.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Names:
     def __init__(self, lab: str, home: Path) -> None:
         self.tag = f"{lab}.{_letters(home)}"
         self.switch = f"hg-{self.tag}"
-        """Network namespace of the bridge: neither its interfaces nor its packets meet the machine's own."""
+        """Network namespace of the bridge: neither its interfaces nor its packets meet the
+        machine's own.
+        """
         self.group = f"headgate-lab-{self.tag}"
         """Folder of the cgroups of its nodes."""
 
@@ -44,7 +47,11 @@ class Names:
         """Nodes that have a network namespace."""
         prefix = f"{self.switch}."
         try:
-            return sorted(name.removeprefix(prefix) for name in os.listdir(NAMESPACES) if name.startswith(prefix))
+            return sorted(
+                name.removeprefix(prefix)
+                for name in os.listdir(NAMESPACES)
+                if name.startswith(prefix)
+            )
         except FileNotFoundError:  # no namespace was ever made
             return []
 
@@ -56,7 +63,9 @@ def labs_found(home: Path) -> list[str]:
     """Labs of a home that have a network namespace, whether their records are there or not."""
     ours = re.compile(rf"hg-(.+?)\.{_letters(home)}(\..*)?")
     try:
-        return sorted({found[1] for name in os.listdir(NAMESPACES) if (found := ours.fullmatch(name))})
+        return sorted(
+            {found[1] for name in os.listdir(NAMESPACES) if (found := ours.fullmatch(name))}
+        )
     except FileNotFoundError:  # no namespace was ever made
         return []
 

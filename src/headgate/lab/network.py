@@ -1,8 +1,10 @@
-"""The network of a lab: a bridge in a network namespace of its own, and a wire from it to the namespace of each node.
+"""The network of a lab: a bridge in a network namespace of its own, and a wire from it to the
+namespace of each node.
 
-A token bucket (tbf) on both ends of its wire limits a NIC: on the node's end what it sends, on the switch's end what it
-receives. The bridge is not in the machine's own namespace, so the machine's packet filter never sees its packets.
-Docker has bridged packets filtered, and drops those it does not know.
+A token bucket (tbf) on both ends of its wire limits a NIC: on the node's end what it sends, on the
+switch's end what it receives. The bridge is not in the machine's own namespace, so the machine's
+packet filter never sees its packets. Docker has bridged packets filtered, and drops those it does
+not know.
 """
 
 from __future__ import annotations
@@ -11,26 +13,32 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from headgate.cluster import Node
 from headgate.lab.names import BRIDGE, UNDERLAY, WIRE, path, port
 from headgate.lab.record import Record
 from headgate.lab.tools import ask, batch
+from headgate.model.cluster import Node
 
 VXLAN = "id 77 dstport 4789"
 VXLAN_MTU = 1450
 EVERYBODY = "00:00:00:00:00:00"
 """Where a VXLAN sends what it does not know the receiver of."""
 FRAMED = 1514 / 1500
-"""A rate is that of the IP packets on the wire; the kernel counts the Ethernet header around them too."""
+"""A rate is that of the IP packets on the wire; the kernel counts the Ethernet header around them
+too.
+"""
 BURST_SECONDS = 0.001
-"""What may pass at once after a pause, at the NIC's rate: with less, the rate is missed whenever the kernel's timer is
-late; with more, a short message would seem to travel faster than it can."""
+"""What may pass at once after a pause, at the NIC's rate: with less, the rate is missed whenever
+the kernel's timer is late; with more, a short message would seem to travel faster than it can.
+"""
 BURST_LEAST = 80_000
-"""Bytes: what the stack hands on as one (64 KiB) with its headers; what is larger than the bucket is cut up."""
+"""Bytes: what the stack hands on as one (64 KiB) with its headers; what is larger than the bucket
+is cut up.
+"""
 QUEUE_SECONDS = 0.005
 QUEUE_LEAST = 200_000
-"""Bytes that wait at a full NIC, at least; what comes on top is lost. As short as in a switch: behind a long queue a
-connection that grows overshoots by as much, and loses it at once."""
+"""Bytes that wait at a full NIC, at least; what comes on top is lost. As short as in a switch:
+behind a long queue a connection that grows overshoots by as much, and loses it at once.
+"""
 
 
 def make(record: Record, nodes: Sequence[Node]) -> None:
@@ -49,12 +57,17 @@ def make(record: Record, nodes: Sequence[Node]) -> None:
             *(f"netns add {names.namespace(node.name)}" for node in nodes),
             *(
                 f"link add name {port(node.name)} netns {names.switch} type veth "
-                f"peer name {plug} address {_hardware(node, plug)} netns {names.namespace(node.name)}"
+                f"peer name {plug} address {_hardware(node, plug)} netns "
+                f"{names.namespace(node.name)}"
                 for node in nodes
             ),
         ],
     )
-    bridge = ("link set lo up", f"link add {BRIDGE} type bridge mcast_snooping 0", f"link set {BRIDGE} up")
+    bridge = (
+        "link set lo up",
+        f"link add {BRIDGE} type bridge mcast_snooping 0",
+        f"link set {BRIDGE} up",
+    )
     ports = (f"link set {port(node.name)} master {BRIDGE} up" for node in nodes)
     batch("ip", [*(bridge if new_switch else ()), *ports], names.switch)
     for node in nodes:
@@ -83,13 +96,18 @@ def remove(record: Record, nodes: Iterable[str]) -> None:
     names, nodes = record.names, list(nodes)
     if names.switch_found():
         there = {link["ifname"] for link in ask("ip", "link", "show", namespace=names.switch)}
-        # Here and now: with its namespace a link goes some time later, and its name could not be used again until then.
-        # Where somebody else removed the namespace, it may go by itself just now.
+        # Here and now: with its namespace a link goes some time later, and its name could not be
+        # used again until then. Where somebody else removed the namespace, it may go by itself just
+        # now.
         links = [f"link del {port(node)}" for node in nodes if port(node) in there]
         batch("ip", links, names.switch, keep_going=True)
     found = set(names.nodes_found())
     batch("ip", [f"netns del {names.namespace(node)}" for node in nodes if node in found])
-    left = [made.node for name, made in record.nodes.items() if name not in nodes and made.stage != "making"]
+    left = [
+        made.node
+        for name, made in record.nodes.items()
+        if name not in nodes and made.stage != "making"
+    ]
     if record.overlay is not None:
         for other in left:
             gone = [record.nodes[name].node for name in nodes if name in record.nodes]
@@ -156,7 +174,9 @@ def _introduce(record: Record, new: Sequence[Node]) -> None:
 
 
 def _hardware(node: Node, interface: str) -> str:
-    """Address of its NIC, always the same: whoever knew a node finds it at once when it was made anew."""
+    """Address of its NIC, always the same: whoever knew a node finds it at once when it was made
+    anew.
+    """
     parts = (0x02, 0x68 if interface == WIRE else 0x69, *map(int, node.address.split(".")))
     return ":".join(f"{part:02x}" for part in parts)
 
@@ -173,12 +193,17 @@ def _bucket(interface: str, node: Node) -> str:
     bits = round(rate * FRAMED * 8)
     burst = round(max(rate * BURST_SECONDS, BURST_LEAST))
     limit = round(max(rate * QUEUE_SECONDS, QUEUE_LEAST))
-    return f"qdisc replace dev {interface} root handle 1: tbf rate {bits}bit burst {burst} limit {limit}"
+    return (
+        f"qdisc replace dev {interface} root handle 1: tbf rate {bits}bit burst {burst} "
+        f"limit {limit}"
+    )
 
 
 def _congestion_control() -> str:
-    """Cubic, wherever the machine's default is another: a namespace inherits that, and cannot choose what the machine
-    does not allow, but a route can. BBR needs up to a tenth longer for short bursts, and not evenly."""
+    """Cubic, wherever the machine's default is another: a namespace inherits that, and cannot
+    choose what the machine does not allow, but a route can. BBR needs up to a tenth longer for
+    short bursts, and not evenly.
+    """
     settings = Path("/proc/sys/net/ipv4")
     if (settings / "tcp_congestion_control").read_text().strip() == "cubic":
         return ""

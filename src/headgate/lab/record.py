@@ -1,8 +1,8 @@
 """What Headgate knows of the labs that it made: a folder for each, `$HEADGATE_HOME/labs/LAB`.
 
-It holds the cluster file as it was given (`lab.yaml`), what was made of it (`state.json`), and the file that the nodes
-see as `/etc/hosts`. What is about to be made is written down before it is made, so that whoever comes after a command
-that was killed knows what to mend.
+It holds the cluster file as it was given (`lab.yaml`), what was made of it (`state.json`), and the
+file that the nodes see as `/etc/hosts`. What is about to be made is written down before it is made,
+so that whoever comes after a command that was killed knows what to mend.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from headgate import runs
-from headgate.cluster import Gpu, GpuLink, Node, Place
-from headgate.errors import NotFoundError, StorageError, UsageError
-from headgate.isolation.processes import boot_id
 from headgate.lab.names import Names, labs_found, path
+from headgate.machine.processes import boot_id
+from headgate.model.cluster import Gpu, GpuLink, Node, Place
+from headgate.model.errors import NotFoundError, StorageError, UsageError
+from headgate.recorded import runs
 
 Stage = Literal["making", "setting", "ready"]
 
@@ -32,7 +32,8 @@ class Made:
 
     Args:
         node: What it is meant to be; without a place.
-        stage: `making`: nobody knows what of it is there. `setting`: it is there, and its limits may be others.
+        stage: `making`: nobody knows what of it is there. `setting`: it is there, and its limits
+            may be others.
         plugged: Whether its NIC is connected.
         cpus: The CPUs of this machine that it keeps to; empty: all.
     """
@@ -83,7 +84,10 @@ class Record:
 
     def cgroups(self, node: str) -> dict[str, Path]:
         """Folder of a node's cgroup by controller."""
-        return {controller: Path(base) / self.names.group / node for controller, base in self.bases.items()}
+        return {
+            controller: Path(base) / self.names.group / node
+            for controller, base in self.bases.items()
+        }
 
     def place(self, node: str) -> Place:
         """Where the tasks of a node run."""
@@ -114,12 +118,16 @@ def left_behind() -> list[str]:
 def none_up() -> str:
     """That no lab is up, and what to do."""
     if left := left_behind():
-        return f"no lab is up, but nodes of {', '.join(left)} are left; remove them with: headgate lab down {left[0]}"
+        return (
+            f"no lab is up, but nodes of {', '.join(left)} are left; remove them with: "
+            f"headgate lab down {left[0]}"
+        )
     return "no lab is up; make one with: headgate lab up lab.yaml"
 
 
 def read(lab: str) -> Record | None:
-    """What is known of a lab; None where there is none of that name, or none since this machine was started.
+    """What is known of a lab; None where there is none of that name, or none since this machine was
+    started.
 
     Raises:
         StorageError: Its record cannot be read.
@@ -132,7 +140,9 @@ def read(lab: str) -> Record | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StorageError(f"{file} cannot be read ({error}); take the lab down: headgate lab down {lab}") from error
+        raise StorageError(
+            f"{file} cannot be read ({error}); take the lab down: headgate lab down {lab}"
+        ) from error
     return record if record.boot == boot_id() else None
 
 
@@ -145,7 +155,9 @@ def write(record: Record) -> None:
         draft.write_text(json.dumps(asdict(record)))
         draft.replace(place / "state.json")
     except OSError as error:
-        raise StorageError(f"cannot write {place}: {error.strerror}; free some space there") from error
+        raise StorageError(
+            f"cannot write {place}: {error.strerror}; free some space there"
+        ) from error
 
 
 def write_file(lab: str, text: str) -> None:
@@ -156,9 +168,10 @@ def write_file(lab: str, text: str) -> None:
 def write_hosts(record: Record) -> None:
     """Write the hosts file in place: it is mounted where processes of the nodes see it.
 
-    Sockets for IPv6 and IPv4 have addresses of IPv6 (`::ffff:10.77.0.1`), and whoever asks whose these are, as
-    torch.distributed does of each connection, would wait six seconds for a name server that a lab does not have. They
-    have names of their own: nobody who asks for a node by its name is to be given one.
+    Sockets for IPv6 and IPv4 have addresses of IPv6 (`::ffff:10.77.0.1`), and whoever asks whose
+    these are, as torch.distributed does of each connection, would wait six seconds for a name
+    server that a lab does not have. They have names of their own: nobody who asks for a node by its
+    name is to be given one.
     """
     lines = ["127.0.0.1 localhost", "::1 ip6-localhost", "::ffff:127.0.0.1 ip6-localhost"]
     for name, made in record.nodes.items():
@@ -176,7 +189,9 @@ def remove(lab: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StorageError(f"cannot delete {folder(lab)}: {error.strerror}; delete it by hand") from error
+        raise StorageError(
+            f"cannot delete {folder(lab)}: {error.strerror}; delete it by hand"
+        ) from error
 
 
 @contextmanager
@@ -218,7 +233,9 @@ def choose_node(text: str) -> tuple[Record, str]:
         UsageError: It could be of any of several labs.
     """
     lab, _, node = text.rpartition("/")
-    records = [record for name in ([choose(lab)] if lab else names()) if (record := read(name)) is not None]
+    records = [
+        record for name in ([choose(lab)] if lab else names()) if (record := read(name)) is not None
+    ]
     found = [record for record in records if node in record.nodes]
     if len(found) > 1:
         several = ", ".join(f"{record.name}/{node}" for record in found)
@@ -226,15 +243,20 @@ def choose_node(text: str) -> tuple[Record, str]:
     if not found:
         known = [name for record in records for name in record.nodes]
         raise NotFoundError(
-            f"no node {node!r} in any lab; " + (f"there are {', '.join(known)}" if known else _listed([]))
+            f"no node {node!r} in any lab; "
+            + (f"there are {', '.join(known)}" if known else _listed([]))
         )
     if found[0].nodes[node].stage == "making":
-        raise NotFoundError(f"making node {node!r} was interrupted; make it again: headgate lab up FILE")
+        raise NotFoundError(
+            f"making node {node!r} was interrupted; make it again: headgate lab up FILE"
+        )
     return found[0], node
 
 
 def _listed(known: list[str]) -> str:
-    return f"these are up: {', '.join(known)}" if known else "make one with: headgate lab up lab.yaml"
+    return (
+        f"these are up: {', '.join(known)}" if known else "make one with: headgate lab up lab.yaml"
+    )
 
 
 def _labs() -> Path:
@@ -250,7 +272,12 @@ def _labs() -> Path:
 
 def _made(data: dict[str, object]) -> Made:
     node = dict(data["node"])  # type: ignore[call-overload]
-    node |= {"gpus": tuple(Gpu(**gpu) for gpu in node["gpus"]), "nics": (), "disks": (), "place": None}
+    node |= {
+        "gpus": tuple(Gpu(**gpu) for gpu in node["gpus"]),
+        "nics": (),
+        "disks": (),
+        "place": None,
+    }
     node["gpu_link"] = GpuLink(**link) if (link := node.get("gpu_link")) else None
     cpus = tuple(data.get("cpus", ()))  # type: ignore[arg-type, var-annotated]
     return Made(Node(**node), data["stage"], data["plugged"], cpus)  # type: ignore[arg-type]

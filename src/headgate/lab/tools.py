@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from headgate.errors import HeadgateError
+from headgate.model.errors import HeadgateError
 
 Tool = Literal["ip", "tc", "bridge"]
 
@@ -25,13 +25,17 @@ def find(tool: Tool) -> str:
     """
     found = shutil.which(tool, path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
     if found is None:
-        raise HeadgateError(f"a lab needs `{tool}`, which is not installed; install it with: apt install iproute2")
+        raise HeadgateError(
+            f"a lab needs `{tool}`, which is not installed; install it with: apt install iproute2"
+        )
     return found
 
 
-def batch(tool: Tool, lines: Sequence[str], namespace: str | None = None, keep_going: bool = False) -> None:
-    """Run commands of a tool, in a network namespace or where we are; the first that fails ends it, unless it is to
-    keep going.
+def batch(
+    tool: Tool, lines: Sequence[str], namespace: str | None = None, keep_going: bool = False
+) -> None:
+    """Run commands of a tool, in a network namespace or where we are; the first that fails ends it,
+    unless it is to keep going.
 
     Raises:
         HeadgateError: A command was refused; the message has it.
@@ -44,10 +48,15 @@ def batch(tool: Tool, lines: Sequence[str], namespace: str | None = None, keep_g
     if done.returncode != 0 and not keep_going:
         said = done.stderr.strip()
         failed = said.rpartition("-:")[2].strip()
-        command = lines[int(failed) - 1] if failed.isdigit() and 0 < int(failed) <= len(lines) else "; ".join(lines)
+        command = (
+            lines[int(failed) - 1]
+            if failed.isdigit() and 0 < int(failed) <= len(lines)
+            else "; ".join(lines)
+        )
         where = "" if namespace is None else f" in {namespace}"
         raise HeadgateError(
-            f"`{tool} {command}`{where} was refused: {said.splitlines()[0] if said else 'no reason given'}"
+            f"`{tool} {command}`{where} was refused: "
+            f"{said.splitlines()[0] if said else 'no reason given'}"
         )
 
 
@@ -59,12 +68,18 @@ def ask(tool: Tool, *words: str, namespace: str) -> Any:
     """
     done = _run([find(tool), "-n", namespace, "-json", *words], "")
     if done.returncode != 0:
-        raise HeadgateError(f"`{tool} {' '.join(words)}` in {namespace} was refused: {done.stderr.strip()}")
+        raise HeadgateError(
+            f"`{tool} {' '.join(words)}` in {namespace} was refused: {done.stderr.strip()}"
+        )
     return json.loads(done.stdout or "[]")
 
 
 def _run(command: Sequence[str], given: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=SECONDS, check=False)
+        return subprocess.run(
+            command, input=given, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
     except subprocess.TimeoutExpired as error:
-        raise HeadgateError(f"`{' '.join(command)}` did not end within {SECONDS:g} s; repeat the command") from error
+        raise HeadgateError(
+            f"`{' '.join(command)}` did not end within {SECONDS:g} s; repeat the command"
+        ) from error

@@ -15,10 +15,11 @@ from headgate.planning.spaces import Space
 def bound(space: Space) -> float:
     """Upper bound of the samples a second of any layout of a space, by the cost model.
 
-    The bound is taken over each number of workers, and each slowness of the worst NIC among theirs. The fastest devices
-    that are left compute, with a batch that divides freely. Gradients cross the worst NIC once, or around a ring. Under
-    parameter servers the NICs of all nodes share the bytes. Workers on one node need no NIC; those on its GPUs slow
-    each other. What only adds time is left out: updates, bytes of sparse rows, limits of cores and memory.
+    The bound is taken over each number of workers, and each slowness of the worst NIC among theirs.
+    The fastest devices that are left compute, with a batch that divides freely. Gradients cross the
+    worst NIC once, or around a ring. Under parameter servers the NICs of all nodes share the bytes.
+    Workers on one node need no NIC; those on its GPUs slow each other. What only adds time is left
+    out: updates, bytes of sparse rows, limits of cores and memory.
     """
     return max((_Bound(space, mode).most() for mode in space.modes), default=0.0)
 
@@ -31,7 +32,9 @@ class _Bound:
         bounds = [] if space.costs.grows else [int(self._batch)]
         bounds += [most] if (most := space.job.limits.workers[1]) is not None else []
         self._most = min(bounds, default=sys.maxsize)
-        self._fewest = max(space.job.limits.workers[0], mode.scale if mode.scale > 1 else 1, 1 + mode.backups)
+        self._fewest = max(
+            space.job.limits.workers[0], mode.scale if mode.scale > 1 else 1, 1 + mode.backups
+        )
         self._dense = space.costs.known.dense
 
     def most(self) -> float:
@@ -56,13 +59,17 @@ class _Bound:
         inside = self._p["inside"] * self._dense * 2 * (workers - 1) / workers
         inside = slowness * (inside + self._p["inside_worker"] * np.maximum(workers - 2, 0))
         contention = self._contention(among, workers)
-        return self._samples(workers, fixed, rates, contention, np.asarray(inside), np.zeros_like(workers))
+        return self._samples(
+            workers, fixed, rates, contention, np.asarray(inside), np.zeros_like(workers)
+        )
 
     def _apart(self, among: Flags, level: float) -> float:
         """Where they are on several nodes, given the slowest NIC."""
         among = among & (self._space.workers > 0)
         fixed, rates, largest = self._devices(among, nodes=None)
-        workers = np.arange(max(self._fewest, 2), min(rates.size, self._most) + 1).astype(np.float64)
+        workers = np.arange(max(self._fewest, 2), min(rates.size, self._most) + 1).astype(
+            np.float64
+        )
         if not workers.size:
             return 0.0
         p, all_rates = self._p, float((self._space.free / self._slowness()).sum())
@@ -70,9 +77,18 @@ class _Bound:
         ring = p["ring"] * self._dense * 2 * (workers - 1) / workers * level
         ring = ring + p["ring_worker"] * (workers - 2) + p["ring_node"] * (nodes - 2)
         if not self._space.has_gpus:
-            handled = p["handling"] * self._dense * self._space.costs.known.plain * 2 * (workers - 1) / workers
+            handled = (
+                p["handling"]
+                * self._dense
+                * self._space.costs.known.plain
+                * 2
+                * (workers - 1)
+                / workers
+            )
             ring = np.maximum(ring + p["collective"] * (workers - 1), handled)
-        crossing = p["to_servers"] * self._dense * np.maximum(2 * (workers - largest) / all_rates, level)
+        crossing = (
+            p["to_servers"] * self._dense * np.maximum(2 * (workers - largest) / all_rates, level)
+        )
         there = float(self._space.free[np.unique(self._space.kind[among])].sum())
         contention = self._contention(among, np.maximum(workers / there, 1.0))
         return self._samples(workers, fixed, rates, contention, ring, crossing)
@@ -82,16 +98,26 @@ class _Bound:
         return np.asarray(self._p["contention"] * np.log(crowded) * self._space.on_gpu[among].all())
 
     def _samples(
-        self, workers: Floats, fixed: float, rates: Floats, contention: Floats, ring: Floats, crossing: Floats
+        self,
+        workers: Floats,
+        fixed: float,
+        rates: Floats,
+        contention: Floats,
+        ring: Floats,
+        crossing: Floats,
     ) -> float:
-        """The most samples a second among numbers of workers, by what both ways to add gradients up take at least."""
+        """The most samples a second among numbers of workers, by what both ways to add gradients up
+        take at least.
+        """
         p, speed = self._p, rates[workers.astype(np.intp) - 1]
         batch = self._batch * (workers if self._space.costs.grows else np.ones_like(workers))
         if not self._mode.synchronous:
             alone = workers / (fixed + contention + batch * workers / speed)
             return float(np.max(batch * np.minimum(alone, workers / np.maximum(crossing, 1e-12))))
         left_out = np.log(workers - self._mode.backups) - np.log(self._mode.backups + 1)
-        waiting = (fixed + batch / speed) * (1 + p["straggling"] * np.maximum(left_out, 0.0)) + contention
+        waiting = (fixed + batch / speed) * (
+            1 + p["straggling"] * np.maximum(left_out, 0.0)
+        ) + contention
         step = self._step(waiting, ring)
         if self._space.serves:
             handled = np.maximum(crossing, p["handling"] * self._dense)
@@ -102,12 +128,15 @@ class _Bound:
     def _step(self, waiting: Floats, moving: Floats) -> Floats:
         power = 1 + self._p["hiding"]
         together = (waiting**power + moving**power) ** (1 / power)
-        behind = self._p["forward"] * waiting + np.maximum((1 - self._p["forward"]) * waiting, moving)
+        behind = self._p["forward"] * waiting + np.maximum(
+            (1 - self._p["forward"]) * waiting, moving
+        )
         return np.asarray(np.maximum(together, behind))
 
     def _devices(self, among: Flags, nodes: int | None) -> tuple[float, Floats, float]:
-        """Least seconds that do not depend on the batch; samples a second of the fastest 1, 2, ... workers; most
-        workers of a node. Of so many nodes of each kind; None: of all."""
+        """Least seconds that do not depend on the batch; samples a second of the fastest 1, 2, ...
+        workers; most workers of a node. Of so many nodes of each kind; None: of all.
+        """
         space = self._space
         fast, whole, fixed, largest = [np.zeros(0)], 0.0, np.inf, 1.0
         for kind in sorted(set(space.kind[among].tolist())):
@@ -115,7 +144,9 @@ class _Bound:
             cores = space.cores_alone[at]
             least = space.least_bent[at]
             overhead, work = space.overhead[at] * least, space.work[at] * least
-            alpha, sample, read = physics.compute(self._p, overhead, work, space.reads[at], cores, space.speeds[at])
+            alpha, sample, read = physics.compute(
+                self._p, overhead, work, space.reads[at], cores, space.speeds[at]
+            )
             sample = sample + read
             count = int(space.free[kind]) if nodes is None else nodes
             most = int(space.workers[at].max())
@@ -125,7 +156,9 @@ class _Bound:
         return fixed, np.minimum(np.cumsum(np.sort(np.concatenate(fast))[::-1]), whole), largest
 
     def _slowness(self) -> Floats:
-        """Of the NIC of each kind of node; of one without patterns that of the fastest, which nothing exceeds."""
+        """Of the NIC of each kind of node; of one without patterns that of the fastest, which
+        nothing exceeds.
+        """
         found = np.ones(len(self._space.free))
         found[self._space.kind] = self._space.slowness
         return found

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from headgate.cluster import Cluster, Node
-from headgate.errors import UsageError
 from headgate.isolation import IN_GUESTS
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.profiles import Profile
 from headgate.planning.devices import timed
 from headgate.planning.memory import misfit
 from headgate.planning.placement import place, place_roles
-from headgate.plans import Plan
-from headgate.profiles import Profile
 
 _ONE_GUEST = "a node of a lab has one guest at a time"
 _TASKS_A_CORE, _TASKS_ANYWHERE, _MOST_TASKS = 16, 64, 10_000
@@ -33,33 +33,45 @@ def candidates(
 
     - A plan that the user states is the only one; it is placed.
     - A job in guests has a single task, unless its user states a plan.
-    - With a profile: strategies, workers, servers, batches, backup workers and placements that keep the user's
-      mathematics, and whatever else the job allows. The fastest by the cost model comes first.
-    - Without a profile, or without a time of a step in it: a `single` plan on each node that the job's limits fit on.
-      Nodes with the most cores for each of their tasks come first.
+    - With a profile: strategies, workers, servers, batches, backup workers and placements that keep
+      the user's mathematics, and whatever else the job allows. The fastest by the cost model comes
+      first.
+    - Without a profile, or without a time of a step in it: a `single` plan on each node that the
+      job's limits fit on. Nodes with the most cores for each of their tasks come first.
 
     Args:
         cluster: The nodes that there are.
         job: Its limits, what it allows and its stated plan count.
         profile: What it costs.
         used: Names of nodes that other jobs have to themselves: nothing goes there.
-        beside: How many tasks those of other jobs on each of the other nodes count for; None: nothing is known of that.
-        measured_on: The node that the profile was measured on, to compare cores with; None: not known.
+        beside: How many tasks those of other jobs on each of the other nodes count for; None:
+            nothing is known of that.
+        measured_on: The node that the profile was measured on, to compare cores with; None: not
+            known.
         most: Plans to name.
 
     Raises:
-        UsageError: No plan can run, and the message says why for each node or kind of node; or the stated plan names a
-            node that is not there or that the limits do not fit on.
+        UsageError: No plan can run, and the message says why for each node or kind of node; or the
+            stated plan names a node that is not there or that the limits do not fit on.
     """
-    least, most_tasks = job.plan.tasks if job.plan is not None else job.limits.workers[0], tasks_on(cluster)
+    least, most_tasks = (
+        job.plan.tasks if job.plan is not None else job.limits.workers[0],
+        tasks_on(cluster),
+    )
     if least > most_tasks:
         raise UsageError(
-            f"job {job.name!r} asks for {least:,} tasks; at most {most_tasks:,} of a job run on {_size(cluster)}; "
+            f"job {job.name!r} asks for {least:,} tasks; at most {most_tasks:,} of a job run "
+            f"on {_size(cluster)}; "
             "ask for fewer workers"
         )
     if job.isolation in IN_GUESTS and (why := _not_in_guests(cluster, job, least)):
         raise UsageError(f"job {job.name!r}: {why}")
-    if job.plan is None and profile is not None and tells(profile) and job.isolation not in IN_GUESTS:
+    if (
+        job.plan is None
+        and profile is not None
+        and tells(profile)
+        and job.isolation not in IN_GUESTS
+    ):
         from headgate.planning.cost import CostModel  # their numerics take time to import
         from headgate.planning.search import Looked
         from headgate.planning.spaces import Space
@@ -69,12 +81,19 @@ def candidates(
         return looked.ranked(most)
     if left := [node for node in cluster.nodes if node.name not in used]:
         return _without_profile(Cluster(tuple(left)), job, beside or {})
-    raise UsageError(f"job {job.name!r}: other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes")
+    raise UsageError(
+        f"job {job.name!r}: other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes"
+    )
 
 
 def tasks_on(cluster: Cluster) -> int:
-    """Most tasks of one job that are planned for a cluster: more of them on its cores only wait for each other."""
-    return min(max(_TASKS_A_CORE * math.ceil(sum(node.cores for node in cluster.nodes)), _TASKS_ANYWHERE), _MOST_TASKS)
+    """Most tasks of one job that are planned for a cluster: more of them on its cores only wait for
+    each other.
+    """
+    return min(
+        max(_TASKS_A_CORE * math.ceil(sum(node.cores for node in cluster.nodes)), _TASKS_ANYWHERE),
+        _MOST_TASKS,
+    )
 
 
 def _size(cluster: Cluster) -> str:
@@ -90,27 +109,45 @@ def tells(profile: Profile) -> bool:
 def _without_profile(cluster: Cluster, job: Job, beside: Mapping[str, float]) -> list[Plan]:
     if job.roles:
         return [place_roles(job, cluster.nodes, beside)]
-    misfits = {node.name: reason for node in cluster.nodes if (reason := misfit(node, job.limits)) is not None}
+    misfits = {
+        node.name: reason
+        for node in cluster.nodes
+        if (reason := misfit(node, job.limits)) is not None
+    }
     fitting = [node for node in cluster.nodes if node.name not in misfits]
     if job.plan is not None:
         for name in (*job.plan.worker_nodes, *job.plan.server_nodes):
             if name in misfits:
-                raise UsageError(f"job {job.name!r}: {misfits[name]}; lower its limits, or name another node")
+                raise UsageError(
+                    f"job {job.name!r}: {misfits[name]}; lower its limits, or name another node"
+                )
             if name not in {node.name for node in fitting}:
                 known = ", ".join(node.name for node in cluster.nodes)
-                raise UsageError(f"job {job.name!r}: its plan names node {name!r}; expected one of {known}")
+                raise UsageError(
+                    f"job {job.name!r}: its plan names node {name!r}; expected one of {known}"
+                )
     if not fitting:
         reasons = "; ".join(misfits.values())
         raise UsageError(f"job {job.name!r} fits on no node: {reasons}; lower its limits")
     if job.plan is not None:
         placed = place(job.plan, fitting, beside)
-        if job.isolation in IN_GUESTS and len(set(on := placed.worker_nodes + placed.server_nodes)) < len(on):
-            raise UsageError(f"job {job.name!r}: {_ONE_GUEST}; name as many nodes as its plan has tasks")
+        if job.isolation in IN_GUESTS and len(
+            set(on := placed.worker_nodes + placed.server_nodes)
+        ) < len(on):
+            raise UsageError(
+                f"job {job.name!r}: {_ONE_GUEST}; name as many nodes as its plan has tasks"
+            )
         return [placed]
     fitting.sort(key=lambda node: (-node.cores / (1 + beside.get(node.name, 0)), node.name))
     cores = job.limits.cores
     return [
-        Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=(node.name,), cores_per_worker=cores)
+        Plan(
+            strategy="single",
+            workers=1,
+            batch_per_worker=None,
+            worker_nodes=(node.name,),
+            cores_per_worker=cores,
+        )
         for node in fitting
     ]
 

@@ -8,17 +8,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headgate.cluster import Cluster, Node
-from headgate.engines.launchers import has_launcher
-from headgate.engines.program import program, source
-from headgate.errors import UsageError
 from headgate.isolation import IN_GUESTS
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan, Prediction
+from headgate.model.profiles import Profile
 from headgate.planning.candidates import candidates, tells
 from headgate.planning.interference import Interference
 from headgate.planning.joining import alone
-from headgate.plans import Plan, Prediction
-from headgate.profiles import Profile
+from headgate.scripts.launchers import has_launcher
+from headgate.scripts.program import program, source
 
 _NAMED = 4  # nodes that are named one by one
 
@@ -29,8 +29,8 @@ class JobToPlan:
 
     Args:
         profile: None where none is stored.
-        other_cluster: The variables that tell its tasks of another cluster (`engines.scripts.other_cluster`). With
-            those it runs as one task.
+        other_cluster: The variables that tell its tasks of another cluster
+            (`engines.scripts.other_cluster`). With those it runs as one task.
     """
 
     job: Job
@@ -51,14 +51,18 @@ class Choice:
 
 
 def has_choice(cluster: Cluster, job: Job) -> bool:
-    """Whether there is anything to choose for a job: it states no plan, and there are several nodes or GPUs.
+    """Whether there is anything to choose for a job: it states no plan, and there are several nodes
+    or GPUs.
 
-    On one node without several GPUs workers would share the same cores, and what they may gain by that is less than
-    what a prediction is off by. Guests are not chosen for: see `candidates`.
+    On one node without several GPUs workers would share the same cores, and what they may gain by
+    that is less than what a prediction is off by. Guests are not chosen for: see `candidates`.
     """
     gpus = 0 if job.limits.gpus == 0 else max((len(node.gpus) for node in cluster.nodes), default=0)
     return (
-        job.plan is None and not job.roles and job.isolation not in IN_GUESTS and (len(cluster.nodes) > 1 or gpus > 1)
+        job.plan is None
+        and not job.roles
+        and job.isolation not in IN_GUESTS
+        and (len(cluster.nodes) > 1 or gpus > 1)
     )
 
 
@@ -77,10 +81,11 @@ def choose(
 ) -> list[Choice | UsageError]:
     """The plans of the jobs of a run, in their order.
 
-    Each is the best by the job's profile on the free nodes. Jobs that start at once divide these (`planning.jointly`).
-    Where no free node fits them they share all nodes. A job runs as one task, where the most cores are left for each
-    and, by `interference`, the least is lost to those beside it,
-    in three cases: it has no profile, it fits nowhere by its profile, or its environment names another cluster.
+    Each is the best by the job's profile on the free nodes. Jobs that start at once divide these
+    (`planning.jointly`). Where no free node fits them they share all nodes. A job runs as one task,
+    where the most cores are left for each and, by `interference`, the least is lost to those beside
+    it, in three cases: it has no profile, it fits nowhere by its profile, or its environment names
+    another cluster.
 
     Args:
         asked: The jobs, their names unlike.
@@ -128,28 +133,49 @@ class _Informed(NamedTuple):
     profile: Profile
 
 
-def _crowds(job: Job, cluster: Cluster, there: Mapping[str, Sequence[str]], pairs: Interference) -> dict[str, float]:
+def _crowds(
+    job: Job, cluster: Cluster, there: Mapping[str, Sequence[str]], pairs: Interference
+) -> dict[str, float]:
     """How many tasks those on each node count for to a job."""
-    return {node.name: pairs.crowd(node.kind, job.name, there.get(node.name, ())) for node in cluster.nodes}
+    return {
+        node.name: pairs.crowd(node.kind, job.name, there.get(node.name, ()))
+        for node in cluster.nodes
+    }
 
 
 def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, float]) -> Choice:
     job = asked.job
     plan = candidates(cluster, job, beside=beside)[0]
     found = program(job) if source(job) is not None else None
-    if (found is None and asked.profile is None) or not has_choice(cluster, job) or job.limits.workers[1] == 1:
+    if (
+        (found is None and asked.profile is None)
+        or not has_choice(cluster, job)
+        or job.limits.workers[1] == 1
+    ):
         return Choice(plan)
     if has_launcher(job) and (job.contract is None or job.batch is None):
         return Choice(plan)  # how many workers it may have was said when it was handed in
     if asked.other_cluster:
         why = f"its environment names another cluster ({asked.other_cluster})"
-        return Choice(plan, f"{in_words(plan)}, because {why}; unset that, and with a profile it takes the best plan")
+        return Choice(
+            plan,
+            (
+                f"{in_words(plan)}, because {why}; unset that, and with a profile it takes "
+                "the best plan"
+            ),
+        )
     if found is None:
         return Choice(plan)
-    missing = "no profile of it is stored" if asked.profile is None else "its profile has no time of a step"
+    missing = (
+        "no profile of it is stored"
+        if asked.profile is None
+        else "its profile has no time of a step"
+    )
     arguments = f" -- {shlex.join(found.args)}" if found.args else ""
     cure = f"headgate profile {found.named}{arguments}"
-    return Choice(plan, f"{in_words(plan)}, because {missing}; with one it takes the best plan: {cure}")
+    return Choice(
+        plan, f"{in_words(plan)}, because {missing}; with one it takes the best plan: {cure}"
+    )
 
 
 def _together(
@@ -171,13 +197,19 @@ def _together(
     return [Choice(plan, f"{in_words(plan)}, because of its profile: {why}")]
 
 
-def _best(asked: _Informed, cluster: Cluster, used: Collection[str], measured_on: Node | None) -> Choice:
+def _best(
+    asked: _Informed, cluster: Cluster, used: Collection[str], measured_on: Node | None
+) -> Choice:
     from headgate.planning.cost import CostModel  # their numerics take half a second to import
     from headgate.planning.search import search
 
     costs = CostModel(asked.job, cluster, asked.profile, measured_on=measured_on)
     found = search(costs, used=used, runners_up=1)
-    why = expected(found.best) + grown(asked.job, asked.profile, found.best.plan) + _caveats(asked.job, asked.profile)
+    why = (
+        expected(found.best)
+        + grown(asked.job, asked.profile, found.best.plan)
+        + _caveats(asked.job, asked.profile)
+    )
     if found.runners_up:
         second = found.runners_up[0]
         why += f"; next best: {in_words(second.plan)}, {samples(second.throughput)}"
@@ -206,7 +238,11 @@ def _divided(
 
 
 def _caveats(job: Job, profile: Profile) -> str:
-    busy = "; its profile was taken while others used the machine, measure it again" if profile.is_busy else ""
+    busy = (
+        "; its profile was taken while others used the machine, measure it again"
+        if profile.is_busy
+        else ""
+    )
     why = alone(job, profile) if profile.alone or profile.observed else ""
     return (f"; one task, because {why}" if why else "") + busy
 
@@ -215,12 +251,17 @@ def _caveats(job: Job, profile: Profile) -> str:
 
 
 def grown(job: Job, profile: Profile, plan: Plan) -> str:
-    """How large the global batch of a plan becomes where that grows with its workers; empty: it does not."""
+    """How large the global batch of a plan becomes where that grows with its workers; empty: it
+    does not.
+    """
     if job.contract is None or job.batch != "per-worker" or plan.workers == 1:
         return ""
     if profile.batch is None:
         return f"; the global batch grows to that of {plan.workers} workers"
-    return f"; the global batch grows from {profile.batch:,} to {profile.batch * plan.workers:,} samples"
+    return (
+        f"; the global batch grows from {profile.batch:,} to "
+        f"{profile.batch * plan.workers:,} samples"
+    )
 
 
 def expected(each: Prediction) -> str:
@@ -235,11 +276,19 @@ def in_words(plan: Plan) -> str:
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
     if plan.strategy == "roles":
         workers = f"{plan.workers} tasks"
-    servers = "" if not plan.servers else " and 1 server" if plan.servers == 1 else f" and {plan.servers} servers"
+    servers = (
+        ""
+        if not plan.servers
+        else " and 1 server"
+        if plan.servers == 1
+        else f" and {plan.servers} servers"
+    )
     there = Counter((*plan.worker_nodes, *plan.server_nodes))
     named = [name if count == 1 else f"{name} ({count})" for name, count in there.items()]
     on = ", ".join(named) if len(named) <= _NAMED else f"{len(named)} nodes"
-    return f"{plan.strategy}{'' if plan.synchronous else ' async'}, {workers}{servers}" + (f" on {on}" if on else "")
+    return f"{plan.strategy}{'' if plan.synchronous else ' async'}, {workers}{servers}" + (
+        f" on {on}" if on else ""
+    )
 
 
 def samples(value: float, unit: bool = True) -> str:

@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 
-from headgate.cluster import Cluster, Node
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Node
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan, Prediction
+from headgate.model.profiles import Profile
 from headgate.planning.candidates import candidates
 from headgate.planning.kinds import kinds
 from headgate.planning.planner import Planner
 from headgate.planning.search import varied
-from headgate.plans import Plan, Prediction
-from headgate.profiles import Profile
 
 
 class Corrected:
     """The candidates of a job and plans that were measured, in a `Planner`.
 
-    Plans that differ only in which of several nodes of a kind they take, or in how the same batch is divided, count as
-    one.
+    Plans that differ only in which of several nodes of a kind they take, or in how the same batch
+    is divided, count as one.
 
     Args:
         job: What runs.
         cluster: Where.
         profile: What it costs.
-        measured: Samples a second of plans that were measured before; those that the job may not have are left out.
+        measured: Samples a second of plans that were measured before; those that the job may not
+            have are left out.
         used: Names of nodes that other jobs have.
         measured_on: The node that the profile was measured on.
 
@@ -43,7 +44,9 @@ class Corrected:
         used: Collection[str] = (),
         measured_on: Node | None = None,
     ) -> None:
-        self._kinds = {name: i for i, kind in enumerate(kinds(cluster.nodes)) for name in kind.names}
+        self._kinds = {
+            name: i for i, kind in enumerate(kinds(cluster.nodes)) for name in kind.names
+        }
         self._batch = profile.batch or 1
         free = self._kinds.keys() - set(used)
         self._known: dict[Hashable, Plan] = {}
@@ -53,7 +56,11 @@ class Corrected:
         for plan, _ in allowed:
             self._known.setdefault(self._likeness(plan), plan)
         self.planner = Planner(
-            list(self._known.values()), job=job, cluster=cluster, profile=profile, measured_on=measured_on
+            list(self._known.values()),
+            job=job,
+            cluster=cluster,
+            profile=profile,
+            measured_on=measured_on,
         )
         self.measured: dict[Plan, list[float]] = {}
         for plan, rate in allowed:
@@ -77,7 +84,9 @@ class Corrected:
         """
         found = self._known.get(self._likeness(plan))
         if found is None:
-            raise ValueError(f"{plan} is like none of the {len(self._known)} plans that are considered")
+            raise ValueError(
+                f"{plan} is like none of the {len(self._known)} plans that are considered"
+            )
         return found
 
     def ranked(self, most: int) -> list[Prediction]:
@@ -98,10 +107,15 @@ class Corrected:
 
     def _likeness(self, plan: Plan) -> Hashable:
         workers, servers = Counter(plan.worker_nodes), Counter(plan.server_nodes)
-        on = Counter((self._kinds.get(name, name), workers[name], servers[name]) for name in {*workers, *servers})
+        on = Counter(
+            (self._kinds.get(name, name), workers[name], servers[name])
+            for name in {*workers, *servers}
+        )
         size = plan.batch_per_worker
         usual = self._batch * (1 if plan.synchronous else plan.workers)
-        samples = usual if size is None else sum(size) if isinstance(size, tuple) else size * plan.workers
+        samples = (
+            usual if size is None else sum(size) if isinstance(size, tuple) else size * plan.workers
+        )
         return (
             mode_of(plan),
             plan.workers,
@@ -123,4 +137,9 @@ def _may_have(job: Job, plan: Plan, free: Collection[str]) -> bool:
     fewest, most = job.limits.workers
     names = {*plan.worker_nodes, *plan.server_nodes}
     stays = plan.synchronous or "async" in job.allow
-    return bool(names) and names <= set(free) and fewest <= plan.workers <= (most or plan.workers) and stays
+    return (
+        bool(names)
+        and names <= set(free)
+        and fewest <= plan.workers <= (most or plan.workers)
+        and stays
+    )

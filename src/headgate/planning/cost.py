@@ -1,7 +1,9 @@
-"""What a plan costs: seconds of a step from a job's profile and the nodes, each part with its meaning.
+"""What a plan costs: seconds of a step from a job's profile and the nodes, each part with its
+meaning.
 
-The formula is `planning.physics`. Here are its parameters, as a profile and the nodes' rates give them, and how well
-each is known. `Planner` begins with the same parameters and corrects them by measurements.
+The formula is `planning.physics`. Here are its parameters, as a profile and the nodes' rates give
+them, and how well each is known. `Planner` begins with the same parameters and corrects them by
+measurements.
 """
 
 from __future__ import annotations
@@ -12,37 +14,43 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headgate.cluster import Cluster, Node
-from headgate.errors import UsageError
-from headgate.identifiers import TaskName
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import UsageError
+from headgate.model.identifiers import TaskName
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan, Prediction
+from headgate.model.profiles import Profile
+from headgate.model.units import say_bits, say_bytes, say_seconds
 from headgate.planning import devices, gpu_links, physics
 from headgate.planning.features import Device, Features, Floats, Known, features
 from headgate.planning.joining import alone
 from headgate.planning.kinds import NodeKind, kinds
 from headgate.planning.memory import STORE, memory
-from headgate.plans import Plan, Prediction
-from headgate.profiles import Profile
-from headgate.units import say_bits, say_bytes, say_seconds
 
 USUAL_RATE = 125e6
 """Bytes a second of a NIC whose rate nobody said: 1 Gbit/s."""
 _WIRE = 1.08  # bytes on the wire and gaps between chunks, over the bytes of the model
 _INSIDE = 1.5e9  # bytes a second between processes of a node
-_CONTENTION = (2.2e-3, 0.13)  # seconds, and parts of α, for each factor e of GPUs in use on a node; see docs/plans.md
-_UNLIKE = 1.1  # deviation of the logarithm of that, from model to model of the data that it was fitted to
+# seconds, and parts of α, for each factor e of GPUs in use on a node; see docs/plans.md
+_CONTENTION = (2.2e-3, 0.13)
+# deviation of the logarithm of that, from model to model of the data that it was fitted to
+_UNLIKE = 1.1
 _COPY = 15e9  # bytes a second that a core copies which does that
 _ROUND = 2e-4  # seconds that a message to another node and back takes
 _BUCKET = 25e6  # bytes of gradients that an all-reduce takes at a time
 _PIECE = 1e6  # the same of those that go to servers
-_CHUNKS, _CHUNK_BYTES = 48, (64 * 1024, 512 * 1024)  # a server's messages of gradients, as `torch.ps.layout` has them
-_ROW, _INDEX = 256.0, 8.0  # usual bytes of an embedding's row, and of the index in a sample that asks for it
+# a server's messages of gradients, as `torch.ps.layout` has them
+_CHUNKS, _CHUNK_BYTES = 48, (64 * 1024, 512 * 1024)
+# usual bytes of an embedding's row, and of the index in a sample that asks for it
+_ROW, _INDEX = 256.0, 8.0
 _TABLES = ("Embedding", "EmbeddingBag")
 
-# Seconds of a core, timed on processes that exchange small models, large ones and tables: benchmarks/exchange_cost.py.
+# Seconds of a core, timed on processes that exchange small models, large ones and tables:
+# benchmarks/exchange_cost.py.
 _PLAIN, _SECRET = 0.37e-9, 1.25e-9  # a byte sent or taken, in the clear and encrypted
 _AROUND = 1.1e-9  # a byte around a ring, both ways
-_COLLECTIVE, _COLLECTIVE_TABLE = 0.9e-3, 1.0e-3  # a step's all-reduce for each other worker, and for each table
+# a step's all-reduce for each other worker, and for each table
+_COLLECTIVE, _COLLECTIVE_TABLE = 0.9e-3, 1.0e-3
 _EXCHANGE, _EXCHANGE_TABLE = 0.55e-3, 0.75e-3  # a worker's step beside servers, and for each table
 _ASKED, _ASKED_TABLE = 0.05e-3, 0.6e-3  # the same for each server
 _ANSWER, _ANSWER_TABLE = 0.12e-3, 0.6e-3  # a server's for each worker
@@ -52,7 +60,8 @@ _BAND = 1.645  # standard deviations of a band that holds 90 %
 _LEFT_OVER = 0.12  # of the logarithm: what the formula leaves out
 
 _SHARDED = (
-    "its parameters are sharded (FSDP, ZeRO-3): a step gathers them twice and adds gradients up once, 3(w-1)/w of the "
+    "its parameters are sharded (FSDP, ZeRO-3): a step gathers them twice and adds gradients "
+    "up once, 3(w-1)/w of the "
     "model through each NIC, where an all-reduce (DDP, ZeRO-1, ZeRO-2) has 2(w-1)/w"
 )
 
@@ -67,11 +76,17 @@ _MEANING = {
     "ring_node": "rounds of the ring, for each node past the second",
     "inside": "gradients from worker to worker inside a node",
     "inside_worker": "rounds inside a node, for each worker past the second",
-    "to_servers": "gradients and parameters each way through the busiest NIC of a node with servers",
+    "to_servers": (
+        "gradients and parameters each way through the busiest NIC of a node with servers"
+    ),
     "to_workers": "the same of a node without servers",
     "handling": "a worker's cores send and receive them",
-    "collective": "a worker's cores take part in them, and messages go there and back, for each other worker",
-    "exchange": "a worker's cores begin and end the exchange, and it waits for the way there and back",
+    "collective": (
+        "a worker's cores take part in them, and messages go there and back, for each other worker"
+    ),
+    "exchange": (
+        "a worker's cores begin and end the exchange, and it waits for the way there and back"
+    ),
     "update": "the busiest server receives them, adds them up and sends the sums",
     "worker": "messages of each worker",
     "server": "messages of each server",
@@ -101,10 +116,12 @@ class CostModel:
     """The cost model of one job on one cluster.
 
     Args:
-        job: What runs; its limits say whether GPUs may be used, and whether what it sends is encrypted.
+        job: What runs; its limits say whether GPUs may be used, and whether what it sends is
+            encrypted.
         cluster: Where.
         profile: What it costs.
-        measured_on: The node that the profile was measured on; None: not known, all cores count as equal.
+        measured_on: The node that the profile was measured on; None: not known, all cores count as
+            equal.
 
     Attributes:
         grows: Whether each worker has the script's own batch, so that that of all grows with them.
@@ -113,7 +130,9 @@ class CostModel:
         UsageError: The profile says nothing of the time of a step, or the cluster has no node.
     """
 
-    def __init__(self, job: Job, cluster: Cluster, profile: Profile, *, measured_on: Node | None = None) -> None:
+    def __init__(
+        self, job: Job, cluster: Cluster, profile: Profile, *, measured_on: Node | None = None
+    ) -> None:
         if not cluster.nodes:
             raise UsageError(f"job {job.name!r}: the cluster has no node to plan for")
         self.job = job
@@ -123,14 +142,19 @@ class CostModel:
         self.kinds: tuple[NodeKind, ...] = kinds(cluster.nodes)
         gpus = job.limits.gpus != 0
         try:
-            self.compute = tuple(devices.compute(profile, kind.node, measured_on, gpus) for kind in self.kinds)
+            self.compute = tuple(
+                devices.compute(profile, kind.node, measured_on, gpus) for kind in self.kinds
+            )
         except ValueError as error:
             measured = profile.source == "profile" and not profile.is_busy
             cure = "state its plan instead: headgate run FILE --strategy allreduce --workers N"
             cure = cure if measured else "measure it: headgate profile FILE"
             raise UsageError(f"job {job.name!r}: {error}; {cure}") from None
         self.memory_of = memory(profile)
-        self._dense, self._sparse = float(profile.dense_bytes or 0), float(profile.sparse_bytes or 0)
+        self._dense, self._sparse = (
+            float(profile.dense_bytes or 0),
+            float(profile.sparse_bytes or 0),
+        )
         self.batch = profile.batch or max((step.batch for step in profile.step_times), default=1)
         self._bytes = max(self._dense + self._sparse, 1.0)
         first = self.compute[0]
@@ -141,22 +165,29 @@ class CostModel:
         self.prior = self._prior()
         self.notes = self._notes()
 
-    # --- what is known -----------------------------------------------------------------------------------------------
+    # --- what is known ----------------------------------------------------------------------------
 
     def _known(self) -> Known:
         by_name: dict[str, Device] = {}
         for kind, each in zip(self.kinds, self.compute):
-            work, reads = max(each.beta, 1e-12) / self._beta, 1 / each.core if each.read > 0 else 0.0
+            work, reads = (
+                max(each.beta, 1e-12) / self._beta,
+                1 / each.core if each.read > 0 else 0.0,
+            )
             device = Device(each.alpha / self._alpha, work, each.gpu, each.core, reads, each.bends)
             by_name |= dict.fromkeys(kind.names, device)
         data = self.profile.dataset
         fastest = max(rate.bytes_per_second for rate in self._inside)
         inside = {
-            name: fastest / rate.bytes_per_second for kind, rate in zip(self.kinds, self._inside) for name in kind.names
+            name: fastest / rate.bytes_per_second
+            for kind, rate in zip(self.kinds, self._inside)
+            for name in kind.names
         }
         row = (data.bytes_per_sample or 0.0) / _INDEX * _ROW if data is not None else 0.0
         if self.profile.sparse_bytes_per_sample is not None:
-            row = self.profile.sparse_bytes_per_sample + _INDEX * (self.profile.sparse_rows_per_sample or 0.0)
+            row = self.profile.sparse_bytes_per_sample + _INDEX * (
+                self.profile.sparse_rows_per_sample or 0.0
+            )
         return Known(
             devices=by_name,
             usual_rate=USUAL_RATE,
@@ -167,7 +198,10 @@ class CostModel:
             rows=self._of_rows(),
             batch=self.batch,
             plain=_AROUND / self._of_byte()[0] * (1.5 if self.profile.sharded else 1.0),
-            late=(min(_BUCKET / max(self._dense, 1.0), 1.0), min(_PIECE / max(self._dense, 1.0), 1.0)),
+            late=(
+                min(_BUCKET / max(self._dense, 1.0), 1.0),
+                min(_PIECE / max(self._dense, 1.0), 1.0),
+            ),
         )
 
     def _has_links(self, kind: NodeKind) -> bool:
@@ -183,7 +217,9 @@ class CostModel:
         return gpu_links.Rate(_INSIDE * (copies / _COPY if copies else 1.0), 0.7, how)
 
     def _of_byte(self) -> tuple[float, float]:
-        """Seconds of a core of a worker and of a server for a byte of gradients, which comes back as parameters."""
+        """Seconds of a core of a worker and of a server for a byte of gradients, which comes back
+        as parameters.
+        """
         chunk = min(max(self._dense / _CHUNKS, _CHUNK_BYTES[0]), _CHUNK_BYTES[1])
         both_ways = 2 * (_SECRET if self.job.encrypt else _PLAIN)
         return both_ways + _CHUNK[0] / chunk, both_ways + _CHUNK[1] / chunk
@@ -193,7 +229,9 @@ class CostModel:
         rows, size = self.profile.sparse_rows_per_sample, self.profile.sparse_bytes_per_sample
         of_row = (size / rows if rows and size else _ROW) + _INDEX
         both_ways = 2 * (_SECRET if self.job.encrypt else _PLAIN)
-        worker, server = ((cpu / of_row + both_ways) / dense for cpu, dense in zip(_OF_ROW, self._of_byte()))
+        worker, server = (
+            (cpu / of_row + both_ways) / dense for cpu, dense in zip(_OF_ROW, self._of_byte())
+        )
         return worker, server
 
     def _prior(self) -> physics.Prior:
@@ -201,7 +239,9 @@ class CostModel:
         fastest = max(kind.node.nic_bytes_per_second or USUAL_RATE for kind in self.kinds)
         said = all(kind.node.nic_bytes_per_second for kind in self.kinds)
         wire, unsure = _WIRE * size / fastest, 0.2 if said else 1.0
-        through = f"{say_bytes(size)} at {say_bits(fastest)}" + ("" if said else ", which nobody said for every node")
+        through = f"{say_bytes(size)} at {say_bits(fastest)}" + (
+            "" if said else ", which nobody said for every node"
+        )
         handling, update = self._of_byte()
         tables = sum(self.profile.layers.get(kind, 0) for kind in _TABLES) if self._sparse else 0
         secret = "encrypted" if self.job.encrypt else "in the clear"
@@ -212,13 +252,22 @@ class CostModel:
         trip, unsure_turn = (max(trips), 0.7) if trips else (_ROUND, 1.0)
         turn = _ROUND / 2 + trip  # on a core as well as on the wire
         fast = max(self._inside)
-        on_gpus = [i for i, kind in enumerate(self.kinds) if self._has_links(kind)] or range(len(self.kinds))
+        on_gpus = [i for i, kind in enumerate(self.kinds) if self._has_links(kind)] or range(
+            len(self.kinds)
+        )
         unsure_inside = max(self._inside[i].deviation for i in on_gpus)
-        read = self.profile.dataset.read_seconds_per_sample if self.profile.dataset is not None else None
+        read = (
+            self.profile.dataset.read_seconds_per_sample
+            if self.profile.dataset is not None
+            else None
+        )
         grown, forward = devices.power(self.profile), self.profile.flops_per_sample_forward
         part = forward / whole if forward and (whole := self.profile.flops_per_sample) else 1 / 3
-        # An all-reduce gathers what it has added up. Sharded parameters are gathered twice, and gradients added up.
-        passes, gathers = (3, ", because parameters are sharded") if self.profile.sharded else (2, "")
+        # An all-reduce gathers what it has added up. Sharded parameters are gathered twice, and
+        # gradients added up.
+        passes, gathers = (
+            (3, ", because parameters are sharded") if self.profile.sharded else (2, "")
+        )
         usual = "usual, not measured"
         rounds = f"from round trips of {say_seconds(max(trips))} between nodes" if trips else usual
         values: dict[str, tuple[float, float, str]] = {
@@ -237,21 +286,40 @@ class CostModel:
             "ring": (passes / 2 * wire, unsure, f"{passes}(w-1)/w times {through}{gathers}"),
             "ring_worker": (turn * buckets, unsure_turn, rounds),
             "ring_node": (turn / 4 * buckets, unsure_turn, rounds),
-            "inside": (passes / 2 * size / fast.bytes_per_second, unsure_inside, fast.how + gathers),
+            "inside": (
+                passes / 2 * size / fast.bytes_per_second,
+                unsure_inside,
+                fast.how + gathers,
+            ),
             "inside_worker": (0.05 * size / fast.bytes_per_second, 1.0, usual),
             "to_servers": (wire, unsure, f"copies that cross the NIC, times {through}"),
             "to_workers": (wire, unsure, f"copies that cross the NIC, times {through}"),
             "handling": (handling * size, 0.5, f"timed of data {secret}, over the worker's cores"),
-            "collective": (_COLLECTIVE + _COLLECTIVE_TABLE * tables + trip * (1 + tables), 0.7, f"timed, and {rounds}"),
+            "collective": (
+                _COLLECTIVE + _COLLECTIVE_TABLE * tables + trip * (1 + tables),
+                0.7,
+                f"timed, and {rounds}",
+            ),
             "update": (update * size, 0.5, f"timed of data {secret}, over the server's cores"),
-            "exchange": (_EXCHANGE + _EXCHANGE_TABLE * tables + trip * (1 + tables), 0.5, f"timed, and {rounds}"),
+            "exchange": (
+                _EXCHANGE + _EXCHANGE_TABLE * tables + trip * (1 + tables),
+                0.5,
+                f"timed, and {rounds}",
+            ),
             "worker": (_ANSWER + _ANSWER_TABLE * tables, 0.7, "timed, over the server's cores"),
             "server": (_ASKED + _ASKED_TABLE * tables, 0.7, "timed, over the worker's cores"),
             "straggling": (0.03, 0.7, usual),
             "hiding": (1.5, 0.5, usual),
-            "cores": (*(grown or (0.7, 0.3)), "fitted to steps timed on several threads" if grown else usual),
+            "cores": (
+                *(grown or (0.7, 0.3)),
+                "fitted to steps timed on several threads" if grown else usual,
+            ),
             "streaming": (6.0, 0.5, usual),
-            "forward": (part, 0.2, "the forward pass over the whole, in FLOPs" if forward else usual),
+            "forward": (
+                part,
+                0.2,
+                "the forward pass over the whole, in FLOPs" if forward else usual,
+            ),
         }
         self._how = {name: how for name, (_, _, how) in values.items()}
         speeds: dict[str, float] = {}
@@ -266,24 +334,41 @@ class CostModel:
         unsaid = [kind for kind in self.kinds if not kind.node.nic_bytes_per_second]
         if unsaid:
             names = ", ".join(dict.fromkeys(kind.in_words for kind in unsaid))
-            notes.append(f"no NIC rate is known of {names}: {say_bits(USUAL_RATE)} is assumed; add `nic:` to say it")
+            notes.append(
+                f"no NIC rate is known of {names}: {say_bits(USUAL_RATE)} is assumed; add "
+                "`nic:` to say it"
+            )
         for kind, each in zip(self.kinds, self.compute):
             if each.deviation > 0.25:
                 notes.append(f"compute on {kind.in_words}: {each.how}")
         for kind, rate in zip(self.kinds, self._inside):
             if rate.assumed:
-                found = f"how GPUs of {kind.in_words} are joined is not known: {rate.assumed} is assumed"
-                notes.append(f"{found}; add `gpu_link:` to say it, or measure it there with: headgate calibrate")
+                found = (
+                    f"how GPUs of {kind.in_words} are joined is not known: {rate.assumed} "
+                    "is assumed"
+                )
+                notes.append(
+                    f"{found}; add `gpu_link:` to say it, or measure it there with: "
+                    "headgate calibrate"
+                )
         if self._sparse > 0 and self.profile.sparse_bytes_per_sample is None:
-            notes.append("rows of sparse layers that a sample touches are estimated from the bytes of a sample")
+            notes.append(
+                "rows of sparse layers that a sample touches are estimated from the bytes "
+                "of a sample"
+            )
         if self.profile.dense_bytes is None:
             notes.append("the profile has no size of the model: what is sent counts as nothing")
         if self.profile.batch is None:
             of_each = " of a worker" if self.grows else ""
-            notes.append(f"the profile has no batch: {self.batch} samples a step{of_each} are assumed")
+            notes.append(
+                f"the profile has no batch: {self.batch} samples a step{of_each} are assumed"
+            )
         if self.profile.is_busy:
             used = "" if self.profile.others is None else f" {self.profile.others:.0%} of"
-            waited = f"its steps waited {self.profile.waited:.0%} of the time for a core, and may take much less"
+            waited = (
+                f"its steps waited {self.profile.waited:.0%} of the time for a core, and "
+                "may take much less"
+            )
             found = f"the profile was taken while others used{used} the machine: {waited}"
             notes.append(f"{found}; the bands are wider for it; measure it again: headgate profile")
         if self.profile.sharded:
@@ -293,7 +378,7 @@ class CostModel:
             notes += [f"one task, because {why}"] if why else []
         return tuple(dict.fromkeys(notes))
 
-    # --- predictions -------------------------------------------------------------------------------------------------
+    # --- predictions ------------------------------------------------------------------------------
 
     def features(self, plans: Sequence[Plan]) -> Features:
         """The features of plans, at least one.
@@ -305,7 +390,10 @@ class CostModel:
             for name in {*plan.worker_nodes, *plan.server_nodes} - self.known.devices.keys():
                 raise UsageError(f"the plan names node {name!r}; expected nodes of the cluster")
         if self.grows:
-            plans = [replace(plan, batch_per_worker=plan.batch_per_worker or self.batch) for plan in plans]
+            plans = [
+                replace(plan, batch_per_worker=plan.batch_per_worker or self.batch)
+                for plan in plans
+            ]
         return features(plans, self.cluster, 1.0, self.known)
 
     def many(self, plans: Sequence[Plan]) -> tuple[Floats, Floats]:
@@ -327,7 +415,9 @@ class CostModel:
         found = []
         for i, plan in enumerate(plans):
             middle, off = float(step.throughput[i]), math.exp(_BAND * float(deviation[i]))
-            parts = {name: float(values[i]) for name, values in step.resources.items() if values[i] > 0}
+            parts = {
+                name: float(values[i]) for name, values in step.resources.items() if values[i] > 0
+            }
             binds = max(parts, key=lambda name: parts[name])
             found.append(Prediction(plan, middle, middle / off, middle * off, parts, binds))
         return found
@@ -346,13 +436,15 @@ class CostModel:
         ]
         return tuple(sorted(terms, key=lambda term: -term.seconds))
 
-    # --- memory ------------------------------------------------------------------------------------------------------
+    # --- memory -----------------------------------------------------------------------------------
 
     def memory(self, plan: Plan) -> dict[TaskName, int]:
         """Bytes of each task."""
         usual = self.batch / (plan.workers if plan.synchronous and not self.grows else 1)
         size, served = plan.batch_per_worker, plan.strategy == "ps"
-        sizes = size if isinstance(size, tuple) else [usual if size is None else size] * plan.workers
+        sizes = (
+            size if isinstance(size, tuple) else [usual if size is None else size] * plan.workers
+        )
         held = [self.memory_of.of_worker(each, served, plan.workers) for each in sizes]
         if plan.workers > 1 and self.job.contract in ("torchrun", "deepspeed"):
             held[0] += STORE

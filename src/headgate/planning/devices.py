@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headgate.cluster import Gpu, Node
-from headgate.profiles import Profile, TimeFit
+from headgate.model.cluster import Gpu, Node
+from headgate.model.profiles import Profile, TimeFit
 
 _SINGLE = 0.25  # of a step that was timed at one batch size only: what may not depend on the batch
 _CPU_EFFICIENCY = 0.5  # a step's FLOPs a second over those of a large matrix product
@@ -34,12 +34,14 @@ _CORE_FLOPS = 50e9
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Seconds of a worker's step of b samples on c cores: alpha + beta·b / c^power; less than one core slows all.
+    """Seconds of a worker's step of b samples on c cores: alpha + beta·b / c^power; less than one
+    core slows all.
 
     Args:
         alpha: Seconds that do not depend on the batch.
         beta: Seconds that a sample adds, on one core or on the GPU.
-        read: Seconds in which the training process reads a sample, in one thread; 0 where it does not.
+        read: Seconds in which the training process reads a sample, in one thread; 0 where it does
+            not.
         gpu: Whether a GPU computes.
         core: Speed of a core, relative to that of the node that was measured.
         deviation: Of the logarithm, beside that of what was measured.
@@ -60,16 +62,20 @@ class Compute:
 def power(profile: Profile) -> tuple[float, float] | None:
     """The power of its cores that the speed of a worker grows with, and its deviation.
 
-    None where it was not measured with more than one thread, or only while others used the machine. Others hold up
-    several threads more than one.
+    None where it was not measured with more than one thread, or only while others used the machine.
+    Others hold up several threads more than one.
     """
-    fits = sorted((fit for fit in timed(profile) if fit.device == "cpu"), key=lambda fit: fit.threads)
+    fits = sorted(
+        (fit for fit in timed(profile) if fit.device == "cpu"), key=lambda fit: fit.threads
+    )
     few, many = (fits[0], fits[-1]) if fits else (None, None)
     if few is None or many is None or few.threads == many.threads or profile.is_busy:
         return None
     if not few.beta_seconds_per_sample or not many.beta_seconds_per_sample:
         return None
-    found = math.log(few.beta_seconds_per_sample / many.beta_seconds_per_sample) / math.log(many.threads / few.threads)
+    found = math.log(few.beta_seconds_per_sample / many.beta_seconds_per_sample) / math.log(
+        many.threads / few.threads
+    )
     return min(max(found, 0.05), 1.0), 0.1
 
 
@@ -106,7 +112,8 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
     fits = timed(profile)
     if not fits and not profile.flops_per_sample:
         raise ValueError(
-            "the profile has no seconds of a step and no FLOPs of a sample, as of a loop whose batches Headgate does "
+            "the profile has no seconds of a step and no FLOPs of a sample, as of a loop whose "
+            "batches Headgate does "
             "not see, so that nothing predicts a plan"
         )
     ratio = core_ratio(profile, node, measured_on)
@@ -123,10 +130,15 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
         grown = power(profile) or (0.7, 0.0)
         alpha, beta = fit.alpha_seconds, fit.beta_seconds_per_sample * fit.threads ** grown[0]
         compared = ratio is not None or node == measured_on
-        how = f"fitted to steps timed on {fit.threads} thread{'s' * (fit.threads > 1)}, {_times(core, compared)}"
+        how = (
+            f"fitted to steps timed on {fit.threads} thread{'s' * (fit.threads > 1)}, "
+            f"{_times(core, compared)}"
+        )
         unsure = 0.05 if compared else 0.2
         alpha = max(alpha, 0.0)
-        return Compute(alpha / core, beta / core, read / core, False, core, unsure, how, _bends(profile, fit))
+        return Compute(
+            alpha / core, beta / core, read / core, False, core, unsure, how, _bends(profile, fit)
+        )
     speed = (node.core_gflops or 0.0) * 1e9 or _CORE_FLOPS
     beta = _of_sample(profile, on_gpu[0]) * peak(on_gpu[0].device)[0] / speed if on_gpu else 0.0
     if profile.flops_per_sample is not None:
@@ -136,59 +148,90 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
 
 
 def _of_sample(profile: Profile, fit: TimeFit) -> float:
-    """Seconds that a sample takes on another kind of device, by what it added here; of a step that took the same
-    whatever its batch the part of it in the script's own."""
+    """Seconds that a sample takes on another kind of device, by what it added here; of a step that
+    took the same whatever its batch the part of it in the script's own.
+    """
     batch = profile.batch or max((step.batch for step in profile.step_times), default=1)
     return fit.beta_seconds_per_sample or fit.alpha_seconds / batch
 
 
 def _bends(profile: Profile, fit: TimeFit) -> tuple[tuple[float, float], ...]:
-    """What was timed at each batch over the line fitted to it: caches hold small batches and not large ones."""
+    """What was timed at each batch over the line fitted to it: caches hold small batches and not
+    large ones.
+    """
     found = []
     for step in sorted(profile.step_times, key=lambda step: step.batch):
-        if (step.device, step.threads) == (fit.device, fit.threads) and step.batch > 0 and step.seconds > 0:
+        if (
+            (step.device, step.threads) == (fit.device, fit.threads)
+            and step.batch > 0
+            and step.seconds > 0
+        ):
             line = max(fit.alpha_seconds, 0.0) + fit.beta_seconds_per_sample * step.batch
             found.append((float(step.batch), step.seconds / line))
     return tuple(found)
 
 
 def core_ratio(profile: Profile, node: Node, measured_on: Node | None) -> float | None:
-    """Speed of a core of a node over that of the measured node; None where one of them is not known.
+    """Speed of a core of a node over that of the measured node; None where one of them is not
+    known.
 
-    The profile says the speed of the measured node, or else that node itself. Speeds are of convolutions for a model
-    that has some, where both nodes were calibrated. Otherwise they are of matrix products.
+    The profile says the speed of the measured node, or else that node itself. Speeds are of
+    convolutions for a model that has some, where both nodes were calibrated. Otherwise they are of
+    matrix products.
     """
     convolution, product = profile.core_convolution_gflops, profile.core_gflops
     if measured_on is not None:
         convolution = convolution or measured_on.core_convolution_gflops
         product = product or measured_on.core_gflops
-    if convolution and node.core_convolution_gflops and any(kind.startswith("Conv") for kind in profile.layers):
+    if (
+        convolution
+        and node.core_convolution_gflops
+        and any(kind.startswith("Conv") for kind in profile.layers)
+    ):
         return node.core_convolution_gflops / convolution
     return node.core_gflops / product if node.core_gflops and product else None
 
 
 def _on_gpu(
-    profile: Profile, gpu: Gpu, measured_on: Node | None, on_gpu: Sequence[TimeFit], on_cpu: Sequence[TimeFit]
+    profile: Profile,
+    gpu: Gpu,
+    measured_on: Node | None,
+    on_gpu: Sequence[TimeFit],
+    on_cpu: Sequence[TimeFit],
 ) -> tuple[float, float, float, str]:
     for fit in on_gpu:
         if fit.device == gpu.name:
-            return max(fit.alpha_seconds, 0.0), fit.beta_seconds_per_sample, 0.05, "fitted to steps timed on this GPU"
+            return (
+                max(fit.alpha_seconds, 0.0),
+                fit.beta_seconds_per_sample,
+                0.05,
+                "fitted to steps timed on this GPU",
+            )
     rate, known = peak(gpu.name)
     if on_gpu:
         fit = on_gpu[0]
         there = (
-            next((each.gflops for each in measured_on.gpus if each.name == fit.device), None) if measured_on else None
+            next((each.gflops for each in measured_on.gpus if each.name == fit.device), None)
+            if measured_on
+            else None
         )
         if gpu.gflops and there:
             slower, unsure, by = there / gpu.gflops, 0.2, "the speeds that were measured of both"
         else:
-            slower, unsure, by = peak(fit.device)[0] / rate, 0.3 if known else 0.8, "the makers' peaks"
+            slower, unsure, by = (
+                peak(fit.device)[0] / rate,
+                0.3 if known else 0.8,
+                "the makers' peaks",
+            )
         how = f"from steps timed on {fit.device}, by {by}"
         return max(fit.alpha_seconds, 0.0), fit.beta_seconds_per_sample * slower, unsure, how
     if gpu.gflops:
         rate, known = gpu.gflops * 1e9 / _GPU_REACHED, True
     if profile.flops_per_sample is not None:
-        beta, how = profile.flops_per_sample / (rate * _GPU_EFFICIENCY), "no step was timed on a GPU: from its peak"
+        beta, how = (
+            profile.flops_per_sample / (rate * _GPU_EFFICIENCY),
+            "no step was timed on a GPU: from its peak",
+        )
     else:
         beta = _of_sample(profile, on_cpu[0]) * _CORE_FLOPS / rate
         how = "no step was timed on a GPU and FLOPs are not known: from its peak and a usual core's"
@@ -207,4 +250,8 @@ def peak(name: str) -> tuple[float, bool]:
 def _times(core: float, compared: bool) -> str:
     if not compared:
         return "cores taken for as fast as there"
-    return "as on the node that was measured" if core == 1.0 else f"a core is {core:.2f} times as fast as there"
+    return (
+        "as on the node that was measured"
+        if core == 1.0
+        else f"a core is {core:.2f} times as fast as there"
+    )

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headgate.cluster import Cluster, Node
+from headgate.model.cluster import Cluster, Node
+from headgate.model.plans import Plan
 from headgate.planning.kinds import name_of
-from headgate.plans import Plan
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -24,15 +24,18 @@ _SERVER_CORES = 2.0  # a server has one thread for the network and one that adds
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What workers of a node run on, beside a core of the node that a job's profile was measured on.
+    """What workers of a node run on, beside a core of the node that a job's profile was measured
+    on.
 
     Args:
         overhead: Compute that does not depend on the batch, relative.
         work: Compute of a sample, relative.
         gpu: Whether it is a GPU, which cores do not speed up.
         core: Speed of a core of the node, relative: what its servers go by.
-        reads: Seconds that reading a sample takes, relative; 0 where the training process does not read.
-        bends: Batches in ascending order, and by how much longer their compute took than the line through all of them.
+        reads: Seconds that reading a sample takes, relative; 0 where the training process does not
+            read.
+        bends: Batches in ascending order, and by how much longer their compute took than the line
+            through all of them.
     """
 
     overhead: float = 1.0
@@ -43,7 +46,9 @@ class Device:
     bends: tuple[tuple[float, float], ...] = ()
 
     def bent(self, batch: Floats) -> Floats:
-        """By how much longer the compute of batches takes than the line says; beyond what was timed as at its end."""
+        """By how much longer the compute of batches takes than the line says; beyond what was timed
+        as at its end.
+        """
         if not self.bends:
             return np.ones_like(batch)
         sizes, factors = np.log(np.array(self.bends).T)
@@ -61,10 +66,13 @@ class Known:
         dense: Part of the model, counted in bytes, whose gradient is dense.
         sparse_sample: Part of the model whose gradient is sparse that a sample touches.
         sparse_most: The same of the largest batch: all of it.
-        rows: What bytes of sparse rows ask of the cores of a worker and of a server, over what dense ones do.
+        rows: What bytes of sparse rows ask of the cores of a worker and of a server, over what
+            dense ones do.
         batch: Samples of a step as the script asks for them; None: not known.
-        plain: Core-seconds to send and receive a byte around a ring, over those to a server and back.
-        late: Part of the dense gradients that leaves only when all are there, under all-reduce and to servers.
+        plain: Core-seconds to send and receive a byte around a ring, over those to a server and
+            back.
+        late: Part of the dense gradients that leaves only when all are there, under all-reduce and
+            to servers.
     """
 
     devices: Mapping[str, Device] = field(default_factory=dict)
@@ -82,8 +90,11 @@ class Known:
         """Part of the model whose gradient is sparse that batches touch."""
         return np.asarray(np.minimum(self.sparse_sample * batch, self.sparse_most))
 
-    def handled(self, sparse: Floats, workers: Floats, servers: Floats, nodes: Floats, on_cores: Flags) -> Floats:
-        """Copies of the model that a worker's cores send and take, each way; of rows those that cost as much.
+    def handled(
+        self, sparse: Floats, workers: Floats, servers: Floats, nodes: Floats, on_cores: Flags
+    ) -> Floats:
+        """Copies of the model that a worker's cores send and take, each way; of rows those that
+        cost as much.
 
         Args:
             sparse: Part of the model that is rows which a worker's batch touches.
@@ -92,8 +103,15 @@ class Known:
             nodes: Those with workers.
             on_cores: Whether cores compute; GPUs send around a ring by themselves.
         """
-        served, around = self.dense + sparse * self.rows[0], self.dense + sparse * self.rows[0] * workers / 2
-        return np.asarray(np.where(servers > 0, served, on_cores * ring_copies(workers, nodes) * around * self.plain))
+        served, around = (
+            self.dense + sparse * self.rows[0],
+            self.dense + sparse * self.rows[0] * workers / 2,
+        )
+        return np.asarray(
+            np.where(
+                servers > 0, served, on_cores * ring_copies(workers, nodes) * around * self.plain
+            )
+        )
 
 
 NOTHING = Known()
@@ -101,8 +119,8 @@ NOTHING = Known()
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Arrays with a row for each plan. Workers that are alike are one class. There are as many columns for classes as
-    the most mixed plan has; unused ones have count 0.
+    """Arrays with a row for each plan. Workers that are alike are one class. There are as many
+    columns for classes as the most mixed plan has; unused ones have count 0.
 
     Args:
         counts: Workers of each class, (plans, classes).
@@ -112,29 +130,34 @@ class Features:
         work: Relative compute of a sample.
         reads: Relative seconds of reading a sample.
         kinds: Index of the kind of node that the class is on.
-        hosts: 1 where the cores that compute also send and serve, 0 on a GPU and where nothing is known of the node.
-        beside: Part of all updates that servers on its node do, over the node's cores; 0 where the cores of each task
-            are stated, and on a GPU.
+        hosts: 1 where the cores that compute also send and serve, 0 on a GPU and where nothing is
+            known of the node.
+        beside: Part of all updates that servers on its node do, over the node's cores; 0 where the
+            cores of each task are stated, and on a GPU.
         kind_names: Names of the kinds.
         workers: Workers of the plan, (plans,).
         waited_for: Workers that a synchronous step waits for: all but the backups.
         servers: Parameter servers.
         ring: Copies of the model through each NIC in a ring over several nodes, for all-reduce.
         inside: The same where all workers are on one node, in units of the fastest node.
-        inside_slowness: How much longer than inside the fastest node bytes take there; 0 where they are on several.
-        crowded: Logarithm of the most workers on a node whose cores do not compute; these workers share the cores.
+        inside_slowness: How much longer than inside the fastest node bytes take there; 0 where they
+            are on several.
+        crowded: Logarithm of the most workers on a node whose cores do not compute; these workers
+            share the cores.
         nodes: Nodes with workers.
-        to_servers: Copies of the model each way through the busiest NIC of a node with servers, in units of the
-            fastest NIC.
+        to_servers: Copies of the model each way through the busiest NIC of a node with servers, in
+            units of the fastest NIC.
         to_workers: The same of a node without servers.
-        handled: Copies of the model that a worker's cores send and receive in a step, each way; rows by their cost.
+        handled: Copies of the model that a worker's cores send and receive in a step, each way;
+            rows by their cost.
         applied: The same that a worker's step asks of servers.
         server_cores: Cores of the slowest server; 1 where nobody said.
         late: Part of what is sent that leaves only after all compute.
         synchronous: 1 or 0.
         bounded: 1 where asynchronous workers may be only so far ahead, else 0.
         samples: Samples of a step that count.
-        shape: Columns that tell plans apart for what physics leaves over: logarithms and flags; constant ones left out.
+        shape: Columns that tell plans apart for what physics leaves over: logarithms and flags;
+            constant ones left out.
     """
 
     counts: Floats
@@ -167,7 +190,9 @@ class Features:
     shape: Floats
 
 
-def features(space: Sequence[Plan], cluster: Cluster | None, batch: float, known: Known = NOTHING) -> Features:
+def features(
+    space: Sequence[Plan], cluster: Cluster | None, batch: float, known: Known = NOTHING
+) -> Features:
     """The features of plans.
 
     Args:
@@ -181,13 +206,26 @@ def features(space: Sequence[Plan], cluster: Cluster | None, batch: float, known
     kind_names = tuple({name_of(node): None for node in nodes.values()} or {"": None})
     rows = [_classes(plan, nodes, batch, known) for plan in space]
     width = max(len(row) for row in rows)
-    counts, batches, cores, overhead, work, reads, hosts, beside = (np.zeros((len(space), width)) for _ in range(8))
+    counts, batches, cores, overhead, work, reads, hosts, beside = (
+        np.zeros((len(space), width)) for _ in range(8)
+    )
     kind = np.zeros((len(space), width), np.intp)
     for i, row in enumerate(rows):
         for j, (each, count) in enumerate(sorted(row.items())):
             size, of_cores, name, extra, more, read, computes, serving = each
-            counts[i, j], batches[i, j], cores[i, j], kind[i, j] = count, size, of_cores, kind_names.index(name)
-            overhead[i, j], work[i, j], reads[i, j], hosts[i, j], beside[i, j] = extra, more, read, computes, serving
+            counts[i, j], batches[i, j], cores[i, j], kind[i, j] = (
+                count,
+                size,
+                of_cores,
+                kind_names.index(name),
+            )
+            overhead[i, j], work[i, j], reads[i, j], hosts[i, j], beside[i, j] = (
+                extra,
+                more,
+                read,
+                computes,
+                serving,
+            )
     cores[counts == 0] = 1.0
     loads = [_loads(plan, rate, known) for plan in space]
     array = np.array(
@@ -243,7 +281,9 @@ def features(space: Sequence[Plan], cluster: Cluster | None, batch: float, known
 
 
 _Place = tuple[float, str, float, float, float, float, float]
-"""Cores, name of the kind of node, what its device needs relative to others, `hosts` and `beside`."""
+"""Cores, name of the kind of node, what its device needs relative to others, `hosts` and
+`beside`.
+"""
 _Class = tuple[float, float, str, float, float, float, float, float]
 """Samples of a step, and the `_Place`."""
 
@@ -287,7 +327,9 @@ def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) 
         name = plan.worker_nodes[i] if plan.worker_nodes else None
         if name not in on_node:
             part = serving[name or ""] / max(plan.servers, 1)
-            on_node[name] = _on_node(plan, nodes.get(name or ""), there[name or ""], part, first, known)
+            on_node[name] = _on_node(
+                plan, nodes.get(name or ""), there[name or ""], part, first, known
+            )
         size = plan.batch_per_worker
         samples = float(batch if size is None else size[i] if isinstance(size, tuple) else size)
         cores, kind, overhead, work, reads, hosts, beside = on_node[name]
@@ -297,7 +339,9 @@ def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) 
     return found
 
 
-def _on_node(plan: Plan, node: Node | None, workers: int, served: float, first: str, known: Known) -> _Place:
+def _on_node(
+    plan: Plan, node: Node | None, workers: int, served: float, first: str, known: Known
+) -> _Place:
     """The place of each worker on a node, on which that part of the updates is done."""
     cores = plan.cores_per_worker
     if node is None:
@@ -329,10 +373,16 @@ def server_cores(node: Node, tasks: int, stated: float | None) -> float:
 
 
 def _loads(plan: Plan, slowness: Callable[[str], float], known: Known) -> tuple[float, ...]:
-    """Ring over nodes, ring inside one, its slowness, `crowded`, nodes with workers, and what goes through the busiest
-    NICs of nodes with servers and of those without. A plan that is not placed has each task on a node of its own."""
+    """Ring over nodes, ring inside one, its slowness, `crowded`, nodes with workers, and what goes
+    through the busiest NICs of nodes with servers and of those without. A plan that is not placed
+    has each task on a node of its own.
+    """
     on = Counter(plan.worker_nodes or (f"worker {i}" for i in range(plan.workers)))
-    sharing = [count for name, count in on.items() if (device := known.devices.get(name)) is None or device.gpu]
+    sharing = [
+        count
+        for name, count in on.items()
+        if (device := known.devices.get(name)) is None or device.gpu
+    ]
     crowded = math.log(max(sharing, default=1))
     if plan.strategy != "ps":
         ring = 2 * (plan.workers - 1) / plan.workers
@@ -344,7 +394,11 @@ def _loads(plan: Plan, slowness: Callable[[str], float], known: Known) -> tuple[
     with_servers = without = 0.0
     for name in {*on, *serving}:
         away = plan.workers - on[name]
-        load = slowness(name) * (serving[name] * away + on[name] * (plan.servers - serving[name])) / plan.servers
+        load = (
+            slowness(name)
+            * (serving[name] * away + on[name] * (plan.servers - serving[name]))
+            / plan.servers
+        )
         if serving[name]:
             with_servers = max(with_servers, load)
         else:
@@ -352,13 +406,20 @@ def _loads(plan: Plan, slowness: Callable[[str], float], known: Known) -> tuple[
     return 0.0, 0.0, 0.0, crowded, float(len(on)), with_servers, without
 
 
-def _shape(space: Sequence[Plan], rows: Sequence[Counter[_Class]], nodes: Floats, kinds: Sequence[str]) -> Floats:
+def _shape(
+    space: Sequence[Plan], rows: Sequence[Counter[_Class]], nodes: Floats, kinds: Sequence[str]
+) -> Floats:
     table = []
     for plan, classes, on_nodes in zip(space, rows, nodes):
         there = Counter(plan.worker_nodes).values() or (1,)
         sizes = [size for size, *_ in classes]
-        staleness = 0.0 if plan.synchronous else 9.0 if plan.staleness is None else min(plan.staleness, 8.0)
-        of_kind = [sum(count for (_, _, name, *_), count in classes.items() if name == kind) for kind in kinds]
+        staleness = (
+            0.0 if plan.synchronous else 9.0 if plan.staleness is None else min(plan.staleness, 8.0)
+        )
+        of_kind = [
+            sum(count for (_, _, name, *_), count in classes.items() if name == kind)
+            for kind in kinds
+        ]
         table.append(
             [
                 math.log(plan.workers),

@@ -1,9 +1,11 @@
-"""What measurements say of all plans: physics fitted robustly, and a Gaussian process for what it leaves over.
+"""What measurements say of all plans: physics fitted robustly, and a Gaussian process for what it
+leaves over.
 
-The throughput's logarithm is taken for a Gaussian process. Its mean is the physics at its most probable parameters. Its
-covariance is a sum of three parts: the uncertainty of the parameters (by the formula's slopes at each plan), a smooth
-function of the plan's shape (Matérn 5/2), and a part of each plan's own. Near measurements it interpolates. Far from
-them it extrapolates as physics does, and its band says how well that is known.
+The throughput's logarithm is taken for a Gaussian process. Its mean is the physics at its most
+probable parameters. Its covariance is a sum of three parts: the uncertainty of the parameters (by
+the formula's slopes at each plan), a smooth function of the plan's shape (Matérn 5/2), and a part
+of each plan's own. Near measurements it interpolates. Far from them it extrapolates as physics
+does, and its band says how well that is known.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from headgate.planning import physics
 from headgate.planning.features import Features, Floats, Indices, part
 
 _SCALE = 0.05  # of the logarithm: past it, a measurement far from the formula counts for less
-_SMOOTH, _OWN, _LENGTH = (0.10, 0.7), (0.06, 0.5), (1.5, 0.7)  # usual value, deviation of its logarithm
+# usual value, deviation of its logarithm
+_SMOOTH, _OWN, _LENGTH = (0.10, 0.7), (0.06, 0.5), (1.5, 0.7)
 _MOST = 200  # measurements that the few numbers of the covariance are found from
 _TINY = 1e-9
 
@@ -61,7 +64,11 @@ class Belief:
 
 
 def fit(
-    of: Features, prior: physics.Prior, told: Sequence[int], logs: Sequence[float], noise: Sequence[float]
+    of: Features,
+    prior: physics.Prior,
+    told: Sequence[int],
+    logs: Sequence[float],
+    noise: Sequence[float],
 ) -> Belief:
     """Learn from measurements.
 
@@ -85,17 +92,32 @@ def fit(
     weights = cho_factor(told_matrix, lower=True) if at.size else (np.zeros((0, 0)), True)
     prior_variance = (known**2).sum(1) + smooth**2 + own**2
     if at.size == 0:
-        return Belief(most_probable, mean, np.sqrt(prior_variance), known, of.shape, at, weights, smooth, own, lengths)
+        return Belief(
+            most_probable,
+            mean,
+            np.sqrt(prior_variance),
+            known,
+            of.shape,
+            at,
+            weights,
+            smooth,
+            own,
+            lengths,
+        )
     cross = known @ known[at].T + smooth**2 * _matern(of.shape, of.shape[at], lengths)
     cross[at, np.arange(at.size)] += own**2
     after = mean + cross @ cho_solve(weights, rest)
     variance = prior_variance - (cross * cho_solve(weights, cross.T).T).sum(1)
     deviation = np.sqrt(np.maximum(variance, _TINY))
-    return Belief(most_probable, after, deviation, known, of.shape, at, weights, smooth, own, lengths)
+    return Belief(
+        most_probable, after, deviation, known, of.shape, at, weights, smooth, own, lengths
+    )
 
 
 def _most_probable(of: Features, prior: physics.Prior, at: Indices, y: Floats) -> Floats:
-    """Parameters by least squares with priors, in which a single measurement that is far off counts for little."""
+    """Parameters by least squares with priors, in which a single measurement that is far off counts
+    for little.
+    """
     if at.size == 0:
         return prior.mean
     measured = part(of, at)
@@ -117,8 +139,12 @@ def _most_probable(of: Features, prior: physics.Prior, at: Indices, y: Floats) -
     return np.asarray(least_squares(off, prior.mean, slopes, max_nfev=200).x)
 
 
-def _covariance(known: Floats, shape: Floats, rest: Floats, sigma: Floats) -> tuple[float, float, Floats]:
-    """How large and how smooth what physics leaves over is: the most probable values, given what is usual."""
+def _covariance(
+    known: Floats, shape: Floats, rest: Floats, sigma: Floats
+) -> tuple[float, float, Floats]:
+    """How large and how smooth what physics leaves over is: the most probable values, given what is
+    usual.
+    """
     usual = np.log([_SMOOTH[0], _OWN[0], *[_LENGTH[0]] * shape.shape[1]])
     deviation = np.array([_SMOOTH[1], _OWN[1], *[_LENGTH[1]] * shape.shape[1]])
     known, shape, rest, sigma = (each[:_MOST] for each in (known, shape, rest, sigma))
@@ -126,7 +152,9 @@ def _covariance(known: Floats, shape: Floats, rest: Floats, sigma: Floats) -> tu
 
     def unlikely(values: Floats) -> float:
         smooth, own, lengths = math.exp(values[0]), math.exp(values[1]), np.exp(values[2:])
-        matrix = from_physics + smooth**2 * _matern(shape, shape, lengths) + np.diag(own**2 + sigma**2)
+        matrix = (
+            from_physics + smooth**2 * _matern(shape, shape, lengths) + np.diag(own**2 + sigma**2)
+        )
         try:
             factor = cho_factor(matrix, lower=True)
         except np.linalg.LinAlgError:
@@ -136,7 +164,9 @@ def _covariance(known: Floats, shape: Floats, rest: Floats, sigma: Floats) -> tu
 
     found = usual
     if rest.size >= 4:
-        found = np.clip(minimize(unlikely, usual, method="L-BFGS-B", options={"maxiter": 40}).x, -7.0, 3.0)
+        found = np.clip(
+            minimize(unlikely, usual, method="L-BFGS-B", options={"maxiter": 40}).x, -7.0, 3.0
+        )
     return math.exp(found[0]), math.exp(found[1]), np.exp(found[2:])
 
 

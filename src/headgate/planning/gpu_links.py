@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headgate.cluster import Node
+from headgate.model.cluster import Node
 
-_REACHED: Mapping[str | None, float] = {"nvlink": 0.75, "pcie": 0.5, "host": 0.4, None: 0.6, "measured": 1.0}
+_REACHED: Mapping[str | None, float] = {
+    "nvlink": 0.75,
+    "pcie": 0.5,
+    "host": 0.4,
+    None: 0.6,
+    "measured": 1.0,
+}
 """Of a link's rate in an all-reduce, by how GPUs are joined."""
-_WORDS: Mapping[str | None, str] = {"nvlink": "NVLink", "pcie": "PCIe", "host": "PCIe through the host", None: "a link"}
+_WORDS: Mapping[str | None, str] = {
+    "nvlink": "NVLink",
+    "pcie": "PCIe",
+    "host": "PCIe through the host",
+    None: "a link",
+}
 _NVLINK: Mapping[str, float] = {
     "v100": 150e9,
     "a100": 300e9,
@@ -19,7 +30,9 @@ _NVLINK: Mapping[str, float] = {
     "h800": 200e9,
     "b200": 900e9,
 }
-"""Bytes a second each direction of all NVLinks of a GPU, as its maker states it, of kinds that mostly have them."""
+"""Bytes a second each direction of all NVLinks of a GPU, as its maker states it, of kinds that
+mostly have them.
+"""
 _SXM = {"p100": 80e9, **_NVLINK}
 """The same of those whose name says so."""
 _PCIE_4 = {"a100", "a800", "a30", "a40", "a10", "l4", "l40", "l40s", "3090", "4090", "a6000"}
@@ -29,8 +42,10 @@ _HALVES = {"k80", "m60"}  # two GPUs on a board share its lanes
 
 
 class Rate(NamedTuple):
-    """Bytes a second that a GPU sends in an all-reduce, the deviation of its logarithm, and how it was found.
-    `assumed` says what was assumed where the link is not stated; otherwise it is empty."""
+    """Bytes a second that a GPU sends in an all-reduce, the deviation of its logarithm, and how it
+    was found. `assumed` says what was assumed where the link is not stated; otherwise it is
+    empty.
+    """
 
     bytes_per_second: float
     deviation: float
@@ -49,7 +64,10 @@ def all_reduce(node: Node) -> Rate:
         return Rate(rate * reached, unsure, f"as {name or 'a GPU'} mostly has it: {words}", words)
     if how == "measured":
         return Rate(link.bytes_per_second, 0.15, "an all-reduce between them was measured")
-    words = f"{_WORDS[how]}, {link.bytes_per_second / 1e9:,.3g} GB/s; an all-reduce reaches {reached:.0%} of it"
+    words = (
+        f"{_WORDS[how]}, {link.bytes_per_second / 1e9:,.3g} GB/s; an all-reduce reaches "
+        f"{reached:.0%} of it"
+    )
     return Rate(link.bytes_per_second * reached, 0.3 if how else 0.5, words)
 
 

@@ -1,4 +1,6 @@
-"""Layouts to begin a search from: all of them where they are few, else those that people and papers think of."""
+"""Layouts to begin a search from: all of them where they are few, else those that people and papers
+think of.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from headgate.planning.spaces import Space
 def count(space: Space) -> int:
     """Layouts that there are."""
     of_kind = [int((space.kind == kind).sum()) for kind in range(len(space.free))]
-    return math.prod(math.comb(int(free) + patterns, patterns) for free, patterns in zip(space.free, of_kind))
+    return math.prod(
+        math.comb(int(free) + patterns, patterns) for free, patterns in zip(space.free, of_kind)
+    )
 
 
 def every(space: Space) -> Indices:
@@ -26,7 +30,9 @@ def every(space: Space) -> Indices:
         patterns = int((space.kind == kind).sum())
         parts.append(list(_shares(int(free), patterns)))
     # Patterns are ordered by kind, so that what belongs to one kind stands side by side.
-    return np.array([sum(each, ()) for each in itertools.product(*parts)], np.intp).reshape(-1, len(space.patterns))
+    return np.array([sum(each, ()) for each in itertools.product(*parts)], np.intp).reshape(
+        -1, len(space.patterns)
+    )
 
 
 def _shares(nodes: int, patterns: int) -> Iterator[tuple[int, ...]]:
@@ -40,14 +46,21 @@ def _shares(nodes: int, patterns: int) -> Iterator[tuple[int, ...]]:
 
 
 def likely(space: Space) -> Indices:
-    """Workers on the first nodes of some orders, for numbers that grow by about a third; among themselves, with servers
-    beside them, on other nodes, or both."""
-    at = {(pattern.kind, pattern.workers, pattern.servers): i for i, pattern in enumerate(space.patterns)}
+    """Workers on the first nodes of some orders, for numbers that grow by about a third; among
+    themselves, with servers beside them, on other nodes, or both.
+    """
+    at = {
+        (pattern.kind, pattern.workers, pattern.servers): i
+        for i, pattern in enumerate(space.patterns)
+    }
     found: dict[tuple[int, ...], None] = {}
     on_servers = _order(space, lambda rate, slow: (slow, rate))
     for most in (True, False):
         here = {kind: _workers(space, kind, most) for kind in range(len(space.free))}
-        for order in (_order(space, lambda rate, slow: (-rate, slow)), _order(space, lambda rate, slow: (slow, -rate))):
+        for order in (
+            _order(space, lambda rate, slow: (-rate, slow)),
+            _order(space, lambda rate, slow: (slow, -rate)),
+        ):
             working = [kind for kind in order if here[kind]]
             for nodes in _ladder(int(sum(space.free[kind] for kind in working))):
                 taken = _take(space, working, nodes, {})
@@ -68,18 +81,23 @@ def likely(space: Space) -> Indices:
 
 def _workers(space: Space, kind: int, most: bool) -> int:
     """Workers on each node of a kind; 0 where none can be."""
-    there = [pattern.workers for pattern in space.patterns if pattern.kind == kind and pattern.workers]
+    there = [
+        pattern.workers for pattern in space.patterns if pattern.kind == kind and pattern.workers
+    ]
     return (max(there) if most else min(there)) if there else 0
 
 
 def _order(space: Space, key: Callable[[float, float], tuple[float, float]]) -> list[int]:
     """Kinds with patterns, by the most samples a second of a node and the slowness of its NIC."""
     p = physics.by_name(space.costs.prior.mean)
-    _, sample, read = physics.compute(p, space.overhead, space.work, space.reads, space.cores_alone, space.speeds)
+    _, sample, read = physics.compute(
+        p, space.overhead, space.work, space.reads, space.cores_alone, space.speeds
+    )
     rate = space.workers / (sample + read)
     there = sorted(set(space.kind.tolist()))
     facts = {
-        kind: (float(rate[space.kind == kind].max()), float(space.slowness[space.kind == kind][0])) for kind in there
+        kind: (float(rate[space.kind == kind].max()), float(space.slowness[space.kind == kind][0]))
+        for kind in there
     }
     return sorted(there, key=lambda kind: (*key(*facts[kind]), kind))
 

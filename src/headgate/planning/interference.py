@@ -1,4 +1,6 @@
-"""What jobs cost each other that share a device: pairs as they were measured, and others as they are predicted."""
+"""What jobs cost each other that share a device: pairs as they were measured, and others as they
+are predicted.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.errors import UsageError
-from headgate.paths import opened
+from headgate.model.errors import UsageError
+from headgate.model.paths import opened
 
 if TYPE_CHECKING:
     from headgate.planning.pair_model import Kept, PairModel
@@ -27,14 +29,14 @@ THROUGHPUT = "throughput"
 class Interference:
     """What jobs cost each other that share a device.
 
-    A device is a GPU's name, or the kind of a node for jobs on its cores; in lower case. A node of another kind goes by
-    those without a kind, `""`.
+    A device is a GPU's name, or the kind of a node for jobs on its cores; in lower case. A node of
+    another kind goes by those without a kind, `""`.
 
     Args:
-        pairs: By device, model and other model: the part of its throughput alone that the first one keeps, as it was
-            measured.
-        solo: By device and model: figures of what it uses alone. With enough pairs, others are predicted from these
-            (`pair_model.PairModel`).
+        pairs: By device, model and other model: the part of its throughput alone that the first one
+            keeps, as it was measured.
+        solo: By device and model: figures of what it uses alone. With enough pairs, others are
+            predicted from these (`pair_model.PairModel`).
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class Interference:
         return any(self.pairs.values())
 
     def kept(self, device: str, model: str, other: str) -> float | None:
-        """The part of its throughput that a job keeps beside another, measured or else predicted; None: not known."""
+        """The part of its throughput that a job keeps beside another, measured or else predicted;
+        None: not known.
+        """
         found = self.between(device, model, other)
         return found[0] if found is not None else None
 
@@ -66,14 +70,17 @@ class Interference:
         return self._found[key]
 
     def fit(self) -> Interference:
-        """Itself, with the models fitted from which pairs are predicted: later that would hold somebody up."""
+        """Itself, with the models fitted from which pairs are predicted: later that would hold
+        somebody up.
+        """
         for device in self.pairs:
             self._model(device)
         return self
 
     def predicted(self, device: str, model: str, other: str) -> Kept | None:
-        """The same by the model of the pairs of a device, with a band; None where there are too few pairs for one, or
-        nothing is known of one of the two."""
+        """The same by the model of the pairs of a device, with a band; None where there are too few
+        pairs for one, or nothing is known of one of the two.
+        """
         if not {model, other} <= self._known(device):
             return None
         fitted = self._model(device)
@@ -96,14 +103,17 @@ class Interference:
         rows = self.pairs.get(device, {}).items()
         try:
             return PairModel(
-                self.solo.get(device, {}), {(model, other): part for model, row in rows for other, part in row.items()}
+                self.solo.get(device, {}),
+                {(model, other): part for model, row in rows for other, part in row.items()},
             )
         except ValueError:
             return None
 
     def on_gpu(self, device: str, model: str, others: Iterable[str]) -> float:
-        """The part that a job keeps of a GPU. Several others: the product. Those that nothing is known of divide its
-        time: the part is 1 / (u1 + u2 + …), u being the part of the time for which each keeps it busy alone, 1 where
+        """The part that a job keeps of a GPU. Several others: the product. Those that nothing is
+        known of divide its time: the part is 1 / (u1 + u2 + …), u being the part of the time for
+        which each keeps it
+            busy alone, 1 where
         that was not measured."""
         kept, wanted = 1.0, 0.0
         for other in others:
@@ -118,13 +128,18 @@ class Interference:
         return min(self.solo.get(device, {}).get(model, {}).get(UTILISATION, 1.0), 1.0)
 
     def on_cores(
-        self, device: str, model: str, cores: float, rest: float, others: Iterable[tuple[str, float]]
+        self,
+        device: str,
+        model: str,
+        cores: float,
+        rest: float,
+        others: Iterable[tuple[str, float]],
     ) -> float:
         """The part that a job keeps of what its cores would bring; what is not known costs nothing.
 
-        A pair was measured with the cores of a node divided between the two. Of several others each counts for as much
-        of the other cores as it has of them: however many there are, only so many run at a time. Where they have less
-        than half of the node, they cost so much less.
+        A pair was measured with the cores of a node divided between the two. Of several others each
+        counts for as much of the other cores as it has of them: however many there are, only so
+        many run at a time. Where they have less than half of the node, they cost so much less.
 
         Args:
             device: Kind of the node.
@@ -133,12 +148,16 @@ class Interference:
             rest: Those that the job does not have.
             others: Model and cores of each of the others.
         """
-        slowed = sum(had * (1.0 - (self.kept(device, model, other) or 1.0)) for other, had in others)
+        slowed = sum(
+            had * (1.0 - (self.kept(device, model, other) or 1.0)) for other, had in others
+        )
         return 1.0 - min(slowed / max(rest, cores / 2), 1.0)
 
     def crowd(self, device: str, model: str, others: Sequence[str]) -> float:
-        """How many tasks those on a node count for to one more: as many as there are, and more where they and the new
-        one cost each other something. A part 1 / (1 + crowd) of the node's cores is worth as much as what it gets."""
+        """How many tasks those on a node count for to one more: as many as there are, and more
+        where they and the new one cost each other something. A part 1 / (1 + crowd) of the node's
+        cores is worth as much as what it gets.
+        """
         known = self._known(device)
         if model not in known or not others:
             return float(len(others))
@@ -147,13 +166,15 @@ class Interference:
             for other in others
             if other in known
         ]
-        return (1 + len(others)) * len(others) / max(sum(kept) + len(others) - len(kept), 1e-3) - 1.0
+        return (1 + len(others)) * len(others) / max(
+            sum(kept) + len(others) - len(kept), 1e-3
+        ) - 1.0
 
 
 def read_pairs(path: Path) -> Interference:
-    """A table of pairs from a JSON of the shape of Gavel's: `{device: {model: {"null": alone, other: [its own, the
-    other's]}}}`, throughputs; a 0 was not measured. A model may have `"solo"` besides: figures of what it uses alone.
-    Its throughputs alone on all devices are figures too.
+    """A table of pairs from a JSON of the shape of Gavel's: `{device: {model: {"null": alone,
+    other: [its own, the other's]}}}`, throughputs; a 0 was not measured. A model may have `"solo"`
+    besides: figures of what it uses alone. Its throughputs alone on all devices are figures too.
 
     Raises:
         UsageError: It cannot be read, or is of another shape.
@@ -194,7 +215,8 @@ class StoredPairs:
         home: Headgate's folder.
 
     Attributes:
-        known: What it said; nothing while it cannot be read, for `headgate study` says what is wrong with it.
+        known: What it said; nothing while it cannot be read, for `headgate study` says what is
+            wrong with it.
     """
 
     def __init__(self, home: Path) -> None:
@@ -236,13 +258,21 @@ def _kept(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _figures(data: Mapping[str, Any], device: str, model: str) -> dict[str, float]:
-    """Figures of a model alone: those of the table, its throughput, and how many times that it has on other devices."""
+    """Figures of a model alone: those of the table, its throughput, and how many times that it has
+    on other devices.
+    """
     found = {str(name): float(value) for name, value in data[device][model].get(SOLO, {}).items()}
     if any(not 0 <= value < math.inf for value in found.values()):
         raise ValueError
-    alone = {str(each): float(models[model][ALONE]) for each, models in data.items() if model in models}
+    alone = {
+        str(each): float(models[model][ALONE]) for each, models in data.items() if model in models
+    }
     here = alone.pop(device)
     if not 0 < here < math.inf:
         return found
-    times = {f"times that on {each}": here / there for each, there in alone.items() if 0 < there < math.inf}
+    times = {
+        f"times that on {each}": here / there
+        for each, there in alone.items()
+        if 0 < there < math.inf
+    }
     return found | times | {THROUGHPUT: here}

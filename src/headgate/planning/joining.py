@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.jobs import Job
-from headgate.profiles import Profile
+from headgate.model.jobs import Job
+from headgate.model.profiles import Profile
 
 _SERVES = frozenset({"torch"})
 _JOINS = frozenset({"torch", "keras", "jax"})
@@ -17,18 +17,23 @@ def serves(job: Job, profile: Profile) -> bool:
 def alone(job: Job, profile: Profile) -> str:
     """Why a job trains in one task only; empty: several may share the work.
 
-    The workers of a script that was only seen from outside (`Profile.observed`) find each other by another launcher's
-    contract. There have to be one, and the user's word for what the script does with its batch.
+    The workers of a script that was only seen from outside (`Profile.observed`) find each other by
+    another launcher's contract. There have to be one, and the user's word for what the script does
+    with its batch.
     """
     if not profile.observed:
         known = profile.framework in _JOINS
         named = profile.framework or "an unknown framework"
         return profile.alone or ("" if known else f"Headgate joins no workers of {named}")
     if job.contract is None:
-        return "nothing says how workers of its script would meet: --launch, with --batch, for one of another launcher"
+        return (
+            "nothing says how workers of its script would meet: --launch, with --batch, for "
+            "one of another launcher"
+        )
     if job.batch is None:
         return (
-            "nobody said what its script does with its batch in several workers: --batch per-worker, or --batch global"
+            "nobody said what its script does with its batch in several workers: --batch "
+            "per-worker, or --batch global"
         )
     if job.batch == "global" and profile.batch is None:
         return "its profile does not tell the batch that workers would divide"

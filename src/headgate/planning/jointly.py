@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from headgate.cluster import Cluster, Node
-from headgate.errors import UsageError
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job
+from headgate.model.plans import Prediction
+from headgate.model.profiles import Profile
 from headgate.planning.cost import CostModel
 from headgate.planning.search import Looked
 from headgate.planning.spaces import Space
-from headgate.plans import Prediction
-from headgate.profiles import Profile
 
 _ROUNDS = 30
 _GAIN = 1e-3  # of all that jobs would have alone: less is not worth another division
@@ -57,8 +57,9 @@ def jointly(
     used: Collection[str] = (),
     measured_on: Node | None = None,
 ) -> JointPlans:
-    """Divide nodes among jobs: from equal parts on, nodes change hands as long as the total normalised throughput
-    grows and no job falls below its fair share. Where there are more jobs than nodes they share nodes in equal parts.
+    """Divide nodes among jobs: from equal parts on, nodes change hands as long as the total
+    normalised throughput grows and no job falls below its fair share. Where there are more jobs
+    than nodes they share nodes in equal parts.
 
     Args:
         requests: At least one, their names unlike.
@@ -82,12 +83,18 @@ def jointly(
 class _Throughputs:
     """Throughputs of jobs by what they have; what was searched once is remembered."""
 
-    def __init__(self, requests: Sequence[ProfiledJob], cluster: Cluster, measured_on: Node | None) -> None:
-        self._costs = [CostModel(each.job, cluster, each.profile, measured_on=measured_on) for each in requests]
+    def __init__(
+        self, requests: Sequence[ProfiledJob], cluster: Cluster, measured_on: Node | None
+    ) -> None:
+        self._costs = [
+            CostModel(each.job, cluster, each.profile, measured_on=measured_on) for each in requests
+        ]
         self._kinds = self._costs[0].kinds
         self._known: dict[tuple[int, Counts], float] = {}
         whole = tuple(len(kind.names) for kind in self._kinds)
-        self._alone = [self._search(i, self._names(whole, whole)).throughput for i in range(len(requests))]
+        self._alone = [
+            self._search(i, self._names(whole, whole)).throughput for i in range(len(requests))
+        ]
 
     def divide(self) -> JointPlans:
         """The best division found."""
@@ -101,7 +108,10 @@ class _Throughputs:
                 total = sum(parts) - parts[i] - parts[j] + ours + theirs
                 # Who cannot run at all is helped before anything else.
                 total += len(parts) * ((ours > 0) - (parts[i] > 0) + (theirs > 0) - (parts[j] > 0))
-                keeps = ours >= min(fair[i], parts[i]) - 1e-9 and theirs >= min(fair[j], parts[j]) - 1e-9
+                keeps = (
+                    ours >= min(fair[i], parts[i]) - 1e-9
+                    and theirs >= min(fair[j], parts[j]) - 1e-9
+                )
                 if keeps and total > most:
                     better, most = (i, j, mine, others), total
             if better is None:
@@ -130,7 +140,9 @@ class _Throughputs:
         return [tuple(each) for each in held]
 
     def _exchanges(self, held: Sequence[Counts]) -> Iterator[tuple[int, int, Counts, Counts]]:
-        """Some nodes of a kind from one job to another, for nothing or for as many of another kind."""
+        """Some nodes of a kind from one job to another, for nothing or for as many of another
+        kind.
+        """
         for i, j in itertools.permutations(range(len(held)), 2):
             for k in range(len(self._kinds)):
                 for step in {1, held[i][k] // 4, held[i][k] // 2, held[i][k]} - {0}:
@@ -143,7 +155,9 @@ class _Throughputs:
                             yield i, j, mine, _changed(_changed(held[j], k, step), back, -step)
 
     def _part(self, i: int, counts: Counts) -> float:
-        """Normalised throughput of a job that has so many nodes of each kind; 0 where it cannot run."""
+        """Normalised throughput of a job that has so many nodes of each kind; 0 where it cannot
+        run.
+        """
         if (i, counts) not in self._known:
             try:
                 found = self._search(i, self._names(counts, counts)).throughput
@@ -154,7 +168,11 @@ class _Throughputs:
 
     def _names(self, ends: Counts, counts: Counts) -> set[str]:
         """The last `counts` names of each kind before `ends`."""
-        return {name for kind, end, n in zip(self._kinds, ends, counts) for name in kind.names[end - n : end]}
+        return {
+            name
+            for kind, end, n in zip(self._kinds, ends, counts)
+            for name in kind.names[end - n : end]
+        }
 
     def _search(self, i: int, names: set[str]) -> Prediction:
         costs = self._costs[i]
@@ -167,7 +185,9 @@ def _changed(counts: Counts, kind: int, by: int) -> Counts:
     return (*counts[:kind], counts[kind] + by, *counts[kind + 1 :])
 
 
-def _on_parts(requests: Sequence[ProfiledJob], free: Sequence[Node], measured_on: Node | None) -> JointPlans:
+def _on_parts(
+    requests: Sequence[ProfiledJob], free: Sequence[Node], measured_on: Node | None
+) -> JointPlans:
     """Jobs on equal parts of nodes, each on one, in turn."""
     predictions, parts = [], []
     whole = Cluster(tuple(free))
@@ -188,7 +208,9 @@ def _on_parts(requests: Sequence[ProfiledJob], free: Sequence[Node], measured_on
         [best] = Looked(Space(alone)).ranked(1)
         found = costs.predict(plan)
         cores = min(plan.cores_per_worker or part.cores / plan.tasks, part.cores / plan.tasks)
-        stated = replace(plan, cores_per_worker=cores, cores_per_server=cores if plan.servers else None)
+        stated = replace(
+            plan, cores_per_worker=cores, cores_per_server=cores if plan.servers else None
+        )
         predictions.append(replace(found, plan=stated))
         parts.append(found.throughput / alone.predict(best).throughput)
     return JointPlans(tuple(predictions), tuple(parts), tuple(parts))

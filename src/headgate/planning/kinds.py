@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headgate.cluster import Node
+from headgate.model.cluster import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ class NodeKind:
 
 
 def name_of(node: Node) -> str:
-    """What kinds of one speed have in common: the name in the cluster, else the GPUs, or the CPU and its speed."""
+    """What kinds of one speed have in common: the name in the cluster, else the GPUs, or the CPU
+    and its speed.
+    """
     gpus = "+".join(sorted(gpu.name for gpu in node.gpus))
     return node.kind or f"{gpus or node.cpu_model} {node.core_gflops or ''}".strip()
 
@@ -39,11 +41,24 @@ def kinds(nodes: Sequence[Node]) -> tuple[NodeKind, ...]:
     found: dict[object, list[Node]] = {}
     for node in nodes:
         gpus = tuple((gpu.name, gpu.memory_bytes) for gpu in node.gpus)
-        memory = f"{node.memory_bytes:.1e}"  # machines that are alike report a little less or more of it
-        key = (node.kind, node.cores, memory, node.core_gflops, node.nic_bytes_per_second, gpus, node.gpu_link)
+        # machines that are alike report a little less or more of it
+        memory = f"{node.memory_bytes:.1e}"
+        key = (
+            node.kind,
+            node.cores,
+            memory,
+            node.core_gflops,
+            node.nic_bytes_per_second,
+            gpus,
+            node.gpu_link,
+        )
         core = (node.cpu_model, node.core_convolution_gflops, node.core_copy_bytes_per_second)
         found.setdefault((*key, *core), []).append(node)
     return tuple(
-        NodeKind(name_of(alike[0]), min(alike, key=lambda node: node.memory_bytes), tuple(node.name for node in alike))
+        NodeKind(
+            name_of(alike[0]),
+            min(alike, key=lambda node: node.memory_bytes),
+            tuple(node.name for node in alike),
+        )
         for alike in found.values()
     )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headgate.cluster import Node
-from headgate.jobs import Limits
-from headgate.profiles import Profile
-from headgate.units import say_bytes
+from headgate.model.cluster import Node
+from headgate.model.jobs import Limits
+from headgate.model.profiles import Profile
+from headgate.model.units import say_bytes
 
 PROCESS = 300 << 20  # a framework without a model
 _SERVER = 150 << 20  # a server without a model
-STORE = 170 << 20  # the process that hosts the store of torchrun's contract, which imports torch, and the one above it
+# the process that hosts the store of torchrun's contract, which imports torch, and the one above it
+STORE = 170 << 20
 _CONTEXT = 768 << 20
-"""What CUDA, cuBLAS and their kernels take of a GPU beside what a framework allocates: 740 MiB on an H100."""
+"""What CUDA, cuBLAS and their kernels take of a GPU beside what a framework allocates: 740 MiB on
+an H100.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ def gpu_need(limits: Limits, profile: Profile | None, before: int | None) -> Gpu
         return GpuNeed(before, "as it held before")
     return GpuNeed(
         None,
-        "it gets a GPU that no other job has, or one where it is seen what they hold and what they leave; "
+        "it gets a GPU that no other job has, or one where it is seen what they hold and what "
+        "they leave; "
         "`limits: {gpu_memory: …}` or --gpu-memory says it",
     )
 
@@ -70,7 +74,8 @@ class Memory:
         served: Parameters, gradients and optimizer state, divided among servers.
         gpu: A worker on its GPU, whatever its batch; None: not measured.
         gpu_sample: Each sample there.
-        sharded: Parameters, gradients and optimizer state, divided among workers that keep a part of them each.
+        sharded: Parameters, gradients and optimizer state, divided among workers that keep a part
+            of them each.
         gpu_sharded: The same on their GPUs.
     """
 
@@ -86,7 +91,12 @@ class Memory:
 
     def of_worker(self, batch: float, served: bool, workers: int = 1) -> float:
         """Bytes of each of so many workers; `served`: under parameter servers."""
-        return self.worker + self.sample * batch + (0.0 if served else self.sparse) + self.sharded / workers
+        return (
+            self.worker
+            + self.sample * batch
+            + (0.0 if served else self.sparse)
+            + self.sharded / workers
+        )
 
     def of_server(self, servers: int) -> float:
         """Bytes of each of so many servers."""
@@ -94,8 +104,9 @@ class Memory:
 
 
 def memory(profile: Profile) -> Memory:
-    """What a job takes. Parameters, gradients and optimizer state are counted; what was measured beyond them, in a
-    step of the script's own batch, is taken to grow with the batch."""
+    """What a job takes. Parameters, gradients and optimizer state are counted; what was measured
+    beyond them, in a step of the script's own batch, is taken to grow with the batch.
+    """
     dense, sparse = float(profile.dense_bytes or 0), float(profile.sparse_bytes or 0)
     state = float(profile.optimizer_state_bytes or 0)
     model = 2 * dense + state
@@ -114,7 +125,9 @@ def memory(profile: Profile) -> Memory:
         server=float(_SERVER),
         served=model + sparse,
         gpu=gpu - gpu_sharded if gpu is not None else None,
-        gpu_sample=(_CONTEXT + float(on_gpu) - gpu) / batch if on_gpu is not None and gpu is not None else 0.0,
+        gpu_sample=(_CONTEXT + float(on_gpu) - gpu) / batch
+        if on_gpu is not None and gpu is not None
+        else 0.0,
         sharded=sharded,
         gpu_sharded=gpu_sharded,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from headgate.model.plans import Plan, Prediction
+from headgate.model.units import say_seconds
 from headgate.planning.choosing import in_words, samples
-from headgate.plans import Plan, Prediction
-from headgate.units import say_seconds
 
 _WORTH = 1.5
 """Times its cost that a move has to save: forecasts of what is left are wrong as well."""
@@ -48,8 +48,8 @@ class Move:
 def better(standing: Standing, best: Prediction) -> Move | None:
     """The move to the plan that is expected to be best, None where it is not worth its cost.
 
-    The rate that counts lies halfway, in ratio, between the expected one and the low end of its band. The best of many
-    uncertain plans is best in part by luck.
+    The rate that counts lies halfway, in ratio, between the expected one and the low end of its
+    band. The best of many uncertain plans is best in part by luck.
 
     Args:
         standing: How the job stands.
@@ -63,8 +63,10 @@ def better(standing: Standing, best: Prediction) -> Move | None:
         return None
     saved -= standing.restart_seconds
     why = (
-        f"moved to {in_words(best.plan)}: {samples(best.throughput)} expected, {samples(standing.throughput)} measured "
-        f"under {in_words(standing.plan)}; saves {say_seconds(saved)} of {say_seconds(standing.seconds_left)}, "
+        f"moved to {in_words(best.plan)}: {samples(best.throughput)} expected, "
+        f"{samples(standing.throughput)} measured "
+        f"under {in_words(standing.plan)}; saves {say_seconds(saved)} of "
+        f"{say_seconds(standing.seconds_left)}, "
         f"for a restart of {say_seconds(standing.restart_seconds)}"
     )
     return Move(best.plan, why)

@@ -16,7 +16,9 @@ FEWEST_JOBS, FEWEST_PAIRS = 4, 8
 _MOST_PAIRS = 2000
 """The model solves a system of so many equations at most; more pairs are a sample of themselves."""
 _SETTINGS = tuple((length, noise) for length in (0.7, 1.2, 2.5, 5.0) for noise in (0.05, 0.3))
-"""Deviations of a figure within which jobs are alike, and the part of the variance that no figure explains."""
+"""Deviations of a figure within which jobs are alike, and the part of the variance that no figure
+explains.
+"""
 _PECULIAR = 0.1
 """Variance of what is peculiar to a job, whatever its figures say."""
 _FAR = 2.5
@@ -28,7 +30,9 @@ _BAND = 0.9
 
 
 class Kept(NamedTuple):
-    """The part of its throughput alone that a job keeps beside another, with a band that holds nine of ten."""
+    """The part of its throughput alone that a job keeps beside another, with a band that holds nine
+    of ten.
+    """
 
     part: float
     low: float
@@ -38,15 +42,18 @@ class Kept(NamedTuple):
 class PairModel:
     """Predicts what a job keeps of its throughput beside another.
 
-    A Gaussian process over pairs. Its kernel adds how alike the first jobs of two pairs are by their solo figures, how
-    alike the second ones are, and the product of both. A job that was measured in pairs has a term of its own besides,
-    so measured pairs complete those between them. Length scale and noise are those with the least error on jobs that
-    are left out entirely. That error also scales the band.
+    A Gaussian process over pairs. Its kernel adds how alike the first jobs of two pairs are by
+    their solo figures, how alike the second ones are, and the product of both. A job that was
+    measured in pairs has a term of its own besides, so measured pairs complete those between them.
+    Length scale and noise are those with the least error on jobs that are left out entirely. That
+    error also scales the band.
 
-    Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapters 2 and 5.4.2.
+    Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapters 2 and
+        5.4.2.
 
     Args:
-        solo: Figures of each job alone, all at least 0, by name: any that tell what it uses. A job may lack some.
+        solo: Figures of each job alone, all at least 0, by name: any that tell what it uses. A job
+            may lack some.
         pairs: By job and other: the part of its throughput that the job keeps.
 
     Attributes:
@@ -56,10 +63,14 @@ class PairModel:
         ValueError: There are too few jobs or pairs.
     """
 
-    def __init__(self, solo: Mapping[str, Mapping[str, float]], pairs: Mapping[Pair, float]) -> None:
+    def __init__(
+        self, solo: Mapping[str, Mapping[str, float]], pairs: Mapping[Pair, float]
+    ) -> None:
         jobs = sorted({job for pair in pairs for job in pair})
         if len(jobs) < FEWEST_JOBS or len(pairs) < FEWEST_PAIRS:
-            raise ValueError(f"{len(pairs)} pairs of {len(jobs)} jobs; expected {FEWEST_PAIRS} of {FEWEST_JOBS}")
+            raise ValueError(
+                f"{len(pairs)} pairs of {len(jobs)} jobs; expected {FEWEST_PAIRS} of {FEWEST_JOBS}"
+            )
         self._solo, self._figures = solo, _Figures({job: solo.get(job, {}) for job in jobs})
         self._pairs = list(pairs)
         if len(self._pairs) > _MOST_PAIRS:
@@ -71,7 +82,9 @@ class PairModel:
         found = []
         for length, noise in _SETTINGS:
             kernel = self._kernel(self._pairs, self._pairs, length)
-            inverse = np.asarray(np.linalg.inv(kernel + noise * np.eye(len(target))), dtype=np.float64)
+            inverse = np.asarray(
+                np.linalg.inv(kernel + noise * np.eye(len(target))), dtype=np.float64
+            )
             off, z = _left_out(inverse, target, self._pairs, jobs)
             found.append((float(np.mean(np.abs(off))), length, noise, inverse, z))
         error, self._length, self._noise, self._inverse, z = min(found, key=lambda each: each[0])
@@ -80,12 +93,16 @@ class PairModel:
         self._z = float(np.quantile(np.abs(z), _BAND))
 
     def predict(self, job: str, other: str) -> Kept:
-        """What a job keeps beside another. Either may be new: it then goes by its figures in `solo`."""
+        """What a job keeps beside another. Either may be new: it then goes by its figures in
+        `solo`.
+        """
         [row] = self._kernel([(job, other)], self._pairs, self._length)
         [[prior]] = self._kernel([(job, other)], [(job, other)], self._length)
         variance = max(prior + self._noise - row @ self._inverse @ row, 0.0)
         part, off = row @ self._weights * self._deviation, self._z * variance**0.5 * self._deviation
-        return Kept(*(float(np.clip(self._mean + part + each, _LEAST, 1.0)) for each in (0.0, -off, off)))
+        return Kept(
+            *(float(np.clip(self._mean + part + each, _LEAST, 1.0)) for each in (0.0, -off, off))
+        )
 
     def _kernel(self, some: Sequence[Pair], others: Sequence[Pair], length: float) -> Array:
         """How alike pairs are: a matrix."""
@@ -105,7 +122,9 @@ class PairModel:
 
 
 class _Figures:
-    """Solo figures on a scale on which they compare: logarithms, in deviations from the mean of the jobs known."""
+    """Solo figures on a scale on which they compare: logarithms, in deviations from the mean of the
+    jobs known.
+    """
 
     def __init__(self, known: Mapping[str, Mapping[str, float]]) -> None:
         names = sorted({name for figures in known.values() for name in figures})
@@ -126,8 +145,12 @@ class _Figures:
         return np.clip(found, -_FAR, _FAR)
 
 
-def _left_out(inverse: Array, target: Array, pairs: Sequence[Pair], jobs: Sequence[str]) -> tuple[Array, Array]:
-    """Errors of all pairs of each job, predicted without them, and the same in deviations that are expected."""
+def _left_out(
+    inverse: Array, target: Array, pairs: Sequence[Pair], jobs: Sequence[str]
+) -> tuple[Array, Array]:
+    """Errors of all pairs of each job, predicted without them, and the same in deviations that are
+    expected.
+    """
     weights = inverse @ target
     off, z = [], []
     for job in jobs:

@@ -1,16 +1,19 @@
-"""What tasks a node of each kind may have, and how workers may go together: what layouts are made of."""
+"""What tasks a node of each kind may have, and how workers may go together: what layouts are made
+of.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from headgate.jobs import Job
+from headgate.model.jobs import Job
 from headgate.planning.cost import CostModel
 from headgate.planning.features import Indices
 from headgate.planning.memory import misfit
 
-_ON_ONE = (2, 3)  # servers that a node may have besides one: it then carries a greater part of the model
+# servers that a node may have besides one: it then carries a greater part of the model
+_ON_ONE = (2, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +50,31 @@ def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> t
         most = min(most, costs.batch)
     found = []
     fewest, there = limits.workers[0], max(int(free.sum()), 1)
-    equal = {fewest // there, -(-fewest // there)}  # where all nodes have as many: so many are asked for
+    # where all nodes have as many: so many are asked for
+    equal = {fewest // there, -(-fewest // there)}
     for i, kind in enumerate(costs.kinds):
-        if not free[i] or misfit(kind.node, limits) is not None:  # no task is started there, a server neither
+        # no task is started there, a server neither
+        if not free[i] or misfit(kind.node, limits) is not None:
             continue
         gpus, cores = len(kind.node.gpus), kind.node.cores
         if limits.gpus == 0 or not gpus:
-            counts = {1, *(2,) * (cores >= 4), *(4,) * (cores >= 16), *(count for count in equal if count <= cores)}
+            counts = {
+                1,
+                *(2,) * (cores >= 4),
+                *(4,) * (cores >= 16),
+                *(count for count in equal if count <= cores),
+            }
         else:
             slots = gpus // (limits.gpus or 1)
             left = {(bound or 0) % slots for bound in limits.workers}  # beside full nodes
-            some = {1, slots // 2, slots, *(1 << i for i in range(slots.bit_length())), *left, *equal}
+            some = {
+                1,
+                slots // 2,
+                slots,
+                *(1 << i for i in range(slots.bit_length())),
+                *left,
+                *equal,
+            }
             counts = {count for count in some if count <= slots}
         here = sorted(count for count in counts if 1 <= count <= most)
         found += [Pattern(i, count, 0) for count in here]

@@ -1,11 +1,14 @@
-"""How long a step takes, from what happens in it: a formula with positive parameters, and what they usually are.
+"""How long a step takes, from what happens in it: a formula with positive parameters, and what they
+usually are.
 
 The form is the general one of published models:
 
-- Pollux (OSDI 2021): all-reduce inside and across nodes, and how much communication hides behind compute.
+- Pollux (OSDI 2021): all-reduce inside and across nodes, and how much communication hides behind
+  compute.
 - Optimus (EuroSys 2018): parameter servers, with the cost of each task.
 - BytePS (OSDI 2020): the bytes through the busiest NIC.
-- A closed queueing network, by Schweitzer's approximation of its mean values (1979): asynchronous workers.
+- A closed queueing network, by Schweitzer's approximation of its mean values (1979): asynchronous
+  workers.
 
 Nothing is fitted here; `planning.fitting` does that.
 """
@@ -24,7 +27,8 @@ TERMS: Mapping[str, tuple[float, float]] = {
     "alpha": (0.3, 1.2),  # compute that does not depend on the batch
     "beta": (0.5, 1.2),  # compute of a typical batch
     "reading": (0.02, 1.5),  # reading a typical batch, where the training process does that itself
-    "contention": (0.01, 1.2),  # each factor e of workers on a node, which share its host, memory and I/O
+    # each factor e of workers on a node, which share its host, memory and I/O
+    "contention": (0.01, 1.2),
     "ring": (0.3, 1.5),  # the model once through a NIC, all-reduce
     "ring_worker": (0.01, 1.5),  # each worker of an all-reduce past the second, across nodes
     "ring_node": (0.02, 1.5),  # each node past the second
@@ -39,19 +43,26 @@ TERMS: Mapping[str, tuple[float, float]] = {
     "worker": (0.002, 1.5),  # each worker, for a server of one core
     "server": (0.002, 1.5),  # each server, for a worker of one core
 }
-"""What seconds go into, each as a part of a typical step, with the standard deviation of its logarithm."""
+"""What seconds go into, each as a part of a typical step, with the standard deviation of its
+logarithm.
+"""
 
 FACTORS: Mapping[str, tuple[float, float]] = {
     "straggling": (0.05, 1.0),  # by how much the slowest is slower, for each factor e of workers
-    "hiding": (1.0, 0.8),  # the exponent of Pollux less one: 0 hides no communication behind compute, much hides all
+    # the exponent of Pollux less one: 0 hides no communication behind compute, much hides all
+    "hiding": (1.0, 0.8),
     "cores": (0.7, 0.3),  # the power of its cores that a worker's speed grows with
-    "streaming": (0.02, 0.3),  # an exponent less one: 0 where NICs and servers take turns, much where they go at once
-    "forward": (1e-3, 0.1),  # the part of compute that no communication hides behind: there is no gradient yet
+    # an exponent less one: 0 where NICs and servers take turns, much where they go at once
+    "streaming": (0.02, 0.3),
+    # the part of compute that no communication hides behind: there is no gradient yet
+    "forward": (1e-3, 0.1),
 }
 """Numbers without a unit."""
 
 NAMES = (*TERMS, *FACTORS)
-"""The parameters, in their order; the speed of each kind of node past the first comes after them."""
+"""The parameters, in their order; the speed of each kind of node past the first comes after
+them.
+"""
 RESOURCES = ("compute", "network", "server", "tasks")
 OF: Mapping[str, str] = {
     "alpha": "compute",
@@ -66,13 +77,16 @@ OF: Mapping[str, str] = {
 }
 """The resource that each part of a step takes."""
 _KIND_DEVIATION = 0.6
-_AT_ONCE = 20_000  # workers' classes, times parameters, that are computed together: as much as caches hold
+# workers' classes, times parameters, that are computed together: as much as caches hold
+_AT_ONCE = 20_000
 _TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What the parameters are before anything is measured: their logarithms, and standard deviations of these."""
+    """What the parameters are before anything is measured: their logarithms, and standard
+    deviations of these.
+    """
 
     mean: Floats
     deviation: Floats
@@ -114,8 +128,8 @@ def seconds(parameters: Floats, of: Features) -> StepEstimate:
     """What a step of each plan takes.
 
     Args:
-        parameters: Logarithms, in the order of `NAMES`, and the speed of each kind of node past the first: the same
-            for all plans, or a row for each.
+        parameters: Logarithms, in the order of `NAMES`, and the speed of each kind of node past the
+            first: the same for all plans, or a row for each.
     """
     p = by_name(parameters)
     more = np.exp(np.clip(parameters[..., len(NAMES) :], -10.0, 10.0))
@@ -146,8 +160,17 @@ def seconds(parameters: Floats, of: Features) -> StepEstimate:
         "to_servers": p["to_servers"] * of.to_servers,
         "to_workers": p["to_workers"] * of.to_workers,
         "handling": p["handling"] * of.handled / slowest_thread,
-        "collective": (of.servers == 0) * on_cores * p["collective"] * (of.workers - 1) / slowest_thread,
-        "update": has_servers * p["update"] * of.applied * of.workers / np.maximum(of.servers, 1) / of.server_cores,
+        "collective": (of.servers == 0)
+        * on_cores
+        * p["collective"]
+        * (of.workers - 1)
+        / slowest_thread,
+        "update": has_servers
+        * p["update"]
+        * of.applied
+        * of.workers
+        / np.maximum(of.servers, 1)
+        / of.server_cores,
         "exchange": has_servers * p["exchange"] / slowest_thread,
         "worker": has_servers * p["worker"] * of.workers / np.minimum(of.server_cores, 1.0),
         "server": has_servers * p["server"] * of.servers / slowest_thread,
@@ -157,7 +180,9 @@ def seconds(parameters: Floats, of: Features) -> StepEstimate:
     if (of.synchronous == 0).any():
         apart, parts = _asynchronous(p, each, terms, of)
         throughput = np.where(of.synchronous > 0, throughput, apart)
-        resources = {name: np.where(of.synchronous > 0, resources[name], parts[name]) for name in RESOURCES}
+        resources = {
+            name: np.where(of.synchronous > 0, resources[name], parts[name]) for name in RESOURCES
+        }
     return StepEstimate(np.asarray(throughput), terms, resources)
 
 
@@ -167,13 +192,22 @@ def by_name(parameters: Floats) -> dict[str, Floats]:
 
 
 def compute(
-    p: Mapping[str, Floats], overhead: Floats, work: Floats, reads: Floats, cores: Floats, speed: Floats | float
+    p: Mapping[str, Floats],
+    overhead: Floats,
+    work: Floats,
+    reads: Floats,
+    cores: Floats,
+    speed: Floats | float,
 ) -> tuple[Floats, Floats, Floats]:
-    """Seconds of workers' compute that do not depend on the batch, those of each sample, and those to read one."""
-    # Less than a core slows all of a step down; more than one speeds up what grows with the batch, but for reading,
-    # which is one thread.
+    """Seconds of workers' compute that do not depend on the batch, those of each sample, and those
+    to read one.
+    """
+    # Less than a core slows all of a step down; more than one speeds up what grows with the batch,
+    # but for reading, which is one thread.
     thread_speed = np.minimum(cores, 1.0) * speed
-    alpha, beta, reading, power = (p[name][..., None] for name in ("alpha", "beta", "reading", "cores"))
+    alpha, beta, reading, power = (
+        p[name][..., None] for name in ("alpha", "beta", "reading", "cores")
+    )
     return (
         alpha * overhead / thread_speed,
         beta * work / np.maximum(cores, 1.0) ** power / thread_speed,
@@ -182,21 +216,30 @@ def compute(
 
 
 def _busy(p: Mapping[str, Floats], each: Floats, of: Features) -> Floats:
-    """Seconds that the cores of the busiest node with workers need for all that its tasks do in a step: they compute,
-    send and serve one after the other, however well that hides behind the network."""
+    """Seconds that the cores of the busiest node with workers need for all that its tasks do in a
+    step: they compute, send and serve one after the other, however well that hides behind the
+    network.
+    """
     exchanges = (of.servers > 0) * p["exchange"]
     sends = (p["handling"] * of.handled + p["server"] * of.servers + exchanges)[:, None] / of.cores
-    serves = ((p["update"] * of.applied + p["worker"] * of.servers) * of.workers)[:, None] * of.beside
+    serves = ((p["update"] * of.applied + p["worker"] * of.servers) * of.workers)[
+        :, None
+    ] * of.beside
     return np.asarray(np.where(of.counts > 0, of.hosts * (each + sends + serves), 0.0).max(1))
 
 
 def _synchronous(
-    p: Mapping[str, Floats], slowest: Floats, busy: Floats, terms: Mapping[str, Floats], of: Features
+    p: Mapping[str, Floats],
+    slowest: Floats,
+    busy: Floats,
+    terms: Mapping[str, Floats],
+    of: Features,
 ) -> tuple[Floats, dict[str, Floats]]:
     """Seconds of a step that waits for its workers, and by resource.
 
-    Communication hides behind compute, but for gradients that are there only when compute is done; and not on a part of
-    a core, whose tasks all pause together: what its cores do and what goes through NICs then adds up.
+    Communication hides behind compute, but for gradients that are there only when compute is done;
+    and not on a part of a core, whose tasks all pause together: what its cores do and what goes
+    through NICs then adds up.
     """
     waiting = slowest + terms["straggling"] + terms["contention"]
     around = ("ring", "ring_worker", "ring_node", "inside", "inside_worker", "collective")
@@ -207,7 +250,8 @@ def _synchronous(
     tasks = terms["exchange"] + terms["worker"] + terms["server"]
     behind = p["forward"] * waiting + np.maximum((1 - p["forward"]) * waiting, moving)
     hidden = _norm(1 + p["hiding"], waiting, moving)
-    apart = np.where(of.beside.max(1) > 0, 0.0, terms["update"])  # that of servers beside workers is part of `busy`
+    # that of servers beside workers is part of `busy`
+    apart = np.where(of.beside.max(1) > 0, 0.0, terms["update"])
     wires = _norm(at_once, ring, terms["to_servers"], terms["to_workers"], apart)
     pauses = (of.hosts * (of.counts > 0) * (of.cores < 1.0)).max(1)
     hiding = np.maximum.reduce((hidden, behind, waiting + of.late * moving)) + tasks
@@ -219,13 +263,16 @@ def _synchronous(
 def _asynchronous(
     p: Mapping[str, Floats], each: Floats, terms: Mapping[str, Floats], of: Features
 ) -> tuple[Floats, dict[str, Floats]]:
-    """Samples a second where no worker waits for another, and seconds of one worker's step by resource.
+    """Samples a second where no worker waits for another, and seconds of one worker's step by
+    resource.
 
-    Workers take turns at the busiest server, which needs `demand` seconds for each; in between each is by itself.
+    Workers take turns at the busiest server, which needs `demand` seconds for each; in between each
+    is by itself.
     """
     at_server = _norm(1 + p["streaming"], terms["to_servers"], terms["update"])
     demand = (at_server + terms["worker"]) / of.workers
-    # A lone transfer streams through both NICs at once: beyond the server's part it waits for the worker's own.
+    # A lone transfer streams through both NICs at once: beyond the server's part it waits for the
+    # worker's own.
     beyond = np.maximum(terms["to_workers"] + terms["handling"] - demand, 0.0)
     own = terms["exchange"] + terms["server"]
     alone = beyond + own + terms["contention"]
@@ -254,14 +301,17 @@ def _norm(power: Floats, *parts: Floats) -> Floats:
 
 
 def slopes(parameters: Floats, of: Features, steps: Floats | float = 1e-4) -> tuple[Floats, Floats]:
-    """Logarithm of the throughput, (plans,), and how it changes with each parameter, (plans, parameters).
+    """Logarithm of the throughput, (plans,), and how it changes with each parameter, (plans,
+    parameters).
 
     Args:
         parameters: As of `seconds`.
         of: Features of plans.
         steps: By how much each parameter is moved to see that.
     """
-    moved = np.concatenate([parameters[None, :], parameters + np.diag(np.broadcast_to(steps, parameters.shape))])
+    moved = np.concatenate(
+        [parameters[None, :], parameters + np.diag(np.broadcast_to(steps, parameters.shape))]
+    )
     plans, at_once = len(of.workers), max(_AT_ONCE // of.counts.size, 1)
     logs = []
     for first in range(0, len(moved), at_once):

@@ -1,4 +1,6 @@
-"""Where the tasks of a plan go whose user named no nodes: a simple rule, the same for the same cluster."""
+"""Where the tasks of a plan go whose user named no nodes: a simple rule, the same for the same
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,20 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from math import inf
 
-from headgate.cluster import Node
-from headgate.errors import UsageError
-from headgate.identifiers import TaskName
-from headgate.jobs import Job
-from headgate.plans import Plan
-from headgate.roles import Role
-from headgate.units import say_bytes
+from headgate.model.cluster import Node
+from headgate.model.errors import UsageError
+from headgate.model.identifiers import TaskName
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.roles import Role
+from headgate.model.units import say_bytes
 
 
 def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, float] | None = None) -> Plan:
     """A plan with a node for each task; one that names its nodes keeps them.
 
-    Each worker in turn goes where it has the most cores to itself, each server where the fewest workers are.
+    Each worker in turn goes where it has the most cores to itself, each server where the fewest
+    workers are.
 
     Args:
         plan: What to place.
@@ -59,8 +62,8 @@ class _Room:
 def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | None = None) -> Plan:
     """The plan of a job that is made of roles: a node for each task, in the order of the roles.
 
-    Tasks that ask for most go first. Each goes where the most cores are left, among the nodes that have its memory, its
-    GPUs and its part of the NIC. One that states no cores counts as one.
+    Tasks that ask for most go first. Each goes where the most cores are left, among the nodes that
+    have its memory, its GPUs and its part of the NIC. One that states no cores counts as one.
 
     Args:
         job: The job.
@@ -84,14 +87,22 @@ def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | N
 
     def size(task: tuple[TaskName, Role]) -> tuple[bool, float, float, float]:
         limits = wants[task[0]]
-        return not task[1].nodes, -(limits.gpus or 0), -(limits.memory_bytes or 0), -(limits.cores or 1.0)
+        return (
+            not task[1].nodes,
+            -(limits.gpus or 0),
+            -(limits.memory_bytes or 0),
+            -(limits.cores or 1.0),
+        )
 
     goes_to: dict[TaskName, str] = {}
     for name, role in sorted(tasks, key=size):
         limits = wants[name]
         named = role.nodes[name.index % len(role.nodes)] if role.nodes else None
         if named is not None and named not in there:
-            raise UsageError(f"job {job.name!r}: role {role.name} names node {named!r}; expected {', '.join(there)}")
+            raise UsageError(
+                f"job {job.name!r}: role {role.name} names node {named!r}; expected "
+                f"{', '.join(there)}"
+            )
         lacks = {
             each: room.lacks(role, limits.memory_bytes, limits.gpus)
             for each, room in there.items()
@@ -102,7 +113,9 @@ def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | N
             what = ", ".join(dict.fromkeys(lacks.values()))
             where = f"node {named} has" if named is not None else "no node has"
             cure = "ask for less, have fewer tasks, or add nodes"
-            raise UsageError(f"job {job.name!r}: {where} {what} left for {name}, beside its other tasks; {cure}")
+            raise UsageError(
+                f"job {job.name!r}: {where} {what} left for {name}, beside its other tasks; {cure}"
+            )
         best = goes_to[name] = max(fitting, key=lambda each: round(there[each].cores, 6))
         room = there[best]
         room.cores -= limits.cores or 1.0
@@ -114,7 +127,8 @@ def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | N
 
 
 def place_job(job: Job, plan: Plan, nodes: Sequence[Node]) -> Plan:
-    """The plan of a job on these nodes; of tasks that have their nodes already only where the job has no roles.
+    """The plan of a job on these nodes; of tasks that have their nodes already only where the job
+    has no roles.
 
     Raises:
         UsageError: A task of a role fits on none.
@@ -122,13 +136,16 @@ def place_job(job: Job, plan: Plan, nodes: Sequence[Node]) -> Plan:
     return place_roles(job, nodes) if job.roles else place(plan, nodes)
 
 
-def place_within(plan: Plan, nodes: Sequence[Node], fits: Callable[[str, int, int], bool]) -> Plan | None:
+def place_within(
+    plan: Plan, nodes: Sequence[Node], fits: Callable[[str, int, int], bool]
+) -> Plan | None:
     """A plan placed by the same rule as far as there is room; None where there is not enough.
 
     Args:
         plan: What to place; the nodes that it names do not count.
         nodes: Where to.
-        fits: Whether a node, by its name, has room for so many workers and so many servers of the plan.
+        fits: Whether a node, by its name, has room for so many workers and so many servers of the
+            plan.
     """
     workers: tuple[str, ...] = ()
     servers: list[str] = []
@@ -139,7 +156,11 @@ def place_within(plan: Plan, nodes: Sequence[Node], fits: Callable[[str, int, in
         workers = (*workers, for_worker(left, Counter(workers), plan.cores_per_worker))
     beside = Counter(workers)
     while len(servers) < plan.servers:
-        left = [node for node in nodes if fits(node.name, beside[node.name], servers.count(node.name) + 1)]
+        left = [
+            node
+            for node in nodes
+            if fits(node.name, beside[node.name], servers.count(node.name) + 1)
+        ]
         if not left:
             return None
         servers.append(for_server(left, beside, Counter(servers)))
@@ -164,7 +185,9 @@ def with_more(
     cores: float | None = None,
     beside: Mapping[str, float] | None = None,
 ) -> tuple[str, ...]:
-    """Nodes of `count` workers whose first ones, `taken`, are placed already; `beside` as of `place`."""
+    """Nodes of `count` workers whose first ones, `taken`, are placed already; `beside` as of
+    `place`.
+    """
     workers = list(taken[:count])
     there = _with(beside, workers)
     ranked = [(_rank(node, there[node.name], cores), place) for place, node in enumerate(nodes)]
@@ -185,9 +208,12 @@ def _with(beside: Mapping[str, float] | None, workers: Sequence[str]) -> default
     return there
 
 
-def for_worker(nodes: Sequence[Node], workers: Mapping[str, float], cores: float | None = None) -> str:
-    """The node on which one more worker has the most cores: an equal part of them, or with `cores` for each what is
-    left. Among equals it is the node with the fewest workers, then the first."""
+def for_worker(
+    nodes: Sequence[Node], workers: Mapping[str, float], cores: float | None = None
+) -> str:
+    """The node on which one more worker has the most cores: an equal part of them, or with `cores`
+    for each what is left. Among equals it is the node with the fewest workers, then the first.
+    """
     return min(nodes, key=lambda node: _rank(node, workers.get(node.name, 0), cores)).name
 
 
@@ -197,7 +223,12 @@ def _rank(node: Node, there: float, cores: float | None) -> tuple[float, float]:
     return -round(room, 6), there
 
 
-def for_server(nodes: Sequence[Node], workers: Mapping[str, float], servers: Mapping[str, int]) -> str:
-    """The node with the fewest workers; of equal ones that with the fewest servers, then the most cores, then the
-    first."""
-    return min(nodes, key=lambda node: (workers.get(node.name, 0), servers.get(node.name, 0), -node.cores)).name
+def for_server(
+    nodes: Sequence[Node], workers: Mapping[str, float], servers: Mapping[str, int]
+) -> str:
+    """The node with the fewest workers; of equal ones that with the fewest servers, then the most
+    cores, then the first.
+    """
+    return min(
+        nodes, key=lambda node: (workers.get(node.name, 0), servers.get(node.name, 0), -node.cores)
+    ).name

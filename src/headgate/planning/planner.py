@@ -1,4 +1,6 @@
-"""Finding the best of many plans by few measurements: ask which to measure, tell what it brought."""
+"""Finding the best of many plans by few measurements: ask which to measure, tell what it
+brought.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,24 @@ from statistics import median
 import numpy as np
 from scipy.stats import norm, t
 
-from headgate.cluster import Cluster, Node
-from headgate.jobs import Job
+from headgate.model.cluster import Cluster, Node
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan, Prediction
+from headgate.model.profiles import Profile
 from headgate.planning import fitting, physics
 from headgate.planning.candidates import tells
 from headgate.planning.cost import CostModel
 from headgate.planning.features import NOTHING, Floats, Indices, features
-from headgate.plans import Plan, Prediction
-from headgate.profiles import Profile
 
-_NOISE, _NOISE_WEIGHT = 0.012, 4  # usual deviation of a measurement's logarithm, and what it weighs in measurements
+# usual deviation of a measurement's logarithm, and what it weighs in measurements
+_NOISE, _NOISE_WEIGHT = 0.012, 4
 _CAUTION = 0.25  # deviations by which an uncertain plan is marked down
 _EQUAL = _NOISE / 2  # of the logarithm: plans that measurements can hardly tell apart
-_TRUST = (3.0, 0.8)  # deviations of a profile's seconds beside measurements: so many times its own, and at least
+# deviations of a profile's seconds beside measurements: so many times its own, and at least
+_TRUST = (3.0, 0.8)
 _BUDGETS = (0.15, 0.3, 0.5, 0.75, 1.0)  # parts of the plans, those with the fewest tasks first
-_IMPROVING = 4  # the first ask that is for the plan which may itself be the best; before, too little is known
+# the first ask that is for the plan which may itself be the best; before, too little is known
+_IMPROVING = 4
 _OUTCOMES = norm.ppf((np.arange(12) + 0.5) / 12)
 _LOOKED_AT = 400  # plans of a large space that may turn out the best, and that may be asked for
 
@@ -31,16 +36,19 @@ _LOOKED_AT = 400  # plans of a large space that may turn out the best, and that 
 class Planner:
     """Chooses from a space of plans. Deterministic: the same measurements give the same answers.
 
-    With a profile it begins with what the cost model says of each plan, and measurements correct that; without, with
-    what is usual.
+    With a profile it begins with what the cost model says of each plan, and measurements correct
+    that; without, with what is usual.
 
     Args:
         space: Plans, each once.
-        job: What runs; with a profile it says whether GPUs may be used and whether what is sent is encrypted.
+        job: What runs; with a profile it says whether GPUs may be used and whether what is sent is
+            encrypted.
         cluster: Where they are placed; None: nothing is known of their nodes.
         profile: What the job costs; None, or one that has no time of a step: not known.
-        seed: Which of the plans of a very large space are looked at, beside the most promising ones.
-        measured_on: The node that the profile was measured on, to compare cores with; None: as the profile says.
+        seed: Which of the plans of a very large space are looked at, beside the most promising
+            ones.
+        measured_on: The node that the profile was measured on, to compare cores with; None: as the
+            profile says.
 
     Raises:
         ValueError: There is no plan.
@@ -71,8 +79,14 @@ class Planner:
         self._batch: float | None = None  # that the features are for
         self._costs: CostModel | None = None
         if profile is not None and tells(profile):
-            there = cluster if cluster is not None else Cluster((Node("node", cores=1.0, memory_bytes=1 << 40),))
-            self._costs = CostModel(job or Job(name="job", run="true"), there, profile, measured_on=measured_on)
+            there = (
+                cluster
+                if cluster is not None
+                else Cluster((Node("node", cores=1.0, memory_bytes=1 << 40),))
+            )
+            self._costs = CostModel(
+                job or Job(name="job", run="true"), there, profile, measured_on=measured_on
+            )
 
     def tell(self, plan: Plan, *, throughput: float, step_time: float | None = None) -> None:
         """What a plan was measured to bring; repeated measurements of one plan are averaged.
@@ -80,14 +94,18 @@ class Planner:
         Args:
             plan: One of the space.
             throughput: Samples a second.
-            step_time: Seconds of a step. Says how many samples it has where plans leave that to the script.
+            step_time: Seconds of a step. Says how many samples it has where plans leave that to the
+                script.
 
         Raises:
             ValueError: The plan is not in the space, or a number is not finite and above 0.
         """
         for name, value in (("throughput", throughput), ("step_time", step_time)):
             if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} is {value!r}; expected more than 0; fail() tells of a plan that did not run")
+                raise ValueError(
+                    f"{name} is {value!r}; expected more than 0; fail() tells of a plan that "
+                    "did not run"
+                )
         at = self._at(plan)
         self._failed.pop(at, None)
         self._told.setdefault(at, []).append(math.log(throughput))
@@ -110,15 +128,18 @@ class Planner:
         return {self._space[i]: reason for i, reason in self._failed.items()}
 
     def ask(self) -> Plan | None:
-        """The plan most worth measuring next, to find the best one within each number of tasks. None when all were
-        measured.
+        """The plan most worth measuring next, to find the best one within each number of tasks.
+        None when all were measured.
 
-        Mostly it is the plan that says most about others (knowledge gradient: Frazier et al., 2009). The gain is that
-        in the throughput of the plan that would then be chosen, expected over the possible results, and added over
-        several budgets of tasks. Every other time, from the fourth on, it is the plan that may itself exceed the best
-        measured one most (expected improvement: Jones et al., 1998).
+        Mostly it is the plan that says most about others (knowledge gradient: Frazier et al.,
+        2009). The gain is that in the throughput of the plan that would then be chosen, expected
+        over the possible results, and added over several budgets of tasks. Every other time, from
+        the fourth on, it is the plan that may itself exceed the best measured one most (expected
+        improvement: Jones et al., 1998).
         """
-        open_to = np.array([i for i in range(len(self._space)) if i not in self._told and i not in self._failed])
+        open_to = np.array(
+            [i for i in range(len(self._space)) if i not in self._told and i not in self._failed]
+        )
         if open_to.size == 0:
             return None
         belief = self._believe()
@@ -154,8 +175,8 @@ class Planner:
         return self._prediction(self._at(plan))
 
     def best(self, where: Callable[[Plan], bool] | None = None) -> Prediction:
-        """The plan to run: of those expected to be the fastest one that is well known; of equal ones that with the
-        fewest nodes, then the fewest tasks.
+        """The plan to run: of those expected to be the fastest one that is well known; of equal
+        ones that with the fewest nodes, then the fewest tasks.
 
         Args:
             where: Which plans may be chosen; None: all.
@@ -166,15 +187,20 @@ class Planner:
         allowed = [i for i in self._running() if where is None or where(self._space[i])]
         if not allowed:
             tried = "; ".join(f"{reason}" for reason in dict.fromkeys(self._failed.values()))
-            raise ValueError("no plan is left to choose from" + (f"; those that failed: {tried}" if tried else ""))
+            raise ValueError(
+                "no plan is left to choose from"
+                + (f"; those that failed: {tried}" if tried else "")
+            )
         belief = self._believe()
         # The fastest of many uncertain ones is fast in part by luck.
         score = belief.mean - _CAUTION * belief.deviation
         highest = max(score[i] for i in allowed)
         equal = [i for i in allowed if score[i] >= highest - _EQUAL]
-        return self._prediction(min(equal, key=lambda i: (_nodes(self._space[i]), self._space[i].tasks, -score[i])))
+        return self._prediction(
+            min(equal, key=lambda i: (_nodes(self._space[i]), self._space[i].tasks, -score[i]))
+        )
 
-    # --- what is known -----------------------------------------------------------------------------------------------
+    # --- what is known ----------------------------------------------------------------------------
 
     def _at(self, plan: Plan) -> int:
         if plan not in self._index:
@@ -199,18 +225,34 @@ class Planner:
             usual_batch = median(self._batches) if self._batches else 1.0
             known = self._costs.known if self._costs is not None else NOTHING
             if self._batch != usual_batch:
-                self._features, self._batch = features(self._space, self._cluster, usual_batch, known), usual_batch
-            spare = [log - sum(logs) / len(logs) for logs in told.values() for log in logs if len(logs) > 1]
+                self._features, self._batch = (
+                    features(self._space, self._cluster, usual_batch, known),
+                    usual_batch,
+                )
+            spare = [
+                log - sum(logs) / len(logs)
+                for logs in told.values()
+                for log in logs
+                if len(logs) > 1
+            ]
             free = sum(len(logs) - 1 for logs in told.values())
-            noise = math.sqrt((_NOISE_WEIGHT * _NOISE**2 + sum(x * x for x in spare)) / (_NOISE_WEIGHT + free))
+            noise = math.sqrt(
+                (_NOISE_WEIGHT * _NOISE**2 + sum(x * x for x in spare)) / (_NOISE_WEIGHT + free)
+            )
             logs = [sum(each) / len(each) for each in told.values()]
-            usual = self._usual(list(told), logs) if self._costs is None else self._informed(self._costs.prior)
+            usual = (
+                self._usual(list(told), logs)
+                if self._costs is None
+                else self._informed(self._costs.prior)
+            )
             sigma = [noise / math.sqrt(len(each)) for each in told.values()]
             self._belief = fitting.fit(self._features, usual, list(told), logs, sigma)
         return self._belief
 
     def _informed(self, informed: physics.Prior) -> physics.Prior:
-        """What the profile says; once there are measurements they have the word, as far as they reach."""
+        """What the profile says; once there are measurements they have the word, as far as they
+        reach.
+        """
         if not self._told:
             return informed
         terms = len(physics.TERMS)
@@ -228,11 +270,19 @@ class Planner:
         belief = self._believe()
         step = physics.seconds(belief.physics, self._features)
         free = 2.0 if self._costs is None else 8.0
-        # The band is 90 % of Student's t: how large deviations are is itself known from few measurements only.
-        mean, off = belief.mean[at], t.ppf(0.95, max(len(self._told) / 2, free)) * belief.deviation[at]
+        # The band is 90 % of Student's t: how large deviations are is itself known from few
+        # measurements only.
+        mean, off = (
+            belief.mean[at],
+            t.ppf(0.95, max(len(self._told) / 2, free)) * belief.deviation[at],
+        )
         # What physics says of the parts, in proportion to what is predicted of the whole.
         scale = float(step.throughput[at] / math.exp(mean))
-        seconds = {name: float(values[at]) * scale for name, values in step.resources.items() if values[at] > 0}
+        seconds = {
+            name: float(values[at]) * scale
+            for name, values in step.resources.items()
+            if values[at] > 0
+        }
         return Prediction(
             plan=self._space[at],
             throughput=math.exp(mean),
@@ -244,7 +294,9 @@ class Planner:
 
 
 def _improvement(belief: fitting.Belief, of: Indices, best: float) -> Floats:
-    """By how much plans are expected to exceed the best that was measured, where they do (of the logarithm)."""
+    """By how much plans are expected to exceed the best that was measured, where they do (of the
+    logarithm).
+    """
     mean, deviation = belief.mean[of] - best, belief.deviation[of]
     return np.asarray(mean * norm.cdf(mean / deviation) + deviation * norm.pdf(mean / deviation))
 

@@ -1,4 +1,6 @@
-"""The best layout of a job: all are costed where they are few, else likely ones are bettered step by step."""
+"""The best layout of a job: all are costed where they are few, else likely ones are bettered step
+by step.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.errors import UsageError
+from headgate.model.errors import UsageError
+from headgate.model.plans import Plan, Prediction
+from headgate.model.units import say_bytes
 from headgate.planning import initial_layouts
 from headgate.planning.bounds import bound
 from headgate.planning.cost import CostModel
@@ -17,8 +21,6 @@ from headgate.planning.joining import alone
 from headgate.planning.memory import misfit
 from headgate.planning.patterns import Mode
 from headgate.planning.spaces import Space
-from headgate.plans import Plan, Prediction
-from headgate.units import say_bytes
 
 _EXACT = 20_000  # layouts that are all costed
 _BEAM = 3  # that are bettered at a time
@@ -34,9 +36,11 @@ class SearchResult:
 
     Args:
         best: The plan to run, and what it is expected to bring.
-        runners_up: The next best that differ in tasks, nodes or strategy, as `varied` chooses them, the best first.
+        runners_up: The next best that differ in tasks, nodes or strategy, as `varied` chooses them,
+            the best first.
         bound: Samples a second that no plan can exceed by the model.
-        exact: Whether the best is the best there is by the model: the bound says so, or all were costed.
+        exact: Whether the best is the best there is by the model: the bound says so, or all were
+            costed.
         costed: Layouts that were costed.
     """
 
@@ -53,7 +57,8 @@ class SearchResult:
 
 
 def search(costs: CostModel, *, used: Collection[str] = (), runners_up: int = 9) -> SearchResult:
-    """The best plan of a job by its cost model; of equal ones that with fewest nodes, then fewest tasks.
+    """The best plan of a job by its cost model; of equal ones that with fewest nodes, then fewest
+    tasks.
 
     Args:
         costs: Job, cluster and profile.
@@ -72,8 +77,9 @@ def search(costs: CostModel, *, used: Collection[str] = (), runners_up: int = 9)
 def varied(plans: Sequence[tuple[Hashable, int]], most: int) -> list[int]:
     """Which of many plans to show to somebody who chooses among them.
 
-    These are the first plan and the best of each strategy. Then come plans whose number of workers differs from all
-    before by a factor of about 1.4. What is left over goes to the others. Two or fewer are just the first ones.
+    These are the first plan and the best of each strategy. Then come plans whose number of workers
+    differs from all before by a factor of about 1.4. What is left over goes to the others. Two or
+    fewer are just the first ones.
 
     Args:
         plans: Strategy and workers of each, the best first.
@@ -139,7 +145,9 @@ class Looked:
             self._look(rows, mode)
 
     def ranked(self, most: int, *, variety: bool = False) -> list[Plan]:
-        """The best plans that differ in strategy, tasks or nodes, the best first; with variety as `varied` says."""
+        """The best plans that differ in strategy, tasks or nodes, the best first; with variety as
+        `varied` says.
+        """
         rows, facts = np.concatenate(self._rows), np.concatenate(self._facts)
         order = np.lexsort((facts[:, 2], facts[:, 1], -facts[:, 0]))
         rows, facts = rows[order], facts[order]
@@ -147,7 +155,10 @@ class Looked:
         chosen = min(equal, key=lambda i: (facts[i, 1], facts[i, 2], i))
         seen: dict[tuple[int, int, tuple[np.intp, ...], Mode], int] = {}
         for i in (chosen, *range(len(rows))):
-            workers, servers = int((rows[i] * self.space.workers).sum()), int((rows[i] * self.space.servers).sum())
+            workers, servers = (
+                int((rows[i] * self.space.workers).sum()),
+                int((rows[i] * self.space.servers).sum()),
+            )
             on = tuple(np.add.reduceat(rows[i], self._starts())) if rows[i].size else ()
             seen.setdefault((workers, servers, on, self.space.modes[int(facts[i, 3])]), i)
             if len(seen) == most and (most <= 2 or not variety):
@@ -175,13 +186,17 @@ class Looked:
             rank[strategy == which] = np.arange((strategy == which).sum())
         runs = runs[rank < _KEPT]
         if runs.size:
-            facts = np.stack([costed.throughput, costed.nodes, costed.tasks, np.full(len(rows), mode)], 1)
+            facts = np.stack(
+                [costed.throughput, costed.nodes, costed.tasks, np.full(len(rows), mode)], 1
+            )
             self._rows.append(rows[runs])
             self._facts.append(facts[runs].astype(np.float64))
         return rows[runs], costed.throughput[runs]
 
     def _better(self) -> None:
-        """Better the best layouts by moving some nodes from one pattern to another, until no move helps."""
+        """Better the best layouts by moving some nodes from one pattern to another, until no move
+        helps.
+        """
         facts, rows = np.concatenate(self._facts), np.concatenate(self._rows)
         order = np.argsort(-facts[:, 0], kind="stable")
         beams: list[tuple[Indices, int, float]] = []
@@ -202,8 +217,9 @@ class Looked:
 
 
 def _moves(space: Space, row: Indices) -> Indices:
-    """Layouts near one: a power of two of nodes more or fewer of a pattern, or of another pattern of the same kind, or
-    of the same pattern of another kind."""
+    """Layouts near one: a power of two of nodes more or fewer of a pattern, or of another pattern
+    of the same kind, or of the same pattern of another kind.
+    """
     kinds, patterns = space.kind, len(space.patterns)
     idle = space.free - np.bincount(kinds, weights=row, minlength=len(space.free)).astype(np.intp)
     same = (space.workers[:, None] > 0) == (space.workers[None, :] > 0)
@@ -250,13 +266,22 @@ def _nowhere(space: Space) -> str:
         elif (lacks := misfit(node, job.limits, name)) is not None:
             reasons.append(lacks)
         elif least > most:
-            reasons.append(f"{name} allows {say_bytes(most)} of memory, a worker needs {say_bytes(least)}")
+            reasons.append(
+                f"{name} allows {say_bytes(most)} of memory, a worker needs {say_bytes(least)}"
+            )
     fewest = job.limits.workers[0]
     if fewest > costs.batch and not costs.grows:
-        reasons.append(f"{fewest} workers are asked for, a step has {costs.batch} samples to divide")
+        reasons.append(
+            f"{fewest} workers are asked for, a step has {costs.batch} samples to divide"
+        )
     if fewest > 1 and not space.joins:
-        reasons.append(f"{fewest} workers are asked for, it trains in one task: {alone(job, costs.profile)}")
+        reasons.append(
+            f"{fewest} workers are asked for, it trains in one task: {alone(job, costs.profile)}"
+        )
     if not reasons:
         workers = "a worker" if fewest == 1 else f"{fewest} workers"
         reasons.append(f"there is no room for {workers} and a step of {costs.batch} samples")
-    return f"job {job.name!r}: no plan can run: {'; '.join(reasons)}; change its limits, its batch or the cluster"
+    return (
+        f"job {job.name!r}: no plan can run: {'; '.join(reasons)}; change its limits, its "
+        "batch or the cluster"
+    )

@@ -1,7 +1,7 @@
 """All the ways to lay a job out over kinds of nodes, costed many at a time without naming a node.
 
-A layout is a row of counts: how many nodes of each kind have a certain pattern of tasks (so many workers, so many
-servers on each). Thousands of nodes are as quick to cost as a few.
+A layout is a row of counts: how many nodes of each kind have a certain pattern of tasks (so many
+workers, so many servers on each). Thousands of nodes are as quick to cost as a few.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headgate.model.plans import Plan, Strategy
 from headgate.planning import physics
 from headgate.planning.cost import CostModel
 from headgate.planning.features import Device, Features, Flags, Floats, Indices, server_cores
@@ -20,7 +21,6 @@ from headgate.planning.joining import alone, serves
 from headgate.planning.kinds import name_of
 from headgate.planning.memory import most_gpu_bytes
 from headgate.planning.patterns import Mode, modes, patterns
-from headgate.plans import Plan, Strategy
 
 _BISECTIONS = 26
 
@@ -41,8 +41,9 @@ class Costed:
 
 
 class Space:
-    """The layouts of a job. For each pattern it has its kind, workers, servers and the slowness of its NIC. For the
-    pattern's workers it has the cores that they find, what their device needs and how fast it is.
+    """The layouts of a job. For each pattern it has its kind, workers, servers and the slowness of
+    its NIC. For the pattern's workers it has the cores that they find, what their device needs and
+    how fast it is.
 
     Args:
         costs: What they cost.
@@ -52,7 +53,9 @@ class Space:
     def __init__(self, costs: CostModel, used: Collection[str] = ()) -> None:
         self.costs = costs
         self.job = costs.job
-        self.names = tuple(tuple(name for name in kind.names if name not in used) for kind in costs.kinds)
+        self.names = tuple(
+            tuple(name for name in kind.names if name not in used) for kind in costs.kinds
+        )
         self.free = np.array([len(names) for names in self.names], np.intp)
         self.joins = not alone(costs.job, costs.profile)
         self.serves = serves(costs.job, costs.profile)
@@ -72,8 +75,12 @@ class Space:
         self.reads = np.array([device.reads for device in found])
         self._core = np.array([device.core for device in found])
         self._devices = found
-        self.least_bent = np.array([min((bend for _, bend in device.bends), default=1.0) for device in found])
-        rates = np.array([kind.node.nic_bytes_per_second or costs.known.usual_rate for kind in costs.kinds])
+        self.least_bent = np.array(
+            [min((bend for _, bend in device.bends), default=1.0) for device in found]
+        )
+        rates = np.array(
+            [kind.node.nic_bytes_per_second or costs.known.usual_rate for kind in costs.kinds]
+        )
         self.slowness = (rates.max() / rates)[self.kind]
         self.inside_slowness = np.array([costs.known.inside[kind.node.name] for kind in kinds])
         self._memory = np.array([float(kind.node.memory_bytes) for kind in kinds])
@@ -83,10 +90,12 @@ class Space:
         self._speed_of = np.array([names.index(kind.name) for kind in kinds], np.intp)
         speeds = np.exp(np.concatenate([[0.0], costs.prior.mean[len(physics.NAMES) :]]))
         self.speeds = speeds[self._speed_of]
-        self._served = np.array([p.servers / (k.node.cores * d.core) for p, k, d in zip(self.patterns, kinds, found)])
+        self._served = np.array(
+            [p.servers / (k.node.cores * d.core) for p, k, d in zip(self.patterns, kinds, found)]
+        )
         self._p = physics.by_name(costs.prior.mean)
 
-    # --- costing -----------------------------------------------------------------------------------------------------
+    # --- costing ----------------------------------------------------------------------------------
 
     def cost(self, rows: Indices, mode: Mode) -> Costed:
         """What layouts bring.
@@ -124,7 +133,9 @@ class Space:
 
     def _share(self, tasks: Indices) -> Floats:
         """Cores of each task, of those that the job may have."""
-        return np.maximum(np.floor((self.job.limits.cores or 0.0) / np.maximum(tasks, 1) * 100) / 100, 0.01)
+        return np.maximum(
+            np.floor((self.job.limits.cores or 0.0) / np.maximum(tasks, 1) * 100) / 100, 0.01
+        )
 
     def _allowed(self, rows: Indices, workers: Indices, servers: Indices, mode: Mode) -> Flags:
         fewest, most = self.job.limits.workers
@@ -142,7 +153,9 @@ class Space:
 
     def _compute(self, cores: Floats) -> tuple[Floats, Floats]:
         """Seconds of workers' steps that do not depend on the batch, and those of each sample."""
-        fixed, sample, read = physics.compute(self._p, self.overhead, self.work, self.reads, cores, self.speeds)
+        fixed, sample, read = physics.compute(
+            self._p, self.overhead, self.work, self.reads, cores, self.speeds
+        )
         return fixed, sample + read
 
     def _divided(self, counts: Indices, cores: Floats, batch: int, mode: Mode) -> Floats:
@@ -150,11 +163,15 @@ class Space:
         if not mode.synchronous:
             return np.full(counts.shape, float(batch))
         if self.costs.profile.observed:
-            return np.repeat(np.ceil(batch / np.maximum(counts.sum(1), 1))[:, None], counts.shape[1], 1)
+            return np.repeat(
+                np.ceil(batch / np.maximum(counts.sum(1), 1))[:, None], counts.shape[1], 1
+            )
         return self._batches(counts, cores, batch)
 
     def _batches(self, counts: Indices, cores: Floats, batch: int) -> Floats:
-        """Most samples of each worker, such that the slowest is done as soon as can be: whole numbers, at least 1."""
+        """Most samples of each worker, such that the slowest is done as soon as can be: whole
+        numbers, at least 1.
+        """
         fixed, sample = self._compute(cores)
         there = np.where(counts > 0, counts, 0)
         rate = (there / sample).sum(1)
@@ -172,7 +189,12 @@ class Space:
         """Whether all tasks find the memory that they need."""
         memory, served = self.costs.memory_of, servers[:, None] > 0
         among = np.maximum((rows * self.workers).sum(1), 1)[:, None]
-        worker = memory.worker + memory.sample * batches + np.where(served, 0.0, memory.sparse) + memory.sharded / among
+        worker = (
+            memory.worker
+            + memory.sample * batches
+            + np.where(served, 0.0, memory.sparse)
+            + memory.sharded / among
+        )
         server = memory.server + memory.served / np.maximum(servers[:, None], 1)
         misses = self.workers * worker + self.servers * server > self._memory
         most = self.job.limits.memory_bytes
@@ -183,18 +205,24 @@ class Space:
             misses |= self.on_gpu & (self.workers > 0) & (held > self._gpu_memory)
         return np.asarray(~(misses & (rows > 0)).any(1))
 
-    def _features(self, rows: Indices, batches: Floats, cores: Floats, batch: Floats, mode: Mode) -> Features:
+    def _features(
+        self, rows: Indices, batches: Floats, cores: Floats, batch: Floats, mode: Mode
+    ) -> Features:
         counts = (rows * self.workers).astype(np.float64)
         workers, servers = counts.sum(1), (rows * self.servers).sum(1).astype(np.float64)
         works, serves, there = self.workers > 0, self.servers > 0, rows > 0
         divided = np.maximum(servers, 1)[:, None]
-        away = self.servers * (workers[:, None] - self.workers) + self.workers * (divided - self.servers)
+        away = self.servers * (workers[:, None] - self.workers) + self.workers * (
+            divided - self.servers
+        )
         load = np.where(there & (servers > 0)[:, None], self.slowness * away / divided, 0.0)
         nodes = (rows * works).sum(1).astype(np.float64)
         ring = 2 * (workers - 1) / workers * (servers == 0)
         slowest = np.where(there & works, self.slowness, 0.0).max(1)
         # Where all workers are on one node, only its pattern is there.
-        inside = np.where(there & works, self.inside_slowness, 0.0).max(1) * ((nodes == 1) & (ring > 0))
+        inside = np.where(there & works, self.inside_slowness, 0.0).max(1) * (
+            (nodes == 1) & (ring > 0)
+        )
         sharing = np.where(there & works & self.on_gpu, self.workers, 1).max(1)
         sparse = (counts * self.costs.known.sparse(batches)).sum(1) / workers
         known = self.costs.known
@@ -202,7 +230,11 @@ class Space:
         gathered = known.dense + sparse * workers / 2
         waited_for = workers - mode.backups
         samples = batch * waited_for / workers if mode.synchronous else batch * workers
-        stated = None if self.job.limits.cores is None else self._share((workers + servers).astype(np.intp))
+        stated = (
+            None
+            if self.job.limits.cores is None
+            else self._share((workers + servers).astype(np.intp))
+        )
         bent = np.stack([device.bent(batches[:, i]) for i, device in enumerate(self._devices)], 1)
         return Features(
             counts=counts,
@@ -225,7 +257,9 @@ class Space:
             nodes=nodes,
             to_servers=np.where(serves, load, 0.0).max(1) * pushed,
             to_workers=np.where(serves, 0.0, load).max(1) * pushed,
-            handled=known.handled(sparse, workers, servers, nodes, (rows * works * ~self.on_gpu).max(1) > 0),
+            handled=known.handled(
+                sparse, workers, servers, nodes, (rows * works * ~self.on_gpu).max(1) > 0
+            ),
             applied=known.dense + sparse * known.rows[1],
             server_cores=self._server_cores(there & serves, stated),
             late=np.where(servers > 0, known.late[1], known.late[0]),
@@ -239,7 +273,9 @@ class Space:
         """Cores of the slowest server of each layout."""
         nodes = [self.costs.kinds[kind].node for kind in self.kind]
         own = [
-            server_cores(node, max(p.workers + p.servers, 1), math.inf if stated is not None else None)
+            server_cores(
+                node, max(p.workers + p.servers, 1), math.inf if stated is not None else None
+            )
             for node, p in zip(nodes, self.patterns)
         ]
         cores = np.broadcast_to(np.array(own), serving.shape)
@@ -248,7 +284,7 @@ class Space:
         least = np.where(serving, cores * self._core, np.inf).min(1)
         return np.asarray(np.where(np.isfinite(least), least, 1.0))
 
-    # --- plans -------------------------------------------------------------------------------------------------------
+    # --- plans ------------------------------------------------------------------------------------
 
     def plan(self, row: Indices, mode: Mode) -> Plan:
         """A layout as a plan, its nodes named: the first of each kind that are free."""
@@ -281,7 +317,9 @@ class Space:
             cores_per_server=cores if servers else None,
         )
 
-    def _sizes(self, row: Indices, mode: Mode, of_worker: list[int]) -> int | tuple[int, ...] | None:
+    def _sizes(
+        self, row: Indices, mode: Mode, of_worker: list[int]
+    ) -> int | tuple[int, ...] | None:
         """Samples of each worker; None where that is the script's own matter."""
         batch = self.costs.batch * mode.scale
         if self.costs.grows:
@@ -297,7 +335,10 @@ class Space:
         most = self._batches(rows * self.workers, cores, batch)[0]
         sizes = [int(most[i]) for i in of_worker]
         # What is too much comes off those that are done last.
-        done = [(-float(fixed[0, i] + sample[0, i] * size), -at) for at, (i, size) in enumerate(zip(of_worker, sizes))]
+        done = [
+            (-float(fixed[0, i] + sample[0, i] * size), -at)
+            for at, (i, size) in enumerate(zip(of_worker, sizes))
+        ]
         heapq.heapify(done)
         for _ in range(sum(sizes) - batch):
             while sizes[-done[0][1]] <= 1:

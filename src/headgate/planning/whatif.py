@@ -7,17 +7,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from headgate import units
-from headgate.cluster import Cluster, GpuLink, Node
-from headgate.errors import UsageError
+from headgate.model import units
+from headgate.model.cluster import Cluster, GpuLink, Node
+from headgate.model.errors import UsageError
 from headgate.planning.kinds import kinds
 
 _EXPECTED = (
-    "expected nic=10Gbit, cores=8, memory=32GiB, gpu_link=nvlink, the same of one kind (a.nic=10Gbit), "
+    "expected nic=10Gbit, cores=8, memory=32GiB, gpu_link=nvlink, the same of one kind "
+    "(a.nic=10Gbit), "
     "or '+2 node of kind a'"
 )
 _SETTING = re.compile(r"(?:([\w-]+)\.)?(nic|cores|memory|gpu_link)=(.+)")
-_HOWS: Mapping[str, Literal["nvlink", "pcie", "host"]] = {"nvlink": "nvlink", "pcie": "pcie", "host": "host"}
+_HOWS: Mapping[str, Literal["nvlink", "pcie", "host"]] = {
+    "nvlink": "nvlink",
+    "pcie": "pcie",
+    "host": "host",
+}
 _NODES = re.compile(r"([+-]\d+) nodes? of kind ([\w-]+)")
 
 
@@ -26,12 +31,14 @@ def changed(cluster: Cluster, text: str) -> Cluster:
 
     Args:
         cluster: As it is.
-        text: `nic=10Gbit`, `cores=8` or `memory=32GiB` of all nodes; `a.nic=10Gbit` of the nodes of kind (or with the
-            name) `a`; `gpu_link=nvlink` (or `pcie`, `host`), whose rate is then the usual one of these GPUs, or
-            `gpu_link=50GB/s`, which leaves it joined as it is; `+2 node of kind a`, `-1 node of kind a`.
+        text: `nic=10Gbit`, `cores=8` or `memory=32GiB` of all nodes; `a.nic=10Gbit` of the nodes of
+            kind (or with the name) `a`; `gpu_link=nvlink` (or `pcie`, `host`), whose rate is then
+            the usual one of these GPUs, or `gpu_link=50GB/s`, which leaves it joined as it is; `+2
+            node of kind a`, `-1 node of kind a`.
 
     Raises:
-        UsageError: It is none of these, there is no such kind, or a link is meant where no node has several GPUs.
+        UsageError: It is none of these, there is no such kind, or a link is meant where no node has
+            several GPUs.
     """
     if (setting := _SETTING.fullmatch(text.strip())) is not None:
         return _set(cluster, setting[1], setting[2], setting[3])
@@ -60,14 +67,19 @@ def _set(cluster: Cluster, of: str | None, key: str, value: str) -> Cluster:
         raise UsageError(f"--what-if {key}: found {value!r}; {expected}") from None
     if not all(0 < each < float("inf") for each in change.values()):
         raise UsageError(f"--what-if {key}: found {value!r}; expected more than 0")
-    return Cluster(tuple(replace(node, **change) if node.name in chosen else node for node in cluster.nodes))
+    return Cluster(
+        tuple(replace(node, **change) if node.name in chosen else node for node in cluster.nodes)
+    )
 
 
 def _link(cluster: Cluster, chosen: Collection[str], value: str) -> Cluster:
     """Other links between the GPUs of those of the nodes that have several."""
     several = {node.name for node in cluster.nodes if node.name in chosen and len(node.gpus) > 1}
     if not several:
-        raise UsageError(f"--what-if gpu_link: found {value!r}; expected nodes with two GPUs or more, there are none")
+        raise UsageError(
+            f"--what-if gpu_link: found {value!r}; expected nodes with two GPUs or more, "
+            "there are none"
+        )
     how = _HOWS.get(value.strip().lower())
     rate = None
     if how is None:
@@ -94,7 +106,8 @@ def _count(cluster: Cluster, by: int, name: str) -> Cluster:
         gone = {node.name for node in alike[by:]}
         if -by > len(alike) or len(gone) == len(cluster.nodes):
             raise UsageError(
-                f"--what-if: cannot remove {-by} nodes of kind {name}: there are {len(alike)}, and a node has to stay"
+                f"--what-if: cannot remove {-by} nodes of kind {name}: there are {len(alike)}, "
+                "and a node has to stay"
             )
         return Cluster(tuple(node for node in cluster.nodes if node.name not in gone))
     taken, number = {node.name for node in cluster.nodes}, 0

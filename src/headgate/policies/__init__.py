@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Trial, Used
+from headgate.policies.base import (
+    Arrived,
+    Change,
+    Decision,
+    Left,
+    Placed,
+    Policy,
+    Predicted,
+    Reported,
+    Trial,
+    Used,
+)
 from headgate.policies.built_in import BUILT_IN, DEFAULT, make
 from headgate.policies.equal import EqualPolicy
 from headgate.policies.flowcon import FlowConPolicy

@@ -6,14 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
+from headgate.model.shares import Share
 from headgate.policies.weights import FLOOR, MOST_CHANGES
-from headgate.shares import Share
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A job starts: its claim on what is contended, the most cores it may use (None: no limit), and its workers."""
+    """A job starts: its claim on what is contended, the most cores it may use (None: no limit), and
+    its workers.
+    """
 
     job: JobId
     priority: float
@@ -23,8 +25,9 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A job ended; `done`: it came to its end, and has had what such jobs need. Otherwise it failed, was stopped, or is
-    started again."""
+    """A job ended; `done`: it came to its end, and has had what such jobs need. Otherwise it
+    failed, was stopped, or is started again.
+    """
 
     job: JobId
     done: bool = True
@@ -37,8 +40,9 @@ class Placed:
     Jobs whose nodes are not told are taken to share one node.
 
     Args:
-        cores: For each node, the cores that it has for jobs. For a job on GPUs each GPU stands for a node, `NODE/gpu0`,
-            with as many cores as its own node. So weights on GPUs and on cores compare.
+        cores: For each node, the cores that it has for jobs. For a job on GPUs each GPU stands for
+            a node, `NODE/gpu0`, with as many cores as its own node. So weights on GPUs and on cores
+            compare.
         on_gpus: Whether the job computes on GPUs, whose time is then divided.
         workers: How many workers there are together; None: as many as it arrived with.
     """
@@ -51,11 +55,12 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A job reported the metric of its progress rule, as the mean of `count` values; NaN where it was.
+    """A job reported the metric of its progress rule, as the mean of `count` values; NaN where it
+    was.
 
-    `loss` falls as the job learns, on whatever scale. A metric that gets better as it rises, such as an accuracy or a
-    reward, comes with its sign turned. `adversarial` losses, such as those of a GAN, rise and fall with each other.
-    They tell nothing of how far the job is.
+    `loss` falls as the job learns, on whatever scale. A metric that gets better as it rises, such
+    as an accuracy or a reward, comes with its sign turned. `adversarial` losses, such as those of a
+    GAN, rise and fall with each other. They tell nothing of how far the job is.
     """
 
     job: JobId
@@ -71,8 +76,8 @@ class Reported:
 class Used:
     """What a job used since its last `Used`, as means.
 
-    `seconds` is the time since then, if it is known for sure. A longer gap than usual then counts whole, and is not
-    taken for a clock that jumped.
+    `seconds` is the time since then, if it is known for sure. A longer gap than usual then counts
+    whole, and is not taken for a clock that jumped.
     """
 
     job: JobId
@@ -85,20 +90,22 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What is left of a job, by its losses or the epochs it is to do: told now and then to policies that ask for it.
+    """What is left of a job, by its losses or the epochs it is to do: told now and then to policies
+    that ask for it.
 
     Args:
         work: Remaining CPU time, core-seconds: the median.
         low: Lower end of a band that holds nine of ten.
         high: Upper end of that band.
         asymptote: What its loss comes to in the end; None: not told.
-        drops: CPU times (core-seconds, growing), each with the drop of the loss during it. Below zero where the loss
-            rises. Empty: not told.
-        ends: Whether the end is known: by epochs, a goal, early stopping, or other jobs of the script. Otherwise `work`
-            is until the loss levels off, and scripts seldom end there.
-        cores: Cores that it puts to good use while others want them (`analysis.scaling`); None: not told.
-        follows: Whether its compute threads become as many as it is granted while it runs. Else no trial on more
-            cores tells anything of it.
+        drops: CPU times (core-seconds, growing), each with the drop of the loss during it. Below
+            zero where the loss rises. Empty: not told.
+        ends: Whether the end is known: by epochs, a goal, early stopping, or other jobs of the
+            script. Otherwise `work` is until the loss levels off, and scripts seldom end there.
+        cores: Cores that it puts to good use while others want them (`analysis.scaling`); None: not
+            told.
+        follows: Whether its compute threads become as many as it is granted while it runs. Else no
+            trial on more cores tells anything of it.
     """
 
     job: JobId
@@ -135,8 +142,8 @@ class Decision:
     """What a policy answers.
 
     Args:
-        shares: New shares of whole jobs, each with its reason. A weight counts on each node of the job, against the
-            weights of the jobs there.
+        shares: New shares of whole jobs, each with its reason. A weight counts on each node of the
+            job, against the weights of the jobs there.
         wake_at: When to ask again though nothing changed, seconds; None: only after a change.
         reasons: New reasons of jobs whose share stays as it is.
         trial: One that begins with these shares, to be recorded; None: none does.
@@ -153,19 +160,23 @@ class Policy(ABC):
 
     It is handed what changed and keeps what it needs. It must:
 
-    1. Answer for any order of changes, changes of jobs it never heard of included (they are ignored).
+    1. Answer for any order of changes, changes of jobs it never heard of included (they are
+       ignored).
     2. Name in `Decision.shares` only jobs that are present, and only those whose share changes.
     3. Leave every job more than nothing: a CPU weight of at least 1, a cap above 0.
     4. Be deterministic: the same calls, the same decisions.
 
-    The controller holds its answers to `floor` and `most_changes`, and drops what is no share: `controller.safeguards`.
+    The controller holds its answers to `floor` and `most_changes`, and drops what is no share:
+    `controller.safeguards`.
 
     Attributes:
         grants: Whether it ever grants anything. A policy that does not is never asked.
         predicts: Whether it wants to be told `Predicted`. Curves are fitted only then.
         limits_disk: Whether it limits disk rates. Users are told where these cannot be held.
-        floor: Least part of an equal share that each job keeps, whatever the policy grants; 0: as little as it says.
-        most_changes: Most changes of a job's share in a minute; later ones wait. `math.inf`: as many as it says.
+        floor: Least part of an equal share that each job keeps, whatever the policy grants; 0: as
+            little as it says.
+        most_changes: Most changes of a job's share in a minute; later ones wait. `math.inf`: as
+            many as it says.
     """
 
     name: str

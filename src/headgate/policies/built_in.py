@@ -1,12 +1,14 @@
-"""The built-in policies, and any policy by its name, with options: `flowcon:faithful,alpha=0.05,itval=20`."""
+"""The built-in policies, and any policy by its name, with options:
+`flowcon:faithful,alpha=0.05,itval=20`.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 
-from headgate import registry
-from headgate.errors import UsageError
+from headgate.model import registry
+from headgate.model.errors import UsageError
 from headgate.policies.base import Policy
 from headgate.policies.equal import EqualPolicy
 from headgate.policies.flowcon import FlowConPolicy
@@ -34,7 +36,8 @@ DEFAULT = HeadgatePolicy.name
 
 
 def make(name: str) -> Policy:
-    """The policy of that name, one of Headgate's own or one that registered under `headgate.policies`.
+    """The policy of that name, one of Headgate's own or one that registered under
+    `headgate.policies`.
 
     Args:
         name: A name, and after a colon its options: `flowcon:faithful,alpha=0.05,itval=20`.
@@ -48,7 +51,11 @@ def make(name: str) -> Policy:
         return factory(**_options(plain, factory, given))
 
     own = BUILT_IN.get(plain)
-    made = registry.make("headgate.policies", Policy, plain, BUILT_IN, call) if own is None else call(own)
+    made = (
+        registry.make("headgate.policies", Policy, plain, BUILT_IN, call)
+        if own is None
+        else call(own)
+    )
     made.name = name  # another option is another policy
     return made
 
@@ -78,9 +85,13 @@ def _value(name: str, option: str, default: bool | float, value: str | None) -> 
             return True
         if value in ("false", "no"):
             return False
-        raise UsageError(f"policy {name!r}: `{option}` is {value!r}; expected nothing, true or false")
+        raise UsageError(
+            f"policy {name!r}: `{option}` is {value!r}; expected nothing, true or false"
+        )
     try:
         return type(default)(value if value is not None else "")
     except ValueError:
         expected = f"a number, such as {option}={default:g}"
-        raise UsageError(f"policy {name!r}: `{option}` is {value or 'empty'}; expected {expected}") from None
+        raise UsageError(
+            f"policy {name!r}: `{option}` is {value or 'empty'}; expected {expected}"
+        ) from None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
+from headgate.model.shares import WEIGHT_DEFAULT, Share
 from headgate.policies.base import Arrived, Change, Decision, Left, Policy
-from headgate.shares import WEIGHT_DEFAULT, Share
 
 
 class EqualPolicy(Policy):
     """To each job the same part of the CPU, times its priority.
 
     Objective: the share expectation of n jobs on m machines, m/n machines each.
-    Rule: weights in proportion to priorities, w_i / Σw of what is contended; what one job leaves, the others use.
-    Source: weighted fair queueing; the `equal` baseline of FlowCon (ICPP 2019), by weights instead of caps.
+    Rule: weights in proportion to priorities, w_i / Σw of what is contended; what one job leaves,
+        the others use.
+    Source: weighted fair queueing; the `equal` baseline of FlowCon (ICPP 2019), by weights instead
+        of caps.
     Use it when nothing is known of the jobs, or when everyone should get the same.
     """
 
@@ -26,7 +28,10 @@ class EqualPolicy(Policy):
         for change in changes:
             if isinstance(change, Arrived):
                 weight = min(max(WEIGHT_DEFAULT * change.priority, 1.0), 10_000.0)
-                shares[change.job] = (Share(cpu_weight=weight), f"equal share, priority {change.priority:g}")
+                shares[change.job] = (
+                    Share(cpu_weight=weight),
+                    f"equal share, priority {change.priority:g}",
+                )
             elif isinstance(change, Left):
                 shares.pop(change.job, None)
         return Decision(shares)

@@ -6,65 +6,74 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
+from headgate.model.shares import UNLIMITED, Share
 from headgate.policies.base import Change, Decision, Policy
 from headgate.policies.flowcon_published import Listed, PublishedFlowCon
 from headgate.policies.placements import Placements
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import LEAST_CORES, WeighingPolicy, check, nodes_of
-from headgate.shares import UNLIMITED, Share
 
 ALPHA = 0.03
 ITVAL_SECONDS = 30.0
 _LIMITED = ("cpu", "memory", "disk")
 """What a share can limit, and jobs have lists for."""
 _HEADROOM = 1.25
-"""Memory is never limited to less than so many times the most that was used: past its limit a job is killed."""
+"""Memory is never limited to less than so many times the most that was used: past its limit a job
+is killed.
+"""
 
 
 class FlowConPolicy(Policy):
-    """A job that learns most for what it uses gets most. A job that has learned what it can is held to a minimum.
+    """A job that learns most for what it uses gets most. A job that has learned what it can is held
+    to a minimum.
 
     Objective: shorter completion of jobs that still learn, at a makespan that is no worse.
 
     Rule:
 
-    1. Progress P is the drop of the loss a second, over all that it is to drop. That is from its start to the predicted
-       asymptote, or else to the least so far. Growth efficiency is G = P / R for each resource, with R the part of its
-       nodes that the job used.
-    2. Below `alpha` a job goes from New to Watching to Completing. At or above it, it goes back to New.
-    3. New jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)). β = 1 + 1/n, with n
-       jobs on the node. A job about which nothing is known yet has 1. When all jobs on the node are Completing, all
-       have 1, and rounds come further apart.
-    4. CPU parts are weights: what one job leaves the others use. Disk rates and memory are limited for Completing jobs
-       alone, and only where the options say what the machine has. G of the network is told in the reason. It limits
-       nothing, because no share holds a task's network.
-    5. A job that reported nothing in a round keeps its lists. A resource that a job did not use keeps its list. A
-       diverging or stalled job is Completing.
+    1. Progress P is the drop of the loss a second, over all that it is to drop. That is from its
+       start to the predicted asymptote, or else to the least so far. Growth efficiency is G = P / R
+       for each resource, with R the part of its nodes that the job used.
+    2. Below `alpha` a job goes from New to Watching to Completing. At or above it, it goes back to
+       New.
+    3. New jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)). β
+       = 1 + 1/n, with n jobs on the node. A job about which nothing is known yet has 1. When all
+       jobs on the node are Completing, all have 1, and rounds come further apart.
+    4. CPU parts are weights: what one job leaves the others use. Disk rates and memory are limited
+       for Completing jobs alone, and only where the options say what the machine has. G of the
+       network is told in the reason. It limits nothing, because no share holds a task's network.
+    5. A job that reported nothing in a round keeps its lists. A resource that a job did not use
+       keeps its list. A diverging or stalled job is Completing.
 
-    Memory is off by default, though Headgate knows what the nodes have. CPU and disk come back when a limit is lifted.
-    But a job that needs more memory than its limit is killed, and growth efficiency does not foresee that. With the
-    option a job keeps a quarter more than the most it ever used. A job that grows by more than that within a second may
-    be killed all the same.
+    Memory is off by default, though Headgate knows what the nodes have. CPU and disk come back when
+    a limit is lifted. But a job that needs more memory than its limit is killed, and growth
+    efficiency does not foresee that. With the option a job keeps a quarter more than the most it
+    ever used. A job that grows by more than that within a second may be killed all the same.
 
     Source: FlowCon (ICPP 2019), doi 10.1145/3337821.3337868.
     Use it for a mix of jobs near their end and at their beginning, when ends cannot be predicted.
 
-    `faithful` is the published implementation instead, with everything that makes it differ from the paper:
+    `faithful` is the published implementation instead, with everything that makes it differ from
+    the paper:
 
-    1. The limit is a hard cap (`docker update --cpus`), cut to whole CPUs: idle cores stay idle, and 0 changes nothing.
-    2. Losses are computed anew only in a round that comes `itval` after the last one, within 2 s. A first round has no
-       progress and sends the job to Watching; rounds of the back-off and after it join old losses with new CPU use.
-    3. P is the absolute difference of the mean losses of the last two intervals over `itval`: diverging is progress.
-    4. Losses are divided by the largest so far, or by the largest size where a metric rises and comes with its sign
-       turned. That makes G incomparable across losses of different scale.
+    1. The limit is a hard cap (`docker update --cpus`), cut to whole CPUs: idle cores stay idle,
+       and 0 changes nothing.
+    2. Losses are computed anew only in a round that comes `itval` after the last one, within 2 s. A
+       first round has no progress and sends the job to Watching; rounds of the back-off and after
+       it join old losses with new CPU use.
+    3. P is the absolute difference of the mean losses of the last two intervals over `itval`:
+       diverging is progress.
+    4. Losses are divided by the largest so far, or by the largest size where a metric rises and
+       comes with its sign turned. That makes G incomparable across losses of different scale.
     5. No losses in either interval, or no CPU figure: G = 0, so that the job goes to Watching.
     6. "All Completing" is judged by the lists that the round before left.
     7. Only CPU counts.
-    8. After a round with all jobs Completing the time between rounds doubles, without an end, until a job arrives or
-       leaves; then one round comes at once, and the period is reset. No job is seen before the next round otherwise.
-    9. Nothing bounds how low a limit is or how often it changes: the floor and the changes a minute that the controller
-       holds other policies to are not held here.
+    8. After a round with all jobs Completing the time between rounds doubles, without an end, until
+       a job arrives or leaves; then one round comes at once, and the period is reset. No job is
+       seen before the next round otherwise.
+    9. Nothing bounds how low a limit is or how often it changes: the floor and the changes a minute
+       that the controller holds other policies to are not held here.
 
     Args:
         alpha: Threshold of G, a second; the paper has 0.01 to 0.15.
@@ -93,14 +102,22 @@ class FlowConPolicy(Policy):
         check(self.name, "itval", itval, 0 < itval < math.inf, "a positive number of seconds")
         for option, size in (("memory", memory), ("disk", disk), ("network", network)):
             check(self.name, option, size, 0 <= size < math.inf, "0 or more")
-            check(self.name, option, size, not (faithful and size), "nothing: `faithful` knows CPU alone")
+            check(
+                self.name,
+                option,
+                size,
+                not (faithful and size),
+                "nothing: `faithful` knows CPU alone",
+            )
         self.predicts, self.limits_disk = not faithful, disk > 0
         self.floor = 0.0 if faithful else floor
         if faithful:
             self.most_changes = math.inf
         capacity = {"memory": memory, "disk": disk, "network": network}
         self._acting: Policy = (
-            PublishedFlowCon(alpha, itval) if faithful else _PaperFlowCon(alpha, itval, floor, capacity)
+            PublishedFlowCon(alpha, itval)
+            if faithful
+            else _PaperFlowCon(alpha, itval, floor, capacity)
         )
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
@@ -109,8 +126,9 @@ class FlowConPolicy(Policy):
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """When a job's growth was measured last: the time, the mean loss, the step, the CPU time that it had been served
-    with, and what it had used of other resources."""
+    """When a job's growth was measured last: the time, the mean loss, the step, the CPU time that
+    it had been served with, and what it had used of other resources.
+    """
 
     at: float
     level: float
@@ -145,7 +163,9 @@ class _PaperFlowCon(WeighingPolicy):
 
     name = "flowcon"
 
-    def __init__(self, alpha: float, itval: float, floor: float, capacity: Mapping[str, float]) -> None:
+    def __init__(
+        self, alpha: float, itval: float, floor: float, capacity: Mapping[str, float]
+    ) -> None:
         super().__init__(itval=itval, floor=floor)
         self._alpha = alpha
         self._capacity = {name: size for name, size in capacity.items() if size > 0}
@@ -161,13 +181,26 @@ class _PaperFlowCon(WeighingPolicy):
             wanted = self._limits(job, lists)
             if wanted != lists.limits and (id in shares or self._weights.change(now, id)):
                 share, reason = shares.get(
-                    id, (Share(), f"{lists.placed['cpu']}: it hardly learns by these resources, so they are limited")
+                    id,
+                    (
+                        Share(),
+                        (
+                            f"{lists.placed['cpu']}: it hardly learns by these resources, so they "
+                            "are limited"
+                        ),
+                    ),
                 )
                 shares[id] = share.merged(wanted), reason
                 lists.limits = wanted
-        return Decision(shares, decision.wake_at, {id: why for id, why in decision.reasons.items() if id not in shares})
+        return Decision(
+            shares,
+            decision.wake_at,
+            {id: why for id, why in decision.reasons.items() if id not in shares},
+        )
 
-    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
+    def divide(
+        self, now: float, cores: float, jobs: Sequence[RunningJob]
+    ) -> Mapping[JobId, tuple[float, str]]:
         before = self._lists
         self._lists = {
             job.id: before[job.id]
@@ -176,7 +209,12 @@ class _PaperFlowCon(WeighingPolicy):
             for job in jobs
         }
         for job in jobs:
-            self._measure(now, (sum(job.nodes.values()) or cores) / job.node_cores_per_core, job, self._lists[job.id])
+            self._measure(
+                now,
+                (sum(job.nodes.values()) or cores) / job.node_cores_per_core,
+                job,
+                self._lists[job.id],
+            )
         nodes = nodes_of(cores, jobs)
         last = {job.id for job in jobs if job.last_because}
         for resource in _LIMITED:
@@ -188,7 +226,9 @@ class _PaperFlowCon(WeighingPolicy):
         return all(each.placed["cpu"] == "completing" for each in self._lists.values())
 
     def _measure(self, now: float, cores: float, job: RunningJob, lists: _JobLists) -> None:
-        """Growth efficiency since the last round, and the lists that follow; an early round measures nothing."""
+        """Growth efficiency since the last round, and the lists that follow; an early round
+        measures nothing.
+        """
         if job.last_because:
             lists.growth = dict.fromkeys(("cpu", *self._capacity), 0.0)
             lists.placed = dict.fromkeys(_LIMITED, "completing")
@@ -227,15 +267,20 @@ class _PaperFlowCon(WeighingPolicy):
                 lists.placed[resource] = "watching" if placed == "new" else "completing"
 
     def _part(self, resource: str, nodes: Placements, last: set[JobId]) -> None:
-        """Parts of a resource, by the lists; a job on several nodes goes by the one where it has most beside it. Those
-        that are `last` have the least of who is Completing, whether the others' growth is known yet or not."""
+        """Parts of a resource, by the lists; a job on several nodes goes by the one where it has
+        most beside it. Those that are `last` have the least of who is Completing, whether the
+        others' growth is known yet or not.
+        """
         growth = {id: max(each.growth.get(resource, 0.0), 0.0) for id, each in self._lists.items()}
         totals = nodes.totals(growth)
         learns = {id for id, each in self._lists.items() if each.placed[resource] != "completing"}
         learning = {node for node, jobs in nodes.on.items() if not learns.isdisjoint(jobs)}
         for id, each in self._lists.items():
             own, there = growth[id], nodes.of[id]
-            total, count = max(totals[node] for node in there), max(len(nodes.on[node]) for node in there)
+            total, count = (
+                max(totals[node] for node in there),
+                max(len(nodes.on[node]) for node in there),
+            )
             if resource not in each.growth or learning.isdisjoint(there):
                 each.parts[resource] = 1.0
             elif id in last:
@@ -257,7 +302,8 @@ class _PaperFlowCon(WeighingPolicy):
             if lists.placed["memory"] == "completing":
                 wanted = max(lists.parts["memory"] * memory, _HEADROOM * peak, 1.0)
                 held = lists.limits.memory_bytes
-                # What is held stays while it leaves that room: use creeps, and limits are not to follow each byte.
+                # What is held stays while it leaves that room: use creeps, and limits are not to
+                # follow each byte.
                 if isinstance(held, int) and peak * 1.1 <= held <= 2 * wanted:
                     memory_bytes = held
                 else:

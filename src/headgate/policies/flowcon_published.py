@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
+from headgate.model.shares import UNLIMITED, Share
 from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Reported, Used
-from headgate.shares import UNLIMITED, Share
 
 _NEAR_SECONDS = 2.0
 """Losses are computed anew only in rounds that are `itval` apart, give or take this."""
@@ -20,7 +20,9 @@ Listed = Literal["new", "watching", "completing"]
 
 @dataclass(slots=True, eq=False)
 class _Container:
-    """A job: its list, what it reported and used of late, its progress as last computed, its limit in whole CPUs."""
+    """A job: its list, what it reported and used of late, its progress as last computed, its limit
+    in whole CPUs.
+    """
 
     placed: Listed = "new"
     losses: deque[tuple[float, float, int]] = field(default_factory=deque)
@@ -44,8 +46,8 @@ class _Container:
 class PublishedFlowCon(Policy):
     """What `flowcon:faithful` is; see there.
 
-    Each round, in this order: whether all jobs are Completing is judged; G of each job is computed and its list
-    changed; limits follow.
+    Each round, in this order: whether all jobs are Completing is judged; G of each job is computed
+    and its list changed; limits follow.
     """
 
     name = "flowcon"
@@ -125,9 +127,13 @@ class PublishedFlowCon(Policy):
         limited = [(id, job) for id, job in self._jobs.items() if job.limit is not None]
         for _, job in limited:
             job.limit = None
-        return {id: (Share(cpu_cap_cores=UNLIMITED), "all jobs are completing") for id, _ in limited}
+        return {
+            id: (Share(cpu_cap_cores=UNLIMITED), "all jobs are completing") for id, _ in limited
+        }
 
-    def _limit(self, growth: dict[JobId, float], total: float, cores: float) -> dict[JobId, tuple[Share, str]]:
+    def _limit(
+        self, growth: dict[JobId, float], total: float, cores: float
+    ) -> dict[JobId, tuple[Share, str]]:
         shares: dict[JobId, tuple[Share, str]] = {}
         count = len(self._jobs)
         least = 1.0 / ((1.0 + 1.0 / count) * count)

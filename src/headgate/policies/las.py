@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, check, first_come
 
@@ -14,10 +14,11 @@ class LasPolicy(WeighingPolicy):
     """The CPU goes to the jobs that have attained least service so far.
 
     Objective: a low mean completion time where nothing can be predicted: most jobs are short.
-    Rule: jobs are put into queues by CPU time attained. The first queue reaches to `first` core-seconds, each next one
-    `factor` times as far. Jobs of the first queue that has any go first, by arrival. Within a queue no job is
-    preempted, so that two alike jobs do not keep changing places. Floors stand for Tiresias' promotion of jobs that
-    starve.
+    Rule: jobs are put into queues by CPU time attained. The first queue reaches to `first`
+        core-seconds, each next one
+    `factor` times as far. Jobs of the first queue that has any go first, by arrival. Within a queue
+    no job is preempted, so that two alike jobs do not keep changing places. Floors stand for
+    Tiresias' promotion of jobs that starve.
     Source: discretised two-dimensional least attained service, Tiresias (NSDI 2019).
     Use it for jobs without a loss, or with losses that no curve follows.
 
@@ -29,15 +30,20 @@ class LasPolicy(WeighingPolicy):
     name = "las"
     predicts = False
 
-    def __init__(self, *, first: float = 60.0, factor: float = 10.0, itval: float = 10.0, floor: float = 0.05) -> None:
+    def __init__(
+        self, *, first: float = 60.0, factor: float = 10.0, itval: float = 10.0, floor: float = 0.05
+    ) -> None:
         super().__init__(itval=itval, floor=floor)
         check(self.name, "first", first, first > 0, "a positive number of core-seconds")
         check(self.name, "factor", factor, factor > 1, "more than 1")
         self._ends = [first * factor**i for i in range(8)]
 
-    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
+    def divide(
+        self, now: float, cores: float, jobs: Sequence[RunningJob]
+    ) -> Mapping[JobId, tuple[float, str]]:
         queues = {
-            job.id: sum(job.served * job.gpus_per_core / job.priority >= end for end in self._ends) for job in jobs
+            job.id: sum(job.served * job.gpus_per_core / job.priority >= end for end in self._ends)
+            for job in jobs
         }
         order = sorted(jobs, key=lambda job: (queues[job.id], job.number))
         parts = first_come(cores, order, self.floor)
@@ -51,5 +57,9 @@ class LasPolicy(WeighingPolicy):
         )
         self.look_at = now + min(left, default=math.inf)
         return {
-            job.id: (parts[job.id], f"queue {queues[job.id] + 1}, {job.served:.3g} core-seconds used") for job in order
+            job.id: (
+                parts[job.id],
+                f"queue {queues[job.id] + 1}, {job.served:.3g} core-seconds used",
+            )
+            for job in order
         }

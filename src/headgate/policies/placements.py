@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
 
 ONE_NODE: Mapping[str, float] = {"": 1.0}
 """The node of jobs whose nodes are not told, with all cores there are as its unit."""
@@ -13,8 +13,8 @@ ONE_NODE: Mapping[str, float] = {"": 1.0}
 class Placements:
     """The nodes that jobs are on.
 
-    A weight of a job counts on each of its nodes, against those of the jobs there. A job of several tasks is as fast as
-    its slowest, so what it has on the node that leaves it least is what counts.
+    A weight of a job counts on each of its nodes, against those of the jobs there. A job of several
+    tasks is as fast as its slowest, so what it has on the node that leaves it least is what counts.
 
     Attributes:
         of: Of each job the cores of its nodes, by name.
@@ -29,7 +29,9 @@ class Placements:
                 self.on.setdefault(node, []).append(job)
 
     def equal(self, job: JobId) -> float:
-        """Cores on each of its nodes that a job would have if all jobs on a node had as many there."""
+        """Cores on each of its nodes that a job would have if all jobs on a node had as many
+        there.
+        """
         return min(cores / len(self.on[node]) for node, cores in self.of[job].items())
 
     def least(self, job: JobId, floor: float) -> dict[str, float]:
@@ -38,7 +40,9 @@ class Placements:
         return {node: cores / all_cores for node, all_cores in self.of[job].items()}
 
     def floor(self, job: JobId, floor: float, totals: Mapping[str, float]) -> float:
-        """The weight that `floor`, a part of an equal share, comes to beside all weights on each of its nodes."""
+        """The weight that `floor`, a part of an equal share, comes to beside all weights on each of
+        its nodes.
+        """
         there = self.of[job]
         if len(there) == 1:
             [node] = there

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from headgate.analysis.losses import Losses
-from headgate.identifiers import JobId
+from headgate.forecast.loss_history import Losses
+from headgate.model.identifiers import JobId
 from headgate.policies.base import Predicted, Reported, Used
 
 TYPICAL_WORK = 60.0
@@ -15,19 +15,24 @@ TYPICAL_WORK = 60.0
 SPREAD = (0.25, 0.5, 1.0, 2.0, 4.0)
 """What jobs need, over what is typical, where too few are known."""
 STARTUP_WORK = 4.0
-"""Core-seconds until the first prediction of a job, where none has come yet: what it takes to import a framework."""
+"""Core-seconds until the first prediction of a job, where none has come yet: what it takes to
+import a framework.
+"""
 TRIAL_CORES = 2.0
 """That a job is tried on, to find out whether it puts them to good use."""
 _KNOWN_WORK = 5.0
-"""Core-seconds after the first prediction of a job in which it is known what its steps cost on one core
-(`headgate.analysis.scaling`),"""
+"""Core-seconds after the first prediction of a job in which it is known what its steps cost on one
+core (`headgate.forecast.scaling`),
+"""
 _TRIAL_WORK = 20.0
 _TRIAL_SECONDS = 60.0
 """and those in which it is found out what they cost on two, in so many seconds, or never."""
 _STALL_REPORTS = 6.0
 _STALL_SECONDS = 30.0
 _JUMP = 20.0
-"""Times the usual gap between two readings of what a job uses, more than which no gap counts for: the clock jumped."""
+"""Times the usual gap between two readings of what a job uses, more than which no gap counts for:
+the clock jumped.
+"""
 _READ_SECONDS = 0.5
 """The usual gap at the least: what is read once a second comes seconds late on a busy machine."""
 _FOLLOWING = 0.2
@@ -43,23 +48,26 @@ class RunningJob:
         arrived: When it started.
         number: How many had arrived before it.
         workers: Among which its cores are divided.
-        nodes: Cores of each node that it is on. Empty: it shares one with all other jobs whose nodes are not told.
+        nodes: Cores of each node that it is on. Empty: it shares one with all other jobs whose
+            nodes are not told.
         on_gpus: These are GPUs.
         attained: CPU time it was served with, core-seconds.
         before: The same in attempts before this one.
         used: The latest that it was said to use.
         used_so_far: Byte-seconds of memory, and bytes of disk and network, that it used.
         diverging: Its loss rises beyond its noise, or is no number any more.
-        stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least, though it used the
-            CPU time that it takes for as many reports.
-        foretold: What it had attained when something was predicted of it for the first time; None: nothing was yet.
+        stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least,
+            though it used the CPU time that it takes for as many reports.
+        foretold: What it had attained when something was predicted of it for the first time; None:
+            nothing was yet.
         told_nobody: Before that it reported while it was alone, and nobody asked for a prediction.
         prediction: The latest that says when it ends, and what had been attained when it came.
         curve: The latest of any kind, and the same.
         told_cores: That it was last told to put to good use while others want them; None: never.
         on_trial: It is tried on two cores, to find out whether it puts them to good use.
         follows: Whether its threads become as many as it is granted: else no trial tells anything.
-        trial_cost: Core-seconds that its trial took from other jobs, where there were no more than two; 0: none did.
+        trial_cost: Core-seconds that its trial took from other jobs, where there were no more than
+            two; 0: none did.
         needs: What jobs here need, core-seconds, the least first.
         tells_after: Core-seconds that they have had when the first prediction of them comes.
     """
@@ -76,7 +84,9 @@ class RunningJob:
     attained: float = 0.0
     before: float = 0.0
     used: Used | None = None
-    used_so_far: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("memory", "disk", "network"), 0.0))
+    used_so_far: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("memory", "disk", "network"), 0.0)
+    )
     diverging: bool = False
     stalled: bool = False
     prediction: tuple[Predicted, float] | None = None
@@ -121,8 +131,9 @@ class RunningJob:
 
     @property
     def gpus_per_core(self) -> float:
-        """GPU-seconds that a core-second of it takes; 1 for a job without GPUs. Each worker keeps one core busy while
-        its GPUs are its own."""
+        """GPU-seconds that a core-second of it takes; 1 for a job without GPUs. Each worker keeps
+        one core busy while its GPUs are its own.
+        """
         return len(self.nodes) / self.workers if self.on_gpus else 1.0
 
     @property
@@ -138,8 +149,8 @@ class RunningJob:
     def remaining(self) -> float:
         """Core-seconds left, the likeliest.
 
-        A job without a prediction is taken to need what is typical. Once it has had that, the likeliest is that it
-        lasts as long again as it has (Gott, Nature 1993).
+        A job without a prediction is taken to need what is typical. Once it has had that, the
+        likeliest is that it lasts as long again as it has (Gott, Nature 1993).
         """
         if self.prediction is None:
             last = len(self.needs) - 1
@@ -148,29 +159,39 @@ class RunningJob:
         return self._left(self.prediction[0].work)
 
     def rank(self) -> float:
-        """Core-seconds by which it is ranked among the others, the least first: those left, where they are predicted.
+        """Core-seconds by which it is ranked among the others, the least first: those left, where
+        they are predicted.
 
-        A job without a prediction is worth beginning with. It soon tells what it needs, and where that is little it is
-        done soon. It is ranked by the inverse of the Gittins index (1979): the core-seconds that are spent on such jobs
-        for each one that ends. Jobs that turn out to need more than the best bound are left for later. A job that was
-        seen to say nothing of its end is found out only by its end.
+        A job without a prediction is worth beginning with. It soon tells what it needs, and where
+        that is little it is done soon. It is ranked by the inverse of the Gittins index (1979): the
+        core-seconds that are spent on such jobs for each one that ends. Jobs that turn out to need
+        more than the best bound are left for later. A job that was seen to say nothing of its end
+        is found out only by its end.
         """
         if self.prediction is not None:
             return self.remaining()
         had = self.attained
         longer = [need - had for need in self.needs if need > had]
         if self.curve is not None:
-            most = len(longer)  # served until a bound: those that end by then, and the others for as long
+            # served until a bound: those that end by then, and the others for as long
+            most = len(longer)
             ended = zip(longer, accumulate(longer), strict=True)
-            spent = ((done + bound * (most - count)) / count for count, (bound, done) in enumerate(ended, 1))
+            spent = (
+                (done + bound * (most - count)) / count
+                for count, (bound, done) in enumerate(ended, 1)
+            )
             return min(spent, default=self.remaining())
         until_told = self.tells_after - had if had < self.tells_after else had
         extra = accumulate(max(left - until_told, 0.0) for left in longer)
         tried = until_told * len(longer)
-        return min(((tried + spent) / done for done, spent in enumerate(extra, 1)), default=self.remaining())
+        return min(
+            ((tried + spent) / done for done, spent in enumerate(extra, 1)),
+            default=self.remaining(),
+        )
 
     def _left(self, said: float) -> float:
-        # What lasts longer than was predicted is about to end, or was predicted wrongly: not to be told, so not zero.
+        # What lasts longer than was predicted is about to end, or was predicted wrongly: not to be
+        # told, so not zero.
         return max(said - self.done_since, 0.05 * self.done_since)
 
     def remaining_in_words(self) -> str:
@@ -185,8 +206,8 @@ class RunningJob:
     def good_cores(self, cores: float) -> float:
         """Cores of its nodes that it puts to good use while others want them.
 
-        Where that is not known it is one for each of its workers. A job of one worker is tried on two for a while,
-        where there are more. A job on GPUs puts all of their time to good use.
+        Where that is not known it is one for each of its workers. A job of one worker is tried on
+        two for a while, where there are more. A job on GPUs puts all of their time to good use.
         """
         most = self.most_cores(cores)
         if self.on_gpus:
@@ -208,10 +229,16 @@ class RunningJob:
     def most_cores(self, cores: float) -> float:
         """That it may use of its nodes' cores, or of all there are; of GPUs all."""
         most = sum(self.nodes.values()) if self.nodes else cores
-        return min(most, self.cores_limit) if self.cores_limit is not None and not self.on_gpus else most
+        return (
+            min(most, self.cores_limit)
+            if self.cores_limit is not None and not self.on_gpus
+            else most
+        )
 
     def use(self, now: float, change: Used) -> None:
-        """Take in what all of it used since the last time, which may be a moment ago: of several tasks each is told."""
+        """Take in what all of it used since the last time, which may be a moment ago: of several
+        tasks each is told.
+        """
         gap, usual = now - self._used_at, self._used_every
         if change.seconds is not None:
             gap = min(gap, change.seconds)
@@ -219,11 +246,13 @@ class RunningJob:
             if gap > _JUMP * usual:  # nor was anything heard of it meanwhile
                 self._stalls_no_sooner = now + _STALL_SECONDS
                 gap = _JUMP * usual
-            # By time, or else the many short gaps within a burst of tasks would pass for the usual ones.
+            # By time, or else the many short gaps within a burst of tasks would pass for the usual
+            # ones.
             part = _FOLLOWING * min(gap / usual, 1.0)
             self._used_every = max(usual + part * (gap - usual), _READ_SECONDS)
         elif gap > 0.0:
-            gap = min(gap, _JUMP * _READ_SECONDS)  # it may have come long after its arrival, as a container does
+            # it may have come long after its arrival, as a container does
+            gap = min(gap, _JUMP * _READ_SECONDS)
             self._used_every = max(gap, _READ_SECONDS)
         self.attained += change.cpu_cores * gap
         self.used_so_far["memory"] += change.memory_bytes * gap
@@ -235,8 +264,9 @@ class RunningJob:
         self.used, self._used_at = change, now
 
     def report(self, now: float, change: Reported) -> bool:
-        """Take in a report; whether it calls for acting at once: another phase, divergence or its end, an end of a
-        stall."""
+        """Take in a report; whether it calls for acting at once: another phase, divergence or its
+        end, an end of a stall.
+        """
         if self._reported_at is not None and now > self._reported_at:
             gap, effort = now - self._reported_at, self.attained - self._reported_with
             part = 1.0 if self._gap is None else _FOLLOWING
@@ -249,17 +279,25 @@ class RunningJob:
         self.diverging = self.losses.is_no_number if change.adversarial else self.losses.diverging
         self.stalled = False
         if jumped and (change.epochs is None or self.losses.step < step):
-            self.prediction = self.curve = None  # what is left by epochs stays, unless it begins them again
+            # what is left by epochs stays, unless it begins them again
+            self.prediction = self.curve = None
         return jumped or before != (self.diverging, self.stalled)
 
     def stalls_at(self) -> float | None:
-        """When it is taken for stalled if it does not report before; None where that cannot be told."""
+        """When it is taken for stalled if it does not report before; None where that cannot be
+        told.
+        """
         if self._reported_at is None or self._gap is None or self.stalled:
             return None
-        return max(self._reported_at + max(_STALL_REPORTS * self._gap, _STALL_SECONDS), self._stalls_no_sooner)
+        return max(
+            self._reported_at + max(_STALL_REPORTS * self._gap, _STALL_SECONDS),
+            self._stalls_no_sooner,
+        )
 
     def stall(self, now: float) -> bool:
-        """Take it for stalled, its time having come, unless it had too little of the CPU to report; whether it is."""
+        """Take it for stalled, its time having come, unless it had too little of the CPU to report;
+        whether it is.
+        """
         self.stalled = self.attained - self._reported_with >= _STALL_REPORTS * self._effort
         self._stalls_no_sooner = now + max(self._gap or 0.0, _STALL_SECONDS)
         return self.stalled

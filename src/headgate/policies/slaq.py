@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heapreplace
 from itertools import pairwise
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, nodes_of
 
@@ -17,10 +17,13 @@ _UNITS = 40
 class SlaqPolicy(WeighingPolicy):
     """The CPU goes, part by part, to the jobs whose losses it is predicted to lower most.
 
-    Objective: the highest mean quality of all jobs at any time: early progress counts, the last few percent hardly do.
-    Rule: a job's loss drop is measured by the largest drop that it ever had in a round. The cores of a node are given
-    away in 40 parts. Each part goes to the job there that would gain most by it until the next round. Jobs without a
-    prediction have an equal share. A job that would gain nothing, diverges or has stalled has its floor.
+    Objective: the highest mean quality of all jobs at any time: early progress counts, the last few
+        percent hardly do.
+    Rule: a job's loss drop is measured by the largest drop that it ever had in a round. The cores
+        of a node are given
+    away in 40 parts. Each part goes to the job there that would gain most by it until the next
+    round. Jobs without a prediction have an equal share. A job that would gain nothing, diverges or
+    has stalled has its floor.
     Source: SLAQ (SoCC 2017), section 4: greedy by predicted normalised loss reduction.
     Use it for exploration: many jobs whose first results count, and that are often stopped early.
     """
@@ -29,20 +32,29 @@ class SlaqPolicy(WeighingPolicy):
 
     def __init__(self, *, itval: float = 10.0, floor: float = 0.05) -> None:
         super().__init__(itval=itval, floor=floor)
-        self._levels: dict[JobId, tuple[int, float, float]] = {}  # number, level at the last round, largest drop
+        # number, level at the last round, largest drop
+        self._levels: dict[JobId, tuple[int, float, float]] = {}
 
-    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
+    def divide(
+        self, now: float, cores: float, jobs: Sequence[RunningJob]
+    ) -> Mapping[JobId, tuple[float, str]]:
         largest = self._largest(jobs)
         known = [job for job in jobs if _is_known(job, largest[job.id])]
         nodes = nodes_of(cores, jobs)
         equal = {job.id: nodes.equal(job.id) for job in jobs}
         most = {job.id: job.most_cores(cores) / len(nodes.of[job.id]) for job in jobs}
-        wanted = {job.id: (min(equal[job.id], most[job.id]), "no curve yet: an equal share") for job in jobs}
+        wanted = {
+            job.id: (min(equal[job.id], most[job.id]), "no curve yet: an equal share")
+            for job in jobs
+        }
         if not known:
             return wanted
         by_id = {job.id: job for job in known}
         sizes = {node: size for there in nodes.of.values() for node, size in there.items()}
-        left = {node: sizes[node] * sum(id in by_id for id in on) / len(on) for node, on in nodes.on.items()}
+        left = {
+            node: sizes[node] * sum(id in by_id for id in on) / len(on)
+            for node, on in nodes.on.items()
+        }
         unit = {id: min(left[node] for node in nodes.of[id]) / _UNITS for id in by_id}
         got = dict.fromkeys(by_id, 0)
 
@@ -74,9 +86,16 @@ class SlaqPolicy(WeighingPolicy):
                 now_gains = -gain(id)
             heapreplace(heap, (now_gains, number, id))
         for job in known:
-            there = has(job.id, 0 if got[job.id] else 1) * len(nodes.of[job.id]) / job.node_cores_per_core
+            there = (
+                has(job.id, 0 if got[job.id] else 1)
+                * len(nodes.of[job.id])
+                / job.node_cores_per_core
+            )
             part = _part(_drop(job, there * self.itval), largest[job.id])
-            wanted[job.id] = has(job.id), job.last_because or f"a drop of {part:.2g} of the largest drop expected of it"
+            wanted[job.id] = (
+                has(job.id),
+                job.last_because or f"a drop of {part:.2g} of the largest drop expected of it",
+            )
         return wanted
 
     def _largest(self, jobs: Sequence[RunningJob]) -> dict[JobId, float]:
@@ -87,14 +106,16 @@ class SlaqPolicy(WeighingPolicy):
             number, before, largest = self._levels.get(job.id, (job.number, level, 0.0))
             if number != job.number:
                 before, largest = level, 0.0
-            levels[job.id] = job.number, level, max(largest, before - level)  # NaN, as before any loss, is no drop
+            # NaN, as before any loss, is no drop
+            levels[job.id] = job.number, level, max(largest, before - level)
         self._levels = levels
         return {id: largest for id, (_, _, largest) in levels.items()}
 
 
 def _is_known(job: RunningJob, largest: float) -> bool:
-    """Whether it is predicted what a job would gain, and what that is to be measured by; of who gains nothing that is
-    not needed, nor any prediction of who comes last."""
+    """Whether it is predicted what a job would gain, and what that is to be measured by; of who
+    gains nothing that is not needed, nor any prediction of who comes last.
+    """
     if job.last_because:
         return True
     drops = job.curve[0].drops if job.curve is not None else ()

@@ -1,31 +1,38 @@
-"""Short trials: where two cores are all there is, a job has both for some seconds, to know what they bring it."""
+"""Short trials: where two cores are all there is, a job has both for some seconds, to know what
+they bring it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
 from headgate.policies.base import Trial
 from headgate.policies.placements import Placements
 from headgate.policies.running_job import TRIAL_CORES, RunningJob
 
 SECONDS, LEAST_SECONDS, MOST_SECONDS = 5.0, 4.0, 60.0
-"""Of a trial: by default, at the least and at the most. One or two are for its threads and what is read of it to
-follow, and three tell (`headgate.analysis.scaling`)."""
+"""Of a trial: by default, at the least and at the most. One or two are for its threads and what is
+read of it to follow, and three tell (`headgate.forecast.scaling`).
+"""
 _YOUNGEST_SECONDS = 60.0
 """A job that has run for less may end soon, and what its steps cost is hardly known."""
 _LEAST_CORES = 0.7
-"""That it has to use of its one core. With less it waits for something else, or others have the core."""
+"""That it has to use of its one core. With less it waits for something else, or others have the
+core.
+"""
 _MOST_COST = 0.03
-"""Core-seconds that trials may take from others, as a part of those that the jobs there have used."""
+"""Core-seconds that trials may take from others, as a part of those that the jobs there have
+used.
+"""
 
 
 class ShortTrials:
     """One trial at a time, once a job.
 
-    A trial takes a core from the jobs beside it for some seconds. All trials of the jobs that are there take no more
-    than 3 % of what these have used so far.
+    A trial takes a core from the jobs beside it for some seconds. All trials of the jobs that are
+    there take no more than 3 % of what these have used so far.
 
     Args:
         seconds: Of a trial; 0: there are none.
@@ -61,14 +68,23 @@ class ShortTrials:
         """
         self.begun, self.next_at = None, math.inf
         current = next((job for job in order if job.id == self._current), None)
-        if current is not None and now < self.ends_at and current.told_cores is None and not current.last_because:
+        if (
+            current is not None
+            and now < self.ends_at
+            and current.told_cores is None
+            and not current.last_because
+        ):
             return current
         self._current, self.ends_at = None, math.inf
         for job in order if self.seconds else ():
             if not _may_be_tried(now, cores, job, nodes):  # first: of very many jobs few may
                 continue
-            beside = [other for other in order if other is not job and _share_a_node(job, other, nodes)]
-            if not beside or any(other.id in left_alone or len(nodes.of[other.id]) > 1 for other in beside):
+            beside = [
+                other for other in order if other is not job and _share_a_node(job, other, nodes)
+            ]
+            if not beside or any(
+                other.id in left_alone or len(nodes.of[other.id]) > 1 for other in beside
+            ):
                 continue
             there = [job, *beside]
             cost = sum(each.trial_cost for each in there) + self.seconds
@@ -80,14 +96,21 @@ class ShortTrials:
             else:
                 self._current, self.ends_at = job.id, now + self.seconds
                 job.trial_cost = self.seconds
-                self.begun = Trial(job.id, TRIAL_CORES, self.seconds, tuple(other.id for other in beside))
+                self.begun = Trial(
+                    job.id, TRIAL_CORES, self.seconds, tuple(other.id for other in beside)
+                )
                 return job
         return None
 
 
 def _may_be_tried(now: float, cores: float, job: RunningJob, nodes: Placements) -> bool:
     """Whether a trial of a job would tell something."""
-    if not job.is_to_be_tried or job.trial_cost or job.last_because or now - job.arrived < _YOUNGEST_SECONDS:
+    if (
+        not job.is_to_be_tried
+        or job.trial_cost
+        or job.last_because
+        or now - job.arrived < _YOUNGEST_SECONDS
+    ):
         return False
     if job.used is None or job.used.cpu_cores < _LEAST_CORES:
         return False

@@ -8,13 +8,24 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
-from headgate.errors import UsageError
-from headgate.identifiers import JobId
-from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Trial, Used
+from headgate.model.errors import UsageError
+from headgate.model.identifiers import JobId
+from headgate.model.shares import Share
+from headgate.policies.base import (
+    Arrived,
+    Change,
+    Decision,
+    Left,
+    Placed,
+    Policy,
+    Predicted,
+    Reported,
+    Trial,
+    Used,
+)
 from headgate.policies.placements import Placements
 from headgate.policies.running_job import SPREAD, STARTUP_WORK, TYPICAL_WORK, RunningJob
 from headgate.policies.weights import FLOOR, Weights
-from headgate.shares import Share
 
 ITVAL_SECONDS = 10.0
 """Between two rounds."""
@@ -27,23 +38,33 @@ _REMEMBERED = 20
 _MOST_TO_COME_BACK = 1000
 """Jobs that left and were not done, whose service is remembered: they may be started again."""
 _KINDS = 20
-"""Needs that stand for those of all jobs that are known, where these are more: each other job is ranked by them all."""
+"""Needs that stand for those of all jobs that are known, where these are more: each other job is
+ranked by them all.
+"""
 _HANDED_ON = 1.0 / 8.0
-"""Of what a job of an order may have, to those after it: seldom does one keep all cores busy all the time."""
+"""Of what a job of an order may have, to those after it: seldom does one keep all cores busy all
+the time.
+"""
 LEAST_CORES = 0.01
-"""Taken to be there to divide, where jobs are pinned to all there are: others have what those do not use."""
+"""Taken to be there to divide, where jobs are pinned to all there are: others have what those do
+not use.
+"""
 _CLEARLY = 0.9
-"""A job goes before another only where it is less by so much: two alike would keep changing places."""
+"""A job goes before another only where it is less by so much: two alike would keep changing
+places.
+"""
 
 
 class WeighingPolicy(Policy):
-    """A policy that divides the CPU by weights, in rounds. Rounds that change nothing come further apart.
+    """A policy that divides the CPU by weights, in rounds. Rounds that change nothing come further
+    apart.
 
-    It also acts at once: when a job arrives, leaves, begins to diverge or stalls, when its loss jumps, and when a
-    prediction is news.
+    It also acts at once: when a job arrives, leaves, begins to diverge or stalls, when its loss
+    jumps, and when a prediction is news.
 
     Attributes:
-        look_at: When `divide` may come to another answer though nothing else happens, as it said last.
+        look_at: When `divide` may come to another answer though nothing else happens, as it said
+            last.
         ends_at: When what it said last ends, however soon; infinity: it stands.
         begun: The trial of a job that it has just begun; None: none.
         tries: Whether `divide` looks at jobs that are to be tried on two cores.
@@ -61,7 +82,13 @@ class WeighingPolicy(Policy):
 
     def __init__(self, *, itval: float = ITVAL_SECONDS, floor: float = FLOOR) -> None:
         check(self.name, "itval", itval, itval > 0, "a positive number of seconds")
-        check(self.name, "floor", floor, 0 < floor <= 1, "above 0, at most 1: a part of an equal share")
+        check(
+            self.name,
+            "floor",
+            floor,
+            0 < floor <= 1,
+            "above 0, at most 1: a part of an equal share",
+        )
         self.itval = itval
         self.floor = floor
         self.look_at = self.ends_at = math.inf
@@ -79,7 +106,9 @@ class WeighingPolicy(Policy):
         self._told_after: deque[float] = deque(maxlen=_REMEMBERED)
 
     @abstractmethod
-    def divide(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> Mapping[JobId, tuple[float, str]]:
+    def divide(
+        self, now: float, cores: float, jobs: Sequence[RunningJob]
+    ) -> Mapping[JobId, tuple[float, str]]:
         """What each job should have of the CPU on each of its nodes, on any scale, and why.
 
         Args:
@@ -109,24 +138,34 @@ class WeighingPolicy(Policy):
         due = self._round_at is not None and now >= self._round_at
         if acts or due:
             self._learn()
-            self._wanted = dict(self.divide(now, max(cores, LEAST_CORES), list(self._jobs.values())))
+            self._wanted = dict(
+                self.divide(now, max(cores, LEAST_CORES), list(self._jobs.values()))
+            )
         shares: dict[JobId, tuple[Share, str]] = {}
         reasons: dict[JobId, str] = {}
         if acts or due or (self._settle_at is not None and now >= self._settle_at):
             shares, self._settle_at = self._weights.settle(now, self._wanted)
-            reasons = self._weights.reasons(now, {job: why for job, why in self._wanted.items() if job not in shares})
+            reasons = self._weights.reasons(
+                now, {job: why for job, why in self._wanted.items() if job not in shares}
+            )
         if acts or due:
             quiet = not (acts or shares) and self.settled()
             self._period = min(2.0 * self._period, _BACK_OFF * self.itval) if quiet else self.itval
             self._round_at = max(min(now + self._period, self.look_at), now + self.itval)
         times = (self._round_at, self._settle_at, self._stall_at, self.ends_at)
-        wake_at = min((time for time in times if time is not None and now < time < math.inf), default=None)
+        wake_at = min(
+            (time for time in times if time is not None and now < time < math.inf), default=None
+        )
         begun, self.begun = self.begun, None
         return Decision(shares, wake_at, reasons, begun)
 
     def _learn(self) -> None:
         """What jobs here need: those that ended, and those with a prediction."""
-        predicted = [job.attained + job.remaining() for job in self._jobs.values() if job.prediction is not None]
+        predicted = [
+            job.attained + job.remaining()
+            for job in self._jobs.values()
+            if job.prediction is not None
+        ]
         known = sorted([*self._needed, *predicted])
         if len(known) < len(SPREAD):
             typical = median(known) if known else TYPICAL_WORK
@@ -192,7 +231,13 @@ class WeighingPolicy(Policy):
             alone.told_nobody = alone.told_nobody or (alone.reports and alone.foretold is None)
         served = self._served.pop(change.job, 0.0)
         self._jobs[change.job] = RunningJob(
-            change.job, change.priority, change.cores_limit, now, self._number, change.workers, before=served
+            change.job,
+            change.priority,
+            change.cores_limit,
+            now,
+            self._number,
+            change.workers,
+            before=served,
         )
         self._weights.arrive(change.job)
 
@@ -242,13 +287,20 @@ class SteadyOrder:
         self._order: list[JobId] = []
 
     def shortest(self, jobs: Sequence[RunningJob]) -> list[RunningJob]:
-        """The jobs by what is left of each, or what it costs to find out, over its priority; last those that diverge or
-        have ceased to report."""
+        """The jobs by what is left of each, or what it costs to find out, over its priority; last
+        those that diverge or have ceased to report.
+        """
         return self.sort(
-            jobs, {job.id: (bool(job.last_because), job.rank() * job.gpus_per_core / job.priority) for job in jobs}
+            jobs,
+            {
+                job.id: (bool(job.last_because), job.rank() * job.gpus_per_core / job.priority)
+                for job in jobs
+            },
         )
 
-    def sort(self, jobs: Sequence[RunningJob], measure: Mapping[JobId, tuple[bool, float]]) -> list[RunningJob]:
+    def sort(
+        self, jobs: Sequence[RunningJob], measure: Mapping[JobId, tuple[bool, float]]
+    ) -> list[RunningJob]:
         """The jobs in order.
 
         Args:
@@ -257,7 +309,10 @@ class SteadyOrder:
         known = {job.id: job for job in jobs}
         before = [known.pop(id) for id in self._order if id in known]
         order: list[RunningJob] = []
-        for clearly, each in ((_CLEARLY, before), (1.0, sorted(known.values(), key=lambda job: measure[job.id]))):
+        for clearly, each in (
+            (_CLEARLY, before),
+            (1.0, sorted(known.values(), key=lambda job: measure[job.id])),
+        ):
             for job in each:
                 last, size = measure[job.id]
                 place = len(order)
@@ -273,7 +328,9 @@ def _scaled(measure: tuple[bool, float], by: float) -> tuple[bool, float]:
 
 
 def nodes_of(cores: float, jobs: Sequence[RunningJob]) -> Placements:
-    """The nodes that jobs are on. A job whose nodes are not told is on one node with all the cores."""
+    """The nodes that jobs are on. A job whose nodes are not told is on one node with all the
+    cores.
+    """
     one = {"": cores}
     return Placements({job.id: job.nodes or one for job in jobs})
 
@@ -288,18 +345,23 @@ def before_each(cores: float, order: Sequence[RunningJob]) -> dict[JobId, int]:
 
 
 def first_come(
-    cores: float, order: Sequence[RunningJob], floor: float, well: bool = False, behind: Collection[JobId] = ()
+    cores: float,
+    order: Sequence[RunningJob],
+    floor: float,
+    well: bool = False,
+    behind: Collection[JobId] = (),
 ) -> dict[JobId, float]:
     """Cores of each job on each of its nodes, given out in an order.
 
-    Each job has what those before it leave there, as far as it may use it. An eighth of that goes on to those after it.
-    A job is as fast as its slowest task, so it has on all its nodes what it has on the worst one.
+    Each job has what those before it leave there, as far as it may use it. An eighth of that goes
+    on to those after it. A job is as fast as its slowest task, so it has on all its nodes what it
+    has on the worst one.
 
     Args:
         order: Jobs, the first one first.
         floor: Part of an equal share that each has at least.
-        well: Whether each job first has only what it puts to good use. The rest goes in order to all others before
-            those that are known to gain little by it.
+        well: Whether each job first has only what it puts to good use. The rest goes in order to
+            all others before those that are known to gain little by it.
         behind: Jobs that have at least an equal share, wherever they are in the order.
     """
     nodes = nodes_of(cores, order)
@@ -316,7 +378,11 @@ def first_come(
         take(job.id, min(equal, most) if job.id in behind else floor * equal)
     rounds = [(RunningJob.most_cores, order)]
     if well:
-        gains_little = [job for job in order if job.told_cores is not None and job.told_cores < job.most_cores(cores)]
+        gains_little = [
+            job
+            for job in order
+            if job.told_cores is not None and job.told_cores < job.most_cores(cores)
+        ]
         others = [job for job in order if job not in gains_little]
         rounds = [(RunningJob.good_cores, order), (RunningJob.most_cores, [*others, *gains_little])]
     for use, turns in rounds:
@@ -325,6 +391,8 @@ def first_come(
             there = nodes.of[job.id]
             for node in there:
                 behind_it[node] -= 1
-            free = min(left[node] * (1.0 - _HANDED_ON if behind_it[node] else 1.0) for node in there)
+            free = min(
+                left[node] * (1.0 - _HANDED_ON if behind_it[node] else 1.0) for node in there
+            )
             take(job.id, max(min(use(job, cores) / len(there) - parts[job.id], free), 0.0))
     return parts

@@ -1,4 +1,6 @@
-"""From the parts of the CPU that a policy wants jobs to have to the weights that are set: floors, few changes."""
+"""From the parts of the CPU that a policy wants jobs to have to the weights that are set: floors,
+few changes.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headgate.identifiers import JobId
+from headgate.model.identifiers import JobId
+from headgate.model.shares import WEIGHT_DEFAULT, Share
 from headgate.policies.placements import ONE_NODE, Placements
-from headgate.shares import WEIGHT_DEFAULT, Share
 
 FLOOR = 0.05
 """Of an equal share, that every job is left unless its user says otherwise."""
@@ -18,20 +20,26 @@ MOST_CHANGES = 6
 """Of a job's share in a minute."""
 
 KEPT = 1
-"""Of a minute's changes, kept for lifting a job to its floor, and for large changes that come apart,"""
+"""Of a minute's changes, kept for lifting a job to its floor, and for large changes that come
+apart,
+"""
 _KEPT_FOR_LARGE = 2
-"""and so many more for all large ones: who changes places far behind the first has little of it, and must not be left
-there for it when his turn comes."""
+"""and so many more for all large ones: who changes places far behind the first has little of it,
+and must not be left there for it when his turn comes.
+"""
 _LARGE = 0.2
 """Changes by at least this part of all weights are large."""
 _QUICK = 4
 _APART = 20.0
-"""After so many changes in a minute the next large ones come so many seconds apart: the longest that a wrong order
-stands."""
+"""After so many changes in a minute the next large ones come so many seconds apart: the longest
+that a wrong order stands.
+"""
 _SLIGHT = 0.05
 """A weight that would change by no more than this part stays,"""
 _TINY = 0.02
-"""and so does one that would change by no more than this part of all weights: a job has few changes, none to waste."""
+"""and so does one that would change by no more than this part of all weights: a job has few
+changes, none to waste.
+"""
 _MINUTE = 60.0
 _LEAST, _MOST = 1.0, 10_000.0
 _LARGEST_SCALE = 20.0
@@ -68,7 +76,9 @@ class ChangeHistory:
 
 @dataclass(slots=True)
 class _JobWeight:
-    """A job's weight; None until it is granted one. `why` is the reason that was told last, at `told`."""
+    """A job's weight; None until it is granted one. `why` is the reason that was told last, at
+    `told`.
+    """
 
     nodes: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
     weight: float | None = None
@@ -80,8 +90,8 @@ class _JobWeight:
 class Weights:
     """The weights that jobs have, and what is changed of them.
 
-    Weights count only relative to others on the same node, so they are kept on the scale on which most stay as they
-    are.
+    Weights count only relative to others on the same node, so they are kept on the scale on which
+    most stay as they are.
 
     Args:
         floor: Least part of an equal share that a job is left.
@@ -125,10 +135,12 @@ class Weights:
 
         Args:
             now: Seconds.
-            wanted: Of every job that is present what it should have of each of its nodes' CPU, on any scale, and why.
+            wanted: Of every job that is present what it should have of each of its nodes' CPU, on
+                any scale, and why.
 
         Returns:
-            New shares with their reasons, and when to settle again because a change has to wait; None: none has.
+            New shares with their reasons, and when to settle again because a change has to wait;
+            None: none has.
         """
         if not wanted:
             return {}, None
@@ -143,7 +155,9 @@ class Weights:
             held, target = self._held[job], round(min(max(scale * part, _LEAST), _MOST), 3)
             if held.weight is None:
                 changes[job] = target
-            elif abs(target - held.weight) > max(_SLIGHT * held.weight, _TINY * scale * around[job]):
+            elif abs(target - held.weight) > max(
+                _SLIGHT * held.weight, _TINY * scale * around[job]
+            ):
                 large = abs(target - held.weight) >= _LARGE * scale * around[job]
                 few = MOST_CHANGES - KEPT - _KEPT_FOR_LARGE
                 free = held.changes.next_large(now) if large else held.changes.free_at(few)
@@ -155,16 +169,19 @@ class Weights:
         for job, weight in changes.items():
             self._held[job].weight = weight
             self._held[job].changes.note(now)
-        reasons = {job: "lifted to its floor" if job in lifted else wanted[job][1] for job in changes}
+        reasons = {
+            job: "lifted to its floor" if job in lifted else wanted[job][1] for job in changes
+        }
         for job, reason in reasons.items():
             self._held[job].why, self._held[job].told = reason, now
-        return {job: (Share(cpu_weight=weight), reasons[job]) for job, weight in changes.items()}, min(
-            waits, default=None
-        )
+        return {
+            job: (Share(cpu_weight=weight), reasons[job]) for job, weight in changes.items()
+        }, min(waits, default=None)
 
     def reasons(self, now: float, wanted: Mapping[JobId, tuple[float, str]]) -> dict[JobId, str]:
-        """Why jobs whose share stays have it, where that is another reason than was told last; other figures alone are
-        news once a minute."""
+        """Why jobs whose share stays have it, where that is another reason than was told last;
+        other figures alone are news once a minute.
+        """
         news = {}
         for job, (_, why) in wanted.items():
             held = self._held[job]
@@ -174,8 +191,9 @@ class Weights:
         return news
 
     def _floored(self, nodes: Placements, parts: Mapping[JobId, float]) -> dict[JobId, float]:
-        """Parts that add up to 1, none below its floor on any of its nodes: a little more, so that what stays slightly
-        off stays above."""
+        """Parts that add up to 1, none below its floor on any of its nodes: a little more, so that
+        what stays slightly off stays above.
+        """
         floor = min(self._floor * (1.0 + 3.0 * _SLIGHT), 1.0)
         least = {job: nodes.least(job, floor) for job in parts}
         result = {job: max(part, 0.0) for job, part in parts.items()}
@@ -193,19 +211,28 @@ class Weights:
         scales = sorted(weight / part for weight, part in known if weight is not None)
         usual = WEIGHT_DEFAULT * len(parts)
         middle = scales[(len(scales) - 1) // 2 : len(scales) // 2 + 1] or [usual]
-        # Of two the larger, for the kernel's weights are whole numbers; but they are not to grow without an end.
+        # Of two the larger, for the kernel's weights are whole numbers; but they are not to grow
+        # without an end.
         scale = middle[-1] if middle[-1] <= _LARGEST_SCALE * usual else middle[0]
         return min(max(scale, _LEAST / min(parts.values())), _MOST / max(parts.values()))
 
     def _lift(self, now: float, nodes: Placements, changes: dict[JobId, float]) -> set[JobId]:
-        """Lift jobs that would stay below their floor because others may not be changed yet; far enough for a while."""
+        """Lift jobs that would stay below their floor because others may not be changed yet; far
+        enough for a while.
+        """
         lifted: set[JobId] = set()
-        weights = {job: changes.get(job) or held.weight or _LEAST for job, held in self._held.items()}
+        weights = {
+            job: changes.get(job) or held.weight or _LEAST for job, held in self._held.items()
+        }
         for _ in weights:
             totals = nodes.totals(weights)
             floors = {job: nodes.floor(job, self._floor, totals) for job in weights}
             low = [job for job, weight in weights.items() if weight < floors[job] * (1.0 - 1e-9)]
-            low = [job for job in low if job in changes or self._held[job].changes.free_at(MOST_CHANGES) <= now]
+            low = [
+                job
+                for job in low
+                if job in changes or self._held[job].changes.free_at(MOST_CHANGES) <= now
+            ]
             low = [job for job in low if job not in lifted]
             if not low:
                 break
@@ -216,7 +243,9 @@ class Weights:
 
 
 def _fill(parts: dict[JobId, float], least: Mapping[JobId, float]) -> bool:
-    """Lift the parts of jobs on a node that are below what each is to have of all at least; whether any was."""
+    """Lift the parts of jobs on a node that are below what each is to have of all at least; whether
+    any was.
+    """
     low: dict[JobId, None] = {}
     while True:
         above = [job for job in least if job not in low]

@@ -11,17 +11,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from headgate.cluster import Cluster, GpuLink, Node
 from headgate.engines.base import Engine
-from headgate.errors import HeadgateError
+from headgate.machine import core_speed
+from headgate.model.cluster import Cluster, GpuLink, Node
+from headgate.model.errors import HeadgateError
 from headgate.profiling import kernels, links
 from headgate.profiling.links import Between, MeasuredLink
-from headgate.telemetry import speed
-from headgate.telemetry.machine import ALL_REDUCE
+from headgate.sampling.machine import ALL_REDUCE
 
 _AS_STATED = 0.1  # of a NIC's rate: one that was measured so near is the stated one
 _FOLDER = "calibrations"
-_RATES = ("core_gflops", "core_convolution_gflops", "core_copy_bytes_per_second", "disk_bytes_per_second")
+_RATES = (
+    "core_gflops",
+    "core_convolution_gflops",
+    "core_copy_bytes_per_second",
+    "disk_bytes_per_second",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,8 @@ class CalibratedMachine:
     """A machine, measured.
 
     Args:
-        rates: By the names of a `Node`'s fields; and what its GPUs send in an all-reduce, where it has several.
+        rates: By the names of a `Node`'s fields; and what its GPUs send in an all-reduce, where it
+            has several.
         gpus: GFLOP/s and bytes a second of each kind of GPU, by name.
         notes: What could not be measured, and why.
     """
@@ -40,7 +46,8 @@ class CalibratedMachine:
 
 
 def machine(node: Node, home: Path, *, again: bool = False) -> CalibratedMachine:
-    """Measure this machine, in seconds, or read what is known of it; `machine.detect` uses what was measured.
+    """Measure this machine, in seconds, or read what is known of it; `machine.detect` uses what was
+    measured.
 
     Args:
         node: It, as detected: another CPU, number of cores or kind of GPU has it measured again.
@@ -51,13 +58,15 @@ def machine(node: Node, home: Path, *, again: bool = False) -> CalibratedMachine
         HeadgateError: The speed of a core, or the disk, cannot be measured.
     """
     cache = home / "node.json"
-    of = _machine(speed.known(cache, node.cpu_model, node.cores), node)
+    of = _machine(core_speed.known(cache, node.cpu_model, node.cores), node)
     if of is not None and not again:
         return of
     found = measure(bool(node.gpus), str(home))
-    by_name = {gpu.name: found.gpus[gpu.name]["gflops"] for gpu in node.gpus if gpu.name in found.gpus}
+    by_name = {
+        gpu.name: found.gpus[gpu.name]["gflops"] for gpu in node.gpus if gpu.name in found.gpus
+    }
     measured = {**found.rates, "gpus": by_name, "calibration": asdict(found)}
-    speed.keep(cache, node.cpu_model, node.cores, measured)
+    core_speed.keep(cache, node.cpu_model, node.cores, measured)
     return found
 
 
@@ -119,7 +128,8 @@ def machines(
     again: bool = False,
     told: Callable[[Node], None] = lambda _: None,
 ) -> dict[tuple[str, ...], CalibratedMachine]:
-    """Measure the machines of an engine's cluster, one of those that are alike, or read what is known of them.
+    """Measure the machines of an engine's cluster, one of those that are alike, or read what is
+    known of them.
 
     Args:
         engine: An open one.
@@ -144,7 +154,10 @@ def machines(
                 raise HeadgateError(f"node {node.name} cannot be measured: {error}") from error
             told(node)
     _keep(name, home, machines={kind: asdict(each) for kind, each in found.items()})
-    return {tuple(node.name for node in nodes if _kind(node) == kind): each for kind, each in found.items()}
+    return {
+        tuple(node.name for node in nodes if _kind(node) == kind): each
+        for kind, each in found.items()
+    }
 
 
 def network(
@@ -156,7 +169,8 @@ def network(
     told: Callable[[MeasuredLink], None] = lambda _: None,
     between: Between = links.in_lab,
 ) -> tuple[MeasuredLink, ...]:
-    """Measure the links between the nodes of a cluster, or read what is known of them; none where there is one node.
+    """Measure the links between the nodes of a cluster, or read what is known of them; none where
+    there is one node.
 
     Args:
         name: Of the lab, or as an engine calls its cluster.
@@ -180,7 +194,9 @@ def network(
 
 
 def calibrated(name: str, cluster: Cluster, here: Node, home: Path) -> Cluster:
-    """The nodes of a lab with what is known of this machine's cores and was measured of their links, as `known`."""
+    """The nodes of a lab with what is known of this machine's cores and was measured of their
+    links, as `known`.
+    """
     of_lab = (
         replace(
             node,
@@ -196,8 +212,8 @@ def calibrated(name: str, cluster: Cluster, here: Node, home: Path) -> Cluster:
 def known(name: str, cluster: Cluster, home: Path) -> Cluster:
     """The nodes of a cluster with what was measured of them, and of the links between them.
 
-    A NIC that was measured within a tenth of its stated rate has the stated rate. All nodes have the same round trip,
-    the median. So nodes that are alike stay of one kind.
+    A NIC that was measured within a tenth of its stated rate has the stated rate. All nodes have
+    the same round trip, the median. So nodes that are alike stay of one kind.
     """
     _, between = _links(name, cluster.nodes, home)
     trip = median(link.round_trip_seconds for link in between) if between else None
@@ -220,7 +236,10 @@ def _with_machine(node: Node, found: CalibratedMachine | None) -> Node:
     rates: dict[str, Any] = {name: rate for name, rate in found.rates.items() if name in _RATES}
     all_reduce = found.rates.get(ALL_REDUCE)
     link = GpuLink(all_reduce, "measured") if all_reduce and len(node.gpus) > 1 else node.gpu_link
-    gpus = (replace(gpu, gflops=found.gpus.get(gpu.name, {}).get("gflops", gpu.gflops)) for gpu in node.gpus)
+    gpus = (
+        replace(gpu, gflops=found.gpus.get(gpu.name, {}).get("gflops", gpu.gflops))
+        for gpu in node.gpus
+    )
     return replace(node, gpus=tuple(gpus), gpu_link=link, **rates)
 
 
@@ -244,11 +263,17 @@ def _keep(name: str, home: Path, **parts: object) -> None:
         fresh.write_text(json.dumps({**_content(name, home), **parts}, indent=2) + "\n")
         fresh.replace(path)
     except OSError as error:
-        raise HeadgateError(f"cannot write {path}: {error.strerror}; free some space there") from error
+        raise HeadgateError(
+            f"cannot write {path}: {error.strerror}; free some space there"
+        ) from error
 
 
-def _links(name: str, nodes: Sequence[Node], home: Path) -> tuple[frozenset[str], tuple[MeasuredLink, ...]]:
-    """Names of those of these nodes that are as they were measured, and what was of the links between them."""
+def _links(
+    name: str, nodes: Sequence[Node], home: Path
+) -> tuple[frozenset[str], tuple[MeasuredLink, ...]]:
+    """Names of those of these nodes that are as they were measured, and what was of the links
+    between them.
+    """
     content = _content(name, home)
     try:
         before = dict(content.get("nodes", {}))
@@ -264,7 +289,9 @@ def _kinds(name: str, nodes: Sequence[Node], home: Path) -> dict[str, Calibrated
     content = _content(name, home).get("machines")
     if not isinstance(content, dict):
         return {}
-    found = {_kind(node): _machine({"calibration": content.get(_kind(node))}, node) for node in nodes}
+    found = {
+        _kind(node): _machine({"calibration": content.get(_kind(node))}, node) for node in nodes
+    }
     return {kind: each for kind, each in found.items() if each is not None}
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from headgate.analysis.forecast import step_seconds
-from headgate.cluster import Cluster, Node
-from headgate.errors import HeadgateError
-from headgate.identifiers import TaskName, TaskOfRun
-from headgate.plans import Plan
-from headgate.profiles import Profile
-from headgate.task.measured import BUSY
-from headgate.telemetry.store import RunReader
+from headgate.forecast.remaining import step_seconds
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import HeadgateError
+from headgate.model.identifiers import TaskName, TaskOfRun
+from headgate.model.plans import Plan
+from headgate.model.profiles import Profile
+from headgate.recorded.store import RunReader
+from headgate.task.step_timing import BUSY
 
 _PLAN = TypeAdapter(Plan)
 FEWEST_STEPS = 10
@@ -29,8 +29,9 @@ _IDLE = 0.1  # of a node's cores: with more of them idle nobody was in the way
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """What a plan brought, in samples a second, and the part of its nodes' cores that others used, where they left no
-    core idle."""
+    """What a plan brought, in samples a second, and the part of its nodes' cores that others used,
+    where they left no core idle.
+    """
 
     plan: Plan
     throughput: float
@@ -38,8 +39,8 @@ class MeasuredPlan:
 
 
 def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[MeasuredPlan]:
-    """What plans of the same model brought on nodes of this cluster. Runs do not count whose nodes have changed since,
-    or were used too much by others.
+    """What plans of the same model brought on nodes of this cluster. Runs do not count whose nodes
+    have changed since, or were used too much by others.
 
     Args:
         profile: Of the model; one with the same framework, layers and parameters is the same.
@@ -72,10 +73,13 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
             if names & beside or not _as_they_were(names, there, cluster):
                 continue
             seconds = _step_seconds(reader, row["name"])
-            samples = samples_of(plan, profile, grows=json.loads(row["spec"] or "{}").get("batch") == "per-worker")
+            samples = samples_of(
+                plan, profile, grows=json.loads(row["spec"] or "{}").get("batch") == "per-worker"
+            )
             if seconds is not None and samples is not None:
                 cores = {node: float(there[node]["cores"]) for node in names}
-                # Of a job whose steps were not looked at nobody knows whether it wanted more cores than it had.
+                # Of a job whose steps were not looked at nobody knows whether it wanted more cores
+                # than it had.
                 seen = json.loads(row["profile"]).get("source") == "run"
                 others = _others(reader, row["name"], plan, cores) if seen else 0.0
                 yield MeasuredPlan(plan, samples / seconds, others)
@@ -83,19 +87,32 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
 
 def _since(reader: RunReader, job: str) -> float:
     """When a job was last started or resized."""
-    return max((row["t"] for row in reader.rows("events", "job = ? AND kind = 'running'", [job])), default=0.0)
+    return max(
+        (row["t"] for row in reader.rows("events", "job = ? AND kind = 'running'", [job])),
+        default=0.0,
+    )
 
 
 def _others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float]) -> float:
-    """The part of the cores of one of its nodes, of the fullest, that others used than the job, where none was idle and
-    the job had not all that it may have."""
-    since, sql = _since(reader, job), "SELECT avg(cpu_cores) AS cores FROM usage WHERE target = ? AND t >= ?"
+    """The part of the cores of one of its nodes, of the fullest, that others used than the job,
+    where none was idle and the job had not all that it may have.
+    """
+    since, sql = (
+        _since(reader, job),
+        "SELECT avg(cpu_cores) AS cores FROM usage WHERE target = ? AND t >= ?",
+    )
 
     def used(target: str) -> float:
         return reader.query(sql, [target, since])[0]["cores"] or 0.0
 
-    tasks = [(TaskOfRun.of(job, TaskName.of("worker", i)), name) for i, name in enumerate(plan.worker_nodes)]
-    tasks += [(TaskOfRun.of(job, TaskName.of("server", i)), name) for i, name in enumerate(plan.server_nodes)]
+    tasks = [
+        (TaskOfRun.of(job, TaskName.of("worker", i)), name)
+        for i, name in enumerate(plan.worker_nodes)
+    ]
+    tasks += [
+        (TaskOfRun.of(job, TaskName.of("server", i)), name)
+        for i, name in enumerate(plan.server_nodes)
+    ]
     most = 0.0
     for node, there in cores.items():
         whole, own = used(f"node:{node}"), sum(used(task) for task, name in tasks if name == node)
@@ -110,17 +127,26 @@ def _others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float])
 def _step_seconds(reader: RunReader, job: str) -> float | None:
     since = _since(reader, job)
     workers: dict[str, list[tuple[float, int]]] = {}
-    sql = "SELECT task, t, step FROM progress WHERE task LIKE ? AND t >= ? AND step IS NOT NULL ORDER BY t"
+    sql = (
+        "SELECT task, t, step FROM progress WHERE task LIKE ? AND t >= ? AND step IS NOT "
+        "NULL ORDER BY t"
+    )
     for task, at, step in reader.tuples(sql, [f"{job}/%", since]):
         if TaskOfRun(task).name.is_worker:
             workers.setdefault(task, []).append((at, step))
     # Synchronous workers all make the same steps; of others the usual one stands for all.
-    found = [seconds for each in workers.values() if (seconds := step_seconds(each, FEWEST_STEPS)) is not None]
+    found = [
+        seconds
+        for each in workers.values()
+        if (seconds := step_seconds(each, FEWEST_STEPS)) is not None
+    ]
     return median(found) if found else None
 
 
 def samples_of(plan: Plan, profile: Profile, grows: bool = False) -> int | None:
-    """Samples of a step of all workers, backups left out; `grows`: each worker has the script's own batch."""
+    """Samples of a step of all workers, backups left out; `grows`: each worker has the script's own
+    batch.
+    """
     size = plan.batch_per_worker
     if isinstance(size, tuple):
         whole = sum(size)
@@ -151,7 +177,9 @@ def _is_of(text: str | None, profile: Profile) -> bool:
     return bool(data) and all(data.get(name) == getattr(profile, name) for name in same)
 
 
-def _as_they_were(names: set[str], there: Mapping[str, Mapping[str, Any]], cluster: Cluster) -> bool:
+def _as_they_were(
+    names: set[str], there: Mapping[str, Mapping[str, Any]], cluster: Cluster
+) -> bool:
     now: dict[str, Node] = {node.name: node for node in cluster.nodes}
     if not names <= now.keys() & there.keys():
         return False

@@ -1,4 +1,6 @@
-"""How fast this machine is, on small standard kernels: a core, its disk, and its GPUs where torch is there."""
+"""How fast this machine is, on small standard kernels: a core, its disk, and its GPUs where torch
+is there.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.errors import HeadgateError
-from headgate.telemetry import speed
+from headgate.machine import core_speed
+from headgate.model.errors import HeadgateError
 
 _PATIENCE_SECONDS = 120.0
 _DISK_BYTES = 64 << 20
 _BLOCK = 4 << 20
 
-# The convolution is 3 x 3, as nine matrix products of shifted images: between a large product and a copy, as those of
-# frameworks are.
+# The convolution is 3 x 3, as nine matrix products of shifted images: between a large product and a
+# copy, as those of frameworks are.
 _CORE = """
 channels, side = 64, 32
 image = random.random((channels, side + 2, side + 2), numpy.float32)
@@ -97,18 +99,22 @@ if count > 1:
 
 
 def core() -> dict[str, float]:
-    """Speed of one core, in about 2 s: `core_gflops` (float32 product of 512 x 512 matrices), `core_convolution_gflops`
-    (3 x 3, 64 channels) and `core_copy_bytes_per_second`, each the median of several.
+    """Speed of one core, in about 2 s: `core_gflops` (float32 product of 512 x 512 matrices),
+    `core_convolution_gflops` (3 x 3, 64 channels) and `core_copy_bytes_per_second`, each the median
+    of several.
 
     Raises:
         HeadgateError: It cannot be measured.
     """
-    return {str(name): float(value) for name, value in _measured(speed.CORE + _CORE, speed.ONE_THREAD).items()}
+    return {
+        str(name): float(value)
+        for name, value in _measured(core_speed.CORE + _CORE, core_speed.ONE_THREAD).items()
+    }
 
 
 def gpus() -> dict[str, dict[str, float]]:
-    """Speed of each kind of GPU, by the name that its driver gives it: `gflops` (float32 product of 4096 x 4096
-    matrices), `convolution_gflops` and `copy_bytes_per_second`.
+    """Speed of each kind of GPU, by the name that its driver gives it: `gflops` (float32 product of
+    4096 x 4096 matrices), `convolution_gflops` and `copy_bytes_per_second`.
 
     Raises:
         HeadgateError: It cannot be measured: torch is missing, or sees no GPU.
@@ -120,8 +126,8 @@ def gpus() -> dict[str, dict[str, float]]:
 
 
 def all_reduce() -> float | None:
-    """Bytes a second that each GPU sends to the others in an all-reduce among all of this machine; None where there are
-    fewer than two.
+    """Bytes a second that each GPU sends to the others in an all-reduce among all of this machine;
+    None where there are fewer than two.
 
     Raises:
         HeadgateError: It cannot be measured.
@@ -132,7 +138,7 @@ def all_reduce() -> float | None:
 
 def _measured(program: str, variables: Mapping[str, str]) -> dict[str, Any]:
     try:
-        return speed.run(program, variables, _PATIENCE_SECONDS)
+        return core_speed.run(program, variables, _PATIENCE_SECONDS)
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise HeadgateError(f"the kernels could not be run: {last}") from None
@@ -145,7 +151,8 @@ def _measured(program: str, variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def disk(folder: Path) -> float:
-    """Bytes a second of the disk that a folder is on: the slower of writing 64 MiB to the end and reading it back.
+    """Bytes a second of the disk that a folder is on: the slower of writing 64 MiB to the end and
+    reading it back.
 
     Raises:
         HeadgateError: Nothing can be written there.
@@ -166,4 +173,6 @@ def disk(folder: Path) -> float:
                 pass
             return _DISK_BYTES / max(wrote, time.monotonic() - begun)
     except OSError as error:
-        raise HeadgateError(f"cannot write in {folder}: {error.strerror}; free some space there") from error
+        raise HeadgateError(
+            f"cannot write in {folder}: {error.strerror}; free some space there"
+        ) from error

@@ -1,4 +1,6 @@
-"""CPU time, seconds and memory of whole jobs, as a forecast for the next jobs of the same script."""
+"""CPU time, seconds and memory of whole jobs, as a forecast for the next jobs of the same
+script.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ _KEPT = 20
 _SEEN_SECONDS = 10.0
 """What a job of fewer seconds held of a GPU may have been missed."""
 _ALIKE = 1.25
-"""What the same job takes again is between the least and the most that it took, and this factor: the band holds nine
-of ten."""
+"""What the same job takes again is between the least and the most that it took, and this factor:
+the band holds nine of ten.
+"""
 _RELATED = 4.0
 """As `_ALIKE`, of jobs of the same script with other arguments."""
 
@@ -45,7 +48,8 @@ class Took(NamedTuple):
 
 
 def recall(folder: Path, script: str, job: str) -> WorkEstimate | None:
-    """What a job is expected to take, by how long it took before, or else others of its script did; None: none did.
+    """What a job is expected to take, by how long it took before, or else others of its script did;
+    None: none did.
 
     Args:
         script: Key of the script, without arguments.
@@ -57,15 +61,17 @@ def recall(folder: Path, script: str, job: str) -> WorkEstimate | None:
 
 
 def seconds(folder: Path, script: str, job: str) -> float | None:
-    """How long a job is expected to run, by how long it ran before, or else by other jobs of its script, whatever they
-    ran beside. None: there were none."""
+    """How long a job is expected to run, by how long it ran before, or else by other jobs of its
+    script, whatever they ran beside. None: there were none.
+    """
     known = [took.seconds for took in _of(folder, script, job)[0]]
     return median(known) if known else None
 
 
 def memory_bytes(folder: Path, script: str, job: str) -> int | None:
-    """The most memory that a worker of a job used before; None: that is not known. Others of its script say nothing of
-    it: with other arguments it may be a multiple."""
+    """The most memory that a worker of a job used before; None: that is not known. Others of its
+    script say nothing of it: with other arguments it may be a multiple.
+    """
     known, same = _of(folder, script, job)
     return int(max(took.memory_bytes for took in known)) or None if same else None
 
@@ -79,7 +85,9 @@ def gpu_memory_bytes(folder: Path, script: str, job: str) -> int | None:
 def used_no_gpu(folder: Path, script: str, job: str) -> bool:
     """Whether a job ran before for long enough to be seen, and held no memory of a GPU then."""
     known, same = _of(folder, script, job)
-    return same and all(not took.gpu_memory_bytes and took.seconds >= _SEEN_SECONDS for took in known)
+    return same and all(
+        not took.gpu_memory_bytes and took.seconds >= _SEEN_SECONDS for took in known
+    )
 
 
 def remember(folder: Path, script: str, took: Took) -> None:

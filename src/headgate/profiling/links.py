@@ -1,4 +1,6 @@
-"""Rates and round trips between nodes, measured over TCP: of a lab from here, of other clusters by who is there."""
+"""Rates and round trips between nodes, measured over TCP: of a lab from here, of other clusters by
+who is there.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from headgate.cluster import Node
 from headgate.engines.base import Engine
-from headgate.errors import HeadgateError
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError
 
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _TRIPS = 20
@@ -31,7 +33,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLink:
-    """From one node to another: bytes a second, and seconds of a message there and back (median of 20)."""
+    """From one node to another: bytes a second, and seconds of a message there and back (median of
+    20).
+    """
 
     sender: str
     receiver: str
@@ -40,14 +44,17 @@ class MeasuredLink:
 
 
 Between = Callable[[Node, Node], MeasuredLink]
-"""Measures one link, from the first node to the second; raises a `HeadgateError` where it cannot."""
+"""Measures one link, from the first node to the second; raises a `HeadgateError` where it
+cannot.
+"""
 
 
 def in_lab(sender: Node, receiver: Node) -> MeasuredLink:
     """Measures the links between nodes of a lab, each with a `place`.
 
     Raises:
-        HeadgateError: The receiver cannot be reached, or we may not enter the network of one of them.
+        HeadgateError: The receiver cannot be reached, or we may not enter the network of one of
+            them.
     """
     try:
         with _network(receiver):
@@ -67,7 +74,9 @@ def by(engine: Engine) -> Between:
     def between(sender: Node, receiver: Node) -> MeasuredLink:
         try:
             port = engine.ask(receiver.name, listen, receiver.address)
-            return MeasuredLink(sender.name, receiver.name, *engine.ask(sender.name, send, receiver.address, port))
+            return MeasuredLink(
+                sender.name, receiver.name, *engine.ask(sender.name, send, receiver.address, port)
+            )
         except HeadgateError as error:
             raise _unmeasured(sender, receiver, str(error)) from error
 
@@ -75,10 +84,13 @@ def by(engine: Engine) -> Between:
 
 
 def measure(
-    nodes: Sequence[Node], told: Callable[[MeasuredLink], None] = lambda _: None, between: Between = in_lab
+    nodes: Sequence[Node],
+    told: Callable[[MeasuredLink], None] = lambda _: None,
+    between: Between = in_lab,
 ) -> tuple[MeasuredLink, ...]:
-    """Measures the links of a ring over the nodes, and from the end of the fastest link to all other nodes. So each
-    node's NIC is tried against the fastest one. Takes a little more than a second for each node.
+    """Measures the links of a ring over the nodes, and from the end of the fastest link to all
+    other nodes. So each node's NIC is tried against the fastest one. Takes a little more than a
+    second for each node.
 
     Args:
         nodes: At least two.
@@ -105,7 +117,9 @@ def measure(
 
 
 def _unmeasured(sender: Node, receiver: Node, why: str) -> HeadgateError:
-    return HeadgateError(f"the link from {sender.name} to {receiver.name} cannot be measured: {why}")
+    return HeadgateError(
+        f"the link from {sender.name} to {receiver.name} cannot be measured: {why}"
+    )
 
 
 @contextmanager
@@ -132,7 +146,8 @@ def _enter(namespace: int) -> None:
 
 
 def listen(address: str) -> int:
-    """Be the receiving end of one `send`, in a thread that ends with it, or when nobody has come for 15 s; the port.
+    """Be the receiving end of one `send`, in a thread that ends with it, or when nobody has come
+    for 15 s; the port.
 
     Raises:
         OSError: That is no address of the node.
@@ -145,7 +160,8 @@ def listen(address: str) -> int:
 
 
 def send(address: str, port: int) -> tuple[float, float]:
-    """Bytes a second that arrive at a `listen`, once the first are there, and the seconds of a message there and back.
+    """Bytes a second that arrive at a `listen`, once the first are there, and the seconds of a
+    message there and back.
 
     Raises:
         HeadgateError: It is not reached, or no longer.
@@ -159,7 +175,8 @@ def send(address: str, port: int) -> tuple[float, float]:
             return _rate(connection), trip
     except OSError as error:
         raise HeadgateError(
-            f"{address} cannot be reached at port {port}: {error.strerror or error}; nodes have to reach each other at "
+            f"{address} cannot be reached at port {port}: {error.strerror or error}; nodes "
+            "have to reach each other at "
             "any port"
         ) from error
 
@@ -176,9 +193,11 @@ def _receive(server: socket.socket) -> None:
                 taken.sendall(taken.recv(1))
             _read(taken, _WARM_SECONDS)
             rates = [_read(taken, _WINDOW_SECONDS) for _ in range(_WINDOWS)]
-            # A moment without the CPU leaves the median as it is; on a slow link nothing comes in most windows.
+            # A moment without the CPU leaves the median as it is; on a slow link nothing comes in
+            # most windows.
             taken.sendall(_ANSWER.pack(max(median(rates), fmean(rates))))
-            _read(taken, _PATIENCE_SECONDS)  # to the end: closed before, the connection would not carry the answer
+            # to the end: closed before, the connection would not carry the answer
+            _read(taken, _PATIENCE_SECONDS)
 
 
 def _round_trip(connection: socket.socket) -> float:

@@ -9,13 +9,13 @@ from math import log
 from statistics import stdev
 from typing import Any
 
-from headgate.analysis.forecast import step_seconds
-from headgate.cluster import Node
-from headgate.identifiers import FIRST_WORKER, TaskOfRun
-from headgate.jobs import Contract, Job
-from headgate.profiles import Profile, StepTime
+from headgate.forecast.remaining import step_seconds
+from headgate.model.cluster import Node
+from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
+from headgate.model.jobs import Contract, Job
+from headgate.model.profiles import Profile, StepTime
 from headgate.profiling.history import FEWEST_STEPS
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 
 STEPS = 40
 """Steps of a job that are enough, once it has made them for `SECONDS`."""
@@ -39,7 +39,9 @@ class ShownSteps:
     first: tuple[float, int] | None = None
 
     def enough(self, now: float, message: Mapping[str, Any] | None) -> bool:
-        """Whether it has shown how fast it is, or never will; `message` is what the hub said last of its run."""
+        """Whether it has shown how fast it is, or never will; `message` is what the hub said last
+        of its run.
+        """
         step = None
         if message is not None and message.get("type") == "snapshot":
             step = message["jobs"][0]["step"]
@@ -48,16 +50,21 @@ class ShownSteps:
                 self.first = (now, int(step))
             return now - self.begun >= 2 * MOST_SECONDS
         took = now - self.first[0]
-        return took >= MOST_SECONDS or (step is not None and step - self.first[1] >= STEPS and took >= SECONDS)
+        return took >= MOST_SECONDS or (
+            step is not None and step - self.first[1] >= STEPS and took >= SECONDS
+        )
 
 
 def tells_by_printing(job: Job) -> bool:
-    """Whether nothing but what a script prints tells of its steps: its framework has no hook for them."""
+    """Whether nothing but what a script prints tells of its steps: its framework has no hook for
+    them.
+    """
     return job.contract in ("tensorflow", "jax", "mpi")
 
 
 def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:
-    """The profile of a script for another launcher, by the steps that its only worker printed in a run.
+    """The profile of a script for another launcher, by the steps that its only worker printed in a
+    run.
 
     Args:
         reader: The run's store.
@@ -68,17 +75,25 @@ def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:
         None where it printed too few.
     """
     task = TaskOfRun.of(job.name, FIRST_WORKER)
-    told = reader.tuples("SELECT t, step FROM progress WHERE task = ? AND step IS NOT NULL ORDER BY t", [task])
+    told = reader.tuples(
+        "SELECT t, step FROM progress WHERE task = ? AND step IS NOT NULL ORDER BY t", [task]
+    )
     reports = [(float(at), float(step)) for at, step in told]
     seconds = step_seconds(reports, FEWEST_STEPS)
     if seconds is None or job.contract is None:
         return None
-    each = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in pairwise(reports[len(reports) // 3 :]) if b[1] > a[1]]
+    each = [
+        (b[0] - a[0]) / (b[1] - a[1])
+        for a, b in pairwise(reports[len(reports) // 3 :])
+        if b[1] > a[1]
+    ]
     logs = [log(value) for value in each if value > 0]
     device = node.gpus[0].name if node.gpus and job.limits.gpus != 0 else "cpu"
     # The times of single lines say little: they come together.
     spread = min(stdev(logs) / len(logs) ** 0.5, 1.0) if len(logs) > 1 else None
-    time = StepTime(device, max(round(node.cores), 1), 1, seconds, int(reports[-1][1] - reports[0][1]), spread)
+    time = StepTime(
+        device, max(round(node.cores), 1), 1, seconds, int(reports[-1][1] - reports[0][1]), spread
+    )
     [used] = reader.query("SELECT max(memory_bytes) AS most FROM usage WHERE target = ?", [task])
     return Profile(
         _FRAMEWORK[job.contract],
@@ -86,7 +101,12 @@ def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:
         "profile",
         memory_peak_bytes=int(used["most"]) if used["most"] else None,
         step_times=(time,),
-        notes=("its steps were timed by what it printed, which tells neither its parameters nor its batch",),
+        notes=(
+            (
+                "its steps were timed by what it printed, which tells neither its parameters "
+                "nor its batch"
+            ),
+        ),
         core_gflops=node.core_gflops,
         core_convolution_gflops=node.core_convolution_gflops,
         observed=True,

@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from headgate.cluster import Node
-from headgate.engines.program import program, source
-from headgate.errors import UsageError
-from headgate.jobs import Job
-from headgate.paths import opened
-from headgate.profiles import Profile
+from headgate.model.cluster import Node
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job
+from headgate.model.paths import opened
+from headgate.model.profiles import Profile
+from headgate.scripts.program import program, source
 
 _ADAPTER = TypeAdapter(Profile)
 
@@ -26,8 +26,9 @@ _HALF = 16
 def key(job: Job, node: Node) -> str:
     """The key that a job's profile is stored under.
 
-    Its first half, that of `script_of`, stands for the text of the program (or its command), the interpreter, and the
-    kind of node: CPU model, cores and GPUs. The second half stands for arguments and variables.
+    Its first half, that of `script_of`, stands for the text of the program (or its command), the
+    interpreter, and the kind of node: CPU model, cores and GPUs. The second half stands for
+    arguments and variables.
 
     Raises:
         UsageError: The script cannot be read.
@@ -37,13 +38,19 @@ def key(job: Job, node: Node) -> str:
         text = file.read_bytes() if file is not None else repr(job.run or job.roles).encode()
     except OSError as error:
         raise UsageError(f"job {job.name!r}: cannot read {file}: {error.strerror}") from error
-    arguments, python = (job.args, job.python) if found is None or file is None else (found.args, found.python)
+    arguments, python = (
+        (job.args, job.python) if found is None or file is None else (found.args, found.python)
+    )
     kind = repr((node.cpu_model, node.cores, [gpu.name for gpu in node.gpus]))
-    return _digest(text, repr(python), kind) + _digest(repr(arguments), repr(sorted(job.env.items())))
+    return _digest(text, repr(python), kind) + _digest(
+        repr(arguments), repr(sorted(job.env.items()))
+    )
 
 
 def script_of(key: str) -> str:
-    """The part of a key that it shares with those of the same script with other arguments and variables."""
+    """The part of a key that it shares with those of the same script with other arguments and
+    variables.
+    """
     return key[:_HALF]
 
 
@@ -54,7 +61,9 @@ def others(folder: Path, key: str) -> dict[str, Profile]:
 
 
 def _digest(*parts: str | bytes) -> str:
-    data = b"\0".join(part.encode(errors="surrogateescape") if isinstance(part, str) else part for part in parts)
+    data = b"\0".join(
+        part.encode(errors="surrogateescape") if isinstance(part, str) else part for part in parts
+    )
     return hashlib.sha256(data).hexdigest()[:_HALF]
 
 
@@ -82,9 +91,11 @@ def load(folder: Path, key: str) -> Profile | None:
 
 
 def is_better(known: Profile, other: Profile) -> bool:
-    """Whether a profile is better than a later one of the same job. It is if its machine was calm and the other's was
-    busy. Otherwise it is if it was measured on purpose, and the other in a run's own first steps. None is better than
-    one of another version of the framework or another model, as a variable of the user's may have changed that."""
+    """Whether a profile is better than a later one of the same job. It is if its machine was calm
+    and the other's was busy. Otherwise it is if it was measured on purpose, and the other in a
+    run's own first steps. None is better than one of another version of the framework or another
+    model, as a variable of the user's may have changed that.
+    """
     if _trained(known) != _trained(other):
         return False
     if known.is_busy or other.is_busy:

@@ -1,4 +1,6 @@
-"""Two runs side by side: what differs between them, and where the time of each job went differently."""
+"""Two runs side by side: what differs between them, and where the time of each job went
+differently.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate import variables
-from headgate.analysis.accounts import Account, accounts
-from headgate.analysis.job_figures import figures
-from headgate.analysis.jobs import RecordedJob
-from headgate.analysis.losing import TimeEstimate, exact
-from headgate.analysis.own_steps import PARTS
+from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.attribution import TimeEstimate, exact
+from headgate.diagnosis.job_figures import figures
+from headgate.diagnosis.jobs import RecordedJob
+from headgate.diagnosis.own_steps import PARTS
+from headgate.model.units import say_bits, say_bytes, say_seconds
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, listed, said_threads, say, say_moment
-from headgate.units import say_bits, say_bytes, say_seconds
+from headgate.scripts import variables
 
 _OF_THE_RUN = {
     "headgate": "Headgate",
@@ -40,7 +42,9 @@ _LEAST_SECONDS, _LEAST_PART = 0.5, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is one thing in the first run and another in the second; empty where it is not there."""
+    """Something that is one thing in the first run and another in the second; empty where it is not
+    there.
+    """
 
     what: str
     first: str
@@ -101,11 +105,16 @@ def compare(first: Recording, second: Recording) -> Comparison:
     pairs = [(name, name) for name in names if name in others]
     if not pairs and len(names) == len(others) == 1:
         pairs = [(names[0], others[0])]
-    told = [{account.job: account for account in accounts(run.jobs, run.nodes, run.seconds)} for run in (first, second)]
+    told = [
+        {account.job: account for account in accounts(run.jobs, run.nodes, run.seconds)}
+        for run in (first, second)
+    ]
     return Comparison(
         runs=(first.id, second.id),
         differs=tuple(_of_runs(first, second)),
-        jobs=tuple(_job(first, second, pair, (told[0][pair[0]], told[1][pair[1]])) for pair in pairs),
+        jobs=tuple(
+            _job(first, second, pair, (told[0][pair[0]], told[1][pair[1]])) for pair in pairs
+        ),
         only=(
             tuple(name for name in names if name not in {pair[0] for pair in pairs}),
             tuple(name for name in others if name not in {pair[1] for pair in pairs}),
@@ -118,7 +127,9 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     found = asdict(comparison)
     for job in found["jobs"]:
         for shift in job["time"]:
-            shift["first"], shift["second"] = (TimeEstimate(*shift[key])._asdict() for key in ("first", "second"))
+            shift["first"], shift["second"] = (
+                TimeEstimate(*shift[key])._asdict() for key in ("first", "second")
+            )
     return found
 
 
@@ -176,7 +187,9 @@ def _change(seconds: float) -> str:
     return f"{'-' if rounded < 0 else '+'}{say_moment(abs(rounded))}"
 
 
-def _job(first: Recording, second: Recording, pair: tuple[str, str], told: tuple[Account, Account]) -> ComparedJob:
+def _job(
+    first: Recording, second: Recording, pair: tuple[str, str], told: tuple[Account, Account]
+) -> ComparedJob:
     jobs = _find(first, pair[0]), _find(second, pair[1])
     most = max(account.elapsed for account in told)
     return ComparedJob(
@@ -210,7 +223,13 @@ def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
     nodes = [{node.name: node for node in run.nodes} for run in (first, second)]
     yield from _differ("nodes", *(listed(sorted(each)) for each in nodes))
     for name in sorted(nodes[0].keys() & nodes[1].keys()):
-        for field in ("cores", "memory_bytes", "nic_bytes_per_second", "disk_bytes_per_second", "description"):
+        for field in (
+            "cores",
+            "memory_bytes",
+            "nic_bytes_per_second",
+            "disk_bytes_per_second",
+            "description",
+        ):
             values = [getattr(each[name], field) for each in nodes]
             yield from _differ(f"{name}: {field}", *(_said(field, value) for value in values))
     yield from _variables((first.folder, second.folder))
@@ -231,11 +250,18 @@ def _packages(meta: Mapping[str, str]) -> dict[str, str]:
     """Versions by package, of all interpreters together."""
     found = loads(meta.get("packages"))
     lists = found.values() if isinstance(found, dict) else [found]
-    named = [each.partition("==") for names in lists if isinstance(names, list) for each in map(str, names)]
+    named = [
+        each.partition("==")
+        for names in lists
+        if isinstance(names, list)
+        for each in map(str, names)
+    ]
     return {name: version for name, _, version in named}
 
 
-def _of_jobs(first: tuple[Recording, RecordedJob], second: tuple[Recording, RecordedJob]) -> Iterator[Difference]:
+def _of_jobs(
+    first: tuple[Recording, RecordedJob], second: tuple[Recording, RecordedJob]
+) -> Iterator[Difference]:
     # The plan that a user states is also the one that was taken.
     asked = [
         {key: value for key, value in job.spec.items() if key not in ("name", "plan")}
@@ -243,7 +269,8 @@ def _of_jobs(first: tuple[Recording, RecordedJob], second: tuple[Recording, Reco
         for _, job in (first, second)
     ]
     flat = [
-        dict(_flat({**each, "plan": job.plan or {}})) for each, (_, job) in zip(asked, (first, second), strict=True)
+        dict(_flat({**each, "plan": job.plan or {}}))
+        for each, (_, job) in zip(asked, (first, second), strict=True)
     ]
     for key in sorted(flat[0].keys() | flat[1].keys()):
         first_value, second_value = flat[0].get(key), flat[1].get(key)
@@ -297,7 +324,10 @@ def _beside(run: Recording, job: RecordedJob) -> list[str]:
     return [
         other.name
         for other in run.jobs
-        if other is not job and other.started is not None and other.started < ended and other.nodes & job.nodes
+        if other is not job
+        and other.started is not None
+        and other.started < ended
+        and other.nodes & job.nodes
         if (other.ended if other.ended is not None else run.seconds) > begun
     ]
 

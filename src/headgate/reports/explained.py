@@ -10,16 +10,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.accounts import Account, accounts
-from headgate.analysis.losing import ITSELF, LEAST_SECONDS, NODE, OTHERS, Loss, Resource, TimeEstimate
-from headgate.analysis.more import More, Speedup
-from headgate.analysis.verdicts import Verdict, verdict
+from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.attribution import (
+    ITSELF,
+    LEAST_SECONDS,
+    NODE,
+    OTHERS,
+    Loss,
+    Resource,
+    TimeEstimate,
+)
+from headgate.diagnosis.verdicts import Verdict, verdict
+from headgate.diagnosis.what_if import More, Speedup
+from headgate.model.units import say_seconds
 from headgate.reports.history import OtherRuns, beside
 from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
 from headgate.reports.words import MISSING, counted, listed, say_moment
-from headgate.telemetry.outside_programs import PROGRAMS, OutsideProgram
-from headgate.units import say_seconds
+from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
 _WITHOUT_COST = ("healthy", "not-known", "failed")
@@ -53,12 +61,18 @@ def culprit_named(to: str, meanwhile: Sequence[str] = ()) -> str:
 def explained(run: Recording, job: str | None = None) -> list[Account]:
     """The accounts of a run's jobs, or of one."""
     every = accounts(run.jobs, run.nodes, run.seconds, run.since, only=run.whole)
-    unknown = {each.job for each in every if each.grant is not None and each.grant.may_have_lost > 0.0}
+    unknown = {
+        each.job for each in every if each.grant is not None and each.grant.may_have_lost > 0.0
+    }
     if unknown:
         others = OtherRuns(run)
         rates = {each.name: others.alone(each) for each in run.jobs if each.name in unknown}
         alone = {name: rate for name, rate in rates.items() if rate is not None}
-        every = accounts(run.jobs, run.nodes, run.seconds, run.since, alone, run.whole) if alone else every
+        every = (
+            accounts(run.jobs, run.nodes, run.seconds, run.since, alone, run.whole)
+            if alone
+            else every
+        )
     found = [each for each in every if job in (None, each.job)]
     if not any(loss.to == OTHERS for each in found for loss in each.losses):
         return found
@@ -67,10 +81,14 @@ def explained(run: Recording, job: str | None = None) -> list[Account]:
 
 
 def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
-    """The programs outside Headgate that used at least a tenth of what the first of them did, that first."""
+    """The programs outside Headgate that used at least a tenth of what the first of them did, that
+    first.
+    """
     recorded = loads(run.meta.get(PROGRAMS))
     try:
-        programs = [OutsideProgram(**each) for each in recorded] if isinstance(recorded, list) else []
+        programs = (
+            [OutsideProgram(**each) for each in recorded] if isinstance(recorded, list) else []
+        )
     except TypeError:  # of another version
         return ()
     return tuple(each for each in programs if each.seconds >= _WORTH_A_NAME * programs[0].seconds)
@@ -88,11 +106,18 @@ def _job(account: Account) -> dict[str, Any]:
         "verdict": verdict(account)._asdict(),
         "account": {part: estimate._asdict() for part, estimate in account.parts.items()},
         "lost": [
-            {"to": loss.to, "resource": loss.resource, **loss.lost._asdict(), "evidence": loss.evidence}
+            {
+                "to": loss.to,
+                "resource": loss.resource,
+                **loss.lost._asdict(),
+                "evidence": loss.evidence,
+            }
             for loss in account.losses
         ],
         "more": {
-            name: {times: each._asdict() if each is not None else None for times, each in found.items()}
+            name: {
+                times: each._asdict() if each is not None else None for times, each in found.items()
+            }
             for name, found in account.more.named().items()
         },
         "replay_error": account.more.replay_error,
@@ -102,7 +127,9 @@ def _job(account: Account) -> dict[str, Any]:
 
 
 def tell(found: list[Account], console: Console) -> None:
-    """Print each job's verdict, reason and next step, where its time went, and to whom it was lost."""
+    """Print each job's verdict, reason and next step, where its time went, and to whom it was
+    lost.
+    """
     for index, account in enumerate(found):
         if index:
             console.print()
@@ -114,13 +141,17 @@ def tell(found: list[Account], console: Console) -> None:
         if account.more.figures:
             console.print(_bought(account.more))
         for why, resources in account.more.reasons().items():
-            console.print(Text(f"  No figure for more of {listed(resources)}: {why}."), soft_wrap=True)
+            console.print(
+                Text(f"  No figure for more of {listed(resources)}: {why}."), soft_wrap=True
+            )
 
 
 def headline(account: Account) -> list[Text]:
     """What held a job back, with the error of what it cost, and the next step: a line or two."""
     cause = verdict(account)
-    error = "" if cause.name in _WITHOUT_COST or not _band(cause) else f" 90 % band: {_band(cause)}."
+    error = (
+        "" if cause.name in _WITHOUT_COST or not _band(cause) else f" 90 % band: {_band(cause)}."
+    )
     style = "bold red" if cause.name == "failed" else "bold"
     lines = [Text.assemble((cause.why, style), error, (f" ({cause.name})", "dim"))]
     if cause.next:
@@ -135,7 +166,8 @@ class Headline:
     Args:
         verdict: What held it back.
         to: The neighbour that cost it most, in words; empty if none did.
-        part: The part of its elapsed time that the verdict's cause cost, 0 to 1; None if that is not known.
+        part: The part of its elapsed time that the verdict's cause cost, 0 to 1; None if that is
+            not known.
         band: The seconds that it cost, at the least and at the most; empty if there is no band.
         advice: What to do next; empty if nothing is, or if `Advice` says it to several jobs.
     """
@@ -159,7 +191,9 @@ class Headline:
     @property
     def worth_a_line(self) -> bool:
         """Whether it was held back, or neighbours may have done so and nothing tells."""
-        return self.held_back or (self.verdict.name == "not-known" and self.verdict.low == 0.0 < self.verdict.high)
+        return self.held_back or (
+            self.verdict.name == "not-known" and self.verdict.low == 0.0 < self.verdict.high
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +205,10 @@ class Advice:
 
 
 def headlines(found: Sequence[Account]) -> tuple[list[Headline], list[Advice]]:
-    """The verdict of each job: those that failed first, then by what they lost, then the healthy ones and those not
-    known. Very short jobs are left out unless they failed, and those that did not begin. What several are told to do
-    next stands apart, once."""
+    """The verdict of each job: those that failed first, then by what they lost, then the healthy
+    ones and those not known. Very short jobs are left out unless they failed, and those that did
+    not begin. What several are told to do next stands apart, once.
+    """
     shown = [
         (account, cause)
         for account in found
@@ -213,20 +248,33 @@ def _rank(line: Headline) -> tuple[int, float]:
 
 
 def as_lines(found: Sequence[Account]) -> list[tuple[str, bool]]:
-    """Why each job was held back and what to do next, a line each, with whether it failed; of very many jobs only the
-    first are listed."""
+    """Why each job was held back and what to do next, a line each, with whether it failed; of very
+    many jobs only the first are listed.
+    """
     lines, advice = headlines(found)
     held = [line for line in lines if line.worth_a_line]
     texts = [
-        (" ".join(filter(None, (line.verdict.why, _next(line.advice), f"({line.verdict.name})"))), line.failed)
+        (
+            " ".join(
+                filter(None, (line.verdict.why, _next(line.advice), f"({line.verdict.name})"))
+            ),
+            line.failed,
+        )
         for line in held[:_MOST_LINES]
     ]
     if len(held) > _MOST_LINES:
         more = counted(len(held) - _MOST_LINES, "job")
-        texts.append((f"{more} more failed or were held back, or may have been: see `headgate explain`.", False))
+        texts.append(
+            (
+                f"{more} more failed or were held back, or may have been: see `headgate explain`.",
+                False,
+            )
+        )
     texts += [(f"For {listed(each.jobs)}: {each.text}", False) for each in advice]
     for name, more in (("healthy", ""), ("not-known", " `headgate explain` says what is missing.")):
-        if jobs := [line.job for line in lines if line.verdict.name == name and not line.worth_a_line]:
+        if jobs := [
+            line.job for line in lines if line.verdict.name == name and not line.worth_a_line
+        ]:
             texts.append((f"{name}: {listed(jobs)}.{more}", False))
     return texts
 
@@ -239,7 +287,9 @@ def _parts(account: Account) -> Table:
     table = _table("Where its time went", "Seconds", "Of all", "90 % band")
     for part, estimate in account.parts.items():
         if estimate.high >= LEAST_SECONDS:
-            share = f"{estimate.seconds / account.elapsed:.0%}" if account.elapsed > 0.0 else MISSING
+            share = (
+                f"{estimate.seconds / account.elapsed:.0%}" if account.elapsed > 0.0 else MISSING
+            )
             table.add_row(f"  {part}", say_moment(estimate.seconds), share, _band(estimate))
     table.add_row("  elapsed", say_moment(account.elapsed), "", "")
     return table
@@ -250,7 +300,14 @@ def _losses(account: Account) -> Table:
     for loss in account.losses:
         share = f"{loss.lost.seconds / account.elapsed:.0%}"
         who = Text(f"  {culprit(loss, account.meanwhile)}")
-        table.add_row(who, say_moment(loss.lost.seconds), share, _band(loss.lost), loss.resource, loss.evidence)
+        table.add_row(
+            who,
+            say_moment(loss.lost.seconds),
+            share,
+            _band(loss.lost),
+            loss.resource,
+            loss.evidence,
+        )
     return table
 
 
@@ -269,7 +326,9 @@ def say_speedup(found: Speedup | None) -> str:
 
 
 def say_times(speedup: float) -> str:
-    """`1.90`; of more than `_MOST_SAID` times no digits, which would only be those of the replay."""
+    """`1.90`; of more than `_MOST_SAID` times no digits, which would only be those of the
+    replay.
+    """
     return f"{speedup:.2f}" if speedup <= _MOST_SAID else f"over {_MOST_SAID}"
 
 

@@ -8,21 +8,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.analysis.jobs import RecordedNode, running
-from headgate.analysis.nics import NicUse, nic_use
-from headgate.analysis.progress import growth_rate
-from headgate.analysis.usage import Array, Signal, TimeBuckets, means
+from headgate.diagnosis.jobs import RecordedNode, running
+from headgate.diagnosis.nics import NicUse, nic_use
+from headgate.diagnosis.progress import growth_rate
+from headgate.diagnosis.usage import Array, Signal, TimeBuckets, means
 from headgate.reports.recording import Recording
-from headgate.telemetry.columns import Column
+from headgate.sampling.columns import Column
 
 BUCKETS = 600
 """Of a plot with a line for each of a few jobs;"""
 _FEW_JOBS, _LEAST_BUCKETS = 10, 120
-"""of more jobs as many fewer, so that a page stays as large, but no fewer than these: its lines are thin then."""
+"""of more jobs as many fewer, so that a page stays as large, but no fewer than these: its lines are
+thin then.
+"""
 COLOURS = 8
 """Colours in the style sheet; a ninth job has the first one's, dashed."""
 _METRICS = 12
-_READ_ONLY = "The maximum is that of the readings; the memory peak in the summary is the kernel's, and may be higher."
+_READ_ONLY = (
+    "The maximum is that of the readings; the memory peak in the summary is the "
+    "kernel's, and may be higher."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +87,17 @@ def _most_buckets(run: Recording) -> int:
 
 
 def grid(run: Recording, finest: float) -> Array:
-    """Edges of the buckets: evenly spaced over the run, none shorter than `finest` seconds, and not too many."""
+    """Edges of the buckets: evenly spaced over the run, none shorter than `finest` seconds, and not
+    too many.
+    """
     end = max(run.seconds, 1e-3)
     return np.linspace(0.0, end, min(max(math.ceil(end / finest), 1), _most_buckets(run)) + 1)
 
 
 def entitled_plot(run: Recording) -> Plot | None:
-    """The cores that each job was entitled to, with the reasons, over the same time as the losses; None where nothing
-    was recorded of that."""
+    """The cores that each job was entitled to, with the reasons, over the same time as the losses;
+    None where nothing was recorded of that.
+    """
     edges = _fine(run)
     lines = []
     for index, job in enumerate(run.jobs):
@@ -98,7 +106,9 @@ def entitled_plot(run: Recording) -> Plot | None:
             notes = [(each.t, each.reason) for each in job.decisions]
             mean = (("mean", job.entitled.mean),)
             data = job.entitled.buckets(edges)
-            lines.append(Line(job.name, colour, data, mean, dash, stepped=True, band=False, notes=notes))
+            lines.append(
+                Line(job.name, colour, data, mean, dash, stepped=True, band=False, notes=notes)
+            )
     return Plot("shares", "Shares", "cores", edges, lines) if lines else None
 
 
@@ -121,7 +131,9 @@ def loss_plots(run: Recording) -> list[Plot]:
             over_time.append(Line(job.name, colour, data, said, dash))
         if len(known) and len(cpu):
             data = means(spent[job.name], progress.loss, progress.count, cpu_edges)
-            over_cpu.append(Line(job.name, colour, data, (("CPU time", cpu.integral),), dash, unit="s"))
+            over_cpu.append(
+                Line(job.name, colour, data, (("CPU time", cpu.integral),), dash, unit="s")
+            )
         for name, (times, values) in progress.metrics.items():
             data = means(times, values, np.ones_like(values), edges)
             line = Line(job.name, colour, data, (("final", float(values[-1])),), dash)
@@ -132,9 +144,20 @@ def loss_plots(run: Recording) -> list[Plot]:
     plots = [
         Plot("loss", "Loss over time", "loss", edges, over_time, options=options, chosen=chosen),
         Plot(
-            "loss-cpu", "Loss over CPU time", "loss", cpu_edges, over_cpu, note, "cpu", options=options, chosen=chosen
+            "loss-cpu",
+            "Loss over CPU time",
+            "loss",
+            cpu_edges,
+            over_cpu,
+            note,
+            "cpu",
+            options=options,
+            chosen=chosen,
         ),
-        *(Plot(f"metric-{i}", name, "", edges, metrics[name]) for i, name in enumerate(list(metrics)[:_METRICS])),
+        *(
+            Plot(f"metric-{i}", name, "", edges, metrics[name])
+            for i, name in enumerate(list(metrics)[:_METRICS])
+        ),
     ]
     return [plot for plot in plots if plot.lines]
 
@@ -161,7 +184,15 @@ def share_plots(run: Recording) -> list[Plot]:
             continue
         colour, _ = job_colour(index)
         lines = [
-            Line("granted", "ink-soft", granted.buckets(edges), (("mean", granted.mean),), 1, stepped=True, band=False),
+            Line(
+                "granted",
+                "ink-soft",
+                granted.buckets(edges),
+                (("mean", granted.mean),),
+                1,
+                stepped=True,
+                band=False,
+            ),
             Line("used", colour, used.buckets(edges), (("mean", used.mean), ("max", used.maximum))),
         ]
         plots.append(Plot(f"share-{index}", job.name, "cores", edges, lines, top=cores or None))
@@ -210,7 +241,13 @@ def throughput_plot(run: Recording, index: int) -> Plot | None:
         return None
     edges = grid(run, max(float(np.median(signal.end - signal.start)), run.seconds / BUCKETS, 1e-3))
     line = _line(job.name, job_colour(index)[0], signal, edges, 0)
-    return Plot(f"throughput-{index}", "Samples a second" if len(samples) else "Steps a second", unit, edges, [line])
+    return Plot(
+        f"throughput-{index}",
+        "Samples a second" if len(samples) else "Steps a second",
+        unit,
+        edges,
+        [line],
+    )
 
 
 def nic_uses(run: Recording) -> list[NicUse]:
@@ -230,19 +267,27 @@ def nic_plots(run: Recording, uses: Sequence[NicUse]) -> list[Plot]:
     plots = []
     for index, use in enumerate(uses):
         ways = [("in", use.received), ("out", use.sent)]
-        lines = [_line(label, f"role-{i}", way, edges, 0) for i, (label, way) in enumerate(ways) if len(way)]
+        lines = [
+            _line(label, f"role-{i}", way, edges, 0)
+            for i, (label, way) in enumerate(ways)
+            if len(way)
+        ]
         unit, top = ("%", 1.0) if use.rate else ("B/s", None)
         plots.append(Plot(f"nic-{index}", use.node, unit, edges, lines, top=top))
     return plots
 
 
 def node_plots(run: Recording, node: RecordedNode, index: int, network: bool = True) -> list[Plot]:
-    """What all that ran on a node used of it, one plot a resource; that of its network only where `network`."""
+    """What all that ran on a node used of it, one plot a resource; that of its network only where
+    `network`.
+    """
     edges = _usage_grid(run)
     cpu = node.signal("cpu_cores")
     if node.cores:
         cpu = Signal(cpu.start, cpu.end, cpu.value / node.cores)
-    pressure = _named(node, ("psi_cpu", "for CPU"), ("psi_memory", "for memory"), ("psi_io", "for disk"))
+    pressure = _named(
+        node, ("psi_cpu", "for CPU"), ("psi_memory", "for memory"), ("psi_io", "for disk")
+    )
     wanted: list[tuple[str, str, str, list[tuple[str, Signal]], float | None]] = [
         (
             "cpu",
@@ -258,8 +303,20 @@ def node_plots(run: Recording, node: RecordedNode, index: int, network: bool = T
             _named(node, ("memory_bytes", "resident"), ("cache_bytes", "page cache")),
             node.memory_bytes,
         ),
-        ("disk", "Disk", "B/s", _named(node, ("disk_read", "read"), ("disk_write", "written")), None),
-        ("net", "Network", "B/s", _named(node, ("net_in", "in"), ("net_out", "out")) if network else [], None),
+        (
+            "disk",
+            "Disk",
+            "B/s",
+            _named(node, ("disk_read", "read"), ("disk_write", "written")),
+            None,
+        ),
+        (
+            "net",
+            "Network",
+            "B/s",
+            _named(node, ("net_in", "in"), ("net_out", "out")) if network else [],
+            None,
+        ),
         ("gpu", "GPU busy", "%", _named(node, ("gpu_busy", "mean of its GPUs")), 1.0),
         ("gpu-memory", "GPU memory", "B", _named(node, ("gpu_memory_bytes", "used")), None),
         (
@@ -273,7 +330,9 @@ def node_plots(run: Recording, node: RecordedNode, index: int, network: bool = T
     plots = []
     for key, title, unit, signals, top in wanted:
         lines = [
-            _line(label, f"role-{i}", signal, edges, 0) for i, (label, signal) in enumerate(signals) if len(signal)
+            _line(label, f"role-{i}", signal, edges, 0)
+            for i, (label, signal) in enumerate(signals)
+            if len(signal)
         ]
         plots.append(Plot(f"node-{index}-{key}", title, unit, edges, lines, top=top))
     return [plot for plot in plots if _says_anything(plot)]
@@ -284,7 +343,9 @@ def _named(node: RecordedNode, *columns: tuple[Column, str]) -> list[tuple[str, 
 
 
 def _line(label: str, colour: str, signal: Signal, edges: Array, dash: int) -> Line:
-    return Line(label, colour, signal.buckets(edges), (("mean", signal.mean), ("max", signal.maximum)), dash)
+    return Line(
+        label, colour, signal.buckets(edges), (("mean", signal.mean), ("max", signal.maximum)), dash
+    )
 
 
 def _says_anything(plot: Plot) -> bool:
@@ -293,7 +354,11 @@ def _says_anything(plot: Plot) -> bool:
 
 
 def _usage_grid(run: Recording) -> Array:
-    """Buckets no shorter than a usual sampling interval: a finer one would only repeat each reading."""
-    signals = [node.signal("cpu_cores") for node in run.nodes] + [job.signal("cpu_cores") for job in run.jobs]
+    """Buckets no shorter than a usual sampling interval: a finer one would only repeat each
+    reading.
+    """
+    signals = [node.signal("cpu_cores") for node in run.nodes] + [
+        job.signal("cpu_cores") for job in run.jobs
+    ]
     intervals = [float(np.median(signal.end - signal.start)) for signal in signals if len(signal)]
     return grid(run, max(min(intervals, default=1.0), 1e-3))

@@ -1,4 +1,6 @@
-"""How a plot comes into the page: its frame and legend, and the numbers that the page's script draws."""
+"""How a plot comes into the page: its frame and legend, and the numbers that the page's script
+draws.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.analysis.usage import Array
+from headgate.diagnosis.usage import Array
 from headgate.reports.figures import Plot
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import say, say_loss
@@ -64,7 +66,11 @@ def payload(plots: Iterable[Plot]) -> list[dict[str, Any]]:
 def _thinned(notes: Iterable[tuple[float, str]], edges: Array) -> list[tuple[int, str]]:
     """The last note of each bucket, with the bucket's number."""
     last = len(edges) - 2
-    return list({min(int(np.searchsorted(edges, t, side="right")) - 1, last): text for t, text in notes}.items())
+    return list(
+        {
+            min(int(np.searchsorted(edges, t, side="right")) - 1, last): text for t, text in notes
+        }.items()
+    )
 
 
 _OPTIONS = {
@@ -82,7 +88,11 @@ def _told_in(value: float | None, unit: str) -> str:
 
 def _unit_of(plot: Plot) -> str:
     """What its title says of its unit."""
-    return "CPU seconds" if plot.x == "cpu" else {"B": "", "B/s": "", "%": "", "loss": ""}.get(plot.unit, plot.unit)
+    return (
+        "CPU seconds"
+        if plot.x == "cpu"
+        else {"B": "", "B/s": "", "%": "", "loss": ""}.get(plot.unit, plot.unit)
+    )
 
 
 def frames(plots: Sequence[Plot], kind: str = "plots") -> Markup | None:

@@ -10,18 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headgate import runs
-from headgate.analysis.fairness import AloneRate
-from headgate.analysis.jobs import RecordedJob
-from headgate.analysis.usage import Array
-from headgate.errors import HeadgateError
-from headgate.identifiers import FIRST_WORKER, TaskOfRun
+from headgate.diagnosis.fairness import AloneRate
+from headgate.diagnosis.jobs import RecordedJob
+from headgate.diagnosis.usage import Array
+from headgate.model.errors import HeadgateError
+from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 from headgate.reports.job_rows import as_object, loads
 from headgate.reports.recording import NODE, Recording
-from headgate.telemetry.store import RunReader
 
 _SAME = ("script", "run", "args", "workdir", "python", "env")
-"""Two jobs are the same if these fields are. The number of tasks changes no step, since the global batch stays."""
+"""Two jobs are the same if these fields are. The number of tasks changes no step, since the global
+batch stays.
+"""
 _LOOKED_AT, _ENOUGH = 200, 10
 """At most so many of the latest runs are read, until so many tell a rate."""
 _MOST_REPORTS = 20_000
@@ -36,8 +38,9 @@ _SPREAD = 1.645
 
 
 class _OtherRun(NamedTuple):
-    """A run that is over: when it was, in seconds since the epoch, cores and NIC of its nodes, rows of its jobs, and
-    those of each kind of job, with what they were, by `_kind`."""
+    """A run that is over: when it was, in seconds since the epoch, cores and NIC of its nodes, rows
+    of its jobs, and those of each kind of job, with what they were, by `_kind`.
+    """
 
     folder: Path
     began: float
@@ -48,22 +51,27 @@ class _OtherRun(NamedTuple):
 
 
 class OtherRuns:
-    """The other runs in the same folder as a run, before it and since; each is looked at once, however many jobs are
-    asked for."""
+    """The other runs in the same folder as a run, before it and since; each is looked at once,
+    however many jobs are asked for.
+    """
 
     def __init__(self, run: Recording) -> None:
         here = {node.name: (node.cores, node.nic_bytes_per_second) for node in run.nodes}
         every = list(_others_of(run))
         # Nothing else ran meanwhile, and it ran on the same nodes.
-        alone = [each for each in every if not any(_overlap(each, other) for other in every if other is not each)]
+        alone = [
+            each
+            for each in every
+            if not any(_overlap(each, other) for other in every if other is not each)
+        ]
         self._alone = [each for each in reversed(alone) if each.nodes == here]
 
     def alone(self, job: RecordedJob, cores: float | None = None) -> AloneRate | None:
         """How fast a job was in other runs alone on the same nodes; None if there are none.
 
-        A run counts if its job had the same script or command, arguments, environment and working folder, and if
-        nothing else ran meanwhile: no other job, no other run, and no programs outside on more than a tenth of the
-        cores.
+        A run counts if its job had the same script or command, arguments, environment and working
+        folder, and if nothing else ran meanwhile: no other job, no other run, and no programs
+        outside on more than a tenth of the cores.
 
         Args:
             cores: Its limit of cores in these runs, to 5 %; None: the limit that it has now.
@@ -83,7 +91,9 @@ class OtherRuns:
 def _others_of(run: Recording) -> Iterator[_OtherRun]:
     """In the order in which they began."""
     beside = sorted(run.folder.parent.iterdir()) if run.folder.parent.is_dir() else []
-    others = [each for each in beside if each.name != run.folder.name and (each / runs.STORE).exists()]
+    others = [
+        each for each in beside if each.name != run.folder.name and (each / runs.STORE).exists()
+    ]
     for folder in others[-_LOOKED_AT:]:
         try:
             with RunReader(folder / runs.STORE) as reader:
@@ -91,8 +101,15 @@ def _others_of(run: Recording) -> Iterator[_OtherRun]:
                 described = loads(meta.get("node"))
                 began, ended = float(meta["began"]), float(meta["ended"])
                 listed = described if isinstance(described, list) else []
-                nodes = {node.get("name"): (node.get("cores"), node.get("nic_bytes_per_second")) for node in listed}
-                rows = [row for row in reader.rows("jobs") if row["started"] is not None and row["ended"] is not None]
+                nodes = {
+                    node.get("name"): (node.get("cores"), node.get("nic_bytes_per_second"))
+                    for node in listed
+                }
+                rows = [
+                    row
+                    for row in reader.rows("jobs")
+                    if row["started"] is not None and row["ended"] is not None
+                ]
         except (HeadgateError, KeyError, ValueError):
             continue  # one without an end was interrupted
         kinds: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
@@ -114,7 +131,9 @@ def beside(run: Recording) -> tuple[str, ...]:
             described = loads(meta.get("node"))
         except (HeadgateError, KeyError, ValueError):
             continue
-        if not (began < end and run.began < began + ended and (ended < math.inf or runs.alive(folder))):
+        if not (
+            began < end and run.began < began + ended and (ended < math.inf or runs.alive(folder))
+        ):
             continue
         if isinstance(described, list) and names & {node.get("name") for node in described}:
             found.append(folder.name)
@@ -125,10 +144,20 @@ def _overlap(one: _OtherRun, other: _OtherRun) -> bool:
     return one.began < other.ended and other.began < one.ended
 
 
-def _rates(each: _OtherRun, job: RecordedJob, cores: float | None) -> list[tuple[float, float, int]]:
-    """Rate, its standard error and number of nodes, for each job of a run that is the same and ran alone."""
-    same = [row for row, spec in each.kinds.get(_kind(job.spec), ()) if _is_same(spec, job.spec, cores)]
-    alone = [row for row in same if not any(_beside(row, other) for other in each.jobs if other is not row)]
+def _rates(
+    each: _OtherRun, job: RecordedJob, cores: float | None
+) -> list[tuple[float, float, int]]:
+    """Rate, its standard error and number of nodes, for each job of a run that is the same and ran
+    alone.
+    """
+    same = [
+        row for row, spec in each.kinds.get(_kind(job.spec), ()) if _is_same(spec, job.spec, cores)
+    ]
+    alone = [
+        row
+        for row in same
+        if not any(_beside(row, other) for other in each.jobs if other is not row)
+    ]
     if not alone:
         return []
     with RunReader(each.folder / runs.STORE) as reader:
@@ -155,7 +184,9 @@ def _beside(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(row["started"] < other["ended"] and other["started"] < row["ended"])
 
 
-def _rate(reader: RunReader, row: Mapping[str, Any], nodes: Mapping[str, Any]) -> tuple[float, float, int] | None:
+def _rate(
+    reader: RunReader, row: Mapping[str, Any], nodes: Mapping[str, Any]
+) -> tuple[float, float, int] | None:
     first = TaskOfRun.of(row["name"], FIRST_WORKER)
     tasks = {task["id"]: task["node"] for task in reader.rows("tasks", "job = ?", [row["name"]])}
     began = reader.tuples("SELECT started FROM tasks WHERE id = ?", (first,))
@@ -164,11 +195,18 @@ def _rate(reader: RunReader, row: Mapping[str, Any], nodes: Mapping[str, Any]) -
     for counter in ("step", "samples", "epoch"):  # as of what a job has reported
         if not len(table):
             told = f"{counter} IS NOT NULL" + (" AND loss IS NOT NULL" if counter != "step" else "")
-            sql = f"SELECT t, {counter} FROM progress WHERE task = ? AND {told} AND t >= ? ORDER BY t DESC, rowid DESC"
+            sql = (
+                f"SELECT t, {counter} FROM progress WHERE task = ? AND {told} AND t >= ? "
+                "ORDER BY t DESC, rowid DESC"
+            )
             reports = reader.tuples(f"{sql} LIMIT {_MOST_REPORTS}", (first, since))[::-1]
             table = np.array(reports, dtype=float).reshape(-1, 2)
     table = table[table[:, 0] >= (table[0, 0] if len(table) else 0.0) + _SETTLE_SECONDS]
-    if len(table) < 3 or table[-1, 0] - table[0, 0] < _LEAST_SECONDS or table[-1, 1] - table[0, 1] < _LEAST_STEPS:
+    if (
+        len(table) < 3
+        or table[-1, 0] - table[0, 0] < _LEAST_SECONDS
+        or table[-1, 1] - table[0, 1] < _LEAST_STEPS
+    ):
         return None
     on = {node for node in tasks.values() if node}
     if _others(reader, list(tasks), on, table[0, 0], table[-1, 0]) > _OUTSIDE * sum(
@@ -187,7 +225,9 @@ def _mean(times: Array, steps: Array) -> tuple[float, float]:
     return float((steps[-1] - steps[0]) / (times[-1] - times[0])), error
 
 
-def _others(reader: RunReader, tasks: Sequence[str], nodes: set[str], start: float, end: float) -> float:
+def _others(
+    reader: RunReader, tasks: Sequence[str], nodes: set[str], start: float, end: float
+) -> float:
     """Cores that programs other than the job used on its nodes; 0 if that was not read."""
     sql = "SELECT avg(cpu_cores) FROM usage WHERE target = ? AND t BETWEEN ? AND ?"
     all_of_it = sum(reader.tuples(sql, (NODE + node, start, end))[0][0] or 0.0 for node in nodes)
@@ -196,7 +236,9 @@ def _others(reader: RunReader, tasks: Sequence[str], nodes: set[str], start: flo
 
 
 def _together(found: Sequence[tuple[float, float, int]]) -> AloneRate | None:
-    """One rate of several runs, with a band for another such run, from their spread and the error of each."""
+    """One rate of several runs, with a band for another such run, from their spread and the error
+    of each.
+    """
     if not found:
         return None
     nodes = found[0][2]

@@ -13,10 +13,11 @@ from importlib import resources
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from headgate.analysis.accounts import Account
-from headgate.analysis.job_figures import figures
-from headgate.analysis.jobs import RecordedJob
-from headgate.events import FAULTS
+from headgate.diagnosis.accounts import Account
+from headgate.diagnosis.job_figures import figures
+from headgate.diagnosis.jobs import RecordedJob
+from headgate.model.events import FAULTS
+from headgate.recorded.store import told_as_damage
 from headgate.reports import run_verdicts, sections, sharing
 from headgate.reports.explained import explained
 from headgate.reports.figures import (
@@ -34,12 +35,14 @@ from headgate.reports.frames import frames, payload
 from headgate.reports.recording import Recording, read
 from headgate.reports.saving import save
 from headgate.reports.templates import Markup, render, script_json
-from headgate.telemetry.store import told_as_damage
 
 MOST_JOBS = 50
-"""As many jobs as a page shows one by one: a plot of more lines tells nothing, and a page of thousands opens slowly."""
+"""As many jobs as a page shows one by one: a plot of more lines tells nothing, and a page of
+thousands opens slowly.
+"""
 _LEFT_OUT = (
-    "{} jobs are shown: those that failed, and those that took the most CPU time. {} more are in the run's store; "
+    "{} jobs are shown: those that failed, and those that took the most CPU time. {} more are "
+    "in the run's store; "
     "`headgate explain` and `headgate status --json` tell of all."
 )
 T = TypeVar("T")
@@ -98,8 +101,14 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
     if left_out:
         names = {job.name for job in few}
         accounts = [each for each in accounts if each.job in names]
-        run = replace(run, jobs=few, events=[each for each in run.events if each["job"] in (None, *names)])
-    jobs = [found for job in run.jobs if (found := parts.of(f"figures of {job.name}", figures, job)) is not None]
+        run = replace(
+            run, jobs=few, events=[each for each in run.events if each["job"] in (None, *names)]
+        )
+    jobs = [
+        found
+        for job in run.jobs
+        if (found := parts.of(f"figures of {job.name}", figures, job)) is not None
+    ]
     losses = parts.of("losses", loss_plots, run) or []
     shares = parts.of("shares", share_plots, run) or []
     by_job = parts.of("use by job", job_plots, run) or []
@@ -113,7 +122,11 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
     network_plots = parts.of("network", nic_plots, run, nics) or []
     told = {use.node for use in nics}
     by_node = [
-        (node, parts.of(f"use of {node.name}", node_plots, run, node, index, node.name not in told) or [])
+        (
+            node,
+            parts.of(f"use of {node.name}", node_plots, run, node, index, node.name not in told)
+            or [],
+        )
         for index, node in enumerate(run.nodes)
     ]
     every = [
@@ -126,7 +139,9 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
         *(plot for _, plots in by_node for plot in plots),
     ]
     titled = [
-        ("Jobs that are left out", [_none(_LEFT_OUT.format(len(few), left_out))]) if left_out else None,
+        ("Jobs that are left out", [_none(_LEFT_OUT.format(len(few), left_out))])
+        if left_out
+        else None,
         parts.section("What held each job back", sections.verdicts, run, accounts),
         story,
         parts.section("Summary", sections.summary, run, jobs, accounts) if jobs else None,
@@ -134,8 +149,13 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
         parts.section("How jobs shared the machines", sharing.section, run),
         parts.section("Timeline", sections.timeline, run) if jobs else None,
         parts.section("Faults", sections.faults, run),
-        *(parts.section(f"Tasks of {job.name}", sections.tasks, job, throughput) for _, job, throughput in several),
-        ("Network", [sections.network(nics), frames(network_plots, "plots small")]) if nics else None,
+        *(
+            parts.section(f"Tasks of {job.name}", sections.tasks, job, throughput)
+            for _, job, throughput in several
+        ),
+        ("Network", [sections.network(nics), frames(network_plots, "plots small")])
+        if nics
+        else None,
         _course(entitled, losses),
         parts.section("Decisions", sections.decisions, run),
         ("Share: granted against used", [frames(shares, "plots small")]) if shares else None,
@@ -148,14 +168,17 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
     ]
     plots = parts.of("plots", payload, every) or []
     shown = [section for section in titled if section is not None]
-    body = render("report.html", heading=heading, broken=parts.broken, sections=shown, anchor=_anchor)
+    body = render(
+        "report.html", heading=heading, broken=parts.broken, sections=shown, anchor=_anchor
+    )
     data = {"id": run.id, "seconds": run.seconds, "plots": plots}
     return document(f"{', '.join(job.name for job in jobs) or run.id} – Headgate", body, data)
 
 
 def shown_jobs(run: Recording) -> tuple[RecordedJob, ...]:
-    """The jobs that a page shows, as they were handed in: of very many those that failed, then those that took the most
-    CPU time."""
+    """The jobs that a page shows, as they were handed in: of very many those that failed, then
+    those that took the most CPU time.
+    """
     if len(run.jobs) <= MOST_JOBS:
         return run.jobs
     ranked = sorted(run.jobs, key=lambda job: (job.state not in FAULTS, -(job.cpu_seconds or 0.0)))
@@ -164,7 +187,9 @@ def shown_jobs(run: Recording) -> tuple[RecordedJob, ...]:
 
 
 class _Parts:
-    """Makes the parts of a page. If odd numbers in the record make one part impossible, the others are still shown."""
+    """Makes the parts of a page. If odd numbers in the record make one part impossible, the others
+    are still shown.
+    """
 
     def __init__(self) -> None:
         self.broken: list[str] = []
@@ -188,11 +213,17 @@ class _Parts:
 
 
 def _course(entitled: Plot | None, losses: Sequence[Plot]) -> Section:
-    """Shares above the losses that they follow, on one axis of time, and the other plots of losses below."""
+    """Shares above the losses that they follow, on one axis of time, and the other plots of losses
+    below.
+    """
     nothing = None if losses else _none("No job reported a loss.")
     if entitled is None:
         return "Loss", [frames(losses), nothing]
-    return "Shares and losses", [frames([entitled, *losses[:1]], "stack"), frames(losses[1:]), nothing]
+    return "Shares and losses", [
+        frames([entitled, *losses[:1]], "stack"),
+        frames(losses[1:]),
+        nothing,
+    ]
 
 
 def _anchor(title: str) -> str:
@@ -205,14 +236,19 @@ def _none(text: str) -> Markup:
 
 
 def _asset(name: str) -> Markup:
-    return Markup(resources.files("headgate.reports").joinpath("assets", name).read_text(encoding="utf-8"))
+    return Markup(
+        resources.files("headgate.reports").joinpath("assets", name).read_text(encoding="utf-8")
+    )
 
 
 def document(title: str, body: Markup, data: object) -> str:
     """A page that needs nothing else, whose script draws the plots of `data`."""
     scripts = [_asset("uplot.min.js"), _asset("report.js")]
     # Only these two scripts may run, and nothing may be fetched: whatever a job printed stays text.
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'"
+        for s in scripts
+    )
     return render(
         "page.html",
         title=title,

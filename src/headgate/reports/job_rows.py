@@ -11,18 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from headgate.analysis.faults import survived
-from headgate.analysis.jobs import Phase, RecordedDecision, RecordedJob, RecordedTask, Usage, phases, running
-from headgate.analysis.progress import NO_PROGRESS, ProgressSeries, together
-from headgate.analysis.proving import OUTCOMES, Gain, Proof
-from headgate.analysis.steps import divide
-from headgate.analysis.usage import EMPTY, Array, Signal, highest, settings, total
-from headgate.events import ENDED
-from headgate.identifiers import TaskOfRun
+from headgate.diagnosis.faults import survived
+from headgate.diagnosis.jobs import (
+    Phase,
+    RecordedDecision,
+    RecordedJob,
+    RecordedTask,
+    Usage,
+    phases,
+    running,
+)
+from headgate.diagnosis.progress import NO_PROGRESS, ProgressSeries, together
+from headgate.diagnosis.proving import OUTCOMES, Gain, Proof
+from headgate.diagnosis.steps import divide
+from headgate.diagnosis.usage import EMPTY, Array, Signal, highest, settings, total
+from headgate.model.events import ENDED
+from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.store import RunReader
 from headgate.reports import stepping
 from headgate.reports.stepping import Stepping
-from headgate.telemetry.columns import COLUMNS, Column
-from headgate.telemetry.store import RunReader
+from headgate.sampling.columns import COLUMNS, Column
 
 _HIGHEST: frozenset[Column] = frozenset(
     {"cpu_fullest_core", "cpu_ready", "main_ready", "gpu_busy", "psi_cpu", "psi_memory", "psi_io"}
@@ -82,9 +90,13 @@ def job(
     if run_state == "interrupted" and state not in ENDED:
         state, reason = "interrupted", "no end was recorded"
     submitted = row["submitted"] if row["submitted"] is not None else 0.0
-    course = _course(row, [(event["t"], event["kind"], event["text"] or "") for event in events], state, until)
+    course = _course(
+        row, [(event["t"], event["kind"], event["text"] or "") for event in events], state, until
+    )
     attempt = next((phase.start for phase in course if phase.start < after < phase.end), after)
-    course = tuple(replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after)
+    course = tuple(
+        replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after
+    )
     plan = as_object(row["plan"])
     synchronous = plan.get("synchronous") is not False
     begins = [start for start, _ in running(course)]
@@ -107,16 +119,26 @@ def job(
         usage=_together([usage.get(task, {}) for task in tasks], course),
         entitled=entitled,
         decisions=decisions,
-        division=divide(steps.sums[task.id] for task in records if task.is_worker and task.id in steps.sums),
+        division=divide(
+            steps.sums[task.id] for task in records if task.is_worker and task.id in steps.sums
+        ),
         profile=as_object(row["profile"]) or None,
         verified=row.get("verified"),
         plan=plan or None,
-        memory_peak_bytes=max((peak for task in records if (peak := task.memory_peak) is not None), default=None),
+        memory_peak_bytes=max(
+            (peak for task in records if (peak := task.memory_peak) is not None), default=None
+        ),
         cpu_seconds=_spent(tasks.values(), usage, running(course)),
-        checkpoints=[saved for saved in _of(reader, "checkpoints", list(tasks)) if (saved["t"] or 0.0) >= after],
+        checkpoints=[
+            saved
+            for saved in _of(reader, "checkpoints", list(tasks))
+            if (saved["t"] or 0.0) >= after
+        ],
         events=events,
         tasks=records,
-        sampled=stepping.sampled(reader, steps, tasks, synchronous=synchronous) if len(tasks) > 1 else (),
+        sampled=stepping.sampled(reader, steps, tasks, synchronous=synchronous)
+        if len(tasks) > 1
+        else (),
         traced=tuple(step for task in tasks for step in steps.traced.get(task, ())),
         faults=survived([event for event in events if (event["t"] or 0.0) >= after]),
         proofs=_proofs(reader, name),
@@ -150,8 +172,12 @@ def used_beside(
 ) -> RecordedJob:
     """What a job used, for the accounts of those that ran beside it; arguments as of `job`."""
     submitted = row["submitted"] or 0.0
-    course = _course(row, [(event["t"], event["kind"], "") for event in events], row["state"] or "waiting", until)
-    course = tuple(replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after)
+    course = _course(
+        row, [(event["t"], event["kind"], "") for event in events], row["state"] or "waiting", until
+    )
+    course = tuple(
+        replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after
+    )
     ran = running(course)
     tasks = {TaskOfRun(task["id"]): task for task in task_rows}
     records = tuple(
@@ -194,7 +220,9 @@ def used_beside(
 def _where(meta: Mapping[str, str]) -> tuple[str, ...]:
     """The options of a command that name the cluster, the engine and the nodes of a run."""
     said = {"--cluster": "cluster", "--engine": "engine", "--address": "address", "--nodes": "only"}
-    return tuple(word for option, key in said.items() if meta.get(key) for word in (option, meta[key]))
+    return tuple(
+        word for option, key in said.items() if meta.get(key) for word in (option, meta[key])
+    )
 
 
 def _proofs(reader: RunReader, victim: str) -> tuple[Proof, ...]:
@@ -243,11 +271,17 @@ def _task(
 def _numbers(text: str | None) -> frozenset[int]:
     """Numbers of GPUs from their JSON; none where it is damaged, or of a run that recorded none."""
     found = loads(text)
-    return frozenset(number for number in found if isinstance(number, int)) if isinstance(found, list) else frozenset()
+    return (
+        frozenset(number for number in found if isinstance(number, int))
+        if isinstance(found, list)
+        else frozenset()
+    )
 
 
 def _together(usages: Sequence[Usage], course: Sequence[Phase]) -> dict[Column, Signal]:
-    """The usage of a job from that of its tasks, while they ran: no reading reaches back over a pause."""
+    """The usage of a job from that of its tasks, while they ran: no reading reaches back over a
+    pause.
+    """
     result: dict[Column, Signal] = {}
     for column in COLUMNS:
         signals = [usage[column] for usage in usages if column in usage]
@@ -276,20 +310,31 @@ def _of(reader: RunReader, table: str, tasks: Sequence[str]) -> list[dict[str, A
 
 
 def _progress(
-    reader: RunReader, tasks: Sequence[str], after: float, attempt: float, begins: Sequence[float], most: int | None
+    reader: RunReader,
+    tasks: Sequence[str],
+    after: float,
+    attempt: float,
+    begins: Sequence[float],
+    most: int | None,
 ) -> ProgressSeries:
-    """What was reported after a time; and the last report before it of the attempt that was under way then, from which
-    its steps are counted."""
-    columns = "t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics"
+    """What was reported after a time; and the last report before it of the attempt that was under
+    way then, from which its steps are counted.
+    """
+    columns = (
+        "t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics"
+    )
     before = f"SELECT {columns} FROM progress WHERE task = ? AND t >= ? AND t < ?"
     before += " ORDER BY t DESC, rowid DESC LIMIT 1"
     found = [row for task in tasks for row in reader.tuples(before, [task, attempt, after])]
     for task in tasks:
         # The first two reports of an attempt tell when its first step began.
-        found += reader.thinned("progress", task, columns, after=after, most=most, at=begins, in_a_row=2)
+        found += reader.thinned(
+            "progress", task, columns, after=after, most=most, at=begins, in_a_row=2
+        )
     found.sort(key=lambda row: row[0])
     table: Array = np.array([row[:8] for row in found], dtype=float).reshape(-1, 8)
-    for counter in (3, 2):  # where it tells no steps, samples are counted, or else epochs that have a loss
+    # where it tells no steps, samples are counted, or else epochs that have a loss
+    for counter in (3, 2):
         if not np.isfinite(table[:, 1]).any():
             table[:, 1] = np.where(np.isfinite(table[:, 4]), table[:, counter], np.nan)
     metrics: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -310,13 +355,16 @@ def _progress(
         not_number=table[:, 6],
         epochs=int(epochs[-1]) if len(epochs) else None,
         metrics={
-            name: (np.array([t for t, _ in pairs]), np.array([v for _, v in pairs])) for name, pairs in metrics.items()
+            name: (np.array([t for t, _ in pairs]), np.array([v for _, v in pairs]))
+            for name, pairs in metrics.items()
         },
     )
 
 
 def cpu_seconds(task: Mapping[str, Any]) -> float | None:
-    """CPU time of a task's last attempt, as it was counted; None where it was not, or while it runs."""
+    """CPU time of a task's last attempt, as it was counted; None where it was not, or while it
+    runs.
+    """
     started, ended = task["started"], task["ended"]
     # While an attempt runs, the row still has the end of the one before.
     if started is None or ended is None or ended < started:
@@ -326,9 +374,13 @@ def cpu_seconds(task: Mapping[str, Any]) -> float | None:
 
 
 def _spent(
-    tasks: Iterable[Mapping[str, Any]], usage: Mapping[str, Usage], ran: Sequence[tuple[float, float]]
+    tasks: Iterable[Mapping[str, Any]],
+    usage: Mapping[str, Usage],
+    ran: Sequence[tuple[float, float]],
 ) -> float | None:
-    """CPU seconds of a job, all attempts of its tasks together: as counted, or else from the readings."""
+    """CPU seconds of a job, all attempts of its tasks together: as counted, or else from the
+    readings.
+    """
     parts: list[float] = []
     for task in tasks:
         cpu = usage.get(task["id"], {}).get("cpu_cores", EMPTY)
@@ -341,11 +393,14 @@ def _spent(
     return sum(parts) if parts else None
 
 
-# --- what it was granted, and why -------------------------------------------------------------------------------------
+# --- what it was granted, and why -----------------------------------------------------------------
 
 
 def _granted(
-    reader: RunReader, tasks: Mapping[TaskOfRun, Mapping[str, Any]], course: Sequence[Phase], until: float
+    reader: RunReader,
+    tasks: Mapping[TaskOfRun, Mapping[str, Any]],
+    course: Sequence[Phase],
+    until: float,
 ) -> tuple[Signal, tuple[RecordedDecision, ...]]:
     """The cores that a job was entitled to while it ran, and what was decided about them.
 
@@ -364,7 +419,9 @@ def _granted(
     return _entitled(rows, tasks, course, until), tuple(_decisions(rows, tasks))
 
 
-def _held(reader: RunReader, task: Mapping[str, Any], column: str, course: Sequence[Phase], until: float) -> Signal:
+def _held(
+    reader: RunReader, task: Mapping[str, Any], column: str, course: Sequence[Phase], until: float
+) -> Signal:
     """One setting of a task (`cpu_cap_cores`, `threads`) while it ran; empty while it had none.
 
     Args:
@@ -375,17 +432,24 @@ def _held(reader: RunReader, task: Mapping[str, Any], column: str, course: Seque
     table = np.array(reader.tuples(sql, [task["id"]]), dtype=float).reshape(-1, 2)
     if not len(table):
         return EMPTY
-    return settings(table[:, 0], table[:, 1], _last(task, table[-1, 0], until)).during(running(course))
+    return settings(table[:, 0], table[:, 1], _last(task, table[-1, 0], until)).during(
+        running(course)
+    )
 
 
 def _last(task: Mapping[str, Any], given: float, until: float) -> float:
-    """When its last setting ended. While an attempt runs, the row still has the end of the attempt before."""
+    """When its last setting ended. While an attempt runs, the row still has the end of the attempt
+    before.
+    """
     ended = task["ended"]
     return until if ended is None or ended < given else float(ended)
 
 
 def _entitled(
-    rows: Sequence[_ShareRow], tasks: Mapping[TaskOfRun, Mapping[str, Any]], course: Sequence[Phase], until: float
+    rows: Sequence[_ShareRow],
+    tasks: Mapping[TaskOfRun, Mapping[str, Any]],
+    course: Sequence[Phase],
+    until: float,
 ) -> Signal:
     by_task: defaultdict[TaskOfRun, list[tuple[float, float]]] = defaultdict(list)
     for t, task, cores, _ in rows:
@@ -397,7 +461,9 @@ def _entitled(
     return total(signals).during(running(course))
 
 
-def _decisions(rows: Sequence[_ShareRow], tasks: Mapping[TaskOfRun, Mapping[str, Any]]) -> Iterator[RecordedDecision]:
+def _decisions(
+    rows: Sequence[_ShareRow], tasks: Mapping[TaskOfRun, Mapping[str, Any]]
+) -> Iterator[RecordedDecision]:
     """The decisions that changed the cores of a job, or the reason for them."""
     held: dict[TaskOfRun, float] = {}
     last: RecordedDecision | None = None
@@ -407,7 +473,9 @@ def _decisions(rows: Sequence[_ShareRow], tasks: Mapping[TaskOfRun, Mapping[str,
         if following is not None and following[3] == reason and following[0] - t < _AT_ONCE_SECONDS:
             continue
         ends = {id: tasks[id]["ended"] for id in held}
-        held = {id: each for id, each in held.items() if ends[id] is None or ends[id] > t or id == task}
+        held = {
+            id: each for id, each in held.items() if ends[id] is None or ends[id] > t or id == task
+        }
         whole = sum(held.values())
         before = last.cores if last is not None else None
         if last is None or last.reason != reason or abs(whole - last.cores) > _SAME_CORES:

@@ -1,4 +1,6 @@
-"""The latest, mean and highest of what was measured, by task and node: what `headgate metrics` shows."""
+"""The latest, mean and highest of what was measured, by task and node: what `headgate metrics`
+shows.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.analysis.jobs import Usage
-from headgate.analysis.steps import StepBreakdown
-from headgate.analysis.usage import Signal, means, rate
-from headgate.errors import NotFoundError
-from headgate.identifiers import FIRST_WORKER, TaskOfRun
+from headgate.diagnosis.jobs import Usage
+from headgate.diagnosis.steps import StepBreakdown
+from headgate.diagnosis.usage import Signal, means, rate
+from headgate.model.errors import NotFoundError
+from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.reports.recording import NODE, Recording
-from headgate.telemetry.columns import COLUMNS, Column
+from headgate.sampling.columns import COLUMNS, Column
 
 _POINTS = 32
 
@@ -45,7 +47,9 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTarget:
-    """What was measured of one target: a task's id, or `node:NAME`; what a job learned is told with its first task."""
+    """What was measured of one target: a task's id, or `node:NAME`; what a job learned is told with
+    its first task.
+    """
 
     target: str
     usage: Mapping[Column, Level]
@@ -53,7 +57,9 @@ class MeasuredTarget:
     division: StepBreakdown | None = None
 
 
-def measured(run: Recording, job: str | None = None, since: float | None = None) -> list[MeasuredTarget]:
+def measured(
+    run: Recording, job: str | None = None, since: float | None = None
+) -> list[MeasuredTarget]:
     """What was measured of each task, then of each node.
 
     Args:
@@ -85,18 +91,27 @@ def measured(run: Recording, job: str | None = None, since: float | None = None)
                 )
             )
     if job is None:
-        result += [MeasuredTarget(NODE + node.name, _levels(node.usage, start, run.seconds)) for node in run.nodes]
+        result += [
+            MeasuredTarget(NODE + node.name, _levels(node.usage, start, run.seconds))
+            for node in run.nodes
+        ]
     return result
 
 
 def _levels(usage: Usage, start: float, end: float) -> dict[Column, Level]:
-    levels = {column: _level(usage[column].within(start, end)) for column in COLUMNS if column in usage}
+    levels = {
+        column: _level(usage[column].within(start, end)) for column in COLUMNS if column in usage
+    }
     return {column: level for column, level in levels.items() if level is not None}
 
 
 def _level(signal: Signal) -> Level | None:
     latest, mean, most = signal.last, signal.mean, signal.maximum
-    return Level(latest, mean, most) if latest is not None and mean is not None and most is not None else None
+    return (
+        Level(latest, mean, most)
+        if latest is not None and mean is not None and most is not None
+        else None
+    )
 
 
 def _learned(run: Recording, name: str, start: float) -> Learned | None:
@@ -111,7 +126,11 @@ def _learned(run: Recording, name: str, start: float) -> Learned | None:
     course: tuple[float, ...] = ()
     if len(known):
         edges = np.linspace(times[0], max(times[-1], times[0] + 1e-3), _POINTS + 1)
-        course = tuple(float(v) for v in means(times, losses, progress.count[recent], edges).mean if np.isfinite(v))
+        course = tuple(
+            float(v)
+            for v in means(times, losses, progress.count[recent], edges).mean
+            if np.isfinite(v)
+        )
     return Learned(
         step=int(counted[-1]) if len(counted) else None,
         steps_per_second=rate(times, steps),

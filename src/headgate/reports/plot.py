@@ -32,7 +32,10 @@ def plot(
         goal = None
     if high == low:
         low, high = low - 0.5 * max(abs(low), 1.0), high + 0.5 * max(abs(high), 1.0)
-    labels = [f"{high - (high - low) * row / (_HEIGHT - 1):.4g}" if row % 4 == 0 else "" for row in range(_HEIGHT)]
+    labels = [
+        f"{high - (high - low) * row / (_HEIGHT - 1):.4g}" if row % 4 == 0 else ""
+        for row in range(_HEIGHT)
+    ]
     margin = max(map(len, labels))
     columns = max(width, 30) - margin - 2
     first, now = seen[0][0], seen[-1][0]
@@ -52,14 +55,23 @@ def plot(
         for line in grid:
             line[column(now)] = NOW
         for at in range(column(now) + 1, columns):
-            middle, bottom, top = (_between(ahead, first + span * at / (columns - 1), each) for each in (1, 2, 3))
+            middle, bottom, top = (
+                _between(ahead, first + span * at / (columns - 1), each) for each in (1, 2, 3)
+            )
             for within in range(row(top), row(bottom) + 1):
                 grid[within][at] = POSSIBLE
             grid[row(middle)][at] = LIKELY
     for x, y in seen:
         grid[row(y)][column(x)] = SEEN
-    drawn = [f"{label:>{margin}} |{''.join(line).rstrip()}" for label, line in zip(labels, grid, strict=True)]
-    return [*drawn, f"{'':>{margin}} +{'-' * columns}", f"{'':>{margin}}  {_axis(first, now, last, columns, column)}"]
+    drawn = [
+        f"{label:>{margin}} |{''.join(line).rstrip()}"
+        for label, line in zip(labels, grid, strict=True)
+    ]
+    return [
+        *drawn,
+        f"{'':>{margin}} +{'-' * columns}",
+        f"{'':>{margin}}  {_axis(first, now, last, columns, column)}",
+    ]
 
 
 def _between(ahead: Sequence[tuple[float, float, float, float]], x: float, which: int) -> float:
@@ -70,7 +82,9 @@ def _between(ahead: Sequence[tuple[float, float, float, float]], x: float, which
     return one[which] + min(max(part, 0.0), 1.0) * (other[which] - one[which])
 
 
-def _axis(first: float, now: float, last: float, columns: int, column: Callable[[float], int]) -> str:
+def _axis(
+    first: float, now: float, last: float, columns: int, column: Callable[[float], int]
+) -> str:
     """The x of the first and of the last, and of now where there is room for it."""
     begin, middle, end = (f"{math.floor(x):,}" for x in (first, now, last))
     line = begin.ljust(columns - len(end)) + end

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from headgate import runs, variables
-from headgate.analysis.jobs import RecordedJob, RecordedNode, Usage
-from headgate.analysis.usage import EMPTY, Signal, completed, readings
-from headgate.events import FAULTS
-from headgate.identifiers import TaskOfRun
+from headgate.diagnosis.jobs import RecordedJob, RecordedNode, Usage
+from headgate.diagnosis.usage import EMPTY, Signal, completed, readings
+from headgate.model.events import FAULTS
+from headgate.model.identifiers import TaskOfRun
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 from headgate.reports import stepping
 from headgate.reports.job_rows import cpu_seconds, job, loads, used_beside
-from headgate.telemetry.columns import COLUMNS, Column
-from headgate.telemetry.store import RunReader
+from headgate.sampling.columns import COLUMNS, Column
+from headgate.scripts import variables
 
 NODE = "node:"
 BESIDE: frozenset[Column] = frozenset(
@@ -27,7 +28,9 @@ BESIDE: frozenset[Column] = frozenset(
 )
 """What jobs are told of those beside them."""
 _MOST_STEPS, _READINGS_A_STEP = 2000, 4
-"""Sampled steps of each task, which tell how a step divides; each has several rows, and a day of them takes minutes."""
+"""Sampled steps of each task, which tell how a step divides; each has several rows, and a day of
+them takes minutes.
+"""
 _MANY = 4
 """Jobs are left out only where many are."""
 _LAST_ROWS = 1000
@@ -45,8 +48,10 @@ class Recording:
         seconds: How long it took, or has taken so far.
         tasks: Usage by task.
         events: In the order in which they happened.
-        since: From which second of the run on it was read; jobs and their usage begin then at the earliest.
-        whole: The jobs that were read whole, where of the others only what they used beside these was; None: all were.
+        since: From which second of the run on it was read; jobs and their usage begin then at the
+            earliest.
+        whole: The jobs that were read whole, where of the others only what they used beside these
+            was; None: all were.
         unread: How many others there are.
     """
 
@@ -68,28 +73,43 @@ class Recording:
         return next((job for job in self.jobs if job.name == name), None)
 
 
-def read(store: Path, since: float | None = None, most: int | None = None, few: int | None = None) -> Recording:
-    """Read a run's store, also one that is still written. Of a long run a part of the sampled steps is read.
+def read(
+    store: Path, since: float | None = None, most: int | None = None, few: int | None = None
+) -> Recording:
+    """Read a run's store, also one that is still written. Of a long run a part of the sampled steps
+    is read.
 
     Args:
-        since: Read only the last so many seconds: that takes as long however long the run is. None: all of it.
-        most: Read about so many readings and reports of each task, and a quarter as many sampled steps, from all of its
-            time, where there are more. Means stay what they are; the least and the greatest may be missed. None: all.
-        few: Read so many jobs whole, where there are more than four times as many: of those that run, that failed,
-            that wait and the others, an equal part each. None: all.
+        since: Read only the last so many seconds: that takes as long however long the run is. None:
+            all of it.
+        most: Read about so many readings and reports of each task, and a quarter as many sampled
+            steps, from all of its time, where there are more. Means stay what they are; the least
+            and the greatest may be missed. None: all.
+        few: Read so many jobs whole, where there are more than four times as many: of those that
+            run, that failed, that wait and the others, an equal part each. None: all.
 
     Raises:
         NotFoundError: There is no such file.
         StorageError: It cannot be read.
     """
     with RunReader(store) as reader:
-        alive = runs.alive(store.parent)  # asked first: a run that ends right after has said so by then
+        # asked first: a run that ends right after has said so by then
+        alive = runs.alive(store.parent)
         meta = reader.meta()
         events = list(reader.rows("events", order="t, rowid"))
         rows = list(reader.rows("jobs", order="position, rowid"))
         tasks = list(reader.rows("tasks"))
-        times = [_latest(reader, "usage"), _latest(reader, "progress"), *(event["t"] for event in events[-1:])]
-        times += [row[key] for row in [*rows, *tasks] for key in ("submitted", "started", "ended") if key in row]
+        times = [
+            _latest(reader, "usage"),
+            _latest(reader, "progress"),
+            *(event["t"] for event in events[-1:]),
+        ]
+        times += [
+            row[key]
+            for row in [*rows, *tasks]
+            for key in ("submitted", "started", "ended")
+            if key in row
+        ]
         latest = max((float(time) for time in times if time is not None), default=0.0)
         began, ended = _number(meta.get("began")), _number(meta.get("ended"))
         seconds = max(ended or 0.0, latest)
@@ -104,11 +124,15 @@ def read(store: Path, since: float | None = None, most: int | None = None, few: 
             names = {task["job"] for task in tasks}.union(whole)
             rows = [row for row in rows if row["name"] in names]
         others = {task["id"] for task in tasks if whole is not None and task["job"] not in whole}
-        usage = _usage(reader, after, most, None if whole is None else [task["id"] for task in tasks], others)
+        usage = _usage(
+            reader, after, most, None if whole is None else [task["id"] for task in tasks], others
+        )
         _complete(usage, [task for task in tasks if (task["started"] or 0.0) >= after])
         tasks_of, events_of = _by_job(tasks), _by_job(events)
         shell_threads = (variables.read(store.absolute().parent) or {}).get("OMP_NUM_THREADS") or ""
-        steps = stepping.read(reader, after, _MOST_STEPS if most is None else most // _READINGS_A_STEP)
+        steps = stepping.read(
+            reader, after, _MOST_STEPS if most is None else most // _READINGS_A_STEP
+        )
         return Recording(
             id=meta.get("id", store.parent.name),
             folder=store.absolute().parent,
@@ -132,11 +156,17 @@ def read(store: Path, since: float | None = None, most: int | None = None, few: 
                     shell_threads,
                 )
                 if whole is None or row["name"] in whole
-                else used_beside(row, tasks_of[row["name"]], events_of[row["name"]], usage, seconds, after)
+                else used_beside(
+                    row, tasks_of[row["name"]], events_of[row["name"]], usage, seconds, after
+                )
                 for row in rows
             ),
             nodes=_nodes(meta, usage),
-            tasks={TaskOfRun(target): signals for target, signals in usage.items() if not target.startswith(NODE)},
+            tasks={
+                TaskOfRun(target): signals
+                for target, signals in usage.items()
+                if not target.startswith(NODE)
+            },
             events=events,
             since=after,
             whole=whole,
@@ -149,7 +179,15 @@ def _chosen(rows: Sequence[Mapping[str, Any]], few: int) -> frozenset[str]:
     kinds: list[list[str]] = [[], [], [], []]
     for row in rows:
         state = row["state"]
-        kind = 0 if state in ("running", "stopping") else 1 if state in FAULTS else 2 if state == "waiting" else 3
+        kind = (
+            0
+            if state in ("running", "stopping")
+            else 1
+            if state in FAULTS
+            else 2
+            if state == "waiting"
+            else 3
+        )
         kinds[kind].append(row["name"])
     left, chosen = few, list[str]()
     for place, names in enumerate(kinds):
@@ -160,13 +198,20 @@ def _chosen(rows: Sequence[Mapping[str, Any]], few: int) -> frozenset[str]:
 
 def _beside(tasks: Sequence[dict[str, Any]], whole: Collection[str]) -> list[dict[str, Any]]:
     """The tasks of some jobs, and of others those that were at work while any of them ran."""
-    began = min((task["started"] or 0.0 for task in tasks if task["job"] in whole), default=math.inf)
-    ended = [task["ended"] if task["ended"] is not None else math.inf for task in tasks if task["job"] in whole]
+    began = min(
+        (task["started"] or 0.0 for task in tasks if task["job"] in whole), default=math.inf
+    )
+    ended = [
+        task["ended"] if task["ended"] is not None else math.inf
+        for task in tasks
+        if task["job"] in whole
+    ]
     end = max(ended, default=0.0)
     return [
         task
         for task in tasks
-        if task["job"] in whole or ((task["ended"] is None or task["ended"] > began) and (task["started"] or 0.0) < end)
+        if task["job"] in whole
+        or ((task["ended"] is None or task["ended"] > began) and (task["started"] or 0.0) < end)
     ]
 
 
@@ -187,23 +232,32 @@ def _number(text: str | None) -> float | None:
 
 def _latest(reader: RunReader, table: str) -> float | None:
     """The time of its last rows."""
-    found = reader.tuples(f"SELECT max(t) FROM (SELECT t FROM {table} ORDER BY rowid DESC LIMIT {_LAST_ROWS})")[0][0]
+    found = reader.tuples(
+        f"SELECT max(t) FROM (SELECT t FROM {table} ORDER BY rowid DESC LIMIT {_LAST_ROWS})"
+    )[0][0]
     return float(found) if found is not None else None
 
 
 def _usage(
-    reader: RunReader, after: float, most: int | None, tasks: Sequence[str] | None, others: Collection[str]
+    reader: RunReader,
+    after: float,
+    most: int | None,
+    tasks: Sequence[str] | None,
+    others: Collection[str],
 ) -> dict[str, dict[Column, Signal]]:
     """Usage by target after a time; of columns that hold anything.
 
     Args:
         tasks: Those that are read, beside the nodes; None: all.
-        others: Those of them whose own account is not made: only what concerns jobs beside them is read.
+        others: Those of them whose own account is not made: only what concerns jobs beside them is
+            read.
     """
     columns = [column for column in COLUMNS if column in reader.columns("usage")]
     if most is None:  # a day of numbers: no column is read for nothing
         counts = ", ".join(f"count({column})" for column in columns)
-        held = reader.tuples(f"SELECT {counts} FROM usage WHERE rowid >= ?", (reader.first_row("usage", after),))[0]
+        held = reader.tuples(
+            f"SELECT {counts} FROM usage WHERE rowid >= ?", (reader.first_row("usage", after),)
+        )[0]
         columns = [column for column, count in zip(columns, held) if count]
     result: dict[str, dict[Column, Signal]] = {}
     targets = reader.keys("usage")
@@ -213,14 +267,18 @@ def _usage(
         read = [column for column in columns if target not in others or column in BESIDE]
         rows = reader.thinned("usage", target, ", ".join(["t", *read]), after=after, most=most)
         table = np.array(rows, dtype=float).reshape(-1, 1 + len(read))
-        signals = {column: readings(table[:, 0], table[:, index + 1]) for index, column in enumerate(read)}
+        signals = {
+            column: readings(table[:, 0], table[:, index + 1]) for index, column in enumerate(read)
+        }
         if len(table):
             result[target] = {column: signal for column, signal in signals.items() if len(signal)}
     return result
 
 
 def _complete(usage: dict[str, dict[Column, Signal]], tasks: Sequence[Mapping[str, Any]]) -> None:
-    """Add the CPU time that no reading saw, above all before the first and after the last one of an attempt."""
+    """Add the CPU time that no reading saw, above all before the first and after the last one of an
+    attempt.
+    """
     for task in tasks:
         if (spent := cpu_seconds(task)) is not None:
             of_task = usage.setdefault(task["id"], {})
@@ -231,8 +289,14 @@ def _complete(usage: dict[str, dict[Column, Signal]], tasks: Sequence[Mapping[st
 
 def _nodes(meta: Mapping[str, str], usage: Mapping[str, Usage]) -> tuple[RecordedNode, ...]:
     described = loads(meta.get("node"))
-    nodes = {node["name"]: node for node in (described if isinstance(described, list) else [described]) if node}
-    names = dict.fromkeys([*nodes, *(target.removeprefix(NODE) for target in usage if target.startswith(NODE))])
+    nodes = {
+        node["name"]: node
+        for node in (described if isinstance(described, list) else [described])
+        if node
+    }
+    names = dict.fromkeys(
+        [*nodes, *(target.removeprefix(NODE) for target in usage if target.startswith(NODE))]
+    )
     result = []
     for name in names:
         node = nodes.get(name, {})

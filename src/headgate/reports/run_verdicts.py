@@ -1,6 +1,7 @@
 """What held the jobs of a run back, as `headgate status` tells it; kept with a run that has ended.
 
-It is made of all that was recorded, which takes seconds of very many jobs, and does not change any more.
+It is made of all that was recorded, which takes seconds of very many jobs, and does not change any
+more.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate import __version__, runs
+from headgate import __version__
+from headgate.recorded import runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headgate.analysis.accounts import Account
+    from headgate.diagnosis.accounts import Account
     from headgate.reports.recording import Recording
 
 FILE = "verdicts.json"
 _FEW = 24
-"""Jobs of a run that goes on which are looked at: what each of very many lost takes a hundredth of a second."""
+"""Jobs of a run that goes on which are looked at: what each of very many lost takes a hundredth of
+a second.
+"""
 RECENT_SECONDS = 3600.0
 """It is told of so much of the run, so that a long one is told of as fast as a short one."""
 
@@ -43,14 +47,19 @@ class RunVerdicts:
 
     @classmethod
     def of(cls, run: Recording, accounts: Sequence[Account]) -> RunVerdicts:
-        from headgate.analysis.verdicts import verdict
+        from headgate.diagnosis.verdicts import verdict
         from headgate.reports.explained import as_lines
         from headgate.reports.words import counted
 
-        verdicts = {account.job: verdict(account)._asdict() for account in accounts if account.elapsed > 0.0}
+        verdicts = {
+            account.job: verdict(account)._asdict() for account in accounts if account.elapsed > 0.0
+        }
         lines = as_lines(accounts)
         if run.unread:
-            more = f"{counted(run.unread, 'job')} more of this run: `headgate explain` tells of all, and takes longer."
+            more = (
+                f"{counted(run.unread, 'job')} more of this run: `headgate explain` tells of "
+                "all, and takes longer."
+            )
             lines.append((more, False))
         return cls(tuple(lines), verdicts, run.since > 0.0)
 
@@ -71,7 +80,10 @@ def keep(run: Recording, accounts: Sequence[Account]) -> None:
         OSError: It cannot be written.
     """
     verdicts = RunVerdicts.of(run, accounts) if run.seconds <= RECENT_SECONDS else _made(run.folder)
-    kept = {"headgate": __version__, **{name: getattr(verdicts, name) for name in RunVerdicts.__slots__}}
+    kept = {
+        "headgate": __version__,
+        **{name: getattr(verdicts, name) for name in RunVerdicts.__slots__},
+    }
     fresh = run.folder / f".{FILE}"
     fresh.write_text(json.dumps(kept))
     fresh.replace(run.folder / FILE)
@@ -82,7 +94,9 @@ def _kept(folder: Path) -> RunVerdicts | None:
     with suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads((folder / FILE).read_bytes())
         if kept.pop("headgate") == __version__:
-            return RunVerdicts(tuple((str(text), bool(failed)) for text, failed in kept.pop("lines")), **kept)
+            return RunVerdicts(
+                tuple((str(text), bool(failed)) for text, failed in kept.pop("lines")), **kept
+            )
     return None
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from headgate.errors import StorageError
+from headgate.model.errors import StorageError
 
 
 def save(text: str, to: Path) -> Path:
-    """Write a page. A file is replaced as a whole, also behind a link. A device or a pipe is not ours to replace, so it
-    is written into.
+    """Write a page. A file is replaced as a whole, also behind a link. A device or a pipe is not
+    ours to replace, so it is written into.
 
     Returns:
         `to`.
@@ -30,5 +30,7 @@ def save(text: str, to: Path) -> Path:
         beside.replace(file)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {to}: {error.strerror}; name another file with --output") from error
+        raise StorageError(
+            f"cannot write {to}: {error.strerror}; name another file with --output"
+        ) from error
     return to

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from headgate.analysis.accounts import Account
-from headgate.analysis.faults import KIND, survived
-from headgate.analysis.job_figures import JobFigures
-from headgate.analysis.jobs import Phase, RecordedJob, RecordedTask
-from headgate.analysis.losing import LEAST_SECONDS
-from headgate.analysis.nics import NicUse
-from headgate.analysis.own_steps import PARTS, Part
-from headgate.analysis.verdicts import verdict
-from headgate.events import FAULTS, state_in_words
+from headgate.diagnosis.accounts import Account
+from headgate.diagnosis.attribution import LEAST_SECONDS
+from headgate.diagnosis.faults import KIND, survived
+from headgate.diagnosis.job_figures import JobFigures
+from headgate.diagnosis.jobs import Phase, RecordedJob, RecordedTask
+from headgate.diagnosis.nics import NicUse
+from headgate.diagnosis.own_steps import PARTS, Part
+from headgate.diagnosis.verdicts import verdict
+from headgate.model.events import FAULTS, state_in_words
+from headgate.model.units import say_bytes, say_seconds
 from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
 from headgate.reports.figures import Plot, job_colour
 from headgate.reports.frames import frames
@@ -23,8 +24,15 @@ from headgate.reports.job_rows import loads
 from headgate.reports.recording import Recording
 from headgate.reports.step_drawing import drawing, keys, ordered, span_colour
 from headgate.reports.templates import Markup, render
-from headgate.reports.words import counted, planned, said_gpus, said_threads, say, say_step_time, what_happened
-from headgate.units import say_bytes, say_seconds
+from headgate.reports.words import (
+    counted,
+    planned,
+    said_gpus,
+    said_threads,
+    say,
+    say_step_time,
+    what_happened,
+)
 from headgate.verification import store
 from headgate.verification.wording import sentence
 
@@ -50,16 +58,34 @@ _SUMMARY = (
     ("Samples/s", "", "mean while it reported"),
     ("CPU time", "", "CPU seconds, all attempts together"),
     ("Cores", "", "in use: mean and most"),
-    ("Memory peak", "", "most resident memory: as the kernel counted it, or the highest reading where that is more"),
+    (
+        "Memory peak",
+        "",
+        "most resident memory: as the kernel counted it, or the highest reading where that is more",
+    ),
     _ON_GPUS,
-    ("Granted cores", "", "mean cores that it was entitled to, its compute threads, and how much of the cores it used"),
+    (
+        "Granted cores",
+        "",
+        (
+            "mean cores that it was entitled to, its compute threads, and how much of the "
+            "cores it used"
+        ),
+    ),
     ("Waits for input", "", "fraction of a step, over the sampled steps"),
 )
 _FAULTS = (
     ("At", "", ""),
     ("Task", "", ""),
     ("What happened", "", ""),
-    ("Cost", "", "the longest wait that a task tells of, or the time until the job was as far again as it had been"),
+    (
+        "Cost",
+        "",
+        (
+            "the longest wait that a task tells of, or the time until the job was as far again "
+            "as it had been"
+        ),
+    ),
     ("Steps", "", "done again or lost"),
 )
 _LOSSES = (
@@ -72,19 +98,29 @@ _LOSSES = (
     (
         "Evidence",
         "text",
-        "counted: the kernel saw it wait; compared: steps with and without the neighbour; proved: while it was held",
+        (
+            "counted: the kernel saw it wait; compared: steps with and without the neighbour; "
+            "proved: while it was held"
+        ),
     ),
 )
 _MORE = (
     ("Job", "text", ""),
     ("More of", "text", ""),
-    *((name, "", "steps a second over the present ones; in brackets a band of 90 %") for name in SPEED_COLUMNS),
+    *(
+        (name, "", "steps a second over the present ones; in brackets a band of 90 %")
+        for name in SPEED_COLUMNS
+    ),
 )
 _TASKS = (
     ("Task", "text", ""),
     ("Node", "text", ""),
     ("Cores", "", "in use: mean and most"),
-    ("Memory peak", "", "most resident memory: as the kernel counted it, or the highest reading where that is more"),
+    (
+        "Memory peak",
+        "",
+        "most resident memory: as the kernel counted it, or the highest reading where that is more",
+    ),
     ("In a step", "", "bytes received, mean over its sampled steps"),
     ("Out a step", "", "bytes sent, mean over its sampled steps"),
     ("Step", "", "mean over its sampled steps, or over a server's rounds"),
@@ -93,7 +129,29 @@ _TASKS = (
 _NICS = ("NIC", "In, mean", "In, max", "Out, mean", "Out, max")
 _DECISIONS = tuple((name, "", "") for name in ("At", "Job", "Cores", "Why"))
 _EVENTS = tuple((name, "", "") for name in ("At", "Job", "Event", ""))
-_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+_TICKS = (
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    14400,
+    21600,
+    43200,
+    86400,
+)
 _CLOSEST = 1.4
 """Percent of the width below which two marks would cover each other."""
 _SAME_SECONDS = 0.5
@@ -102,7 +160,9 @@ _SAME_SECONDS = 0.5
 
 def heading(run: Recording, jobs: Sequence[JobFigures]) -> Markup:
     """What it was: title, command, machine, policy, commit, when, how long."""
-    names = ", ".join(job.name for job in jobs[:4]) + (f" and {len(jobs) - 4} more" if len(jobs) > 4 else "")
+    names = ", ".join(job.name for job in jobs[:4]) + (
+        f" and {len(jobs) - 4} more" if len(jobs) > 4 else ""
+    )
     commit, _, changes = run.meta.get("git_commit", "").partition("+")
     return render(
         "overview.html",
@@ -122,12 +182,20 @@ def story(run: Recording, jobs: Sequence[JobFigures]) -> Markup:
 
 
 def verdicts(run: Recording, accounts: Sequence[Account]) -> Markup | None:
-    """A line a job: its state, its verdict, what it lost and to whom; the sentence and the next step open on demand."""
+    """A line a job: its state, its verdict, what it lost and to whom; the sentence and the next
+    step open on demand.
+    """
     lines, advice = headlines(accounts)
     colours = {job.name: job_colour(index)[0] for index, job in enumerate(run.jobs)}
     states = {job.name: job.state for job in run.jobs}
     shown = lines[:_MOST_LINES]
-    given = {"lines": shown, "left": len(lines) - len(shown), "advice": advice, "colours": colours, "states": states}
+    given = {
+        "lines": shown,
+        "left": len(lines) - len(shown),
+        "advice": advice,
+        "colours": colours,
+        "states": states,
+    }
     return render("verdicts.html", **given) if lines else None
 
 
@@ -145,7 +213,9 @@ def summary(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Accou
     causes = {account.job: verdict(account) for account in accounts}
     arguments = {job.name: job.arguments for job in run.jobs if job.arguments}
     on_gpus = any(job.gpus for job in jobs)
-    left_out = [column for column, needed in ((_ARGUMENTS, arguments), (_ON_GPUS, on_gpus)) if not needed]
+    left_out = [
+        column for column, needed in ((_ARGUMENTS, arguments), (_ON_GPUS, on_gpus)) if not needed
+    ]
     return render(
         "summary.html",
         jobs=jobs,
@@ -159,17 +229,27 @@ def summary(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Accou
 
 
 def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | None:
-    """Where the time of each job went, to whom it was lost, and what more of each resource would buy."""
+    """Where the time of each job went, to whom it was lost, and what more of each resource would
+    buy.
+    """
     if not found:
         return None
     colours = {job.name: job_colour(index)[0] for index, job in enumerate(jobs)}
-    shown = [part for part in PARTS if any(account.parts[part].seconds >= LEAST_SECONDS for account in found)]
+    shown = [
+        part
+        for part in PARTS
+        if any(account.parts[part].seconds >= LEAST_SECONDS for account in found)
+    ]
     columns = (
         ("Job", "text", ""),
         ("Elapsed", "", "from its submission on"),
         *((part, "", PARTS[part]) for part in shown),
     )
-    bought = [(account, name, speeds) for account in found for name, speeds in account.more.named().items()]
+    bought = [
+        (account, name, speeds)
+        for account in found
+        for name, speeds in account.more.named().items()
+    ]
     losses = [(account, loss) for account in found for loss in account.losses]
     return render(
         "accounts.html",
@@ -208,7 +288,9 @@ def tasks(job: RecordedJob, throughput: Plot | None) -> Markup:
 
 
 def _sampled(every: Sequence[RecordedTask], whole: str) -> dict[str, object] | None:
-    """Tasks whose steps were sampled, and the spans that any of them has; None where there is none."""
+    """Tasks whose steps were sampled, and the spans that any of them has; None where there is
+    none.
+    """
     known = [task for task in every if task.division is not None]
     seen = {span for task in known if task.division is not None for span in task.division.seconds}
     spans = ordered(seen)
@@ -230,7 +312,9 @@ def steps(jobs: Sequence[RecordedJob]) -> Markup | None:
         if job.division is not None and job.division.step_seconds > 0
     ]
     seen = dict.fromkeys(span for _, _, division in divided for span in division.seconds)
-    return render("steps.html", jobs=divided, spans=seen, span_colour=span_colour) if divided else None
+    return (
+        render("steps.html", jobs=divided, spans=seen, span_colour=span_colour) if divided else None
+    )
 
 
 def profiles(jobs: Sequence[RecordedJob]) -> Markup | None:
@@ -259,7 +343,12 @@ def _facts(profile: Mapping[str, Any]) -> list[tuple[str, object]]:
     layers: Mapping[str, int] = profile.get("layers") or {}
     sparse = profile.get("parameters_sparse")
     return [
-        ("Framework", f"{profile.get('framework') or 'none'} {profile.get('framework_version') or ''}".strip()),
+        (
+            "Framework",
+            (
+                f"{profile.get('framework') or 'none'} {profile.get('framework_version') or ''}"
+            ).strip(),
+        ),
         ("Parameters", _count(profile.get("parameters_dense"), "parameters_dense")),
         ("… sparse", _count(sparse, "parameters_sparse") if sparse else None),
         ("Layers", ", ".join(f"{count}\u00a0{kind}" for kind, count in layers.items()) or None),
@@ -270,11 +359,21 @@ def _facts(profile: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("A sample", say_bytes(data["bytes_per_sample"]) if data.get("bytes_per_sample") else None),
         (
             "Reading one",
-            say_step_time(data["read_seconds_per_sample"]) if data.get("read_seconds_per_sample") else None,
+            say_step_time(data["read_seconds_per_sample"])
+            if data.get("read_seconds_per_sample")
+            else None,
         ),
         ("Optimizer", profile.get("optimizer")),
-        ("Its state", say_bytes(profile["optimizer_state_bytes"]) if profile.get("optimizer_state_bytes") else None),
-        ("Memory peak", say_bytes(profile["memory_peak_bytes"]) if profile.get("memory_peak_bytes") else None),
+        (
+            "Its state",
+            say_bytes(profile["optimizer_state_bytes"])
+            if profile.get("optimizer_state_bytes")
+            else None,
+        ),
+        (
+            "Memory peak",
+            say_bytes(profile["memory_peak_bytes"]) if profile.get("memory_peak_bytes") else None,
+        ),
         *[("Step of b samples", _fit(fit)) for fit in profile.get("fits") or ()],
     ]
 
@@ -284,7 +383,11 @@ def _count(value: float | None, key: str) -> dict[str, object] | None:
         return None
     for size, suffix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
         if value >= size:
-            return {"value": value, "text": f"{value / size * (10 if size == 1e4 else 1):.3g}{suffix}", "key": key}
+            return {
+                "value": value,
+                "text": f"{value / size * (10 if size == 1e4 else 1):.3g}{suffix}",
+                "key": key,
+            }
     return {"value": value, "text": say(value), "key": key}
 
 
@@ -299,13 +402,17 @@ def _fit(fit: Mapping[str, Any]) -> str:
 def faults(run: Recording) -> Markup | None:
     """The faults that jobs survived, and what each cost."""
     of_run = survived(event for event in run.events if event["job"] is None)
-    every = sorted((*of_run, *(fault for job in run.jobs for fault in job.faults)), key=lambda fault: fault.t)
+    every = sorted(
+        (*of_run, *(fault for job in run.jobs for fault in job.faults)), key=lambda fault: fault.t
+    )
     return _listed("faults", _FAULTS, every, run) if every else None
 
 
 def decisions(run: Recording) -> Markup | None:
     """What jobs were granted and why, line by line; of very many, the newest."""
-    every = sorted(((each, job.name) for job in run.jobs for each in job.decisions), key=lambda each: each[0].t)
+    every = sorted(
+        ((each, job.name) for job in run.jobs for each in job.decisions), key=lambda each: each[0].t
+    )
     return _listed("decisions", _DECISIONS, every, run) if every else None
 
 
@@ -316,11 +423,19 @@ def events(run: Recording) -> Markup:
     return _listed("events", _EVENTS, run.events, run, bad=FAULTS, warnings=("warning", KIND))
 
 
-def _listed(name: str, columns: _Columns, every: Sequence[object], run: Recording, **more: object) -> Markup:
+def _listed(
+    name: str, columns: _Columns, every: Sequence[object], run: Recording, **more: object
+) -> Markup:
     """The table of that name, with the newest of what happened."""
     shown = every[-_MOST:]
     colours = {job.name: job_colour(index)[0] for index, job in enumerate(run.jobs)}
-    given = {name: shown, "left": len(every) - len(shown), "columns": columns, "colours": colours, **more}
+    given = {
+        name: shown,
+        "left": len(every) - len(shown),
+        "columns": columns,
+        "colours": colours,
+        **more,
+    }
     return render(f"{name}.html", **given)
 
 
@@ -335,20 +450,25 @@ def environment(run: Recording) -> Markup:
     # A list of packages for each interpreter, or only one list.
     found = loads(run.meta.get("packages"))
     lists = found.items() if isinstance(found, dict) else [("", found)]
-    installed = [(interpreter, names) for interpreter, names in lists if isinstance(names, list) and names]
+    installed = [
+        (interpreter, names) for interpreter, names in lists if isinstance(names, list) and names
+    ]
     return render("environment.html", facts=facts, installed=installed)
 
 
-# --- the timeline -----------------------------------------------------------------------------------------------------
+# --- the timeline ---------------------------------------------------------------------------------
 
 
 def timeline(run: Recording) -> Markup:
     """A bar a job, over the whole run."""
     end = max(run.seconds, 1e-3)
     rows = [
-        {"job": job, "checkpoints": _checkpoint_marks(job, end), "faults": _fault_marks(job, end)} for job in run.jobs
+        {"job": job, "checkpoints": _checkpoint_marks(job, end), "faults": _fault_marks(job, end)}
+        for job in run.jobs
     ]
-    return render("timeline.html", rows=rows, ticks=_ticks(end), percent=lambda time: _percent(time, end))
+    return render(
+        "timeline.html", rows=rows, ticks=_ticks(end), percent=lambda time: _percent(time, end)
+    )
 
 
 def _percent(time: float, end: float) -> float:
@@ -370,10 +490,20 @@ def _fault_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
     """Place and text of each mark of a fault."""
     faults = [event["t"] for event in job.events if event["kind"] in FAULTS]
     # An attempt that was followed by another one failed, even where no event says so.
-    faults += [phase.end for phase, later in zip(job.phases, job.phases[1:]) if _failed(phase, later)]
-    faults = [time for time in faults if not any(abs(time - fault.t) < _SAME_SECONDS for fault in job.faults)]
+    faults += [
+        phase.end for phase, later in zip(job.phases, job.phases[1:]) if _failed(phase, later)
+    ]
+    faults = [
+        time
+        for time in faults
+        if not any(abs(time - fault.t) < _SAME_SECONDS for fault in job.faults)
+    ]
     if not faults and job.state in FAULTS:
-        faults = [job.ended if job.ended is not None else max((phase.end for phase in job.phases), default=0.0)]
+        faults = [
+            job.ended
+            if job.ended is not None
+            else max((phase.end for phase in job.phases), default=0.0)
+        ]
     failed = state_in_words(job.state, job.reason) if job.state in FAULTS else "an attempt failed"
     told = [(time, failed) for time in faults] + [(fault.t, fault.text) for fault in job.faults]
     return [(_percent(time, end), f"{what}, {say_seconds(time)}") for time, what in told]

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.fairness import Dominance, JobSharing, RunSharing, shared_nodes, shares_of
-from headgate.analysis.fairness import sharing as found_of
+from headgate.diagnosis.fairness import Dominance, JobSharing, RunSharing, shared_nodes, shares_of
+from headgate.diagnosis.fairness import sharing as found_of
 from headgate.reports.history import OtherRuns
 from headgate.reports.recording import Recording
 from headgate.reports.templates import Markup, render
@@ -21,7 +21,9 @@ _SLICE_MOST = 0.95
 
 
 def shared(run: Recording) -> RunSharing | None:
-    """What each job got of its share, against other runs of it; None if no two jobs ran at the same time."""
+    """What each job got of its share, against other runs of it; None if no two jobs ran at the same
+    time.
+    """
     first = found_of(run.jobs, run.nodes, run.seconds, {}, {})
     if first is None:
         return None
@@ -33,7 +35,11 @@ def shared(run: Recording) -> RunSharing | None:
     shares = shares_of(run.jobs, first.machines, run.seconds)
     for job in run.jobs:
         machines = shares[job.name]
-        if cores and machines <= _SLICE_MOST and (rate := others.alone(job, machines * cores)) is not None:
+        if (
+            cores
+            and machines <= _SLICE_MOST
+            and (rate := others.alone(job, machines * cores)) is not None
+        ):
             slices[job.name] = rate
     return found_of(run.jobs, run.nodes, run.seconds, alone, slices)
 
@@ -52,7 +58,11 @@ def tell(sharing: RunSharing, console: Console) -> None:
     if known:
         table.add_column("Against")
     for job in sharing.jobs:
-        got = (f"{job.got:.0%}" if job.got is not None else MISSING, band(job), against(job)) if known else ()
+        got = (
+            (f"{job.got:.0%}" if job.got is not None else MISSING, band(job), against(job))
+            if known
+            else ()
+        )
         table.add_row(Text(job.job), f"{job.machines:.2g}", *got)
     console.print(table)
     for sentence in sentences(sharing):
@@ -76,7 +86,9 @@ def section(run: Recording) -> Markup | None:
 
 
 def band(job: JobSharing) -> str:
-    return f"{job.low:.0%} to {job.high:.0%}" if job.low is not None and job.high is not None else ""
+    return (
+        f"{job.low:.0%} to {job.high:.0%}" if job.low is not None and job.high is not None else ""
+    )
 
 
 def against(job: JobSharing) -> str:
@@ -98,15 +110,25 @@ def sentences(sharing: RunSharing) -> list[str]:
     for job in sharing.jobs:
         if job.lacks:
             lacking.setdefault(job.lacks, []).append(job.job)
-    lines += [f"What {listed(names)} got of it is not known: it takes {what}." for what, names in lacking.items()]
+    lines += [
+        f"What {listed(names)} got of it is not known: it takes {what}."
+        for what, names in lacking.items()
+    ]
     lines += [_dominates(each) for each in sharing.dominates]
     if not sharing.dominates:
-        lines.append("No job took more than an equal part of what others waited for, beyond the noise.")
+        lines.append(
+            "No job took more than an equal part of what others waited for, beyond the noise."
+        )
     return lines
 
 
 def _dominates(each: Dominance) -> str:
-    what = {"cores": "core time", "disk": "disk transfers", "network": "network transfers"}[each.resource]
+    what = {"cores": "core time", "disk": "disk transfers", "network": "network transfers"}[
+        each.resource
+    ]
     band = f"{each.low:.0%} to {each.high:.0%}"
-    took = f"{each.job} had {each.part:.0%} ({band}) of all jobs' {what} on {each.node}, where others waited for it"
+    took = (
+        f"{each.job} had {each.part:.0%} ({band}) of all jobs' {what} on {each.node}, where "
+        "others waited for it"
+    )
     return f"{took}; an equal part is {each.equal:.0%}."

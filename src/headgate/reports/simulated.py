@@ -1,4 +1,6 @@
-"""What a simulation came to: figures of each policy side by side, and how completion times are distributed."""
+"""What a simulation came to: figures of each policy side by side, and how completion times are
+distributed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.usage import Array, TimeBuckets, settings
+from headgate.diagnosis.usage import Array, TimeBuckets, settings
 from headgate.reports.figures import BUCKETS, Line, Plot, job_colour
 from headgate.reports.frames import frames, payload
 from headgate.reports.html import document
@@ -29,15 +31,27 @@ _COLUMNS = (  # name, field of Figures, unit, what it is
         "max ρ",
         "max_rho",
         "",
-        "largest finish-time fairness: completion time over the time alone on an equal part of the cluster",
+        (
+            "largest finish-time fairness: completion time over the time alone on an equal part "
+            "of the cluster"
+        ),
     ),
-    ("used", "utilisation", "%", "part of the GPUs in use until the makespan; of the cores where no job has GPUs"),
+    (
+        "used",
+        "utilisation",
+        "%",
+        "part of the GPUs in use until the makespan; of the cores where no job has GPUs",
+    ),
     ("restarts", "restarts", "", "times that a job was stopped for another"),
 )
-_AS_LIVE = "whether a live hub decides the same way: none stops a job that has whole GPUs for another"
+_AS_LIVE = (
+    "whether a live hub decides the same way: none stops a job that has whole GPUs for another"
+)
 
 _MANY = 1_000
-"""With more jobs than these, the slowest hundredth is left out: it would take up most of the plot."""
+"""With more jobs than these, the slowest hundredth is left out: it would take up most of the
+plot.
+"""
 
 
 def table(results: Sequence[Figures]) -> Table:
@@ -70,7 +84,10 @@ def page(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures]) 
     """The whole page."""
     plots = [_distribution(outcomes, results), _present(outcomes), _used(outcomes)]
     unit = "GPUs" if trace.on_gpus else "cores"
-    told = f"{counted(len(trace.jobs), 'job')} of {trace.name} on {say(outcomes[0].capacity)} {unit}, simulated."
+    told = (
+        f"{counted(len(trace.jobs), 'job')} of {trace.name} on {say(outcomes[0].capacity)} "
+        f"{unit}, simulated."
+    )
     seconds = max((each.makespan for each in results), default=0.0)
     body = render(
         "simulation.html",
@@ -86,16 +103,28 @@ def page(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures]) 
         fields=[(field, unit) for _, field, unit, _ in _COLUMNS],
         plots=frames(plots),
     )
-    return document(f"{trace.name} – Headgate", body, {"id": trace.name, "seconds": seconds, "plots": payload(plots)})
+    return document(
+        f"{trace.name} – Headgate",
+        body,
+        {"id": trace.name, "seconds": seconds, "plots": payload(plots)},
+    )
 
 
-def _line(index: int, label: str, values: Array, *summary: tuple[str, float | None], unit: str | None = None) -> Line:
+def _line(
+    index: int,
+    label: str,
+    values: Array,
+    *summary: tuple[str, float | None],
+    unit: str | None = None,
+) -> Line:
     colour, dash = job_colour(index)
     return Line(label, colour, TimeBuckets(values, values, values), summary, dash, unit=unit)
 
 
 def _distribution(outcomes: Sequence[Outcome], results: Sequence[Figures]) -> Plot:
-    """The part of the jobs that was done within a time; of many, up to where 99 % are under every policy."""
+    """The part of the jobs that was done within a time; of many, up to where 99 % are under every
+    policy.
+    """
     most = [
         each.p99 if each.done > _MANY else float(completions(outcome).max(initial=0.0))
         for outcome, each in zip(outcomes, results, strict=True)
@@ -105,9 +134,13 @@ def _distribution(outcomes: Sequence[Outcome], results: Sequence[Figures]) -> Pl
     for index, (outcome, each) in enumerate(zip(outcomes, results, strict=True)):
         times = np.sort(completions(outcome))
         within = np.searchsorted(times, edges[1:], side="right") / max(len(outcome.jobs), 1)
-        lines.append(_line(index, each.policy, within, ("mean", each.mean), ("p99", each.p99), unit="s"))
+        lines.append(
+            _line(index, each.policy, within, ("mean", each.mean), ("p99", each.p99), unit="s")
+        )
     note = "Across: completion time" + (
-        ", up to the largest 99th percentile." if max(each.done for each in results) > _MANY else "."
+        ", up to the largest 99th percentile."
+        if max(each.done for each in results) > _MANY
+        else "."
     )
     return Plot("completion", "Jobs done within", "%", edges, lines, note, top=1.0)
 
@@ -119,10 +152,13 @@ def _present(outcomes: Sequence[Outcome]) -> Plot:
     for index, outcome in enumerate(outcomes):
         done = [job for job in outcome.jobs if job.ended is not None]
         times, there = presence(
-            np.array([job.job.submitted for job in done]), np.array([job.ended for job in done], dtype=float)
+            np.array([job.job.submitted for job in done]),
+            np.array([job.ended for job in done], dtype=float),
         )
         signal = settings(times, there.astype(float), float(edges[-1]))
-        lines.append(_line(index, outcome.policy, signal.buckets(edges).mean, ("max", signal.maximum)))
+        lines.append(
+            _line(index, outcome.policy, signal.buckets(edges).mean, ("max", signal.maximum))
+        )
     return Plot("present", "Jobs waiting or running", "jobs", edges, lines)
 
 

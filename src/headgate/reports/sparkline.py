@@ -13,7 +13,8 @@ def sparkline(values: Sequence[float], width: int | None = None) -> str:
 
     Args:
         values: Finite numbers.
-        width: Most bars, each the mean of as many values as the others (or one more); None: a bar for each value.
+        width: Most bars, each the mean of as many values as the others (or one more); None: a bar
+            for each value.
     """
     if not values:
         return ""

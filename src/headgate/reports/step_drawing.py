@@ -1,13 +1,14 @@
-"""A sampled step as a drawing: a bar for each worker and server, and below it a thin one for its traffic with each
-peer."""
+"""A sampled step as a drawing: a bar for each worker and server, and below it a thin one for its
+traffic with each peer.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
 
-from headgate.analysis.sampled import Bar, SampledStep, StepTransfer, TaskStep
-from headgate.analysis.steps import ORDER
+from headgate.diagnosis.sampled import Bar, SampledStep, StepTransfer, TaskStep
+from headgate.diagnosis.steps import ORDER
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import say, say_moment, say_step_time
 
@@ -36,15 +37,24 @@ def drawing(step: SampledStep) -> Markup:
     for task in shown:
         peers = _peers(task.transfers)
         height = _BAR + 2 * _LANE * len(peers) + _SPACE
-        bars = [_bar(task, bar, begin, end) for bar in task.bars if bar.end > begin and bar.begin < end]
-        lanes = [lane for number, peer in enumerate(peers) for lane in _lanes(task, peer, y, number, begin, end)]
+        bars = [
+            _bar(task, bar, begin, end) for bar in task.bars if bar.end > begin and bar.begin < end
+        ]
+        lanes = [
+            lane
+            for number, peer in enumerate(peers)
+            for lane in _lanes(task, peer, y, number, begin, end)
+        ]
         tasks.append({"name": _name(task), "y": y, "height": height, "bars": bars, "lanes": lanes})
         y += height
     return render(
         "step.html",
         step=step,
         title=_TITLES[step.kind],
-        said=f"step {step.step:,}, {say_step_time(step.seconds)}, at {say_moment(max(step.start, 0.0))}",
+        said=(
+            f"step {step.step:,}, {say_step_time(step.seconds)}, at "
+            f"{say_moment(max(step.start, 0.0))}"
+        ),
         tasks=tasks,
         left=len(step.tasks) - len(shown),
         height=y,
@@ -93,7 +103,11 @@ def _place(since: float, until: float, begin: float, end: float) -> tuple[float,
 def _bar(task: TaskStep, bar: Bar, begin: float, end: float) -> dict[str, object]:
     left, width = _place(bar.begin, bar.end, begin, end)
     part = f", {say(bar.seconds / task.seconds, '%')} of its time" if task.seconds > 0 else ""
-    moved = [f"{say(count, 'B')} {way}" for count, way in ((bar.bytes_in, "in"), (bar.bytes_out, "out")) if count]
+    moved = [
+        f"{say(count, 'B')} {way}"
+        for count, way in ((bar.bytes_in, "in"), (bar.bytes_out, "out"))
+        if count
+    ]
     told = ", ".join([f"{_name(task)} {bar.name}: {say_step_time(bar.seconds)}{part}", *moved])
     return {
         "span": bar.name,
@@ -106,7 +120,9 @@ def _bar(task: TaskStep, bar: Bar, begin: float, end: float) -> dict[str, object
     }
 
 
-def _lanes(task: TaskStep, peer: str, y: int, number: int, begin: float, end: float) -> list[dict[str, object]]:
+def _lanes(
+    task: TaskStep, peer: str, y: int, number: int, begin: float, end: float
+) -> list[dict[str, object]]:
     name = _name(task)
     result: list[dict[str, object]] = []
     for each in task.transfers:

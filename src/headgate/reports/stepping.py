@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headgate.analysis.sampled import (
+from headgate.diagnosis.sampled import (
     Bar,
     ReportedStep,
     SampledStep,
@@ -20,9 +20,9 @@ from headgate.analysis.sampled import (
     choose,
     lay_out,
 )
-from headgate.analysis.steps import ORDER, StepSums, Sums
-from headgate.identifiers import TaskOfRun
-from headgate.telemetry.store import RunReader
+from headgate.diagnosis.steps import ORDER, StepSums, Sums
+from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.store import RunReader
 
 _MOST_ROWS = 30
 """Of steps of a task that were sampled one after the other."""
@@ -54,8 +54,8 @@ def read(reader: RunReader, after: float, most: int) -> Stepping:
     SQLite does the adding: a day of a job of ten tasks has some million spans.
 
     Args:
-        most: About so many steps of each task are read, evenly from all of its time, where there are more than twice
-            as many.
+        most: About so many steps of each task are read, evenly from all of its time, where there
+            are more than twice as many.
     """
     told: dict[TaskOfRun, list[ReportedStep]] = defaultdict(list)
     waited: dict[str, list[float | None]] = defaultdict(list)
@@ -63,17 +63,33 @@ def read(reader: RunReader, after: float, most: int) -> Stepping:
     parts = list(_parts(reader, after, most))
     for rows, parameters in parts:
         known = f"FROM spans WHERE {rows} AND seconds IS NOT NULL AND task IS NOT NULL"
-        sql = f"SELECT t, task, step, total(seconds), sum(CASE name WHEN 'input' THEN seconds END) {known}"
-        for t, task, step, seconds, input_seconds in reader.tuples(f"{sql} GROUP BY task, t, step", parameters):
+        sql = (
+            "SELECT t, task, step, total(seconds), sum(CASE name WHEN 'input' THEN seconds "
+            f"END) {known}"
+        )
+        for t, task, step, seconds, input_seconds in reader.tuples(
+            f"{sql} GROUP BY task, t, step", parameters
+        ):
             told[TaskOfRun(task)].append(ReportedStep(t, TaskOfRun(task), step or 0, seconds))
             waited[task].append(input_seconds)
-        sql = f"SELECT task, name, total(seconds), sum(bytes_in), sum(bytes_out) {known} GROUP BY task, name"
+        sql = (
+            f"SELECT task, name, total(seconds), sum(bytes_in), sum(bytes_out) {known} GROUP "
+            "BY task, name"
+        )
         for task, name, *sums in reader.tuples(sql, parameters):
             before = spans[task].get(name, (0.0, None, None))
-            spans[task][name] = (before[0] + sums[0], _added(before[1], sums[1]), _added(before[2], sums[2]))
+            spans[task][name] = (
+                before[0] + sums[0],
+                _added(before[1], sums[1]),
+                _added(before[2], sums[2]),
+            )
     return Stepping(
         sums={
-            task: StepSums(np.array([each.seconds for each in told[task]]), np.array(waited[task], float), spans[task])
+            task: StepSums(
+                np.array([each.seconds for each in told[task]]),
+                np.array(waited[task], float),
+                spans[task],
+            )
             for task in told
         },
         told=dict(told),
@@ -86,8 +102,10 @@ def _added(one: float | None, other: float | None) -> float | None:
 
 
 def _parts(reader: RunReader, after: float, most: int) -> Iterator[_Rows]:
-    """Conditions on the rows of spans that are read, and their parameters. Where there are too many: of blocks of rows,
-    evenly from all of them, and of tasks that these tell little of, all rows."""
+    """Conditions on the rows of spans that are read, and their parameters. Where there are too
+    many: of blocks of rows, evenly from all of them, and of tasks that these tell little of, all
+    rows.
+    """
     first = reader.first_row("spans", after)
     tasks = [id for (id,) in reader.tuples("SELECT id FROM tasks")]
     rows = reader.tuples("SELECT max(rowid) FROM spans")[0][0] or 0
@@ -97,18 +115,29 @@ def _parts(reader: RunReader, after: float, most: int) -> Iterator[_Rows]:
     blocks = max(most * len(tasks) * _SPANS // _BLOCK_ROWS, 1)
     starts = np.linspace(first, rows - _BLOCK_ROWS, blocks).astype(int)
     chosen = [row for start in starts for row in _whole_messages(reader, int(start))]
-    among, sampled = "rowid IN (SELECT value FROM json_each(?)) AND t >= ?", [json.dumps(chosen), after]
-    told = dict(reader.tuples(f"SELECT task, count(DISTINCT t) FROM spans WHERE {among} GROUP BY task", sampled))
+    among, sampled = (
+        "rowid IN (SELECT value FROM json_each(?)) AND t >= ?",
+        [json.dumps(chosen), after],
+    )
+    told = dict(
+        reader.tuples(
+            f"SELECT task, count(DISTINCT t) FROM spans WHERE {among} GROUP BY task", sampled
+        )
+    )
     rare = json.dumps([task for task in tasks if told.get(task, 0) < _LEAST_STEPS])
     yield f"{among} AND task NOT IN (SELECT value FROM json_each(?))", [*sampled, rare]
     if rare != "[]":
-        yield "rowid >= ? AND t >= ? AND task IN (SELECT value FROM json_each(?))", [first, after, rare]
+        yield (
+            "rowid >= ? AND t >= ? AND task IN (SELECT value FROM json_each(?))",
+            [first, after, rare],
+        )
 
 
 def _whole_messages(reader: RunReader, start: int) -> list[int]:
     """Rows of a block, without those of the messages that lie across its ends."""
     rows = reader.tuples(
-        "SELECT rowid, t, task FROM spans WHERE rowid BETWEEN ? AND ?", (start, start + _BLOCK_ROWS - 1)
+        "SELECT rowid, t, task FROM spans WHERE rowid BETWEEN ? AND ?",
+        (start, start + _BLOCK_ROWS - 1),
     )
     return [row for row, *message in rows if message not in (list(rows[0][1:]), list(rows[-1][1:]))]
 
@@ -116,13 +145,22 @@ def _whole_messages(reader: RunReader, start: int) -> list[int]:
 def _traced(
     reader: RunReader, told: Mapping[TaskOfRun, Sequence[ReportedStep]], parts: Sequence[_Rows]
 ) -> dict[TaskOfRun, list[TracedStep]]:
-    """Some steps of each task with their spans: rows of steps one after the other, evenly from all that were told."""
-    chosen = {(each.t, each.task, each.step): each for steps in told.values() for each in _some(steps)}
+    """Some steps of each task with their spans: rows of steps one after the other, evenly from all
+    that were told.
+    """
+    chosen = {
+        (each.t, each.task, each.step): each for steps in told.values() for each in _some(steps)
+    }
     workers = "workers" if _has(reader, "spans", "workers") else "NULL"
     spans: dict[ReportedStep, dict[str, float]] = defaultdict(dict)
     readers: dict[ReportedStep, int] = {}
-    sql = f"SELECT t, task, coalesce(step, 0), name, seconds, {workers} FROM spans WHERE seconds IS NOT NULL"
-    for t, task, step, name, seconds, beside in _told_at(reader, "spans", sql, list(chosen.values()), parts):
+    sql = (
+        f"SELECT t, task, coalesce(step, 0), name, seconds, {workers} FROM spans WHERE "
+        "seconds IS NOT NULL"
+    )
+    for t, task, step, name, seconds, beside in _told_at(
+        reader, "spans", sql, list(chosen.values()), parts
+    ):
         if (each := chosen.get((t, task, step))) is not None:
             spans[each][name] = spans[each].get(name, 0.0) + seconds
             if beside is not None:
@@ -130,7 +168,9 @@ def _traced(
     transfers = _transfers(reader, list(spans)) if spans else {}
     found: dict[TaskOfRun, list[TracedStep]] = defaultdict(list)
     for each in sorted(spans):
-        found[each.task].append(TracedStep(each, spans[each], tuple(transfers.get(each, ())), readers.get(each)))
+        found[each.task].append(
+            TracedStep(each, spans[each], tuple(transfers.get(each, ())), readers.get(each))
+        )
     return dict(found)
 
 
@@ -164,29 +204,40 @@ def sampled(
 def _bars(reader: RunReader, told: Sequence[ReportedStep]) -> dict[ReportedStep, tuple[Bar, ...]]:
     begin = "begin" if _has(reader, "spans", "begin") else "NULL"
     of = {(each.t, each.task, each.step): each for each in told}
-    rows: dict[ReportedStep, list[tuple[str, float | None, float, float, float]]] = defaultdict(list)
+    rows: dict[ReportedStep, list[tuple[str, float | None, float, float, float]]] = defaultdict(
+        list
+    )
     sql = (
-        f"SELECT t, task, coalesce(step, 0), name, {begin}, seconds, coalesce(bytes_in, 0), coalesce(bytes_out, 0)"
+        f"SELECT t, task, coalesce(step, 0), name, {begin}, seconds, coalesce(bytes_in, 0), "
+        "coalesce(bytes_out, 0)"
         " FROM spans WHERE seconds IS NOT NULL"
     )
     for t, task, step, name, *rest in _told_at(reader, "spans", sql, told):
         if (each := of.get((t, task, step))) is not None:
             rows[each].append((name, rest[0], rest[1], rest[2], rest[3]))
     # Where nobody said when a span began, they follow each other as in any step.
-    ordered = {each: sorted(found, key=lambda row: _PLACE.get(row[0], len(ORDER))) for each, found in rows.items()}
+    ordered = {
+        each: sorted(found, key=lambda row: _PLACE.get(row[0], len(ORDER)))
+        for each, found in rows.items()
+    }
     return {each: lay_out(found) for each, found in ordered.items()}
 
 
-def _transfers(reader: RunReader, told: Sequence[ReportedStep]) -> dict[ReportedStep, list[StepTransfer]]:
+def _transfers(
+    reader: RunReader, told: Sequence[ReportedStep]
+) -> dict[ReportedStep, list[StepTransfer]]:
     result: dict[ReportedStep, list[StepTransfer]] = defaultdict(list)
     if not _has(reader, "transfers", "peer"):
         return result
     of = {(each.t, each.task, each.step): each for each in told}
     sql = (
-        "SELECT t, task, coalesce(step, 0), peer, push_begin, push_end, push_bytes, pull_begin, pull_end, pull_bytes"
+        "SELECT t, task, coalesce(step, 0), peer, push_begin, push_end, push_bytes, "
+        "pull_begin, pull_end, pull_bytes"
         " FROM transfers WHERE peer IS NOT NULL"
     )
-    for t, task, step, peer, *numbers in sorted(_told_at(reader, "transfers", sql, told), key=lambda row: str(row[3])):
+    for t, task, step, peer, *numbers in sorted(
+        _told_at(reader, "transfers", sql, told), key=lambda row: str(row[3])
+    ):
         if (each := of.get((t, task, step))) is None:
             continue
         ways: tuple[tuple[Literal["push", "pull"], list[float | None]], ...] = (
@@ -195,17 +246,30 @@ def _transfers(reader: RunReader, told: Sequence[ReportedStep]) -> dict[Reported
         )
         for way, (begin, end, size) in ways:
             if begin is not None and end is not None:
-                result[each].append(StepTransfer(peer, way, min(begin, end), max(begin, end), size or 0.0))
+                result[each].append(
+                    StepTransfer(peer, way, min(begin, end), max(begin, end), size or 0.0)
+                )
     return result
 
 
 def _told_at(
-    reader: RunReader, table: str, sql: str, told: Sequence[ReportedStep], parts: Sequence[_Rows] = ()
+    reader: RunReader,
+    table: str,
+    sql: str,
+    told: Sequence[ReportedStep],
+    parts: Sequence[_Rows] = (),
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows of a table, of the times at which these steps were told; only those of `parts`, where there are any."""
+    """Rows of a table, of the times at which these steps were told; only those of `parts`, where
+    there are any.
+    """
     times = sorted({each.t for each in told})
     if times and not parts:
-        parts = [("rowid BETWEEN ? AND ?", [reader.first_row(table, times[0]), reader.last_row(table, times[-1])])]
+        parts = [
+            (
+                "rowid BETWEEN ? AND ?",
+                [reader.first_row(table, times[0]), reader.last_row(table, times[-1])],
+            )
+        ]
     for first in range(0, len(times), _MOST_PARAMETERS):
         some = times[first : first + _MOST_PARAMETERS]
         marks = ", ".join("?" * len(some))

@@ -1,4 +1,6 @@
-"""A table on a terminal that may be too narrow for it: below each other, parts that have its first column each."""
+"""A table on a terminal that may be too narrow for it: below each other, parts that have its first
+column each.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class TableColumn:
     figures: bool = True
 
 
-def tables(columns: Sequence[TableColumn], rows: Sequence[tuple[Sequence[str], str]], width: int) -> Iterator[Table]:
+def tables(
+    columns: Sequence[TableColumn], rows: Sequence[tuple[Sequence[str], str]], width: int
+) -> Iterator[Table]:
     """The parts of a table, none of them wider than a terminal unless one column alone is.
 
     Args:
@@ -41,7 +45,11 @@ def tables(columns: Sequence[TableColumn], rows: Sequence[tuple[Sequence[str], s
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column(columns[0].heading, overflow="fold", width=named)
         for at in part:
-            table.add_column(columns[at].heading, justify="right" if columns[at].figures else "left", no_wrap=True)
+            table.add_column(
+                columns[at].heading,
+                justify="right" if columns[at].figures else "left",
+                no_wrap=True,
+            )
         for cells, style in rows:
             table.add_row(*(Text(cells[at]) for at in (0, *part)), style=style)
         yield table
@@ -60,12 +68,15 @@ def _parts(widths: Sequence[int], room: int) -> Iterator[list[int]]:
 
 
 def fitting(table: Table, width: int) -> Iterator[Table | Text]:
-    """A table whose last column is text that may be folded or cut, or a line for each of its rows where there is no
-    room for a word of each other column: the first cell, then the heading and the cell of each one that is not
-    empty."""
+    """A table whose last column is text that may be folded or cut, or a line for each of its rows
+    where there is no room for a word of each other column: the first cell, then the heading and the
+    cell of each one that is not empty.
+    """
     cells = [[_plain(cell) for cell in column.cells] for column in table.columns]
     headings = [_plain(column.header) for column in table.columns]
-    *least, last = (_longest_word([heading, *column]) for heading, column in zip(headings, cells, strict=True))
+    *least, last = (
+        _longest_word([heading, *column]) for heading, column in zip(headings, cells, strict=True)
+    )
     least.append(_LEAST_CUT if table.columns[-1].no_wrap else min(last, _LEAST_FOLDED))
     _, right, _, left = table.padding
     gap = max(left, right) if table.collapse_padding else left + right
@@ -74,7 +85,11 @@ def fitting(table: Table, width: int) -> Iterator[Table | Text]:
         yield table
         return
     for row in zip(*cells, strict=True):
-        told = [f"{heading} {cell}" for heading, cell in list(zip(headings, row, strict=True))[1:] if cell]
+        told = [
+            f"{heading} {cell}"
+            for heading, cell in list(zip(headings, row, strict=True))[1:]
+            if cell
+        ]
         yield Text(f"{row[0].strip()}: {', '.join(told)}")
 
 

@@ -1,4 +1,6 @@
-"""The page's templates. All text is escaped: names, output and command lines can contain anything."""
+"""The page's templates. All text is escaped: names, output and command lines can contain
+anything.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from jinja2 import BaseLoader, Environment, FileSystemBytecodeCache, PackageLoad
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
+from headgate.model.units import say_bits, say_bytes, say_seconds
 from headgate.reports import words
 from headgate.reports.figures import job_colour
-from headgate.units import say_bits, say_bytes, say_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,15 +27,21 @@ __all__ = ["Markup", "render", "script_json"]
 
 
 class _Joined(PackageLoader):
-    """Templates without their line breaks and indents, so that only a space between two words is one in the page."""
+    """Templates without their line breaks and indents, so that only a space between two words is
+    one in the page.
+    """
 
-    def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool] | None]:
+    def get_source(
+        self, environment: Environment, template: str
+    ) -> tuple[str, str, Callable[[], bool] | None]:
         source, path, is_fresh = super().get_source(environment, template)
         return "".join(line.strip() for line in source.splitlines()), path, is_fresh
 
 
 class _Compiled(FileSystemBytecodeCache):
-    """Compiled templates, kept where Python keeps this compiled module: to compile them is a quarter of a report."""
+    """Compiled templates, kept where Python keeps this compiled module: to compile them is a
+    quarter of a report.
+    """
 
     def __init__(self) -> None:
         super().__init__(str(Path(cache_from_source(__file__)).parent), "template-%s.pyc")
@@ -56,11 +64,22 @@ def render(template: str, **values: object) -> Markup:
 @cache
 def _environment() -> Environment:
     loader: BaseLoader = _Joined("headgate.reports")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, bytecode_cache=_Compiled())
+    made = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, bytecode_cache=_Compiled()
+    )
     made.filters |= {"repr": repr, "grouped": "{:,}".format, "bits": say_bits, "bytes": say_bytes}
-    made.filters |= {"seconds": say_seconds, "step_time": words.say_step_time, "moment": words.say_moment}
+    made.filters |= {
+        "seconds": say_seconds,
+        "step_time": words.say_step_time,
+        "moment": words.say_moment,
+    }
     made.filters |= {"coded": _coded, "listed": words.listed}
-    made.globals |= {"say": words.say, "say_loss": words.say_loss, "counted": words.counted, "MISSING": words.MISSING}
+    made.globals |= {
+        "say": words.say,
+        "say_loss": words.say_loss,
+        "counted": words.counted,
+        "MISSING": words.MISSING,
+    }
     made.globals["job_colour"] = lambda index: job_colour(index)[0]
     return made
 
@@ -71,7 +90,9 @@ def _coded(text: str) -> Markup:
     if len(parts) % 2 == 0:  # one of them is a character of the text
         parts = [text]
     code = Markup("<code>{}</code>")
-    return Markup("").join(code.format(part) if index % 2 else part for index, part in enumerate(parts))
+    return Markup("").join(
+        code.format(part) if index % 2 else part for index, part in enumerate(parts)
+    )
 
 
 def script_json(value: object) -> Markup:

@@ -9,20 +9,28 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.analysis.job_figures import JobFigures, figures
-from headgate.analysis.jobs import RecordedTask
-from headgate.analysis.steps import StepBreakdown
-from headgate.events import FAULTS
+from headgate.diagnosis.job_figures import JobFigures, figures
+from headgate.diagnosis.jobs import RecordedTask
+from headgate.diagnosis.steps import StepBreakdown
+from headgate.model.events import FAULTS
+from headgate.model.units import say_bits, say_seconds
+from headgate.recorded.store import told_as_damage
 from headgate.reports.explained import as_lines, explained
 from headgate.reports.figures import nic_uses
 from headgate.reports.measured import Learned, Level, MeasuredTarget
 from headgate.reports.recording import NODE, Recording, read
 from headgate.reports.sparkline import sparkline
 from headgate.reports.table_parts import TableColumn, tables
-from headgate.reports.words import MISSING, planned, said_gpus, say, say_loss, say_step_time, what_happened
-from headgate.telemetry.columns import Column
-from headgate.telemetry.store import told_as_damage
-from headgate.units import say_bits, say_seconds
+from headgate.reports.words import (
+    MISSING,
+    planned,
+    said_gpus,
+    say,
+    say_loss,
+    say_step_time,
+    what_happened,
+)
+from headgate.sampling.columns import Column
 
 _NAMES: dict[Column, tuple[str, str]] = {
     "cpu_cores": ("CPU", "cores"),
@@ -60,8 +68,8 @@ _NAMES: dict[Column, tuple[str, str]] = {
 
 
 def summary(store: Path, console: Console) -> None:
-    """Print how a run went: what held its jobs back, a table of them, what happened in a few sentences, and where its
-    report is.
+    """Print how a run went: what held its jobs back, a table of them, what happened in a few
+    sentences, and where its report is.
 
     Raises:
         NotFoundError: There is no such store.
@@ -71,15 +79,29 @@ def summary(store: Path, console: Console) -> None:
     with told_as_damage(store):  # but not over printing: a terminal's troubles are no damage
         parts = list(_summary(run, store, console.width))
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, Text) and (part.no_wrap or not console.is_terminal))
+        console.print(
+            part, soft_wrap=isinstance(part, Text) and (part.no_wrap or not console.is_terminal)
+        )
 
 
 def _summary(run: Recording, store: Path, width: int) -> Iterator[Text | Table]:
     for text, failed in as_lines(explained(run)):
         yield Text(text, style="red" if failed else "")
     jobs = [figures(job) for job in run.jobs]
-    headings = ("Ran", "Loss", "Steps", "CPU\ntime", "Cores of\ngranted", "Memory\npeak", "Input\nwait")
-    columns = [TableColumn("Job"), TableColumn("Ended\nas", figures=False), *map(TableColumn, headings)]
+    headings = (
+        "Ran",
+        "Loss",
+        "Steps",
+        "CPU\ntime",
+        "Cores of\ngranted",
+        "Memory\npeak",
+        "Input\nwait",
+    )
+    columns = [
+        TableColumn("Job"),
+        TableColumn("Ended\nas", figures=False),
+        *map(TableColumn, headings),
+    ]
     on_gpus = any(job.gpus for job in jobs)
     columns += [TableColumn("GPU: busy,\nmemory peak", figures=False)] if on_gpus else []
     if jobs:
@@ -95,12 +117,18 @@ def _summary(run: Recording, store: Path, width: int) -> Iterator[Text | Table]:
 
 
 def _together(run: Recording, width: int) -> Iterator[Text | Table]:
-    """For each job of several tasks, its plan and a line for each task; then the NIC of each node."""
+    """For each job of several tasks, its plan and a line for each task; then the NIC of each
+    node.
+    """
     for job in run.jobs:
         if job.distributed:
             yield Text(f"{job.name}: {planned(job.plan or {}, len(job.nodes) or 1)}")
             headings = ("Cores", "Memory\npeak", "Step", "Exposed", "In a\nstep", "Out a\nstep")
-            columns = [TableColumn("Task"), TableColumn("Node", figures=False), *map(TableColumn, headings)]
+            columns = [
+                TableColumn("Task"),
+                TableColumn("Node", figures=False),
+                *map(TableColumn, headings),
+            ]
             yield from tables(columns, [(_task(task), "") for task in job.tasks], width)
     rows = []
     for use in nic_uses(run):
@@ -108,7 +136,9 @@ def _together(run: Recording, width: int) -> Iterator[Text | Table]:
         cells = [say(value, "%" if use.rate else "B/s") for value in values]
         rows.append(([use.node, say_bits(use.rate) if use.rate else MISSING, *cells], ""))
     if rows:
-        columns = list(map(TableColumn, ("Node", "NIC", "In,\nmean", "\nmax", "Out,\nmean", "\nmax")))
+        columns = list(
+            map(TableColumn, ("Node", "NIC", "In,\nmean", "\nmax", "Out,\nmean", "\nmax"))
+        )
         yield from tables(columns, rows, width)
 
 
@@ -132,7 +162,10 @@ def _style(job: JobFigures) -> str:
 
 
 def _row(job: JobFigures) -> list[str]:
-    used, granted = (MISSING if cores is None else f"{cores:.2f}" for cores in (job.cpu_mean_cores, job.granted_cores))
+    used, granted = (
+        MISSING if cores is None else f"{cores:.2f}"
+        for cores in (job.cpu_mean_cores, job.granted_cores)
+    )
     return [
         job.name,
         job.state,
@@ -151,7 +184,9 @@ def metrics(found: Sequence[MeasuredTarget], console: Console, *, spans: bool) -
     for index, one in enumerate(found):
         if index:
             console.print()
-        target = f"node {one.target.removeprefix(NODE)}" if one.target.startswith(NODE) else one.target
+        target = (
+            f"node {one.target.removeprefix(NODE)}" if one.target.startswith(NODE) else one.target
+        )
         console.print(Text(target, style="bold"))
         if one.learned is not None:
             console.print(Text(f"  {_told(one.learned)}"), soft_wrap=True)
@@ -181,11 +216,19 @@ def _told(learned: Learned) -> str:
 
 
 def _divided(division: StepBreakdown) -> str:
-    apart = f"{say(division.exposed_fraction, '%')} for communication" if division.exposed_fraction else ""
+    apart = (
+        f"{say(division.exposed_fraction, '%')} for communication"
+        if division.exposed_fraction
+        else ""
+    )
     whole = f"a step of {say_step_time(division.step_seconds)} ({division.steps:,} sampled)"
     if "receive" in division.seconds:  # a server's
         return f"idle {say(division.fraction('idle'), '%')} of {whole.replace('a step', 'a round')}"
-    waits = "" if division.input_fraction is None else f"waits for input {say(division.input_fraction, '%')}"
+    waits = (
+        ""
+        if division.input_fraction is None
+        else f"waits for input {say(division.input_fraction, '%')}"
+    )
     parts = [part for part in (waits, apart) if part]
     return f"{', '.join(parts)} of {whole}" if parts else whole
 
@@ -199,7 +242,9 @@ def _levels(one: MeasuredTarget) -> Table:
         if _is_zero(level):
             continue
         name, unit = _NAMES[column]
-        table.add_row("", name, *(say(value, unit) for value in (level.latest, level.mean, level.max)))
+        table.add_row(
+            "", name, *(say(value, unit) for value in (level.latest, level.mean, level.max))
+        )
     return table
 
 
@@ -214,6 +259,12 @@ def _spans(division: StepBreakdown) -> Table:
     for name in ("span", "of a step", "mean", *(("in", "out") if moved else ())):
         table.add_column(name, justify="left" if name == "span" else "right")
     for span, seconds in division.seconds.items():
-        sizes = [say(of.get(span), "B") for of in (division.bytes_in, division.bytes_out)] if moved else []
-        table.add_row("", Text(span), say(division.fraction(span), "%"), say_step_time(seconds), *sizes)
+        sizes = (
+            [say(of.get(span), "B") for of in (division.bytes_in, division.bytes_out)]
+            if moved
+            else []
+        )
+        table.add_row(
+            "", Text(span), say(division.fraction(span), "%"), say_step_time(seconds), *sizes
+        )
     return table

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headgate.analysis.job_figures import JobFigures
-from headgate.analysis.jobs import RecordedNode
-from headgate.plans import APART
+from headgate.diagnosis.job_figures import JobFigures
+from headgate.diagnosis.jobs import RecordedNode
+from headgate.model.plans import APART
+from headgate.model.units import say_bytes, say_seconds
 from headgate.reports.recording import Recording
-from headgate.units import say_bytes, say_seconds
 
 MISSING = "–"
 
@@ -30,8 +30,14 @@ def say(value: float | None, unit: str = "") -> str:
         case "B/s":
             return f"{say_bytes(value)}/s"
         case "%":
-            return f"{value * 100:.0f} %" if value >= 0.1 or value < 0.0005 else f"{value * 100:.1f} %"
-    digits = f"{value:,.0f}" if abs(value) >= 1000 or (value == int(value) and abs(value) < 1e15) else f"{value:.3g}"
+            return (
+                f"{value * 100:.0f} %" if value >= 0.1 or value < 0.0005 else f"{value * 100:.1f} %"
+            )
+    digits = (
+        f"{value:,.0f}"
+        if abs(value) >= 1000 or (value == int(value) and abs(value) < 1e15)
+        else f"{value:.3g}"
+    )
     return f"{digits} {unit}".strip()
 
 
@@ -44,7 +50,9 @@ def say_step_time(seconds: float) -> str:
     """Seconds as they are told of steps: in milliseconds or microseconds below one."""
     if seconds >= 1:
         return say_seconds(seconds)
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 or not seconds else f"{seconds * 1e6:.3g} µs"
+    return (
+        f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 or not seconds else f"{seconds * 1e6:.3g} µs"
+    )
 
 
 def say_moment(seconds: float | None) -> str:
@@ -77,7 +85,11 @@ def planned(plan: Mapping[str, Any], nodes: int) -> str:
         plan: The fields of a `Plan`.
         nodes: How many nodes its tasks were on.
     """
-    workers, servers, behind = plan.get("workers") or 1, plan.get("servers") or 0, plan.get("staleness")
+    workers, servers, behind = (
+        plan.get("workers") or 1,
+        plan.get("servers") or 0,
+        plan.get("staleness"),
+    )
     backup = plan.get("backup_workers") or 0
     tasks = counted(workers, "task" if plan.get("strategy") == "roles" else "worker") + (
         f" and {counted(servers, 'server')}" if servers else ""
@@ -86,14 +98,20 @@ def planned(plan: Mapping[str, Any], nodes: int) -> str:
     if plan.get(APART):
         told = f"{where}, which share nothing: each trains the whole job"
     elif plan.get("strategy") == "allreduce":
-        told = f"All-reduce: {where}; in every step the workers add up their gradients among themselves"
+        told = (
+            f"All-reduce: {where}; in every step the workers add up their gradients among "
+            "themselves"
+        )
     elif plan.get("strategy") != "ps":
         told = where
     elif plan.get("synchronous") is not False:
         whom = f"{workers - backup} of the {workers} workers" if backup else "all workers"
         told = f"Parameter servers, synchronous: {where}; a step waits for {whom}"
     elif behind is not None:
-        told = f"Parameter servers, bounded staleness: {where}; no worker is more than {counted(behind, 'step')} ahead"
+        told = (
+            f"Parameter servers, bounded staleness: {where}; no worker is more than "
+            f"{counted(behind, 'step')} ahead"
+        )
     else:
         told = f"Parameter servers, asynchronous: {where}; no worker waits for another"
     batch = plan.get("batch_per_worker")
@@ -105,7 +123,9 @@ def planned(plan: Mapping[str, Any], nodes: int) -> str:
 
 
 def said_gpus(job: JobFigures) -> str:
-    """Which GPUs a job had, how busy they were on average, and the most of their memory that it held."""
+    """Which GPUs a job had, how busy they were on average, and the most of their memory that it
+    held.
+    """
     if not job.gpus:
         return MISSING
     use = [f"{say(job.gpu_mean, '%')} busy"] if job.gpu_mean is not None else []
@@ -133,8 +153,14 @@ def _outcome(run: Recording, jobs: Sequence[JobFigures]) -> str:
     elif run.state == "interrupted":
         result = f"for {took}, then the run was interrupted: {counts}"
     elif set(ended) == {"done"}:
-        last = say_seconds(max((job.ended for job in jobs if job.ended is not None), default=run.seconds))
-        result = f"and finished after {last}" if len(jobs) == 1 else f"and all finished, the last after {last}"
+        last = say_seconds(
+            max((job.ended for job in jobs if job.ended is not None), default=run.seconds)
+        )
+        result = (
+            f"and finished after {last}"
+            if len(jobs) == 1
+            else f"and all finished, the last after {last}"
+        )
     else:
         result = f"for {took}: {counts}"
     verb = "was run" if len(jobs) == 1 else "were run"
@@ -162,14 +188,21 @@ def fullness(node: RecordedNode) -> dict[str, tuple[float, float]]:
 
 def _fullest(run: Recording) -> str:
     # A resource that stayed below 1 % was not short.
-    found = [(use, name, node) for node in run.nodes for name, use in fullness(node).items() if use[1] >= 0.01]
+    found = [
+        (use, name, node)
+        for node in run.nodes
+        for name, use in fullness(node).items()
+        if use[1] >= 0.01
+    ]
     if not found:
         return ""
     (mean, most), name, node = max(found, key=lambda item: item[0][0])
     where = f" of {node.name}" if len(run.nodes) > 1 else ""
     core = node.signal("cpu_fullest_core").maximum
     single = f", its fullest core {say(core, '%')}" if name == "CPU" and core is not None else ""
-    others = [f"{say(use[1], '%')} of {other}" for use, other, at in found if at is node and other != name]
+    others = [
+        f"{say(use[1], '%')} of {other}" for use, other, at in found if at is node and other != name
+    ]
     rest = f" Of the others, at most {listed(others)}." if others else ""
     use = f"{say(mean, '%')} on average, {say(most, '%')} at most{single}"
     return f"The fullest resource{where} was {name}: {use}.{rest}{_strangers(run)}"
@@ -216,5 +249,9 @@ def _learned(jobs: Sequence[JobFigures]) -> str:
         if job.loss_first is not None and job.loss_final != job.loss_first
     ]
     losses = f"Loss, first to last: {listed(said)}." if said else ""
-    last = [f"{job.name} {name} {say_loss(value)}" for job in jobs for name, value in job.metrics.items()]
+    last = [
+        f"{job.name} {name} {say_loss(value)}"
+        for job in jobs
+        for name, value in job.metrics.items()
+    ]
     return " ".join(filter(None, [losses, f"At the end: {listed(last)}." if last else ""]))

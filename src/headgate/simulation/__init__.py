@@ -1,4 +1,6 @@
-"""The same controller and the same policies, a clock of their own, and a model of what jobs do with their shares."""
+"""The same controller and the same policies, a clock of their own, and a model of what jobs do with
+their shares.
+"""
 
 from headgate.simulation.outcomes import Assumptions, Outcome
 from headgate.simulation.results import Figures, figures
@@ -7,4 +9,14 @@ from headgate.simulation.specs import fitting
 from headgate.simulation.trace_files import read
 from headgate.simulation.traces import Trace, TraceJob
 
-__all__ = ["Assumptions", "Figures", "Outcome", "Trace", "TraceJob", "figures", "fitting", "read", "simulate"]
+__all__ = [
+    "Assumptions",
+    "Figures",
+    "Outcome",
+    "Trace",
+    "TraceJob",
+    "figures",
+    "fitting",
+    "read",
+    "simulate",
+]

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from headgate.cluster import Node
-from headgate.events import SetShare, StartTask
-from headgate.identifiers import JobId, TaskId
-from headgate.jobs import Limits
+from headgate.model.cluster import Node
+from headgate.model.events import SetShare, StartTask
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Limits
+from headgate.model.shares import WEIGHT_DEFAULT, Share, fill
 from headgate.planning.interference import Interference
 from headgate.planning.memory import misfit
-from headgate.shares import WEIGHT_DEFAULT, Share, fill
 from headgate.simulation.modelled import Curve, Modelled
 from headgate.simulation.speeds import Speeds
 from headgate.simulation.traces import TraceJob
@@ -74,9 +74,11 @@ class Work:
     """A job that has not ended.
 
     Args:
-        left: Seconds that it would still take alone, at the time `at`; also what it has to do before its work.
+        left: Seconds that it would still take alone, at the time `at`; also what it has to do
+            before its work.
         speed: Of the slowest of its tasks; 0 while not all of them run.
-        version: Counts the changes of its speed, so that an end that was foreseen under another is known for stale.
+        version: Counts the changes of its speed, so that an end that was foreseen under another is
+            known for stale.
         needs: Tasks that it takes.
         starting: Whether it does what comes before its work, on one core.
         curve: How fast it is where its tasks are, if there is a profile of it.
@@ -113,18 +115,24 @@ class Work:
 class SimulatedEngine:
     """Runs tasks without a process.
 
-    A GPU that a task has to itself brings all of its speed. Where several take turns, each has its granted fraction of
-    the time. Where they run side by side, each has the speed measured for the pair, or equal time. Cores go by weight,
-    within caps and what a job can use with its threads. What one job leaves, the others have. A job is as fast as its
-    slowest task.
+    A GPU that a task has to itself brings all of its speed. Where several take turns, each has its
+    granted fraction of the time. Where they run side by side, each has the speed measured for the
+    pair, or equal time. Cores go by weight, within caps and what a job can use with its threads.
+    What one job leaves, the others have. A job is as fast as its slowest task.
     """
 
     def __init__(
-        self, nodes: Iterable[Node], speeds: Speeds, interference: Interference, modelled: Modelled | None = None
+        self,
+        nodes: Iterable[Node],
+        speeds: Speeds,
+        interference: Interference,
+        modelled: Modelled | None = None,
     ) -> None:
         self._nodes = {node.name: node for node in nodes}
         self._gpu_names = {
-            (node.name, gpu.index): gpu.name.lower() for node in self._nodes.values() for gpu in node.gpus
+            (node.name, gpu.index): gpu.name.lower()
+            for node in self._nodes.values()
+            for gpu in node.gpus
         }
         self._speeds = speeds
         self._interference = interference
@@ -135,14 +143,17 @@ class SimulatedEngine:
         self._stale_nodes: dict[str, None] = {}
         self._stale_tasks: dict[TaskId, RunningTask] = {}
         self._count = Counter[str]()  # tasks of each node
-        self._settled: dict[JobId, tuple[str, tuple[str, ...]]] = {}  # model and nodes of jobs with no started task yet
+        # model and nodes of jobs with no started task yet
+        self._settled: dict[JobId, tuple[str, tuple[str, ...]]] = {}
         self.gpus_held = 0
         self.cores_used = 0.0
 
     def start(self, action: StartTask, work: Work, now: float) -> None:
         """A task starts."""
         gpus, threads, entitled = action.gpus or (), action.threads, action.entitled_cores
-        task = RunningTask(action.task, work, action.node, gpus, action.share, threads, entitled, now, now)
+        task = RunningTask(
+            action.task, work, action.node, gpus, action.share, threads, entitled, now, now
+        )
         work.tasks[action.task] = self._tasks[action.task] = task
         self._count.subtract(self._settled.pop(work.id, ("", ()))[1])
         self._count[action.node] += 1
@@ -200,14 +211,18 @@ class SimulatedEngine:
             self._stale_nodes[task.node] = None
 
     def settle_on(self, id: JobId, model: str, workers: int, limits: Limits) -> tuple[str, ...]:
-        """A node for each worker of a job that shares what it uses, and may still wait: where the fewest tasks are, or
-        are to be, for what there is, among those whose GPUs are as many and as large as its limits say. Where pairs
-        cost each other something, a task counts for more."""
+        """A node for each worker of a job that shares what it uses, and may still wait: where the
+        fewest tasks are, or are to be, for what there is, among those whose GPUs are as many and as
+        large as its limits say. Where pairs cost each other something, a task counts for more.
+        """
         found, gpus = list[str](), limits.gpus or 0
         on_gpus = replace(limits, memory_bytes=None)  # which may be more than a node has
         for _ in range(workers):
             fitting = [node for node in self._nodes.values() if misfit(node, on_gpus) is None]
-            crowd = {node.name: self._crowd(node, model, gpus > 0) + found.count(node.name) for node in fitting}
+            crowd = {
+                node.name: self._crowd(node, model, gpus > 0) + found.count(node.name)
+                for node in fitting
+            }
             sizes = {node.name: len(node.gpus) if gpus else node.cores for node in fitting}
             found.append(min(crowd, key=lambda name: crowd[name] / sizes[name]))
         self._settled[id] = model, tuple(found)
@@ -219,7 +234,9 @@ class SimulatedEngine:
         if not self._interference:
             return self._count[node.name]
         there = [task.work.job.model for task in self._tasks.values() if task.node == node.name]
-        there += [soon for soon, nodes in self._settled.values() for name in nodes if name == node.name]
+        there += [
+            soon for soon, nodes in self._settled.values() for name in nodes if name == node.name
+        ]
         device = node.gpus[0].name.lower() if on_gpus else node.kind
         return self._interference.crowd(device, model, there)
 
@@ -232,7 +249,9 @@ class SimulatedEngine:
         return self._speeds.relative(work.job.model, cores, work.most)
 
     def settle(self, now: float) -> list[Work]:
-        """Bring every job to the speed that follows from what changed; those whose speed is another now."""
+        """Bring every job to the speed that follows from what changed; those whose speed is another
+        now.
+        """
         touched: dict[JobId, Work] = {}
         for name in self._stale_nodes:
             self._divide(name, now)
@@ -248,7 +267,9 @@ class SimulatedEngine:
     def _divide(self, name: str, now: float) -> None:
         """The cores of a node among the tasks there."""
         node, tasks = self._nodes[name], self._on_cores[name]
-        claims = {task.id: (task.share.cpu_weight or WEIGHT_DEFAULT, task.most) for task in tasks.values()}
+        claims = {
+            task.id: (task.share.cpu_weight or WEIGHT_DEFAULT, task.most) for task in tasks.values()
+        }
         given = fill(node.cores, claims)
         for task in tasks.values():
             self.cores_used += given[task.id] - task.cores
@@ -258,8 +279,9 @@ class SimulatedEngine:
             task.speed = kept * self.relative(task.work, task.cores)
 
     def _kept(self, node: Node, task: RunningTask) -> float:
-        """The part of its speed that a task keeps beside other jobs; what it costs those of its own job is in the job's
-        seconds."""
+        """The part of its speed that a task keeps beside other jobs; what it costs those of its own
+        job is in the job's seconds.
+        """
         others, rest = [], node.cores
         for each in self._on_cores[node.name].values():
             if each.work is task.work:
@@ -281,10 +303,17 @@ class SimulatedEngine:
         for gpu in task.gpus:
             beside = self._on_gpu[task.node, gpu]
             if len(beside) > 1:
-                others = [other for other in beside.values() if other is not task and not other.work.starting]
-                free = 1.0 - sum(_fraction(other) or 0.0 for other in others)  # the others' turns are their own
+                others = [
+                    other
+                    for other in beside.values()
+                    if other is not task and not other.work.starting
+                ]
+                # the others' turns are their own
+                free = 1.0 - sum(_fraction(other) or 0.0 for other in others)
                 models = (other.work.job.model for other in others if _fraction(other) is None)
-                kept = self._interference.on_gpu(self._gpu_names[task.node, gpu], task.work.job.model, models)
+                kept = self._interference.on_gpu(
+                    self._gpu_names[task.node, gpu], task.work.job.model, models
+                )
                 speed = min(speed, free * kept)
         return speed
 
@@ -327,7 +356,8 @@ def loss_at(losses: tuple[tuple[float, float], ...], fraction: float) -> float:
 def drops_ahead(
     losses: tuple[tuple[float, float], ...], fraction: float, whole: float
 ) -> tuple[tuple[float, float], ...]:
-    """Core-seconds from now on, up to the job's end, each with what the loss falls by in them; none without losses.
+    """Core-seconds from now on, up to the job's end, each with what the loss falls by in them; none
+    without losses.
 
     Args:
         whole: Core-seconds of the whole job.

@@ -1,4 +1,6 @@
-"""What a simulated job tells while it runs, and what follows from that, by what it follows from live."""
+"""What a simulated job tells while it runs, and what follows from that, by what it follows from
+live.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ import math
 from bisect import bisect_right
 from statistics import fmean
 
-from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, Remaining, answer
-from headgate.analysis.scaling import Scaling
-from headgate.events import Progress
-from headgate.identifiers import FIRST_WORKER
+from headgate.forecast.remaining import LONGEST_SECONDS, Outlook, Question, Remaining, answer
+from headgate.forecast.scaling import Scaling
+from headgate.model.events import Progress
+from headgate.model.identifiers import FIRST_WORKER
 from headgate.simulation.engine import Work
 
 
@@ -31,8 +33,9 @@ class JobReports:
         self._question: Question | None = None
 
     def used(self, now: float, cores: float) -> None:
-        """Take in the cores that it used on average since the last time, which may be longer ago than any reading is
-        live: as several readings."""
+        """Take in the cores that it used on average since the last time, which may be longer ago
+        than any reading is live: as several readings.
+        """
         since, gap = self._used_at, now - self._used_at
         self._used_at = now
         if self._scaling is None and self._outlook is None:
@@ -72,25 +75,44 @@ class JobReports:
         return Progress(task, step, epoch=epoch, loss=loss, count=len(news), epochs=job.epochs)
 
     def _foresee(self, outlook: Outlook, now: float, done: float, news: int, asks: bool) -> None:
-        """Take in each of the last losses by itself, when it came, as live: of several at once nobody could tell which
-        of the steps between them began an epoch."""
+        """Take in each of the last losses by itself, when it came, as live: of several at once
+        nobody could tell which of the steps between them began an epoch.
+        """
         work, job = self._work, self._work.job
         heard = slice(self._heard - news, self._heard)
-        for place, ((part, loss), (step, epoch)) in enumerate(zip(job.losses[heard], job.told[heard], strict=True), 1):
+        for place, ((part, loss), (step, epoch)) in enumerate(
+            zip(job.losses[heard], job.told[heard], strict=True), 1
+        ):
             ago = (done - part) * job.seconds / work.speed if work.speed > 0 else 0.0
             within = None
-            if job.tells_parts and step is not None and epoch is not None and job.steps and job.epochs:
+            if (
+                job.tells_parts
+                and step is not None
+                and epoch is not None
+                and job.steps
+                and job.epochs
+            ):
                 within = min(max(step / job.steps * job.epochs - (epoch - 1), 0.0), 1.0)
-            told = Progress(work.id.task(FIRST_WORKER), step, epoch=epoch, epochs=job.epochs, within=within)
-            self._question = outlook.reported(max(now - ago, self._told_at), loss, told, asks and place == news)
+            told = Progress(
+                work.id.task(FIRST_WORKER), step, epoch=epoch, epochs=job.epochs, within=within
+            )
+            self._question = outlook.reported(
+                max(now - ago, self._told_at), loss, told, asks and place == news
+            )
         self._told_at = now
 
     def _place(self, done: float) -> tuple[int | None, int | None]:
-        """Step and epoch that it tells when so much is done; of steps that it told those between."""
+        """Step and epoch that it tells when so much is done; of steps that it told those
+        between.
+        """
         job, heard = self._work.job, self._heard
         if job.told:
             (since, _), (step, epoch) = job.losses[heard - 1], job.told[heard - 1]
-            if step is not None and heard < len(job.told) and (later := job.told[heard][0]) is not None:
+            if (
+                step is not None
+                and heard < len(job.told)
+                and (later := job.told[heard][0]) is not None
+            ):
                 step += round((later - step) * (done - since) / (job.losses[heard][0] - since))
             return step, epoch
         step = round(done * job.steps) if job.steps is not None else None
@@ -98,13 +120,16 @@ class JobReports:
         return step, epoch
 
     def left(self) -> Remaining | None:
-        """What is left by what it told last; None where that calls for no answer, or there is none."""
+        """What is left by what it told last; None where that calls for no answer, or there is
+        none.
+        """
         question, self._question = self._question, None
         return answer(question) if question is not None else None
 
     def useful(self) -> float | None:
-        """Cores that it puts to good use while others want them, of several workers one each; None: not known, or it is
-        on GPUs."""
+        """Cores that it puts to good use while others want them, of several workers one each; None:
+        not known, or it is on GPUs.
+        """
         if self._scaling is not None:
             return self._scaling.useful()
         return float(self._work.needs) if not self._work.job.gpus else None

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headgate.cluster import Cluster, Node
-from headgate.jobs import Job, Limits
+from headgate.model.cluster import Cluster, Node
+from headgate.model.jobs import Job, Limits
+from headgate.model.plans import Plan
+from headgate.model.profiles import Profile
 from headgate.planning.kinds import kinds
-from headgate.plans import Plan
-from headgate.profiles import Profile
 from headgate.simulation.speeds import between
 from headgate.simulation.traces import TraceJob
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _PARTS = 16
 """Of a core, between which throughput is taken for a straight line;"""
 _GROWTH = 1.04
-"""and so it is above one core between numbers of cores that are so many times as many, and between whole ones."""
+"""and so it is above one core between numbers of cores that are so many times as many, and between
+whole ones.
+"""
 
 _Layout = tuple[tuple[int, int], ...]
 """Of each node its kind, and how many workers are there; in order."""
@@ -30,8 +32,9 @@ _Layout = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Throughput of a job on some nodes by the cores of a worker, over that with all it asks for, as `Modelled` has it;
-    on GPUs cores do not matter."""
+    """Throughput of a job on some nodes by the cores of a worker, over that with all it asks for,
+    as `Modelled` has it; on GPUs cores do not matter.
+    """
 
     points: tuple[tuple[float, float], ...]
 
@@ -48,8 +51,9 @@ class Curve:
 class Modelled:
     """The cost model of planning as a source of speeds, each asked for once.
 
-    A job asks for its workers, or on GPUs for one for each GPU. As many are beside each other as a node can hold, on
-    nodes of the first kind in the cluster with enough nodes. The job's batch is divided among them.
+    A job asks for its workers, or on GPUs for one for each GPU. As many are beside each other as a
+    node can hold, on nodes of the first kind in the cluster with enough nodes. The job's batch is
+    divided among them.
 
     Args:
         cluster: The nodes.
@@ -60,7 +64,9 @@ class Modelled:
         UsageError: A profile says nothing of the time of a step.
     """
 
-    def __init__(self, cluster: Cluster, profiles: Mapping[str, Profile], measured_on: Node | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, profiles: Mapping[str, Profile], measured_on: Node | None = None
+    ) -> None:
         self._cluster, self._profiles, self._measured_on = cluster, profiles, measured_on
         self._kinds = kinds(cluster.nodes)
         self._kind_of = {name: i for i, kind in enumerate(self._kinds) for name in kind.names}
@@ -69,16 +75,22 @@ class Modelled:
         self._usual: dict[tuple[str, int, int, float], tuple[str, ...]] = {}
 
     def curve(self, job: TraceJob, nodes: Sequence[str]) -> Curve:
-        """The speed of a job whose tasks are on these nodes; its GPUs are divided evenly among them."""
+        """The speed of a job whose tasks are on these nodes; its GPUs are divided evenly among
+        them.
+        """
         there = tuple(name for name in nodes for _ in range(max(job.gpus // len(nodes), 1)))
         most = _most(job)
-        layout = tuple(sorted((self._kind_of[name], count) for name, count in Counter(there).items()))
+        layout = tuple(
+            sorted((self._kind_of[name], count) for name, count in Counter(there).items())
+        )
         key = (job.profile, job.gpus, most, layout)
         if key not in self._curves:
             whole = self._throughput(job, self._asked(job), (most,))[0]
             cores = (most,) if job.gpus else _grid(most)
             speeds = self._throughput(job, there, cores)
-            self._curves[key] = Curve(tuple((x, speed / whole) for x, speed in zip(cores, speeds, strict=True)))
+            self._curves[key] = Curve(
+                tuple((x, speed / whole) for x, speed in zip(cores, speeds, strict=True))
+            )
         return self._curves[key]
 
     def usual(self, job: TraceJob) -> Curve:
@@ -97,12 +109,16 @@ class Modelled:
 
             enough = (each for each in self._kinds if len(each.names) * held(each.node) >= workers)
             kind = next(enough, None)
-            nodes = [node for node in self._cluster.nodes if kind is None or node.name in kind.names]
+            nodes = [
+                node for node in self._cluster.nodes if kind is None or node.name in kind.names
+            ]
             places = [node.name for node in nodes for _ in range(held(node))]
             self._usual[key] = tuple(places[i % len(places)] for i in range(workers))
         return self._usual[key]
 
-    def _throughput(self, job: TraceJob, nodes: tuple[str, ...], cores: Sequence[float]) -> list[float]:
+    def _throughput(
+        self, job: TraceJob, nodes: tuple[str, ...], cores: Sequence[float]
+    ) -> list[float]:
         costs = self._of(job.profile, bool(job.gpus))
         workers = len(nodes)
         plans = [
@@ -120,10 +136,14 @@ class Modelled:
 
     def _of(self, profile: str, on_gpus: bool) -> CostModel:
         if (profile, on_gpus) not in self._costs:
-            from headgate.planning.cost import CostModel  # its numerics take half a second to import
+            from headgate.planning.cost import (
+                CostModel,  # its numerics take half a second to import
+            )
 
             job = Job(name="job", run="simulated", limits=Limits(gpus=None if on_gpus else 0))
-            found = CostModel(job, self._cluster, self._profiles[profile], measured_on=self._measured_on)
+            found = CostModel(
+                job, self._cluster, self._profiles[profile], measured_on=self._measured_on
+            )
             self._costs[profile, on_gpus] = found
         return self._costs[profile, on_gpus]
 

@@ -1,12 +1,21 @@
-"""What a policy's name stands for in a simulation: what moves shares, and who goes first where not all jobs fit."""
+"""What a policy's name stands for in a simulation: what moves shares, and who goes first where not
+all jobs fit.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from headgate import policies
-from headgate.controller.queue_orders import FifoOrder, LasOrder, Order, PatientOrder, RemainingSeconds, SrptOrder
-from headgate.errors import UsageError
+from headgate.controller.queue_orders import (
+    FifoOrder,
+    LasOrder,
+    Order,
+    PatientOrder,
+    RemainingSeconds,
+    SrptOrder,
+)
+from headgate.model.errors import UsageError
 from headgate.policies import EqualPolicy, NoPolicy, Policy
 
 
@@ -33,7 +42,8 @@ def choose(name: str, remaining: RemainingSeconds, *, shared: bool) -> NamedPoli
     Args:
         name: As for `run --policy`; `fifo` leaves cores to the system's own sharing.
         remaining: What is known, or predicted, of what remains of a job.
-        shared: Whether any job shares cores or GPUs; else nothing is there for a policy of shares to decide.
+        shared: Whether any job shares cores or GPUs; else nothing is there for a policy of shares
+            to decide.
 
     Raises:
         UsageError: Nothing is so called, or it has options that would change nothing.
@@ -53,10 +63,15 @@ def choose(name: str, remaining: RemainingSeconds, *, shared: bool) -> NamedPoli
     if not shared:
         if plain != name:
             raise UsageError(
-                f"found options in {name!r}; they say how jobs share, and those of this trace wait for whole GPUs, "
+                f"found options in {name!r}; they say how jobs share, and those of this trace "
+                "wait for whole GPUs, "
                 f"where the name alone says who goes first; leave them out, or add --share-gpus"
             )
-        note = f"the jobs wait for whole GPUs and share nothing: as {order.name}" if order.name != plain else ""
+        note = (
+            f"the jobs wait for whole GPUs and share nothing: as {order.name}"
+            if order.name != plain
+            else ""
+        )
         return NamedPolicy(NoPolicy(), order, listens=False, note=note)
     listens = not isinstance(policy, NoPolicy | EqualPolicy)
     return NamedPolicy(policy, order, listens, predicts=listens and policy.predicts)

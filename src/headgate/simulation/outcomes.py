@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headgate.cluster import Node
+from headgate.model.cluster import Node
+from headgate.model.profiles import Profile
 from headgate.planning.interference import Interference
-from headgate.profiles import Profile
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.speeds import Speeds
 from headgate.simulation.traces import TraceJob
@@ -23,17 +23,19 @@ class Assumptions:
     """What is assumed where the trace says nothing.
 
     Args:
-        profiles: By what jobs call them: the cost model says how fast such a job is, and nothing of `speeds` counts.
+        profiles: By what jobs call them: the cost model says how fast such a job is, and nothing of
+            `speeds` counts.
         measured_on: The node that they were measured on; None: not known.
         speeds: Of the others.
         restart_seconds: What it costs a job to be stopped and started again, at its own speed.
-        prediction_error: Standard deviation of the logarithm of what is predicted to remain of a job over what does, of
-            jobs that are not `foretold`; 0: all is known of them.
-        startup_core_seconds: What a job does on one core before it has anything to say (it imports its framework): it
-            takes that beside its work, and nothing is predicted of it, nor are losses told, until it is done.
-        report_seconds: How often a job that shares what it runs on says what it uses and what its loss is, and what is
-            left of it is predicted; 0: never. None: `Trace.report_seconds`. A policy that asks for rounds more often
-            than ten times between two reports has ten.
+        prediction_error: Standard deviation of the logarithm of what is predicted to remain of a
+            job over what does, of jobs that are not `foretold`; 0: all is known of them.
+        startup_core_seconds: What a job does on one core before it has anything to say (it imports
+            its framework): it takes that beside its work, and nothing is predicted of it, nor are
+            losses told, until it is done.
+        report_seconds: How often a job that shares what it runs on says what it uses and what its
+            loss is, and what is left of it is predicted; 0: never. None: `Trace.report_seconds`. A
+            policy that asks for rounds more often than ten times between two reports has ten.
         share_gpus: Whether jobs start at once and share GPUs, as they do without a queue.
         seed: Of all that is drawn by chance.
 
@@ -86,7 +88,8 @@ class Outcome:
 
     Args:
         order: The order of jobs that wait for GPUs or memory; empty where none waits.
-        as_live: Whether a live hub decides the same way. None stops a job that has whole GPUs for another.
+        as_live: Whether a live hub decides the same way. None stops a job that has whole GPUs for
+            another.
         busy: Times, and how many GPUs (cores, where no job has GPUs) were busy from then on.
         capacity: How many there are.
         cores: How many cores there are.

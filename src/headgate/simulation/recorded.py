@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.analysis.usage import EMPTY, Array, Signal, completed, readings, total
-from headgate.errors import UsageError
-from headgate.identifiers import TaskOfRun
+from headgate.diagnosis.usage import EMPTY, Array, Signal, completed, readings, total
+from headgate.model.errors import UsageError
+from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.store import RunReader
 from headgate.simulation.traces import Trace, TraceJob, made
-from headgate.telemetry.store import RunReader
 
 _LOSSES = 500
 """Points of a loss curve that are kept: a policy sees means, not steps."""
@@ -26,20 +26,24 @@ _CLEARLY = 0.9
 _LEAST_SECONDS = 3.0
 """Of readings of a job that nothing held back, that its use is told by."""
 _SELDOM = 0.1
-"""Part of the time for which a job may be held back, and all its readings still tell what it uses."""
+"""Part of the time for which a job may be held back, and all its readings still tell what it
+uses.
+"""
 _HIGH = 0.9
-"""Part of the time in which a job that was held back used no more than is taken for the most that it can use: single
-readings are far off."""
+"""Part of the time in which a job that was held back used no more than is taken for the most that
+it can use: single readings are far off.
+"""
 
 
 def read(path: Path) -> Trace:
     """The jobs of a run that came to an end, from its folder or its `run.sqlite`.
 
-    A job's work is the CPU time that it used; it is taken to be able to use as many cores as it did on average while
-    nothing held it back, or else as it did at best. What one of a single task used before it told anything or used more
-    than one core, when it imported its framework, it does on one core. One of several tasks is as many as at last.
-    One that had GPUs to itself is taken to run as long as it did. It arrives when its time had come, also where it then
-    waited for room. Jobs that were not done are left out.
+    A job's work is the CPU time that it used; it is taken to be able to use as many cores as it did
+    on average while nothing held it back, or else as it did at best. What one of a single task used
+    before it told anything or used more than one core, when it imported its framework, it does on
+    one core. One of several tasks is as many as at last. One that had GPUs to itself is taken to
+    run as long as it did. It arrives when its time had come, also where it then waited for room.
+    Jobs that were not done are left out.
 
     Raises:
         NotFoundError: There is no such run.
@@ -56,13 +60,20 @@ def read(path: Path) -> Trace:
     return made(store.absolute().parent.name, jobs)
 
 
-def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | None]) -> TraceJob | None:
+def _job(
+    reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | None]
+) -> TraceJob | None:
     if row["state"] != "done" or row["started"] is None or row["ended"] is None:
         return None
-    name, spec, profile = row["name"], json.loads(row["spec"] or "{}"), json.loads(row.get("profile") or "{}")
+    name, spec, profile = (
+        row["name"],
+        json.loads(row["spec"] or "{}"),
+        json.loads(row.get("profile") or "{}"),
+    )
     limits = spec.get("limits") or {}
     found, spent = _cores(reader, name), _cpu_seconds(reader, name)
-    used = completed(found, row["started"], row["ended"], spent)  # no reading stands for its first moments
+    # no reading stands for its first moments
+    used = completed(found, row["started"], row["ended"], spent)
     core_seconds, seconds = max(used.integral, spent), row["ended"] - row["started"]
     tasks = list(reader.rows("tasks", "job = ?", [name]))
     last = max((each["attempt"] or 0 for each in tasks), default=0)
@@ -76,11 +87,17 @@ def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | Non
             begins = _begins(found, progress[0]["t"])
             startup = float(used.cumulative(np.array([begins]))[0])
     follows = _on_torch(profile)
-    cores = _most(reader, name, _from(found, begins), follows) or core_seconds / max(seconds, 1e-9) or 1.0
+    cores = (
+        _most(reader, name, _from(found, begins), follows)
+        or core_seconds / max(seconds, 1e-9)
+        or 1.0
+    )
     if startup is not None:
-        # One that mostly waited is no longer alone than it took: readings may have missed when it computed.
+        # One that mostly waited is no longer alone than it took: readings may have missed when it
+        # computed.
         seconds = min((core_seconds - startup) / cores, row["ended"] - begins)
-    lead = min((each["task"] for each in progress), default="")  # the worker whose reports set the pace of its job's
+    # the worker whose reports set the pace of its job's
+    lead = min((each["task"] for each in progress), default="")
     points = [each for each in progress if each["loss"] is not None and each["task"] == lead]
     points = points[:: max(math.ceil(len(points) / _LOSSES), 1)]
     foretold = _goes_by_losses(spec.get("progress") or {})
@@ -99,7 +116,9 @@ def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | Non
         share=spec.get("share"),
         threads_follow=follows,
         steps=max((each["step"] for each in progress if each["step"] is not None), default=None),
-        epochs=max((each["epochs"] for each in progress if each["epochs"] is not None), default=None),
+        epochs=max(
+            (each["epochs"] for each in progress if each["epochs"] is not None), default=None
+        ),
         losses=_losses(points, used, startup or 0.0, row["started"], row["ended"]),
         told=tuple((each["step"], each["epoch"]) for each in points) if foretold else (),
         tells_parts=profile.get("framework") == "torch",
@@ -108,14 +127,20 @@ def _job(reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | Non
 
 
 def _due(submitted: float, spec: Mapping[str, Any], ended: Mapping[str, float | None]) -> float:
-    """When the time of a job had come: so long after it was handed in, or after the jobs that it comes after ended."""
+    """When the time of a job had come: so long after it was handed in, or after the jobs that it
+    comes after ended.
+    """
     after = spec.get("after") or ()
     ends = [ended.get(name) for name in ([after] if isinstance(after, str) else after)]
-    return max([submitted, *(end for end in ends if end is not None)]) + float(spec.get("at") or 0.0)
+    return max([submitted, *(end for end in ends if end is not None)]) + float(
+        spec.get("at") or 0.0
+    )
 
 
 def _begins(used: Signal, told: float) -> float:
-    """When a job begins with its work: with its first report, or when it uses more than one core for the first time."""
+    """When a job begins with its work: with its first report, or when it uses more than one core
+    for the first time.
+    """
     return float(min([told, *used.start[used.value > _ONE_CORE][:1]]))
 
 
@@ -126,23 +151,29 @@ def _from(used: Signal, begins: float) -> Signal:
 
 
 def _on_torch(profile: dict[str, Any]) -> bool:
-    """Whether a job's threads follow its share: PyTorch's do where a library of Headgate's reports, which profiles the
-    job; TensorFlow's, JAX's and those of any other script stay as many as at the start."""
+    """Whether a job's threads follow its share: PyTorch's do where a library of Headgate's reports,
+    which profiles the job; TensorFlow's, JAX's and those of any other script stay as many as at the
+    start.
+    """
     below = str(profile.get("framework_version")).partition(" on ")[2]
     return profile.get("framework") == "torch" or below.startswith("torch ")
 
 
 def _goes_by_losses(rule: dict[str, Any]) -> bool:
-    """Whether a job's end follows from its losses and epochs alone: not by another metric, a goal or early stopping."""
+    """Whether a job's end follows from its losses and epochs alone: not by another metric, a goal
+    or early stopping.
+    """
     ends = (rule.get(name) for name in ("goal", "patience", "told"))
     return rule.get("metric", "loss") == "loss" and not any(each is not None for each in ends)
 
 
-# --- what it used -----------------------------------------------------------------------------------------------------
+# --- what it used ---------------------------------------------------------------------------------
 
 
 def _cores(reader: RunReader, job: str) -> Signal:
-    rows = reader.tuples("SELECT target, t, cpu_cores FROM usage WHERE target GLOB ? ORDER BY t", [f"{job}/*"])
+    rows = reader.tuples(
+        "SELECT target, t, cpu_cores FROM usage WHERE target GLOB ? ORDER BY t", [f"{job}/*"]
+    )
     tasks: dict[str, list[tuple[float, float]]] = {}
     for target, t, cores in rows:
         tasks.setdefault(target, []).append((t, math.nan if cores is None else cores))
@@ -156,8 +187,9 @@ def _cpu_seconds(reader: RunReader, job: str) -> float:
 
 
 def _most(reader: RunReader, job: str, used: Signal, follows: bool) -> float | None:
-    """Cores that a job can use: what it used on average while it was alone, or always where it was seldom held back;
-    else at best. None where nothing is known of its use."""
+    """Cores that a job can use: what it used on average while it was alone, or always where it was
+    seldom held back; else at best. None where nothing is known of its use.
+    """
     seconds, middle = used.end - used.start, (used.start + used.end) / 2
     if not seconds.sum() > 0:
         return None
@@ -172,9 +204,12 @@ def _most(reader: RunReader, job: str, used: Signal, follows: bool) -> float | N
     return float(used.value[order][np.searchsorted(passed, _HIGH * passed[-1])])
 
 
-def _room(reader: RunReader, job: str, at: Array, follows: bool) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Cores that a job could use at some times whatever others did, 0 where that was not told, and whether it was alone
-    then: with all cores of its nodes, and threads for them."""
+def _room(
+    reader: RunReader, job: str, at: Array, follows: bool
+) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Cores that a job could use at some times whatever others did, 0 where that was not told, and
+    whether it was alone then: with all cores of its nodes, and threads for them.
+    """
     cores = {node["name"]: node["cores"] for node in json.loads(reader.meta().get("node", "[]"))}
     tasks = list(reader.rows("tasks"))
     node_of = {each["id"]: each["node"] for each in tasks if each["job"] == job}
@@ -190,7 +225,9 @@ def _room(reader: RunReader, job: str, at: Array, follows: bool) -> tuple[Array,
         told = np.array([each["threads"] for each in rows], dtype=float)
         had = told if follows else np.full_like(told, told[0])
         # Who has no weight is entitled to all there is, and so are the others.
-        sure = np.where([each["cpu_weight"] is not None for each in rows], np.minimum(entitled, had), 0.0)
+        sure = np.where(
+            [each["cpu_weight"] is not None for each in rows], np.minimum(entitled, had), 0.0
+        )
         whole = (had >= told) & (entitled >= _CLEARLY * cores.get(node, 0.0))
         last = np.maximum(np.searchsorted([each["t"] for each in rows], at, side="right") - 1, 0)
         room, alone = room + sure[last], alone & whole[last]
@@ -203,5 +240,12 @@ def _losses(
     """Losses by the fraction of the work after its startup that was done."""
     at = np.array([each["t"] for each in points], dtype=float)
     whole = used.integral - startup
-    done = (used.cumulative(at) - startup) / whole if whole > 0 else (at - started) / max(ended - started, 1e-9)
-    return tuple((float(min(max(f, 0.0), 1.0)), float(each["loss"])) for f, each in zip(done, points, strict=True))
+    done = (
+        (used.cumulative(at) - startup) / whole
+        if whole > 0
+        else (at - started) / max(ended - started, 1e-9)
+    )
+    return tuple(
+        (float(min(max(f, 0.0), 1.0)), float(each["loss"]))
+        for f, each in zip(done, points, strict=True)
+    )

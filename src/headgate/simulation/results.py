@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.analysis.usage import Array
+from headgate.diagnosis.usage import Array
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.outcomes import JobOutcome, Outcome
 from headgate.simulation.speeds import Speeds
@@ -17,12 +17,13 @@ class Figures:
     """Figures of a policy on a trace; seconds.
 
     Args:
-        as_live: Whether a live hub decides the same way. None stops a job that has whole GPUs for another.
+        as_live: Whether a live hub decides the same way. None stops a job that has whole GPUs for
+            another.
         done: Jobs that came to their end.
         mean: Completion time, from the moment a job came: the mean, the median, and percentiles.
         makespan: From the first job's coming to the last one's end.
-        max_rho: The largest ρ of a job (Themis, NSDI 2020): its completion time, over that alone on 1/n of the
-            cluster, n being the mean number of jobs there while it was.
+        max_rho: The largest ρ of a job (Themis, NSDI 2020): its completion time, over that alone on
+            1/n of the cluster, n being the mean number of jobs there while it was.
         utilisation: Of the GPUs (cores, where no job has GPUs), from 0 s to the makespan.
         restarts: Times that a job was stopped for another.
     """
@@ -64,7 +65,9 @@ def figures(outcome: Outcome, speeds: Speeds | None = None) -> Figures:
         makespan=makespan,
         mean_rho=float(fairness.mean()) if len(times) else 0.0,
         max_rho=float(fairness.max()) if len(times) else 0.0,
-        utilisation=_busy_seconds(outcome, makespan) / (outcome.capacity * makespan) if makespan > 0 else 0.0,
+        utilisation=_busy_seconds(outcome, makespan) / (outcome.capacity * makespan)
+        if makespan > 0
+        else 0.0,
         restarts=sum(max(job.starts - 1, 0) for job in outcome.jobs),
         events=outcome.events,
         wall_seconds=outcome.wall_seconds,
@@ -73,7 +76,9 @@ def figures(outcome: Outcome, speeds: Speeds | None = None) -> Figures:
 
 def completions(outcome: Outcome) -> Array:
     """Completion time of each job that came to its end, in the order in which they came."""
-    return np.array([job.ended - job.job.submitted for job in outcome.jobs if job.ended is not None])
+    return np.array(
+        [job.ended - job.job.submitted for job in outcome.jobs if job.ended is not None]
+    )
 
 
 def rho(jobs: list[JobOutcome], outcome: Outcome, speeds: Speeds) -> Array:
@@ -96,7 +101,9 @@ def rho(jobs: list[JobOutcome], outcome: Outcome, speeds: Speeds) -> Array:
 def presence(came: Array, ended: Array) -> tuple[Array, Array]:
     """Times, and how many jobs were there from each of them on."""
     edges, index = np.unique(np.concatenate([came, ended]), return_inverse=True)
-    change = np.bincount(index, np.concatenate([np.ones(len(came)), -np.ones(len(ended))]), len(edges))
+    change = np.bincount(
+        index, np.concatenate([np.ones(len(came)), -np.ones(len(ended))]), len(edges)
+    )
     return edges, np.cumsum(change)
 
 

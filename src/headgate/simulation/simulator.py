@@ -13,13 +13,13 @@ from functools import partial
 from heapq import heappop, heappush
 from math import exp, inf
 
-from headgate.analysis.forecast import Remaining
-from headgate.cluster import Cluster
 from headgate.controller import Controller, Queue
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
-from headgate.errors import UsageError
-from headgate.events import (
+from headgate.forecast.remaining import Remaining
+from headgate.model.cluster import Cluster
+from headgate.model.errors import UsageError
+from headgate.model.events import (
     ENDED,
     Action,
     Event,
@@ -40,8 +40,8 @@ from headgate.events import (
     Wake,
     Warn,
 )
-from headgate.identifiers import JobId, TaskId
-from headgate.plans import Plan
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.plans import Plan
 from headgate.policies import NoPolicy
 from headgate.simulation import named_policies
 from headgate.simulation.engine import SimulatedEngine, Work, drops_ahead, ends_at, halt
@@ -58,7 +58,8 @@ _ROUNDS = 10.0
 """That a policy has at most between two reports of a job."""
 _ONLY_SIMULATED = (
     "this order is only simulated: live, no job is stopped for another that waits for whole GPUs. "
-    "Live jobs share the GPUs of a machine, as with --share-gpus; on a cluster they wait in the order of arrival"
+    "Live jobs share the GPUs of a machine, as with --share-gpus; on a cluster they wait in "
+    "the order of arrival"
 )
 _DONE = Exit(code=0, cpu_seconds=0.0)
 _STOPPED = Exit(code=None, signal=15)
@@ -78,7 +79,8 @@ def simulate(
         cluster: Where they run.
         policy: Name of a policy, or of an order of those that wait (`fifo`).
         assumptions: What is assumed; those of `Assumptions()` by default.
-        watcher: Told again and again how many jobs have ended, and the time on the trace's clock (s).
+        watcher: Told again and again how many jobs have ended, and the time on the trace's clock
+            (s).
 
     Raises:
         UsageError: There is no such policy, or a job that the cluster cannot hold.
@@ -94,7 +96,9 @@ def simulate(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No search for cycles of objects: jobs that have ended are in none, and it would cost a tenth to a fifth."""
+    """No search for cycles of objects: jobs that have ended are in none, and it would cost a tenth
+    to a fifth.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
@@ -109,16 +113,24 @@ _END, _EXIT, _ARRIVAL, _FIRST_REPORT, _REPORT = range(5)
 
 
 class _Simulation:
-    def __init__(self, trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptions) -> None:
+    def __init__(
+        self, trace: Trace, cluster: Cluster, policy: str, assumptions: Assumptions
+    ) -> None:
         self._given = assumptions
         self._report_seconds = (
-            trace.report_seconds if assumptions.report_seconds is None else assumptions.report_seconds
+            trace.report_seconds
+            if assumptions.report_seconds is None
+            else assumptions.report_seconds
         )
         self._nodes = {node.name: node for node in cluster.nodes}
         self._specs = Specs([len(node.gpus) for node in cluster.nodes])
         profiled = any(job.profile for job in trace.jobs)
-        modelled = Modelled(cluster, assumptions.profiles, assumptions.measured_on) if profiled else None
-        self._engine = SimulatedEngine(cluster.nodes, assumptions.speeds, assumptions.interference, modelled)
+        modelled = (
+            Modelled(cluster, assumptions.profiles, assumptions.measured_on) if profiled else None
+        )
+        self._engine = SimulatedEngine(
+            cluster.nodes, assumptions.speeds, assumptions.interference, modelled
+        )
         self._works: dict[JobId, Work] = {}
         self._reports: dict[JobId, JobReports] = {}
         self._outcomes: dict[JobId, JobOutcome] = {}
@@ -130,29 +142,40 @@ class _Simulation:
         self._coming: list[tuple[float, int, int, Callable[[], None]]] = []
         self._count = self._ended = 0
         self._on_gpus = trace.on_gpus
-        self._holds = trace.on_gpus and not assumptions.share_gpus  # jobs have whole GPUs to themselves
+        # jobs have whole GPUs to themselves
+        self._holds = trace.on_gpus and not assumptions.share_gpus
         shared = assumptions.share_gpus or not all(job.gpus for job in trace.jobs)
         chosen = named_policies.choose(policy, self._remaining, shared=shared)
         self._listens = chosen.listens and self._report_seconds > 0
         self._predicts = self._listens and chosen.predicts
         self._queue = self._queued(trace, chosen)
         self._controller = Controller(chosen.policy, self._queue)
-        gpus, cores = (float(sum(each)) for each in zip(*((len(node.gpus), node.cores) for node in cluster.nodes)))
+        gpus, cores = (
+            float(sum(each))
+            for each in zip(*((len(node.gpus), node.cores) for node in cluster.nodes))
+        )
         capacity = gpus if self._on_gpus else cores
         order = self._queue.order.name if self._queue is not None else ""
         as_live = self._queue is None or not self._queue.order.preempts
         warnings = [note for note in (chosen.note, "" if as_live else _ONLY_SIMULATED) if note]
-        self.outcome = Outcome(policy, order, as_live, [], [(0.0, 0.0)], capacity, cores, 0, 0.0, warnings, modelled)
+        self.outcome = Outcome(
+            policy, order, as_live, [], [(0.0, 0.0)], capacity, cores, 0, 0.0, warnings, modelled
+        )
         self._check(trace)
 
     def _queued(self, trace: Trace, chosen: NamedPolicy) -> Queue | None:
-        """Where jobs wait for whole GPUs, by the order; where nobody has any, for memory, also of GPUs, by arrival as
-        live."""
+        """Where jobs wait for whole GPUs, by the order; where nobody has any, for memory, also of
+        GPUs, by arrival as live.
+        """
         if self._holds:
             return Queue(chosen.order)
         if any(job.memory_bytes or job.gpu_memory_bytes for job in trace.jobs):
             by_turns = not isinstance(chosen.policy, NoPolicy)
-            pairing = Pairing(lambda: self._given.interference, lambda job: self._works[job.id].job.model, by_turns)
+            pairing = Pairing(
+                lambda: self._given.interference,
+                lambda job: self._works[job.id].job.model,
+                by_turns,
+            )
             return Queue(FifoOrder(), gpus_are_shared=True, pairing=pairing)
         return None
 
@@ -163,16 +186,24 @@ class _Simulation:
             UsageError: One could not.
         """
         memory = max(node.memory_bytes for node in self._nodes.values())
-        on_gpu = max((gpu.memory_bytes for node in self._nodes.values() for gpu in node.gpus), default=0)
+        on_gpu = max(
+            (gpu.memory_bytes for node in self._nodes.values() for gpu in node.gpus), default=0
+        )
         for job in trace.jobs:
             if (reason := against(job, self._specs)) is not None:
                 raise UsageError(reason)
             if job.profile and job.profile not in self._given.profiles:
-                raise UsageError(f"job {job.name!r} names the profile {job.profile!r}, which is not given")
+                raise UsageError(
+                    f"job {job.name!r} names the profile {job.profile!r}, which is not given"
+                )
             if self._holds and job.memory_bytes is not None and job.memory_bytes > memory:
-                raise UsageError(f"job {job.name!r} asks for more memory than any node of the cluster has")
+                raise UsageError(
+                    f"job {job.name!r} asks for more memory than any node of the cluster has"
+                )
             if job.gpus and (job.gpu_memory_bytes or 0) > on_gpu:
-                raise UsageError(f"job {job.name!r} needs more GPU memory than any GPU of the cluster has")
+                raise UsageError(
+                    f"job {job.name!r} needs more GPU memory than any GPU of the cluster has"
+                )
 
     def run(self, watcher: Callable[[int, float], None]) -> None:
         """Until nothing is left to happen."""
@@ -193,7 +224,9 @@ class _Simulation:
             happen()
 
     def _wakes(self, soonest: float) -> float:
-        """When the controller is woken: for a policy no sooner than that, for its queue when it asked to be."""
+        """When the controller is woken: for a policy no sooner than that, for its queue when it
+        asked to be.
+        """
         asked = self._wake_at if self._wake_at is not None else inf
         queue = self._queue.wake_at if self._queue is not None else None
         return min(max(asked, soonest), queue if queue is not None else inf)
@@ -202,7 +235,7 @@ class _Simulation:
         self._count += 1
         heappush(self._coming, (when, kind, self._count, happen))
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- what happens -----------------------------------------------------------------------------
 
     def _await_next(self) -> None:
         job = next(self._arrivals, None)
@@ -210,14 +243,17 @@ class _Simulation:
             self._at(job.submitted, _ARRIVAL, partial(self._arrive, job))
 
     def _arrive(self, job: TraceJob) -> None:
-        id = JobId.of(job.name, "job")  # each is a run of its own, so that it can be forgotten when it has ended
+        # each is a run of its own, so that it can be forgotten when it has ended
+        id = JobId.of(job.name, "job")
         own = job.startup_core_seconds
         startup = own if own is not None else self._given.startup_core_seconds
         self._outcomes[id] = outcome = JobOutcome(job, startup)
         self.outcome.jobs.append(outcome)
         if self._given.prediction_error > 0:
             self._off[id] = exp(self._random.gauss(0.0, self._given.prediction_error))
-        work = self._works[id] = Work(id, job, self._specs.divided(job)[0], job.seconds, starting=startup > 0)
+        work = self._works[id] = Work(
+            id, job, self._specs.divided(job)[0], job.seconds, starting=startup > 0
+        )
         work.left += startup / work.most
         self._step(JobSubmitted(id, self._specs.spec(job)[0]))
         self._await_next()
@@ -251,7 +287,8 @@ class _Simulation:
 
     def _report_next(self, work: Work, start: int) -> None:
         """All report at the same times, as all are read at the same times live."""
-        number = int(self._now / self._report_seconds + 0.01) + 1  # it may be a little before one of these times
+        # it may be a little before one of these times
+        number = int(self._now / self._report_seconds + 0.01) + 1
         self._at(number * self._report_seconds, _REPORT, partial(self._report, work, start))
 
     def _report(self, work: Work, start: int) -> None:
@@ -279,18 +316,27 @@ class _Simulation:
             self._step(Fitted(work.id, *left, watched.useful(), work.job.threads_follow))
 
     def _known(self, work: Work) -> Remaining | None:
-        """What is left of a job, but for the error that is assumed; None where it has said nothing yet."""
+        """What is left of a job, but for the error that is assumed; None where it has said nothing
+        yet.
+        """
         job, cost = work.job, self._cost(work)
         left, done = work.remaining(self._now) * cost, work.fraction(self._now)
         if job.losses and done < job.losses[0][0]:
             return None
-        likely, spread = left * self._off.get(work.id, 1.0), exp(_NINE_OF_TEN * self._given.prediction_error)
+        likely, spread = (
+            left * self._off.get(work.id, 1.0),
+            exp(_NINE_OF_TEN * self._given.prediction_error),
+        )
         final = job.losses[-1][1] if job.losses else None
         return Remaining(
-            likely, likely / spread, likely * spread, final, drops_ahead(job.losses, done, job.seconds * cost)
+            likely,
+            likely / spread,
+            likely * spread,
+            final,
+            drops_ahead(job.losses, done, job.seconds * cost),
         )
 
-    # --- what the controller has done -------------------------------------------------------------------------------
+    # --- what the controller has done -------------------------------------------------------------
 
     def _step(self, event: Event) -> None:
         events: deque[Event] = deque((event,))
@@ -331,7 +377,9 @@ class _Simulation:
             case SetShare():
                 self._engine.grant(action)
             case PlanJob():
-                events.append(JobPlanned(action.job, action.revision, self._planned(self._works[action.job])))
+                events.append(
+                    JobPlanned(action.job, action.revision, self._planned(self._works[action.job]))
+                )
             case StopTask():
                 halt(self._works[action.task.job], self._now)
                 self._at(self._now, _EXIT, partial(self._exit, action.task, _STOPPED))
@@ -354,7 +402,7 @@ class _Simulation:
             self._reports[work.id] = JobReports(work, self._now, self._predicts)
             self._at(self._now, _FIRST_REPORT, partial(self._first_report, work, outcome.starts))
 
-    # --- what the controller and its queue are told -----------------------------------------------------------------
+    # --- what the controller and its queue are told -----------------------------------------------
 
     def _shares(self, job: TraceJob) -> bool:
         """Whether a job shares what it runs on."""
@@ -362,11 +410,16 @@ class _Simulation:
 
     @staticmethod
     def _cost(work: Work) -> float:
-        """Core-seconds that what a job does alone in a second takes with the cores that it has; on GPUs each worker
-        keeps one busy, which feeds them."""
+        """Core-seconds that what a job does alone in a second takes with the cores that it has; on
+        GPUs each worker keeps one busy, which feeds them.
+        """
         if work.job.gpus:
             return float(work.needs)
-        return sum(task.cores for task in work.tasks.values()) / work.speed if work.speed > 0 else work.job.cores
+        return (
+            sum(task.cores for task in work.tasks.values()) / work.speed
+            if work.speed > 0
+            else work.job.cores
+        )
 
     def _remaining(self, id: JobId, now: float) -> float:
         return self._works[id].remaining(now) * self._off.get(id, 1.0)
@@ -376,4 +429,6 @@ class _Simulation:
         spec, plan = self._specs.spec(job)
         if not self._shares(job):
             return plan  # the queue finds its nodes when there is room
-        return replace(plan, worker_nodes=self._engine.settle_on(work.id, job.model, plan.workers, spec.limits))
+        return replace(
+            plan, worker_nodes=self._engine.settle_on(work.id, job.model, plan.workers, spec.limits)
+        )

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.errors import InvalidFileError, Problem, UsageError
-from headgate.paths import opened
+from headgate.model.errors import InvalidFileError, Problem, UsageError
+from headgate.model.paths import opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,10 @@ class Speeds:
     """Throughput by cores.
 
     Args:
-        exponent: Of a job without a table: its throughput grows as cores^exponent, up to the most it can use.
-        tables: Cores and throughput of a model, in order; between them straight lines, from nothing at 0 cores, and
-            beyond the last no more.
+        exponent: Of a job without a table: its throughput grows as cores^exponent, up to the most
+            it can use.
+        tables: Cores and throughput of a model, in order; between them straight lines, from nothing
+            at 0 cores, and beyond the last no more.
     """
 
     exponent: float = 1.0
@@ -37,7 +38,9 @@ class Speeds:
 
 
 def between(table: tuple[tuple[float, float], ...], x: float) -> float:
-    """What a table says, in straight lines: from nothing at 0, and beyond its last point no more."""
+    """What a table says, in straight lines: from nothing at 0, and beyond its last point no
+    more.
+    """
     i = bisect_left(table, (x,))
     if i == len(table):
         return table[-1][1]
@@ -46,7 +49,8 @@ def between(table: tuple[tuple[float, float], ...], x: float) -> float:
 
 
 def read_speeds(path: Path) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Tables from a CSV with the columns `model`, `cores` and `throughput` (in any unit, the same for a model).
+    """Tables from a CSV with the columns `model`, `cores` and `throughput` (in any unit, the same
+    for a model).
 
     Raises:
         UsageError: It cannot be read.
@@ -68,10 +72,17 @@ def read_speeds(path: Path) -> dict[str, tuple[tuple[float, float], ...]]:
                 raise ValueError
         except (KeyError, TypeError, ValueError):
             problems.append(
-                Problem("line", number, f"found {','.join(map(str, row.values()))}", "expected model,cores,throughput")
+                Problem(
+                    "line",
+                    number,
+                    f"found {','.join(map(str, row.values()))}",
+                    "expected model,cores,throughput",
+                )
             )
             continue
         tables.setdefault(model, {})[cores] = throughput
     if problems or not tables:
-        raise InvalidFileError(str(path), problems or [Problem("file", None, "it has no lines", "add some")])
+        raise InvalidFileError(
+            str(path), problems or [Problem("file", None, "it has no lines", "add some")]
+        )
     return {model: tuple(sorted(table.items())) for model, table in tables.items()}

@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from headgate.errors import InvalidFileError, Problem, UsageError
-from headgate.paths import opened
+from headgate.model.errors import InvalidFileError, Problem, UsageError
+from headgate.model.paths import opened
 from headgate.simulation import recorded
 from headgate.simulation.traces import Trace, TraceJob, made
 
 
 def read(path: Path) -> Trace:
-    """The trace of a file: a CSV, or a run's folder or `run.sqlite`. Lines that make no sense are left out, which its
-    notes say.
+    """The trace of a file: a CSV, or a run's folder or `run.sqlite`. Lines that make no sense are
+    left out, which its notes say.
 
     Raises:
         UsageError: It cannot be read, or has no job.
-        InvalidFileError: A column is missing, or at least half of the lines make no sense; with the first of them.
+        InvalidFileError: A column is missing, or at least half of the lines make no sense; with the
+            first of them.
     """
     if path.is_dir() or path.suffix == ".sqlite":
         return recorded.read(path)
@@ -31,13 +32,22 @@ def read(path: Path) -> Trace:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
-# --- CSV ------------------------------------------------------------------------------------------------------------
+# --- CSV ------------------------------------------------------------------------------------------
 
-# What the columns are called in the traces of ElasticFlow, Tiresias, Philly, Helios and Alibaba, and here.
+# What the columns are called in the traces of ElasticFlow, Tiresias, Philly, Helios and Alibaba,
+# and here.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "name": ("job_id", "jobid", "job", "name", "id"),
     "submitted": (
-        *("submission_time", "submit_time", "submitted_time", "submitted", "arrival_time", "at", "creation_time"),
+        *(
+            "submission_time",
+            "submit_time",
+            "submitted_time",
+            "submitted",
+            "arrival_time",
+            "at",
+            "creation_time",
+        ),
     ),
     "seconds": ("duration", "run_time", "runtime", "seconds"),
     "started": ("start_time", "started", "scheduled_time"),
@@ -69,7 +79,9 @@ def _jobs(path: str, rows: Iterator[list[str]]) -> tuple[list[TraceJob], list[st
     except csv.Error:
         header = ["\ufffd"]
     if header is None or not any(cell.strip() for cell in header):
-        raise UsageError(f"{path} is empty; expected a line with the names of the columns, and one for each job")
+        raise UsageError(
+            f"{path} is empty; expected a line with the names of the columns, and one for each job"
+        )
     if any("\ufffd" in cell or "\0" in cell for cell in header):
         raise UsageError(f"{path} is no CSV file; expected a trace, or a run's folder")
     columns = _columns(path, [cell.strip().lower() for cell in header])
@@ -82,19 +94,34 @@ def _jobs(path: str, rows: Iterator[list[str]]) -> tuple[list[TraceJob], list[st
         try:
             job = _job(_cells(header, columns, row), number)
             if job is not None and job.name in lines:
-                raise _Wrong("name", f"found {job.name!r}, as on line {lines[job.name]}", "give each job its own")
+                raise _Wrong(
+                    "name",
+                    f"found {job.name!r}, as on line {lines[job.name]}",
+                    "give each job its own",
+                )
         except _Wrong as error:
-            said = header[columns[error.column]].strip() if error.column in columns else error.column
+            said = (
+                header[columns[error.column]].strip() if error.column in columns else error.column
+            )
             wrong.append(Problem(said, number, error.found, error.cure))
             continue
         if job is not None:
             lines[job.name] = number
             found.append(job)
     if wrong and 2 * len(wrong) >= count:
-        more = Problem("lines", None, f"{len(wrong)} of {count} make no sense", "expected less than half of them")
-        raise InvalidFileError(path, [*wrong[:_PROBLEMS], *([more] if len(wrong) > _PROBLEMS else [])])
+        more = Problem(
+            "lines",
+            None,
+            f"{len(wrong)} of {count} make no sense",
+            "expected less than half of them",
+        )
+        raise InvalidFileError(
+            path, [*wrong[:_PROBLEMS], *([more] if len(wrong) > _PROBLEMS else [])]
+        )
     if not found:
-        raise UsageError(f"{path} has no jobs; expected a line for each below that with the names of the columns")
+        raise UsageError(
+            f"{path} has no jobs; expected a line for each below that with the names of the columns"
+        )
     return found, [*_left_out(wrong, count), *_unused(header, columns)]
 
 
@@ -111,13 +138,17 @@ def _rows(rows: Iterator[list[str]]) -> Iterator[tuple[int, list[str] | None]]:
             yield number, None
 
 
-def _cells(header: Sequence[str], columns: Mapping[str, int], row: list[str] | None) -> dict[str, str]:
+def _cells(
+    header: Sequence[str], columns: Mapping[str, int], row: list[str] | None
+) -> dict[str, str]:
     """The cells of a line that count."""
     if row is None:
         raise _Wrong("line", "it is no CSV", "expected cells with commas between")
     if any(cell.strip() for cell in row[len(header) :]):
         found = f"found {len(row)} cells"
-        raise _Wrong("line", found, f"expected {len(header)}, as the line with the names of the columns has")
+        raise _Wrong(
+            "line", found, f"expected {len(header)}, as the line with the names of the columns has"
+        )
     return {what: row[i].strip() if i < len(row) else "" for what, i in columns.items()}
 
 
@@ -128,7 +159,9 @@ def _left_out(wrong: Sequence[Problem], count: int) -> Iterator[str]:
 
 
 def _unused(header: Sequence[str], columns: Mapping[str, int]) -> Iterator[str]:
-    """What columns count for nothing, and what follows from that where it changes what jobs ask for."""
+    """What columns count for nothing, and what follows from that where it changes what jobs ask
+    for.
+    """
     used = set(columns.values())
     unused = [cell.strip() for i, cell in enumerate(header) if i not in used and cell.strip()]
     if unused:
@@ -138,7 +171,12 @@ def _unused(header: Sequence[str], columns: Mapping[str, int]) -> Iterator[str]:
 
 
 def _columns(path: str, header: list[str]) -> dict[str, int]:
-    columns = {what: header.index(name) for what, names in _NAMES.items() for name in reversed(names) if name in header}
+    columns = {
+        what: header.index(name)
+        for what, names in _NAMES.items()
+        for name in reversed(names)
+        if name in header
+    }
     missing = [_NAMES["submitted"][0]] if "submitted" not in columns else []
     if "seconds" not in columns and not {"started", "ended"} <= columns.keys():
         missing.append(f"{_NAMES['seconds'][0]} (or start_time and end_time)")
@@ -156,15 +194,22 @@ def _job(cells: Mapping[str, str], number: int) -> TraceJob | None:
     gpus = _value(cells, "gpus", _whole, "0 or more GPUs", default=0)
     cores = _value(cells, "cores", _number, "0 or more cores", default=1.0)
     if "millicores" in cells and "cores" not in cells:
-        cores = _value(cells, "millicores", _number, "0 or more thousandths of a core", default=1000.0) / 1000
+        cores = (
+            _value(cells, "millicores", _number, "0 or more thousandths of a core", default=1000.0)
+            / 1000
+        )
     if "seconds" in cells:
         seconds = _value(cells, "seconds", _number, "0 or more seconds")
     elif cells["started"] in _NOTHING or cells["ended"] in _NOTHING:
         return None
     else:
-        seconds = _value(cells, "ended", _moment, "a time") - _value(cells, "started", _moment, "a time")
+        seconds = _value(cells, "ended", _moment, "a time") - _value(
+            cells, "started", _moment, "a time"
+        )
         if seconds < 0:
-            raise _Wrong("ended", f"found {cells['ended']!r}, before its start", "expected a later time")
+            raise _Wrong(
+                "ended", f"found {cells['ended']!r}, before its start", "expected a later time"
+            )
     if seconds == 0:
         return None
     if not gpus and not cores:
@@ -199,7 +244,9 @@ def _value(
     try:
         return convert(text)
     except ValueError:
-        raise _Wrong(what, f"found {text!r}" if text else "it is empty", f"expected {expected}") from None
+        raise _Wrong(
+            what, f"found {text!r}" if text else "it is empty", f"expected {expected}"
+        ) from None
 
 
 def _number(text: str) -> float:

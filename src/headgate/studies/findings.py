@@ -1,4 +1,6 @@
-"""What the measurements of a study come to: each cell's figures, what differs from what, and how jobs shared."""
+"""What the measurements of a study come to: each cell's figures, what differs from what, and how
+jobs shared.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from headgate.analysis.losing import LEAST_SECONDS
+from headgate.diagnosis.attribution import LEAST_SECONDS
 from headgate.reports.words import counted
 from headgate.studies.grid import MITIGATION
 from headgate.studies.journal import Measurement
@@ -27,8 +29,14 @@ from headgate.studies.statistics import (
 from headgate.studies.studyfile import UNLIMITED
 
 Metric = Literal["step", "elapsed", "cpu"]
-"""Seconds of a sample or step in the warm window, from the start to the end, and CPU seconds of a step."""
-METRICS: Mapping[Metric, str] = {"step": "", "elapsed": "from start to end, ", "cpu": "in CPU time a step, "}
+"""Seconds of a sample or step in the warm window, from the start to the end, and CPU seconds of a
+step.
+"""
+METRICS: Mapping[Metric, str] = {
+    "step": "",
+    "elapsed": "from start to end, ",
+    "cpu": "in CPU time a step, ",
+}
 _Place = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...], bool]
 _LEAST_LOST = 0.02
 """Part of the time: less that was lost to other jobs names no resource."""
@@ -68,7 +76,9 @@ class StudyCell:
         return found
 
     def batch_seconds(self, job: str) -> dict[int, float]:
-        """Seconds of a batch by block, where it tells steps, or samples and how many a batch has."""
+        """Seconds of a batch by block, where it tells steps, or samples and how many a batch
+        has.
+        """
         found: dict[int, float] = {}
         for block, figures in self.figures.items():
             told = figures["jobs"][job]
@@ -138,8 +148,8 @@ class CellSharing:
         most: The job with the largest φ.
         least: The job with the smallest.
         floor: By how much the same jobs at once differ from themselves.
-        cause: Why one got more: its priority, else the resource through which most was lost to others; empty where
-            little was lost.
+        cause: Why one got more: its priority, else the resource through which most was lost to
+            others; empty where little was lost.
         verdicts: By job, what `headgate explain` says most often.
     """
 
@@ -156,7 +166,10 @@ class CellSharing:
     @property
     def mitigation(self) -> str | None:
         """What was done so that they share better; None: nothing."""
-        return next((value for axis, value in self.values if axis == MITIGATION and value != UNLIMITED), None)
+        return next(
+            (value for axis, value in self.values if axis == MITIGATION and value != UNLIMITED),
+            None,
+        )
 
     @property
     def without(self) -> tuple[tuple[str, str], ...]:
@@ -174,7 +187,8 @@ class Findings:
     """All that a study came to.
 
     Args:
-        apart: Measurements that do not count: of another machine, or of cells that run something else since.
+        apart: Measurements that do not count: of another machine, or of cells that run something
+            else since.
     """
 
     name: str
@@ -190,7 +204,10 @@ class Findings:
         """What follows, in words: findings first, then what shows no difference."""
         told = [each for each in self.effects if each.metric == "step"]
         ranks = {"slower": 0, "faster": 0, "unsure": 1, "none": 2}
-        lines = [f"{each.title}: {each.words}." for each in sorted(told, key=lambda each: ranks[each.change])]
+        lines = [
+            f"{each.title}: {each.words}."
+            for each in sorted(told, key=lambda each: ranks[each.change])
+        ]
         lines += [
             f"{each.title}: {METRICS[each.metric]}{each.words}."
             for each in self.effects
@@ -221,7 +238,11 @@ def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -
     axes: Mapping[str, Sequence[str]] = about["axes"]
     effects = [each for metric in METRICS for each in _effects(cells, axes, floors, metric)]
     priorities: Mapping[str, float] = about.get("priorities", {})
-    shared = [each for cell in cells.values() if (each := _sharing(cell, cells, floors, priorities)) is not None]
+    shared = [
+        each
+        for cell in cells.values()
+        if (each := _sharing(cell, cells, floors, priorities)) is not None
+    ]
     notes = list(_notes(about, machine, len(kept) - len(valid), cells.values()))
     return Findings(
         name,
@@ -241,7 +262,9 @@ def _place(cell: Mapping[str, Any]) -> _Place:
 
 
 def _calmer(valid: Sequence[Measurement]) -> dict[int, int]:
-    """Of each block the attempt that counts: the one with fewer disturbed cells, once it has all that were measured."""
+    """Of each block the attempt that counts: the one with fewer disturbed cells, once it has all
+    that were measured.
+    """
     found: dict[int, int] = {}
     for block in {each.block for each in valid}:
         good = [each for each in valid if each.block == block and each.state == "measured"]
@@ -252,10 +275,15 @@ def _calmer(valid: Sequence[Measurement]) -> dict[int, int]:
 
 
 def _cell(
-    place: _Place, told: Mapping[str, Any], valid: Sequence[Measurement], attempts: Mapping[int, int]
+    place: _Place,
+    told: Mapping[str, Any],
+    valid: Sequence[Measurement],
+    attempts: Mapping[int, int],
 ) -> StudyCell:
     mine = [each for each in valid if _place(each.cell) == place]
-    good = [each for each in mine if each.state == "measured" and each.attempt == attempts[each.block]]
+    good = [
+        each for each in mine if each.state == "measured" and each.attempt == attempts[each.block]
+    ]
     chosen = {each.block: each.figures for each in good}
     state, reason = ("measured", "") if chosen else ("not measured", "its turn has not come")
     if mine and not chosen:
@@ -281,7 +309,10 @@ class _Floors:
 
 
 def _effects(
-    cells: Mapping[_Place, StudyCell], axes: Mapping[str, Sequence[str]], floors: _Floors, metric: Metric
+    cells: Mapping[_Place, StudyCell],
+    axes: Mapping[str, Sequence[str]],
+    floors: _Floors,
+    metric: Metric,
 ) -> Iterator[Effect]:
     for cell in cells.values():
         if cell.is_repeat or cell.scenario == "slice":
@@ -289,7 +320,10 @@ def _effects(
         for job in cell.workloads:
             for what, base, value, other in _bases(cell, cells, axes):
                 alike = metric != "step" or cell.units(job) == other.units(job)
-                both = [each.seconds(job, metric) if alike else each.batch_seconds(job) for each in (other, cell)]
+                both = [
+                    each.seconds(job, metric) if alike else each.batch_seconds(job)
+                    for each in (other, cell)
+                ]
                 if (ratio := paired(*both)) is not None:
                     floor = floors.of((cell.scenario, other.scenario), job, metric)
                     rest = tuple(each for each in cell.values if each[0] != what)
@@ -303,7 +337,10 @@ def _bases(
     for axis, value in cell.values:
         base = axes[axis][0]
         values = tuple((name, base if name == axis else each) for name, each in cell.values)
-        if base != value and (other := cells.get((cell.scenario, cell.workloads, values, False))) is not None:
+        if (
+            base != value
+            and (other := cells.get((cell.scenario, cell.workloads, values, False))) is not None
+        ):
             yield axis, base, value, other
     if cell.scenario in ("shared", "distributed"):
         values = tuple(each for each in cell.values if each[0] != "strategy")
@@ -312,20 +349,31 @@ def _bases(
 
 
 def _sharing(
-    cell: StudyCell, cells: Mapping[_Place, StudyCell], floors: _Floors, priorities: Mapping[str, float]
+    cell: StudyCell,
+    cells: Mapping[_Place, StudyCell],
+    floors: _Floors,
+    priorities: Mapping[str, float],
 ) -> CellSharing | None:
-    """What the jobs of a cell that ran at once got; None where one of them was not measured alone."""
+    """What the jobs of a cell that ran at once got; None where one of them was not measured
+    alone.
+    """
     if cell.scenario != "simultaneous" or cell.is_repeat:
         return None
     rates: dict[str, dict[str, dict[int, float]]] = {"together": {}, "alone": {}, "slice": {}}
     without = tuple(each for each in cell.values if each[0] != MITIGATION)
     for job in cell.workloads:
-        alone, sliced = (cells.get((scenario, (job,), without, False)) for scenario in ("solo", "slice"))
+        alone, sliced = (
+            cells.get((scenario, (job,), without, False)) for scenario in ("solo", "slice")
+        )
         if alone is None or sliced is None:
             return None
         for kind, each in (("together", cell), ("alone", alone), ("slice", sliced)):
-            rates[kind][job] = {block: 1.0 / seconds for block, seconds in each.seconds(job, "step").items()}
-    blocks = sorted(set.intersection(*(set(each) for kind in rates.values() for each in kind.values())))
+            rates[kind][job] = {
+                block: 1.0 / seconds for block, seconds in each.seconds(job, "step").items()
+            }
+    blocks = sorted(
+        set.intersection(*(set(each) for kind in rates.values() for each in kind.values()))
+    )
     if not blocks:
         return None
     together, alone_rates, slices = rates["together"], rates["alone"], rates["slice"]
@@ -358,8 +406,9 @@ def _of_blocks(figure: Callable[[int], float], blocks: Sequence[int]) -> Ratio:
 
 
 def _cause(cell: StudyCell, most: float, least: float) -> str:
-    """Why one job got more than another: its priority, else that through which they lost most, by their accounts. A
-    loss that may be nothing says nothing."""
+    """Why one job got more than another: its priority, else that through which they lost most, by
+    their accounts. A loss that may be nothing says nothing.
+    """
     if most > least:
         return f"priority {most:g} against {least:g}"
     lost: Counter[str] = Counter()
@@ -368,7 +417,10 @@ def _cause(cell: StudyCell, most: float, least: float) -> str:
         for job in figures["jobs"].values():
             elapsed += job["elapsed"]
             for each in job["lost"]:
-                if each["to"] in cell.workloads and each.get("low", each["seconds"]) > LEAST_SECONDS:
+                if (
+                    each["to"] in cell.workloads
+                    and each.get("low", each["seconds"]) > LEAST_SECONDS
+                ):
                     lost[each["resource"]] += each["seconds"]
     worst = lost.most_common(1)
     return worst[0][0] if worst and worst[0][1] >= _LEAST_LOST * elapsed else ""
@@ -386,7 +438,8 @@ def _gained(sharing: CellSharing, plain: CellSharing) -> Iterator[str]:
     values = "".join(f", {axis} {value}" for axis, value in sharing.without)
     yield (
         f"With {way}{each}{values}, {job} got {say_ratio(sharing.phi[job])} of its due instead of "
-        f"{say_ratio(plain.phi[job])}; S = {say_ratio(sharing.total)} instead of {say_ratio(plain.total)}, "
+        f"{say_ratio(plain.phi[job])}; S = {say_ratio(sharing.total)} instead of "
+        f"{say_ratio(plain.total)}, "
         f"D = {say_ratio(sharing.dominance)} instead of {say_ratio(plain.dominance)}."
     )
 
@@ -396,11 +449,15 @@ def _shared(sharing: CellSharing) -> Iterator[str]:
     at_once = f"{' + '.join(sharing.phi)} at once{values}"
     total, dominance = (say_ratio(each) for each in (sharing.total, sharing.dominance))
     if not sharing.total.has_interval:
-        yield f"{at_once}: S = {total}, D = {dominance}; no finding with fewer than {LEAST_REPETITIONS} repetitions."
+        yield (
+            f"{at_once}: S = {total}, D = {dominance}; no finding with fewer than "
+            f"{LEAST_REPETITIONS} repetitions."
+        )
         return
     pays = {"slower": "running at once pays", "faster": "running at once costs"}
     said = pays.get(
-        change(sharing.total, sharing.floor), f"no difference from one after the other seen (floor {sharing.floor:.0%})"
+        change(sharing.total, sharing.floor),
+        f"no difference from one after the other seen (floor {sharing.floor:.0%})",
     )
     yield f"{at_once}: S = {total}: {said}."
     due = ", ".join(f"{job} {say_ratio(phi)}" for job, phi in sharing.phi.items())
@@ -417,16 +474,24 @@ def _notes(
 ) -> Iterator[str]:
     """What a reader has to know of how it was measured."""
     changed = [
-        f"{what} {was} → {machine.get(what, '')}" for what, was in about["machine"].items() if machine.get(what) != was
+        f"{what} {was} → {machine.get(what, '')}"
+        for what, was in about["machine"].items()
+        if machine.get(what) != was
     ]
     if changed:
         yield f"This machine has changed since the study began: {'; '.join(changed)}."
     if apart:
-        yield f"{counted(apart, 'measurement')} kept apart: of another machine, or of scripts that have changed since."
+        yield (
+            f"{counted(apart, 'measurement')} kept apart: of another machine, or of scripts "
+            "that have changed since."
+        )
     disturbed = sum(cell.disturbed for cell in cells)
     if disturbed:
         count = sum(len(cell.figures) for cell in cells)
-        yield f"Others used more than a tenth of the cores during {disturbed} of {count} measurements that count."
+        yield (
+            f"Others used more than a tenth of the cores during {disturbed} of {count} "
+            "measurements that count."
+        )
     lacking: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         if not cell.figures:
@@ -437,19 +502,26 @@ def _notes(
 
 
 def between(first: Findings, second: Findings) -> tuple[list[tuple[str, Ratio, float]], list[str]]:
-    """Cells that two studies have in common, with the second over the first and the larger of their floors; and names
-    of those that only one has."""
-    ours, theirs = ({cell.name: cell for cell in each.cells if cell.figures} for each in (first, second))
+    """Cells that two studies have in common, with the second over the first and the larger of their
+    floors; and names of those that only one has.
+    """
+    ours, theirs = (
+        {cell.name: cell for cell in each.cells if cell.figures} for each in (first, second)
+    )
     found = []
     for name in (each for each in ours if each in theirs):
         for job in ours[name].workloads:
-            ratio = unpaired(*(list(each[name].seconds(job, "step").values()) for each in (ours, theirs)))
+            ratio = unpaired(
+                *(list(each[name].seconds(job, "step").values()) for each in (ours, theirs))
+            )
             floor = max(
                 _Floors({_key(c): c for c in each.cells}).of((ours[name].scenario,), job, "step")
                 for each in (first, second)
             )
             if ratio is not None and not ours[name].is_repeat:
-                found.append((name if len(ours[name].workloads) == 1 else f"{job} in {name}", ratio, floor))
+                found.append(
+                    (name if len(ours[name].workloads) == 1 else f"{job} in {name}", ratio, floor)
+                )
     return found, sorted(ours.keys() ^ theirs.keys())
 
 

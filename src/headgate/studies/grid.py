@@ -1,4 +1,6 @@
-"""The cells of a study: what each runs, by what key it is known, and how long all of them are going to take."""
+"""The cells of a study: what each runs, by what key it is known, and how long all of them are going
+to take.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,14 @@ from typing import Any, Literal
 
 import yaml
 
-from headgate import clusterfile, isolation, policies, runs, workloads
-from headgate.errors import IsolationError, UsageError
-from headgate.jobs import Allowed, Job
-from headgate.plans import Plan
+from headgate import isolation, policies, workloads
+from headgate.config import clusterfile
+from headgate.config.userfile import Loader
+from headgate.model.errors import IsolationError, UsageError
+from headgate.model.jobs import Allowed, Job
+from headgate.model.plans import Plan
+from headgate.model.units import say_seconds
+from headgate.recorded import runs
 from headgate.studies.statistics import LEAST_REPETITIONS
 from headgate.studies.studyfile import (
     ARGUMENTS,
@@ -29,8 +35,6 @@ from headgate.studies.studyfile import (
     bundled_command,
     filled,
 )
-from headgate.units import say_seconds
-from headgate.userfile import Loader
 from headgate.workloads import WorkloadError
 
 CellScenario = Literal["solo", "distributed", "shared", "simultaneous", "slice"]
@@ -54,7 +58,8 @@ class Cell:
     Args:
         workloads: Names of those that are measured.
         values: The value of each axis that matters to it.
-        is_repeat: Whether it is the second measurement of another cell, which tells the noise floor.
+        is_repeat: Whether it is the second measurement of another cell, which tells the noise
+            floor.
     """
 
     scenario: CellScenario
@@ -66,7 +71,10 @@ class Cell:
     def name(self) -> str:
         """In words: `small solo, cores 1`."""
         axes = "".join(f", {axis} {value}" for axis, value in self.values)
-        return f"{' + '.join(self.workloads)} {self.scenario}{axes}{' (again)' if self.is_repeat else ''}"
+        return (
+            f"{' + '.join(self.workloads)} "
+            f"{self.scenario}{axes}{' (again)' if self.is_repeat else ''}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +95,17 @@ class CellRun:
 
     @property
     def key(self) -> str:
-        """A digest of all that it runs, scripts included: the same in each study that runs the same."""
-        jobs = [asdict(job) | {"digest": _digest(job.script)} for job in (*self.measured, *self.background)]
+        """A digest of all that it runs, scripts included: the same in each study that runs the
+        same.
+        """
+        jobs = [
+            asdict(job) | {"digest": _digest(job.script)}
+            for job in (*self.measured, *self.background)
+        ]
         content = [jobs, len(self.measured), self.policy, self.lab, self.cell.is_repeat]
-        return hashlib.sha256(json.dumps(content, sort_keys=True, default=sorted).encode()).hexdigest()[:_DIGITS]
+        return hashlib.sha256(
+            json.dumps(content, sort_keys=True, default=sorted).encode()
+        ).hexdigest()[:_DIGITS]
 
 
 def cells(study: Study) -> list[Cell]:
@@ -102,13 +117,17 @@ def cells(study: Study) -> list[Cell]:
 def is_baseline(study: Study, cell: Cell) -> bool:
     """Whether each axis has its first value: what others are compared with."""
     first = axes(study)
-    if cell.scenario == "slice" or (cell.scenario == "simultaneous" and len(cell.workloads) < len(study.workloads)):
+    if cell.scenario == "slice" or (
+        cell.scenario == "simultaneous" and len(cell.workloads) < len(study.workloads)
+    ):
         return False  # of many pairs none is repeated
     return all(first[axis][0] == value for axis, value in cell.values)
 
 
 def axes(study: Study) -> dict[str, tuple[str, ...]]:
-    """All that is varied, with the values of each; the first is what the others are compared with."""
+    """All that is varied, with the values of each; the first is what the others are compared
+    with.
+    """
     if not study.mitigate:
         return dict(study.vary)
     part = _cores(study) / len(study.workloads)
@@ -140,7 +159,10 @@ def _cells(study: Study) -> Iterator[Cell]:
 def _matches(cell: Cell, left_out: Mapping[str, Sequence[str]]) -> bool:
     """Whether a cell has one of the values at each key."""
     has = {"scenario": (cell.scenario,), "workload": cell.workloads}
-    has |= {axis: (value.partition(" ")[0] if axis == MITIGATION else value,) for axis, value in cell.values}
+    has |= {
+        axis: (value.partition(" ")[0] if axis == MITIGATION else value,)
+        for axis, value in cell.values
+    }
     return all(not set(values).isdisjoint(has.get(key, ())) for key, values in left_out.items())
 
 
@@ -148,7 +170,8 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
     """What a cell runs.
 
     Raises:
-        UsageError: It cannot be: a workload is not written in a framework, or the lab's file makes no sense.
+        UsageError: It cannot be: a workload is not written in a framework, or the lab's file makes
+            no sense.
     """
     values = dict(cell.values)
     if (box := values.get("isolation", "")).removesuffix(OVERLAY) in isolation.IN_GUESTS:
@@ -170,7 +193,9 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
     if way == "cores":
         measured = [_at_most(job, float(value)) for job in measured]
     if way == "threads":
-        measured = [replace(job, env={**dict.fromkeys(_THREADS, value), **job.env}) for job in measured]
+        measured = [
+            replace(job, env={**dict.fromkeys(_THREADS, value), **job.env}) for job in measured
+        ]
     policy = value if way == "policy" else values.get("policy", study.policy)
     background = study.background if cell.scenario == "shared" else ()
     beside = tuple(
@@ -198,7 +223,8 @@ def _job(workload: Workload, values: Mapping[str, str], copy: tuple[str, str]) -
     """A workload with the values of axes.
 
     Args:
-        copy: Names the copy of real data that is this job's own: two readers of one would warm each other's cache.
+        copy: Names the copy of real data that is this job's own: two readers of one would warm each
+            other's cache.
     """
     job = workload.job
     added = tuple(shlex.split(values.get("args", "")))
@@ -207,16 +233,24 @@ def _job(workload: Workload, values: Mapping[str, str], copy: tuple[str, str]) -
         if "data" in given:
             folder = runs.home() / "studies" / "data" / "-".join(copy)
             given["data"] = None if given["data"] == "synthetic" else str(folder)
-        if (lack := workloads.lack(given.get("framework") or workload.bundled["framework"])) and job.python is None:
+        if (
+            lack := workloads.lack(given.get("framework") or workload.bundled["framework"])
+        ) and job.python is None:
             raise UsageError(lack)
         more = (*workload.bundled["more"], *added)
         try:
-            job = replace(job, run=bundled_command({**workload.bundled, **given, "more": more}, job), args=())
+            job = replace(
+                job, run=bundled_command({**workload.bundled, **given, "more": more}, job), args=()
+            )
         except WorkloadError as error:
             raise UsageError(str(error)) from None
     else:
         run = job.run
-        words = filled(run, values) if isinstance(run, str) else run and tuple(filled(word, values) for word in run)
+        words = (
+            filled(run, values)
+            if isinstance(run, str)
+            else run and tuple(filled(word, values) for word in run)
+        )
         args = (*(filled(word, values) for word in job.args), *added)
         env = {name: filled(value, values) for name, value in job.env.items()}
         job = replace(job, run=words, args=args, env=env)
@@ -249,7 +283,9 @@ def _lab(study: Study, values: Mapping[str, str]) -> str:
     """The lab's file, with the values of axes, and with a name of its own."""
     assert study.cluster is not None
     if not clusterfile.read(study.cluster).lab:
-        raise UsageError(f"{study.cluster} describes other machines; a study needs a lab: `lab: true`")
+        raise UsageError(
+            f"{study.cluster} describes other machines; a study needs a lab: `lab: true`"
+        )
     told = yaml.load(Path(study.cluster).read_text(encoding="utf-8"), Loader)  # noqa: S506  # a safe one
     for axis in OF_LAB & values.keys():
         for part in [told] if axis == "overlay" else told["nodes"]:
@@ -299,7 +335,9 @@ class PlannedTime:
         return 0.0 if cell in self.lacking else sum(self.seconds[name] for name in cell.workloads)
 
     def __str__(self) -> str:
-        told = f"{len(self.cells)} cells × {self.repetitions}, about {say_seconds(round(self.total))}"
+        told = (
+            f"{len(self.cells)} cells × {self.repetitions}, about {say_seconds(round(self.total))}"
+        )
         if self.lacking:
             told += f" ({len(self.lacking)} cannot be measured here)"
         if self.guessed:
@@ -317,7 +355,13 @@ def planned_time(study: Study, repetitions: int, known: Mapping[str, float]) -> 
     seconds = {name: known.get(name, said or _GUESSED_SECONDS) for name, said in takes.items()}
     guessed = tuple(name for name, said in takes.items() if name not in known and said is None)
     every = cells(study)
-    return PlannedTime(every, repetitions, seconds, guessed, frozenset(cell for cell in every if _lacks(study, cell)))
+    return PlannedTime(
+        every,
+        repetitions,
+        seconds,
+        guessed,
+        frozenset(cell for cell in every if _lacks(study, cell)),
+    )
 
 
 def _lacks(study: Study, cell: Cell) -> bool:
@@ -332,13 +376,19 @@ def check_budget(study: Study, planned: PlannedTime) -> None:
     """Refuse a study that is planned to take longer than it may.
 
     Raises:
-        UsageError: It names what to cut: of all that brings it below the budget what leaves most, else what saves most.
+        UsageError: It names what to cut: of all that brings it below the budget what leaves most,
+            else what saves most.
     """
     if study.budget is None or planned.total <= study.budget:
         return
-    shorter = {name: planned_time(less, planned.repetitions, planned.seconds).total for name, less in _cuts(study)}
+    shorter = {
+        name: planned_time(less, planned.repetitions, planned.seconds).total
+        for name, less in _cuts(study)
+    }
     if planned.repetitions > LEAST_REPETITIONS:
-        shorter[f"`repetitions` to {LEAST_REPETITIONS}"] = planned.of(planned.cells) * LEAST_REPETITIONS
+        shorter[f"`repetitions` to {LEAST_REPETITIONS}"] = (
+            planned.of(planned.cells) * LEAST_REPETITIONS
+        )
     fits = {name: total for name, total in shorter.items() if total <= study.budget}
     if fits:
         name, total = max(fits.items(), key=lambda each: each[1])
@@ -347,16 +397,29 @@ def check_budget(study: Study, planned: PlannedTime) -> None:
         cure = "raise `budget`, or give the workloads fewer steps"
     else:
         name, total = min(shorter.items(), key=lambda each: each[1])
-        cure = f"cut {name} first: then it takes {say_seconds(round(total))}, still too long; or raise `budget`"
-    raise UsageError(f"the study is planned to take {planned}; its budget is {say_seconds(study.budget)}: {cure}")
+        cure = (
+            f"cut {name} first: then it takes {say_seconds(round(total))}, still too long; "
+            "or raise `budget`"
+        )
+    raise UsageError(
+        f"the study is planned to take {planned}; its budget is {say_seconds(study.budget)}: {cure}"
+    )
 
 
 def _cuts(study: Study) -> Iterator[tuple[str, Study]]:
-    """The study with only the first value of each axis in turn, and with fewer scenarios and workloads."""
+    """The study with only the first value of each axis in turn, and with fewer scenarios and
+    workloads.
+    """
     for axis, values in study.vary.items():
         if len(values) > 1:
-            yield f"`{axis}` ({len(values)} values) to one", replace(study, vary={**study.vary, axis: values[:1]})
+            yield (
+                f"`{axis}` ({len(values)} values) to one",
+                replace(study, vary={**study.vary, axis: values[:1]}),
+            )
     if len(study.scenarios) > 1:
         yield f"`scenarios` to {study.scenarios[0]}", replace(study, scenarios=study.scenarios[:1])
     if len(study.workloads) > 1 and not {"simultaneous", "pairs"} & {*study.scenarios}:
-        yield f"`workloads` to {study.workloads[0].job.name}", replace(study, workloads=study.workloads[:1])
+        yield (
+            f"`workloads` to {study.workloads[0].job.name}",
+            replace(study, workloads=study.workloads[:1]),
+        )

@@ -1,4 +1,6 @@
-"""What a study has measured so far: a line of JSON for each measurement of a cell, which a kill -9 cannot undo."""
+"""What a study has measured so far: a line of JSON for each measurement of a cell, which a kill -9
+cannot undo.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import headgate
-from headgate import runs
-from headgate.errors import HeadgateError, NotFoundError, StorageError, UsageError
-from headgate.telemetry.machine import topology
+from headgate.model.errors import HeadgateError, NotFoundError, StorageError, UsageError
+from headgate.recorded import runs
+from headgate.sampling.machine import topology
 
 State = Literal["measured", "failed", "not measured"]
 RESULTS, ABOUT, FILE = "results.jsonl", "about.json", "study.yaml"
@@ -80,7 +82,9 @@ class Journal:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise UsageError(f"study {self.folder.name} is being measured by another process; wait for it") from None
+            raise UsageError(
+                f"study {self.folder.name} is being measured by another process; wait for it"
+            ) from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,7 +92,9 @@ class Journal:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Name and seed of the study, its axes and cells, when it began, and on what machine then and last."""
+        """Name and seed of the study, its axes and cells, when it began, and on what machine then
+        and last.
+        """
         try:
             found = json.loads((self.folder / ABOUT).read_text())
         except (OSError, ValueError) as error:
@@ -106,7 +112,9 @@ class Journal:
             beside.write_text(json.dumps(about, indent=2) + "\n")
             beside.replace(self.folder / ABOUT)
         except OSError as error:
-            raise StorageError(f"cannot write {self.folder / ABOUT}: {error.strerror}; make room there") from error
+            raise StorageError(
+                f"cannot write {self.folder / ABOUT}: {error.strerror}; make room there"
+            ) from error
 
     def add(self, found: Measurement) -> None:
         """Keep a measurement: it is on the disk when this returns.
@@ -131,12 +139,15 @@ class Journal:
                     raise
         except OSError as error:
             raise StorageError(
-                f"cannot write {path}: {error.strerror}; what was measured before is kept. Make room there, then go on "
+                f"cannot write {path}: {error.strerror}; what was measured before is kept. "
+                "Make room there, then go on "
                 "with --resume"
             ) from error
 
     def measurements(self) -> list[Measurement]:
-        """All that were kept, the oldest first; a line that was being written when its process was killed is none."""
+        """All that were kept, the oldest first; a line that was being written when its process was
+        killed is none.
+        """
         found = []
         path = self.folder / RESULTS
         try:
@@ -178,15 +189,22 @@ def create(name: str, path: str, about: Mapping[str, Any]) -> Journal:
         made.folder.mkdir(mode=0o700)
         shutil.copyfile(path, made.folder / FILE)
     except OSError as error:
-        raise StorageError(f"cannot write {made.folder}: {error.strerror}; make room, or set HEADGATE_HOME") from error
+        raise StorageError(
+            f"cannot write {made.folder}: {error.strerror}; make room, or set HEADGATE_HOME"
+        ) from error
     here = machine()
-    made.describe({"name": name, "began": time.time(), "machine": here, "machine_last": here, **about})
+    made.describe(
+        {"name": name, "began": time.time(), "machine": here, "machine_last": here, **about}
+    )
     return made
 
 
 def listing() -> list[Path]:
     """The folders of all studies, the oldest first."""
-    return sorted((path.parent for path in folder().glob(f"*/{ABOUT}")), key=lambda path: (_began(path), path.name))
+    return sorted(
+        (path.parent for path in folder().glob(f"*/{ABOUT}")),
+        key=lambda path: (_began(path), path.name),
+    )
 
 
 def find(prefix: str | None) -> Journal:
@@ -201,8 +219,13 @@ def find(prefix: str | None) -> Journal:
     for matches in (str.__eq__, str.startswith, str.__contains__):
         if found := [path for path in every if prefix is not None and matches(path.name, prefix)]:
             return Journal(found[-1])
-    names = ", ".join(path.name for path in every[-5:]) or "none; make one with: headgate study FILE.yaml"
-    raise NotFoundError(f"no study {prefix!r}; there are {names}" if prefix else f"there are no studies: {names}")
+    names = (
+        ", ".join(path.name for path in every[-5:])
+        or "none; make one with: headgate study FILE.yaml"
+    )
+    raise NotFoundError(
+        f"no study {prefix!r}; there are {names}" if prefix else f"there are no studies: {names}"
+    )
 
 
 def of_name(name: str) -> list[Journal]:

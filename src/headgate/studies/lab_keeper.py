@@ -1,4 +1,6 @@
-"""Labs of a study, which go with it: a small process outlives a study that is killed, and takes down what is up."""
+"""Labs of a study, which go with it: a small process outlives a study that is killed, and takes
+down what is up.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from headgate import lab
-from headgate.errors import HeadgateError
+from headgate.model.errors import HeadgateError
 
 
 class LabKeeper:
-    """Brings labs up and down. Its process, which the first lab starts, hears of each before it is there; when this
-    end closes without a word, it takes them down."""
+    """Brings labs up and down. Its process, which the first lab starts, hears of each before it is
+    there; when this end closes without a word, it takes them down.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -44,7 +47,9 @@ class LabKeeper:
         if self._process is None:
             command = [sys.executable, "-m", "headgate.studies.lab_keeper"]
             # In a session of its own no Ctrl-C and no closed terminal reaches it.
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, text=True, start_new_session=True
+            )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # somebody killed it
             self._process.stdin.write(f"{line}\n")

@@ -1,5 +1,6 @@
-"""What a run tells of its cell: rates from the window in which all its jobs are warm and none has ended, with start-up
-and elapsed time apart."""
+"""What a run tells of its cell: rates from the window in which all its jobs are warm and none has
+ended, with start-up and elapsed time apart.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +11,49 @@ from typing import Any
 
 import numpy as np
 
-from headgate import runs
-from headgate.analysis.jobs import RecordedJob, RecordedNode, RecordedTask
-from headgate.analysis.own_causes import evaluations
-from headgate.analysis.steps import StepBreakdown
-from headgate.analysis.usage import EMPTY, Array, Signal
-from headgate.errors import HeadgateError, StorageError
+from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.diagnosis.own_causes import evaluations
+from headgate.diagnosis.steps import StepBreakdown
+from headgate.diagnosis.usage import EMPTY, Array, Signal
+from headgate.model.errors import HeadgateError, StorageError
+from headgate.recorded import runs
+from headgate.recorded.store import told_as_damage
 from headgate.reports import explained
 from headgate.reports.recording import Recording, read
-from headgate.telemetry.columns import Column
-from headgate.telemetry.store import told_as_damage
+from headgate.sampling.columns import Column
 
 FOREIGN = 0.1
-"""Part of the cores: if others used more, or the hypervisor kept more, a cell counts as disturbed."""
+"""Part of the cores: if others used more, or the hypervisor kept more, a cell counts as
+disturbed.
+"""
 _LEAST_REPORTS, _LEAST_STEPS = 2, 2
-"""What a rate is told from: the reports of a window, and the steps between the first and the last of them."""
+"""What a rate is told from: the reports of a window, and the steps between the first and the last
+of them.
+"""
 _LEAD = 1.3
 """How much longer than it took a background has to start."""
 _TOGETHER = 0.5
-"""Jobs that run at once are warm together for this part at least of the time for which the shortest is."""
+"""Jobs that run at once are warm together for this part at least of the time for which the shortest
+is.
+"""
 _LEAST_READ = 1.5
 """Seconds for which readings have to tell what was used."""
 _LEAST_SEEN = 3.0
-"""Seconds that tell whether others disturbed a cell: in a shorter window one reading, and its error, would decide."""
+"""Seconds that tell whether others disturbed a cell: in a shorter window one reading, and its
+error, would decide.
+"""
 _CLOCKS = 0.1
 """Seconds by which a reading may reach beyond a window."""
 _CONNECTIONS: tuple[Column, ...] = ("tcp_in", "tcp_out")
 _CPU: tuple[Column, ...] = ("cpu_cores", "cpu_stolen")
-_GAUGES: tuple[Column, ...] = ("cpu_fullest_core", "memory_bytes", "net_in", "net_out", "disk_read", "disk_write")
+_GAUGES: tuple[Column, ...] = (
+    "cpu_fullest_core",
+    "memory_bytes",
+    "net_in",
+    "net_out",
+    "disk_read",
+    "disk_write",
+)
 
 
 class NotMeasuredError(HeadgateError):
@@ -65,8 +81,8 @@ def measured(folder: Path, jobs: Sequence[str], warm: int) -> dict[str, Any]:
         warm: Steps of each job that are left out.
 
     Raises:
-        NotMeasuredError: A job did not end well, its background ended before it, its steps leave no window, or what was
-            recorded cannot be read.
+        NotMeasuredError: A job did not end well, its background ended before it, its steps leave no
+            window, or what was recorded cannot be read.
     """
     store = folder / runs.STORE
     try:
@@ -79,9 +95,13 @@ def measured(folder: Path, jobs: Sequence[str], warm: int) -> dict[str, Any]:
 def _measured(run: Recording, jobs: Sequence[str], warm: int) -> dict[str, Any]:
     for job in run.jobs:
         if job.name in jobs and job.state != "done":
-            raise NotMeasuredError(f"{job.name} ended as {job.state}: {job.reason or 'no reason is known'}")
+            raise NotMeasuredError(
+                f"{job.name} ended as {job.state}: {job.reason or 'no reason is known'}"
+            )
     start, end = _window(run, jobs, warm)
-    told = {each["job"]: each for each in explained.as_json(run.id, explained.explained(run))["jobs"]}
+    told = {
+        each["job"]: each for each in explained.as_json(run.id, explained.explained(run))["jobs"]
+    }
     foreign, stolen, disturbed = _others(run, start, end)
     return {
         "run": run.id,
@@ -90,7 +110,9 @@ def _measured(run: Recording, jobs: Sequence[str], warm: int) -> dict[str, Any]:
         "foreign_cores": foreign,
         "stolen_cores": stolen,
         "disturbed": disturbed,
-        "jobs": {job.name: _job(job, start, end, told[job.name]) for job in run.jobs if job.name in jobs},
+        "jobs": {
+            job.name: _job(job, start, end, told[job.name]) for job in run.jobs if job.name in jobs
+        },
         **_nodes(run, jobs, start, end),
     }
 
@@ -99,12 +121,22 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
     """Seconds of the run from which on all jobs are warm, and until which none has ended."""
     background = [job for job in run.jobs if job.name not in jobs]
     stretches = {job.name: _warm_stretch(job, warm) for job in run.jobs if job.name in jobs}
-    start, end = max(each[0] for each in stretches.values()), min(each[1] for each in stretches.values())
+    start, end = (
+        max(each[0] for each in stretches.values()),
+        min(each[1] for each in stretches.values()),
+    )
     shortest = min(last - first for first, last in stretches.values())
     if end - start < _TOGETHER * shortest:
-        both = f"jobs were warm together for {max(end - start, 0.0):.1f} s, while one was for {shortest:.1f} s"
+        both = (
+            f"jobs were warm together for {max(end - start, 0.0):.1f} s, while one was for "
+            f"{shortest:.1f} s"
+        )
         message = f"{both}: give each more steps"
-        later = {job.name: _handed_in(job) + start - stretches[job.name][0] for job in run.jobs if job.name in jobs}
+        later = {
+            job.name: _handed_in(job) + start - stretches[job.name][0]
+            for job in run.jobs
+            if job.name in jobs
+        }
         least = min(later.values())
         raise NotTogetherError(message, {name: at - least for name, at in later.items()})
     for job in background:  # it may tell no steps, and need not be warm
@@ -121,7 +153,9 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
     for job in run.jobs:
         times, steps, _ = _counted(job)
         if job.name in jobs and not _enough(steps[(times >= start) & (times <= end)]):
-            message = f"jobs were warm together for {max(end - start, 0.0):.1f} s: give each more steps"
+            message = (
+                f"jobs were warm together for {max(end - start, 0.0):.1f} s: give each more steps"
+            )
             raise (
                 NotTogetherError(message, _warm_at(run, stretches, start * _LEAD))
                 if background
@@ -130,9 +164,17 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
     return start, end
 
 
-def _warm_at(run: Recording, stretches: Mapping[str, tuple[float, float]], at: float) -> dict[str, float]:
-    """The second at which each job has to be started so that it is warm at that second of the run."""
-    took = {job.name: stretches[job.name][0] - _handed_in(job) for job in run.jobs if job.name in stretches}
+def _warm_at(
+    run: Recording, stretches: Mapping[str, tuple[float, float]], at: float
+) -> dict[str, float]:
+    """The second at which each job has to be started so that it is warm at that second of the
+    run.
+    """
+    took = {
+        job.name: stretches[job.name][0] - _handed_in(job)
+        for job in run.jobs
+        if job.name in stretches
+    }
     return {name: max(at - seconds, 0.0) for name, seconds in took.items()}
 
 
@@ -147,9 +189,14 @@ def _warm_stretch(job: RecordedJob, warm: int) -> tuple[float, float]:
     is_warm = steps >= (steps[0] + warm if len(steps) else 0)
     if not _enough(steps[is_warm]):
         if not len(steps):
-            cure = "have it print `step N` or `epoch N` with its loss, or say in `progress:` how to read them"
+            cure = (
+                "have it print `step N` or `epoch N` with its loss, or say in `progress:` "
+                "how to read them"
+            )
             raise NotMeasuredError(f"{job.name} told no steps: {cure}")
-        counts, lower = (f", and {warm} are for its warm-up", ", or lower `warm`") if warm else ("", "")
+        counts, lower = (
+            (f", and {warm} are for its warm-up", ", or lower `warm`") if warm else ("", "")
+        )
         cure = f"give it more steps, have it print `step N` with its loss{lower}"
         raise NotMeasuredError(f"{job.name} told {int(steps[-1])} steps{counts}: {cure}")
     return float(times[is_warm][0]), float(times[is_warm][-1])
@@ -160,7 +207,9 @@ def _enough(steps: Array) -> bool:
 
 
 def _counted(job: RecordedJob) -> tuple[Array, Array, Array]:
-    """Times, steps and samples that a job told: epochs where it told no steps; samples are NaN where it told none."""
+    """Times, steps and samples that a job told: epochs where it told no steps; samples are NaN
+    where it told none.
+    """
     told = job.progress.step if np.isfinite(job.progress.step).any() else job.progress.epoch
     kept = np.isfinite(told)
     return job.progress.t[kept], np.maximum.accumulate(told[kept]), job.progress.samples[kept]
@@ -176,7 +225,11 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
     known = job.progress.loss[np.isfinite(job.progress.loss)]
     return {
         "nodes": sorted(job.nodes),
-        "unit": "samples" if has_samples else "steps" if np.isfinite(job.progress.step).any() else "epochs",
+        "unit": "samples"
+        if has_samples
+        else "steps"
+        if np.isfinite(job.progress.step).any()
+        else "epochs",
         "rate": made / (end - start),
         "step_seconds": (end - start) / done,
         "elapsed": (job.ended or end) - began,
@@ -188,26 +241,36 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
         **_model(job.profile or {}),
         "verdict": told["verdict"]["name"],
         "why": told["verdict"]["why"],
-        "lost": [{key: each[key] for key in ("to", "resource", "seconds", "low")} for each in told["lost"]],
+        "lost": [
+            {key: each[key] for key in ("to", "resource", "seconds", "low")}
+            for each in told["lost"]
+        ],
         "more": told["more"],
     }
 
 
 def _workers(job: RecordedJob, start: float, end: float) -> dict[str, dict[str, float | None]]:
-    """Of each worker's sampled steps: seconds, and bytes that came and went. Where workers do not wait for each other
-    and one coordinates all, it tells their steps together: each makes its part of them."""
+    """Of each worker's sampled steps: seconds, and bytes that came and went. Where workers do not
+    wait for each other and one coordinates all, it tells their steps together: each makes its part
+    of them.
+    """
     workers = [task for task in job.tasks if task.is_worker]
     told = [task.division for task in workers if task.division is not None]
-    coordinated = len(workers) > 1 and len(told) == 1 and not (job.plan or {}).get("synchronous", True)
+    coordinated = (
+        len(workers) > 1 and len(told) == 1 and not (job.plan or {}).get("synchronous", True)
+    )
     if not coordinated:
         return {task.name: _worker(task, task.division, start, end) for task in workers}
     own = replace(told[0], step_seconds=told[0].step_seconds * len(workers))
     return {task.name: _worker(task, own, start, end) for task in workers}
 
 
-def _worker(task: RecordedTask, told: StepBreakdown | None, start: float, end: float) -> dict[str, float | None]:
-    """Bytes are those of the library's count or the kernel's, whichever is more: the library's lacks what sparse
-    gradients move without servers, and the kernel's what a short window has."""
+def _worker(
+    task: RecordedTask, told: StepBreakdown | None, start: float, end: float
+) -> dict[str, float | None]:
+    """Bytes are those of the library's count or the kernel's, whichever is more: the library's
+    lacks what sparse gradients move without servers, and the kernel's what a short window has.
+    """
     if told is None:
         return {"step_seconds": None, "received": None, "sent": None}
     rates = (_inside(task.signal(column), [(start, end)]).mean for column in _CONNECTIONS)
@@ -220,18 +283,32 @@ def _worker(task: RecordedTask, told: StepBreakdown | None, start: float, end: f
 
 
 def _model(profile: Mapping[str, Any]) -> dict[str, float | None]:
-    """Samples of a batch, bytes of its parameters, and of those that it uses: rows of tables that it does not touch are
-    left out. Rows of tables on servers are not known, nor what tables there are in other frameworks than PyTorch."""
-    dense, tables, sparse = (float(profile.get(f"{each}_bytes") or 0.0) for each in ("dense", "dense_table", "sparse"))
-    rows, part, batch = (profile.get(each) for each in ("sparse_bytes_per_sample", "dense_table_touched", "batch"))
-    touched = dense - tables + tables * (part if part is not None else 1.0) + (rows or 0.0) * (batch or 0)
+    """Samples of a batch, bytes of its parameters, and of those that it uses: rows of tables that
+    it does not touch are left out. Rows of tables on servers are not known, nor what tables there
+    are in other frameworks than PyTorch.
+    """
+    dense, tables, sparse = (
+        float(profile.get(f"{each}_bytes") or 0.0) for each in ("dense", "dense_table", "sparse")
+    )
+    rows, part, batch = (
+        profile.get(each) for each in ("sparse_bytes_per_sample", "dense_table_touched", "batch")
+    )
+    touched = (
+        dense - tables + tables * (part if part is not None else 1.0) + (rows or 0.0) * (batch or 0)
+    )
     known = profile.get("dense_table_bytes") is not None and (rows is not None or not sparse)
-    return {"batch": batch, "model_bytes": dense + sparse or None, "touched_bytes": (known and touched) or None}
+    return {
+        "batch": batch,
+        "model_bytes": dense + sparse or None,
+        "touched_bytes": (known and touched) or None,
+    }
 
 
 def _inside(signal: Signal, stretches: Sequence[tuple[float, float]]) -> Signal:
-    """Readings that lie wholly within one of the stretches, if there are two: one that reaches beyond tells too
-    much of what came before or after, and in a short window that would be all that there is."""
+    """Readings that lie wholly within one of the stretches, if there are two: one that reaches
+    beyond tells too much of what came before or after, and in a short window that would be all that
+    there is.
+    """
     kept = np.zeros(len(signal), bool)
     for start, end in stretches:
         kept |= (signal.start >= start - _CLOCKS) & (signal.end <= end + _CLOCKS)
@@ -240,21 +317,29 @@ def _inside(signal: Signal, stretches: Sequence[tuple[float, float]]) -> Signal:
 
 
 def _others(run: Recording, start: float, end: float) -> tuple[float, float, bool]:
-    """Mean cores that programs outside the run used in the window, those that the hypervisor kept, and whether they
-    disturbed it. Nodes of a lab have cores of their own: others disturb them once the machine has none to spare."""
+    """Mean cores that programs outside the run used in the window, those that the hypervisor kept,
+    and whether they disturbed it. Nodes of a lab have cores of their own: others disturb them once
+    the machine has none to spare.
+    """
     there = {name for job in run.jobs for name in job.nodes}
     below = [node for node in run.nodes if node.name not in there]
     nodes = below or run.nodes
     start = min(start, end - _LEAST_SEEN)
     cores = sum(node.cores or 0.0 for node in nodes)
-    used, stolen = (sum(node.signal(column).within(start, end).mean or 0.0 for node in nodes) for column in _CPU)
-    foreign = max(used - sum(job.signal("cpu_cores").within(start, end).mean or 0.0 for job in run.jobs), 0.0)
+    used, stolen = (
+        sum(node.signal(column).within(start, end).mean or 0.0 for node in nodes) for column in _CPU
+    )
+    foreign = max(
+        used - sum(job.signal("cpu_cores").within(start, end).mean or 0.0 for job in run.jobs), 0.0
+    )
     spare = bool(below) and cores - used > FOREIGN * cores
     return foreign, stolen, bool(cores and max(foreign, stolen) > FOREIGN * cores and not spare)
 
 
 def _nodes(run: Recording, jobs: Sequence[str], start: float, end: float) -> dict[str, Any]:
-    """What nodes did in the window while jobs trained, and from the first report on while one evaluated."""
+    """What nodes did in the window while jobs trained, and from the first report on while one
+    evaluated.
+    """
     mine = [job for job in run.jobs if job.name in jobs]
     last = max(job.ended or end for job in mine)
     training, testing, at = [], [], start
@@ -282,5 +367,8 @@ def _node(node: RecordedNode, stretches: Sequence[tuple[float, float]]) -> dict[
     cpu = _inside(node.signal("cpu_cores"), stretches)
     found["cpu_cores"] = [cpu.mean, cpu.maximum]
     busy = [cpu.mean, cpu.maximum] if node.cores else [None, None]
-    found["idle"] = [max(1.0 - each / node.cores, 0.0) if each is not None and node.cores else None for each in busy]
+    found["idle"] = [
+        max(1.0 - each / node.cores, 0.0) if each is not None and node.cores else None
+        for each in busy
+    ]
     return found

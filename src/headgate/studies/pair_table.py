@@ -1,4 +1,6 @@
-"""What pairs of workloads cost each other in a study, into the table that placement and simulations read."""
+"""What pairs of workloads cost each other in a study, into the table that placement and simulations
+read.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.errors import StorageError
+from headgate.model.errors import StorageError
 from headgate.planning.interference import ALONE, SOLO, read_pairs
 from headgate.studies.findings import CellSharing, Findings, StudyCell
 
@@ -17,8 +19,8 @@ _DEVICE = ""
 
 
 def keep(found: Findings, path: Path) -> int:
-    """Add the pairs of a study to a table: those that ran with the first value of each axis and without a mitigation.
-    Rows of the same names are replaced. Returns how many pairs there were.
+    """Add the pairs of a study to a table: those that ran with the first value of each axis and
+    without a mitigation. Rows of the same names are replaced. Returns how many pairs there were.
 
     Raises:
         UsageError: The file has another content.
@@ -28,7 +30,9 @@ def keep(found: Findings, path: Path) -> int:
     pairs = [
         each
         for each in found.sharing
-        if len(each.phi) == 2 and each.mitigation is None and all(first[axis] == value for axis, value in each.without)
+        if len(each.phi) == 2
+        and each.mitigation is None
+        and all(first[axis] == value for axis, value in each.without)
     ]
     if not pairs:
         return 0
@@ -37,12 +41,18 @@ def keep(found: Findings, path: Path) -> int:
         read_pairs(path)
         table = json.loads(path.read_text())
     rows = table.setdefault(_DEVICE, {})
-    cells = {(cell.scenario, cell.workloads, cell.values): cell for cell in found.cells if not cell.is_repeat}
+    cells = {
+        (cell.scenario, cell.workloads, cell.values): cell
+        for cell in found.cells
+        if not cell.is_repeat
+    }
     for pair in pairs:
         for job in pair.phi:
             _alone(rows.setdefault(job, {ALONE: 1.0}), job, pair, cells)
     for pair in pairs:
-        (job, kept), (other, others) = ((name, phi.value * rows[name][ALONE]) for name, phi in pair.phi.items())
+        (job, kept), (other, others) = (
+            (name, phi.value * rows[name][ALONE]) for name, phi in pair.phi.items()
+        )
         rows[job][other], rows[other][job] = [kept, others], [others, kept]
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -53,9 +63,12 @@ def keep(found: Findings, path: Path) -> int:
     return len(pairs)
 
 
-def _alone(row: dict[str, Any], job: str, pair: CellSharing, cells: Mapping[Any, StudyCell]) -> None:
-    """Note a job's rate alone on half of the cores, and what it uses alone. What was measured before is brought to that
-    rate."""
+def _alone(
+    row: dict[str, Any], job: str, pair: CellSharing, cells: Mapping[Any, StudyCell]
+) -> None:
+    """Note a job's rate alone on half of the cores, and what it uses alone. What was measured
+    before is brought to that rate.
+    """
     half, whole = (cells[scenario, (job,), pair.without] for scenario in ("slice", "solo"))
     steps, all_steps = (_mean(cell.seconds(job, "step").values()) for cell in (half, whole))
     scale = 1.0 / steps / row[ALONE]

@@ -1,4 +1,6 @@
-"""Published figures beside those that a study measured: where the same holds, where not, and why."""
+"""Published figures beside those that a study measured: where the same holds, where not, and
+why.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class PublishedFigure:
         compared: What of this study is held against it.
         bounds: Between what it holds, in words.
         here: What was measured; None: nothing.
-        holds: `yes` if all of its interval lies within the bounds, `no` if all of it lies outside, else `not clear`.
+        holds: `yes` if all of its interval lies within the bounds, `no` if all of it lies outside,
+            else `not clear`.
         why: Why it does not hold here, or was not measured, as far as known.
     """
 
@@ -39,7 +42,15 @@ class PublishedFigure:
     def row(self) -> tuple[str, ...]:
         """As a row of a table."""
         here = say_ratio(self.here) if self.here is not None else MISSING
-        return self.published, self.source, self.compared, self.bounds, here, self.holds, self.why or MISSING
+        return (
+            self.published,
+            self.source,
+            self.compared,
+            self.bounds,
+            here,
+            self.holds,
+            self.why or MISSING,
+        )
 
 
 def comparisons(study: Findings) -> list[PublishedFigure]:
@@ -52,7 +63,9 @@ def _compared(study: Findings, told: Mapping[str, Any]) -> Iterator[PublishedFig
     cells = [
         (cell, job)
         for cell in study.cells
-        if not cell.is_repeat and cell.scenario == told["scenario"] and of.items() <= dict(cell.values).items()
+        if not cell.is_repeat
+        and cell.scenario == told["scenario"]
+        and of.items() <= dict(cell.values).items()
         for job in cell.workloads
         if job in (told["workload"] or cell.workloads)
     ]
@@ -60,14 +73,26 @@ def _compared(study: Findings, told: Mapping[str, Any]) -> Iterator[PublishedFig
     for cell, job in cells:
         if not told["against"]:
             found = True
-            yield _comparison(told, f"{told['figure']}, {cell.name}", _of_model(cell, job, told["figure"]), cell)
+            yield _comparison(
+                told, f"{told['figure']}, {cell.name}", _of_model(cell, job, told["figure"]), cell
+            )
             continue
         [(what, base)] = told["against"].items()
         for effect in study.effects:
             rest = tuple(each for each in cell.values if each[0] != what)
-            mine = (effect.job, effect.scenario, effect.what, effect.base, effect.rest, effect.metric)
+            mine = (
+                effect.job,
+                effect.scenario,
+                effect.what,
+                effect.base,
+                effect.rest,
+                effect.metric,
+            )
             value = dict(cell.values).get(what, cell.scenario)
-            if mine == (job, cell.scenario, what, base, rest, told["figure"]) and effect.value == value:
+            if (
+                mine == (job, cell.scenario, what, base, rest, told["figure"])
+                and effect.value == value
+            ):
                 found = True
                 yield _comparison(told, f"{told['figure']}, {effect.title}", effect.ratio, cell)
                 break
@@ -78,19 +103,27 @@ def _compared(study: Findings, told: Mapping[str, Any]) -> Iterator[PublishedFig
         yield _comparison(told, f"{told['figure']}, {told['scenario']}", None, None)
 
 
-def _comparison(told: Mapping[str, Any], compared: str, here: Ratio | None, cell: StudyCell | None) -> PublishedFigure:
+def _comparison(
+    told: Mapping[str, Any], compared: str, here: Ratio | None, cell: StudyCell | None
+) -> PublishedFigure:
     low, high = told["low"], told["high"]
     bounds = " to ".join(f"{each:g}" for each in (low, high) if each is not None)
     if low is None or high is None:
         bounds = f"at {'most' if low is None else 'least'} {bounds}"
-    lack = cell.reason if cell is not None and not cell.figures else "what it is compared with was not measured"
+    lack = (
+        cell.reason
+        if cell is not None and not cell.figures
+        else "what it is compared with was not measured"
+    )
     least, most = low if low is not None else 0.0, high if high is not None else float("inf")
     holds: Holds = "not measured"
     if here is not None:
         lies = least <= here.low and here.high <= most
         holds = "yes" if lies else "no" if here.high < least or here.low > most else "not clear"
     why = {"yes": "", "not measured": lack if cell is not None else "the study has no such cell"}
-    return PublishedFigure(told["says"], told["source"], compared, bounds, here, holds, why.get(holds, told["differs"]))
+    return PublishedFigure(
+        told["says"], told["source"], compared, bounds, here, holds, why.get(holds, told["differs"])
+    )
 
 
 def _of_model(cell: StudyCell, job: str, figure: str) -> Ratio | None:

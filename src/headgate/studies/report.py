@@ -1,4 +1,6 @@
-"""A study for people: tables and sentences on a terminal, one HTML page, and a CSV of all measurements."""
+"""A study for people: tables and sentences on a terminal, one HTML page, and a CSV of all
+measurements.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def tell(study: Findings, console: Console) -> None:
         console.print(Text(line), soft_wrap=True)
     console.print()
     for each in tables(study):
-        table = Table(box=None, pad_edge=False, header_style="dim", title=each.title, title_justify="left")
+        table = Table(
+            box=None, pad_edge=False, header_style="dim", title=each.title, title_justify="left"
+        )
         for index, name in enumerate(each.columns):
             table.add_column(name, justify="right" if index else "left")
         for row in each.rows:
@@ -55,7 +59,8 @@ def as_json(study: Findings) -> dict[str, Any]:
         "apart": study.apart,
         "cells": [asdict(cell) for cell in study.cells],
         "effects": [
-            {**asdict(each), "change": each.change, "title": each.title, "words": each.words} for each in study.effects
+            {**asdict(each), "change": each.change, "title": each.title, "words": each.words}
+            for each in study.effects
         ],
         "sharing": [{**asdict(each), "dominates": each.dominates} for each in study.sharing],
         "published": [asdict(each) for each in comparisons(study)],
@@ -70,7 +75,12 @@ def as_markdown(study: Findings) -> str:
     lines += [f"- {each}" for each in (*study.sentences(), *study.notes)]
     for table in tables(study):
         rows = [table.columns, ["---"] * len(table.columns), *table.rows]
-        lines += ["", f"## {table.title}", "", *("| " + " | ".join(map(_escaped, row)) + " |" for row in rows)]
+        lines += [
+            "",
+            f"## {table.title}",
+            "",
+            *("| " + " | ".join(map(_escaped, row)) + " |" for row in rows),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -105,14 +115,17 @@ def _told(study: Findings) -> str:
     repetitions = study.about["repetitions"]
     few = "" if repetitions >= LEAST_REPETITIONS else ", too few for intervals"
     return (
-        f"{counted(len(study.cells), 'cell')}, {counted(repetitions, 'repetition')}{few}, seed {study.about['seed']}; "
+        f"{counted(len(study.cells), 'cell')}, {counted(repetitions, 'repetition')}{few}, seed "
+        f"{study.about['seed']}; "
         f"{machine.get('CPU', '')}, {machine.get('CPUs', '')} CPUs, {machine.get('memory', '')}, "
         f"Linux {machine.get('kernel', '')}, Headgate {machine.get('Headgate', '')}"
     )
 
 
 def _plot(effects: Sequence[Effect]) -> dict[str, Any]:
-    """Where each effect, its interval and the noise floor stand in a drawing, in pixels on a logarithmic scale."""
+    """Where each effect, its interval and the noise floor stand in a drawing, in pixels on a
+    logarithmic scale.
+    """
     ends = [abs(math.log(end)) for each in effects for end in (each.ratio.low, each.ratio.high)]
     span = max([_LEAST_SPAN, *ends, *(math.log1p(each.floor) for each in effects)]) * 1.05
 
@@ -156,15 +169,47 @@ def _csv(kept: Sequence[Measurement]) -> str:
         "memory_peak_bytes",
         "verdict",
     )
-    head = ("cell", "key", "scenario", "values", "block", "attempt", "again", "state", "reason", "at")
+    head = (
+        "cell",
+        "key",
+        "scenario",
+        "values",
+        "block",
+        "attempt",
+        "again",
+        "state",
+        "reason",
+        "at",
+    )
     writer = csv.writer(text)
     writer.writerow((*head, "run", "disturbed", "foreign_cores", "stolen_cores", "job", *figures))
     for each in kept:
         cell = each.cell
         values = " ".join(f"{axis}={value}" for axis, value in cell["values"])
-        row = (cell["name"], each.key, cell["scenario"], values, each.block, each.attempt, cell["is_repeat"])
-        run = [each.figures.get(name, "") for name in ("run", "disturbed", "foreign_cores", "stolen_cores")]
+        row = (
+            cell["name"],
+            each.key,
+            cell["scenario"],
+            values,
+            each.block,
+            each.attempt,
+            cell["is_repeat"],
+        )
+        run = [
+            each.figures.get(name, "")
+            for name in ("run", "disturbed", "foreign_cores", "stolen_cores")
+        ]
         for job in cell["workloads"]:
             told = each.figures.get("jobs", {}).get(job, {})
-            writer.writerow((*row, each.state, each.reason, each.at, *run, job, *(told.get(name) for name in figures)))
+            writer.writerow(
+                (
+                    *row,
+                    each.state,
+                    each.reason,
+                    each.at,
+                    *run,
+                    job,
+                    *(told.get(name) for name in figures),
+                )
+            )
     return text.getvalue()

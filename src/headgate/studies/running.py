@@ -11,11 +11,12 @@ from typing import Any
 
 import yaml
 
-from headgate import runs
-from headgate.errors import HeadgateError, HubError, StorageError
-from headgate.events import ENDED
 from headgate.hub import api, client
 from headgate.hub.submission import reach
+from headgate.model.errors import HeadgateError, HubError, StorageError
+from headgate.model.events import ENDED
+from headgate.model.units import say_seconds
+from headgate.recorded import runs
 from headgate.studies import journal
 from headgate.studies.grid import Cell, CellRun, PlannedTime, cell_run, cells
 from headgate.studies.journal import Journal, Measurement
@@ -23,15 +24,20 @@ from headgate.studies.lab_keeper import LabKeeper
 from headgate.studies.measuring import NotMeasuredError, NotTogetherError, measured
 from headgate.studies.statistics import shuffled_blocks
 from headgate.studies.studyfile import Study
-from headgate.units import say_seconds
 
 _MOST_FAILURES = 2
-"""A cell that has failed so often, and was never measured, is not tried again before the study is resumed."""
+"""A cell that has failed so often, and was never measured, is not tried again before the study is
+resumed.
+"""
 _MOST_DISTURBED = 2
-"""After so many blocks in a row that were disturbed the second time too, blocks are no longer done again."""
+"""After so many blocks in a row that were disturbed the second time too, blocks are no longer done
+again.
+"""
 _TICK_SECONDS = 1.0
 _MOST_STARTS, _MOST_LEAD_SECONDS = 4, 600.0
-"""How often a cell is started until its jobs are warm together, and the most that one of them waits for others."""
+"""How often a cell is started until its jobs are warm together, and the most that one of them waits
+for others.
+"""
 
 
 class StudyRun:
@@ -45,7 +51,12 @@ class StudyRun:
     """
 
     def __init__(
-        self, study: Study, kept: Journal, planned: PlannedTime, repeats: bool, say: Callable[[str], None]
+        self,
+        study: Study,
+        kept: Journal,
+        planned: PlannedTime,
+        repeats: bool,
+        say: Callable[[str], None],
     ) -> None:
         self._study = study
         self._journal = kept
@@ -54,8 +65,10 @@ class StudyRun:
         self._say = say
         self._machine = journal.machine()
         known = (each for each in kept.measurements() if each.machine == self._machine)
-        self._done = {_place(each): each for each in known if each.state == "measured"}  # what failed is done again
-        self._at: dict[tuple[str, ...], Mapping[str, float]] = {}  # the second at which each job is started
+        # what failed is done again
+        self._done = {_place(each): each for each in known if each.state == "measured"}
+        # the second at which each job is started
+        self._at: dict[tuple[str, ...], Mapping[str, float]] = {}
         self._keys: dict[Cell, str] = {}
         self._orphans: dict[str, Path] = {}
         self._tried: dict[Cell, list[Measurement]] = {}  # in this process
@@ -82,22 +95,37 @@ class StudyRun:
         disturbed = 0
         for number, order in enumerate(blocks):
             self._block(number, 0, order, every)
-            if not self._repeats or disturbed >= _MOST_DISTURBED or not self._is_disturbed(number, 0, order):
+            if (
+                not self._repeats
+                or disturbed >= _MOST_DISTURBED
+                or not self._is_disturbed(number, 0, order)
+            ):
                 continue
-            self._say(f"block {number + 1} was disturbed by others: it is done again, and both are kept")
+            self._say(
+                f"block {number + 1} was disturbed by others: it is done again, and both are kept"
+            )
             self._block(number, 1, order, every)
             disturbed = disturbed + 1 if self._is_disturbed(number, 1, order) else 0
             if disturbed == _MOST_DISTURBED:
-                self._say("others use this machine all the time: disturbed blocks are no longer done again")
+                self._say(
+                    "others use this machine all the time: disturbed blocks are no longer "
+                    "done again"
+                )
 
-    def _block(self, number: int, attempt: int, order: list[Cell], every: list[tuple[int, Cell]]) -> None:
+    def _block(
+        self, number: int, attempt: int, order: list[Cell], every: list[tuple[int, Cell]]
+    ) -> None:
         for cell in order:
             if (self._key(cell), number, attempt) in self._done:
                 continue
-            missing = [each for block, each in every if (self._key(each), block, 0) not in self._done]
+            missing = [
+                each for block, each in every if (self._key(each), block, 0) not in self._done
+            ]
             left = sum(map(self._expected, missing)) + (self._expected(cell) if attempt else 0.0)
             place = f"{len(every) - len(missing) + (not attempt)}/{len(every)}"
-            self._say(f"[{place}] block {number + 1}: {cell.name}; about {say_seconds(round(left))} left")
+            self._say(
+                f"[{place}] block {number + 1}: {cell.name}; about {say_seconds(round(left))} left"
+            )
             found = self._measure(number, attempt, cell)
             self._journal.add(found)
             self._done[_place(found)] = found
@@ -114,20 +142,36 @@ class StudyRun:
         return self._keys[cell]
 
     def _expected(self, cell: Cell) -> float:
-        """Seconds that a cell takes: as it took before, else as planned, corrected by how far others were off."""
+        """Seconds that a cell takes: as it took before, else as planned, corrected by how far
+        others were off.
+        """
         took = self._seconds.get(cell)
         if took:
             return sum(took) / len(took)
         known = sum(self._planned.cell(each) * len(took) for each, took in self._seconds.items())
-        return self._planned.cell(cell) * (sum(map(sum, self._seconds.values())) / known if known else 1.0)
+        return self._planned.cell(cell) * (
+            sum(map(sum, self._seconds.values())) / known if known else 1.0
+        )
 
     def _is_disturbed(self, block: int, attempt: int, order: Iterable[Cell]) -> bool:
         places = ((self._key(cell), block, attempt) for cell in order)
-        return any(self._done[place].figures.get("disturbed") for place in places if place in self._done)
+        return any(
+            self._done[place].figures.get("disturbed") for place in places if place in self._done
+        )
 
     def _measure(self, block: int, attempt: int, cell: Cell) -> Measurement:
         told = {**asdict(cell), "name": cell.name}
-        made = Measurement(self._key(cell), told, block, attempt, "not measured", "", self._machine, time.time(), {})
+        made = Measurement(
+            self._key(cell),
+            told,
+            block,
+            attempt,
+            "not measured",
+            "",
+            self._machine,
+            time.time(),
+            {},
+        )
         before = self._tried.get(cell, [])
         if any(each.state == "not measured" for each in before):
             return replace(made, reason=before[-1].reason)
@@ -150,7 +194,9 @@ class StudyRun:
         return replace(made, state="measured", figures={**figures, "took": took})
 
     def _figures(self, run: CellRun, mark: str) -> Mapping[str, Any]:
-        """Run a cell and read what it came to. Jobs that start faster than others are from then on started later."""
+        """Run a cell and read what it came to. Jobs that start faster than others are from then on
+        started later.
+        """
         for start in range(1, _MOST_STARTS + 1):
             folder = self._ran(run, mark)
             try:
@@ -161,7 +207,10 @@ class StudyRun:
                     raise
                 self._at[_company(run.cell)] = error.at
                 first = next(name for name, at in error.at.items() if at == latest)
-                self._say(f"  {str(error).partition(': ')[0]}: from now on {first} starts after {latest:.0f} s")
+                self._say(
+                    f"  {str(error).partition(': ')[0]}: from now on {first} starts after "
+                    f"{latest:.0f} s"
+                )
         raise AssertionError("a cell is started at least once")
 
     def _ran(self, run: CellRun, mark: str) -> Path:
@@ -171,7 +220,9 @@ class StudyRun:
         if folder is not None and runs.alive(folder):
             self._say("  this cell was under way when the study was interrupted: waiting for it")
             self._attach(folder, names)
-        if folder is None or any(job.state != "done" for job in runs.summary(folder).jobs if job.name in names):
+        if folder is None or any(
+            job.state != "done" for job in runs.summary(folder).jobs if job.name in names
+        ):
             folder = self._submitted(run, names, mark)
         return folder
 
@@ -179,10 +230,15 @@ class StudyRun:
         """Run a cell; the run's folder."""
         with self._lab_of(run) as where:
             later = self._at.get(_company(run.cell), {})
-            usual = max(later.values(), default=0.0)  # a background starts as fast beside another workload
-            measured_jobs = [replace(job, at=max(job.at, later.get(job.name, usual))) for job in run.measured]
+            # a background starts as fast beside another workload
+            usual = max(later.values(), default=0.0)
+            measured_jobs = [
+                replace(job, at=max(job.at, later.get(job.name, usual))) for job in run.measured
+            ]
             jobs = api.submission([*measured_jobs, *run.background], **where)
-            jobs = replace(jobs, command=("headgate", "study", self._journal.folder.name, *mark.split()))
+            jobs = replace(
+                jobs, command=("headgate", "study", self._journal.folder.name, *mark.split())
+            )
             with api.submitted(jobs, run.policy, kill=True) as (hub, answer):
                 _follow(hub, answer["run"], names, [job.name for job in run.background])
         return Path(answer["path"])
@@ -197,8 +253,12 @@ class StudyRun:
         file.write_text(run.lab, encoding="utf-8")
         with self._labs.up(yaml.safe_load(run.lab)["name"], str(file)) as lab:
             name, nodes = reach(lab)
-            # A background on another node would slow nobody; what it slows is compared with a job on that node too.
-            yield {"cluster": name, "nodes": nodes[:1] if run.cell.scenario in ("solo", "shared") else nodes}
+            # A background on another node would slow nobody; what it slows is compared with a job
+            # on that node too.
+            yield {
+                "cluster": name,
+                "nodes": nodes[:1] if run.cell.scenario in ("solo", "shared") else nodes,
+            }
 
     def _attach(self, folder: Path, names: list[str]) -> None:
         """Wait until a run has ended that this study started before it was killed."""
@@ -212,10 +272,14 @@ class StudyRun:
                     hub.ask("attach", run=folder.name)
                 except HeadgateError:  # it has ended meanwhile
                     return
-                _follow(hub, folder.name, names, [name for name in states if name not in names], states)
+                _follow(
+                    hub, folder.name, names, [name for name in states if name not in names], states
+                )
 
     def _started_before(self) -> Iterator[tuple[str, Path]]:
-        """Runs that this study started and knows nothing of, for it was killed, by the mark of their cell."""
+        """Runs that this study started and knows nothing of, for it was killed, by the mark of
+        their cell.
+        """
         known = {each.figures.get("run") for each in self._journal.measurements()}
         opening = f"headgate study {self._journal.folder.name} "
         for folder in runs.listing():
@@ -230,7 +294,9 @@ class StudyRun:
 
 
 def _company(cell: Cell) -> tuple[str, ...]:
-    """Who starts together. A background, which is the same beside each workload, is waited for as long by all."""
+    """Who starts together. A background, which is the same beside each workload, is waited for as
+    long by all.
+    """
     return (cell.scenario, *(cell.workloads if cell.scenario != "shared" else ()))
 
 
@@ -239,7 +305,11 @@ def _place(found: Measurement) -> tuple[str, int, int]:
 
 
 def _follow(
-    hub: client.Hub, run: str, names: list[str], background: list[str], states: Mapping[str, str] | None = None
+    hub: client.Hub,
+    run: str,
+    names: list[str],
+    background: list[str],
+    states: Mapping[str, str] | None = None,
 ) -> None:
     """Wait until a run has ended; its background is ended once all others have."""
     left = {name for name in names if (states or {}).get(name) not in ENDED}

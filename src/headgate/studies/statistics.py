@@ -1,11 +1,13 @@
-"""Statistics of repeated measurements: shuffled blocks, paired ratios with intervals, a noise floor, and findings.
+"""Statistics of repeated measurements: shuffled blocks, paired ratios with intervals, a noise
+floor, and findings.
 
-A study repeats its cells in blocks. A block has every cell once, in an order of its own, so that what changes over
-time touches all cells alike. Cells are compared within a block, as ratios on a logarithmic scale, and blocks are what
-is drawn with replacement: steps of one run follow each other and tell too little about the next run.
+A study repeats its cells in blocks. A block has every cell once, in an order of its own, so that
+what changes over time touches all cells alike. Cells are compared within a block, as ratios on a
+logarithmic scale, and blocks are what is drawn with replacement: steps of one run follow each other
+and tell too little about the next run.
 
-Percentile intervals of few values are too narrow. Here the percentiles are those of Hesterberg's expanded interval
-("What Teachers Should Know About the Bootstrap", 2015, section 4.3).
+Percentile intervals of few values are too narrow. Here the percentiles are those of Hesterberg's
+expanded interval ("What Teachers Should Know About the Bootstrap", 2015, section 4.3).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from scipy import special
 
-from headgate.analysis.usage import Array
+from headgate.diagnosis.usage import Array
 
 T = TypeVar("T")
 
@@ -53,7 +55,9 @@ class Ratio:
 
 
 def shuffled_blocks(cells: Sequence[T], repetitions: int, seed: int) -> list[list[T]]:
-    """As many blocks as repetitions, each with every cell once in an order that the seed decides."""
+    """As many blocks as repetitions, each with every cell once in an order that the seed
+    decides.
+    """
     draw = np.random.default_rng(seed)
     return [[cells[index] for index in draw.permutation(len(cells))] for _ in range(repetitions)]
 
@@ -74,14 +78,20 @@ def over_blocks(figure: Callable[[int], float], blocks: Sequence[int]) -> Ratio 
     values = np.array([figure(block) for block in blocks])
     if not len(values):
         return None
-    low, high = _interval(np.log(values)) if len(values) >= LEAST_REPETITIONS else np.log([values.min(), values.max()])
+    low, high = (
+        _interval(np.log(values))
+        if len(values) >= LEAST_REPETITIONS
+        else np.log([values.min(), values.max()])
+    )
     return _ratio(float(np.mean(np.log(values))), float(low), float(high), values)
 
 
 def unpaired(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
-    """The second over the first where nothing pairs them, as with two studies; None if one of them is empty.
+    """The second over the first where nothing pairs them, as with two studies; None if one of them
+    is empty.
 
-    Its `values` are those of the shorter, each over the mean of the other. That only tells how many there are.
+    Its `values` are those of the shorter, each over the mean of the other. That only tells how many
+    there are.
     """
     if not first or not second:
         return None
@@ -90,7 +100,9 @@ def unpaired(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
     few = min(len(one), len(other))
     values = np.exp(other - one.mean())[:few]
     if few < LEAST_REPETITIONS:
-        return _ratio(middle, float(other.min() - one.max()), float(other.max() - one.min()), values)
+        return _ratio(
+            middle, float(other.min() - one.max()), float(other.max() - one.min()), values
+        )
     draw = np.random.default_rng(0)
     means = _means(other, draw) - _means(one, draw)
     low, high = np.percentile(means, _percentiles(few))
@@ -101,14 +113,17 @@ def noise_floor(repeats: Sequence[Ratio]) -> float:
     """By how much a cell may differ from itself, as a part: 0.04 stands for 4 %.
 
     Args:
-        repeats: A cell over itself, measured twice in each block; the floor is the farthest end of any of them.
+        repeats: A cell over itself, measured twice in each block; the floor is the farthest end of
+            any of them.
     """
     ends = [abs(math.log(end)) for each in repeats for end in (each.low, each.high)]
     return math.expm1(max(ends, default=0.0))
 
 
 def change(ratio: Ratio, floor: float) -> Change:
-    """What a ratio shows. A finding leaves out 1 and is larger than the floor; too few repetitions give none."""
+    """What a ratio shows. A finding leaves out 1 and is larger than the floor; too few repetitions
+    give none.
+    """
     beyond = abs(math.log(ratio.value)) > math.log1p(floor)
     if not ratio.has_interval:
         return "unsure" if beyond and not ratio.low <= 1.0 <= ratio.high else "none"
@@ -161,4 +176,6 @@ def _percentiles(count: int) -> tuple[float, float]:
 
 
 def _ratio(middle: float, low: float, high: float, values: Array) -> Ratio:
-    return Ratio(math.exp(middle), math.exp(low), math.exp(high), tuple(float(value) for value in values))
+    return Ratio(
+        math.exp(middle), math.exp(low), math.exp(high), tuple(float(value) for value in values)
+    )

@@ -1,4 +1,6 @@
-"""Study files: YAML in, a `Study` out; every problem at once, each with its line, the value and the cure."""
+"""Study files: YAML in, a `Study` out; every problem at once, each with its line, the value and the
+cure.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,14 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from headgate import isolation, jobfile, policies, units, workloads
-from headgate.errors import UsageError
-from headgate.fields import Name, Plain, Seconds, Text
-from headgate.jobfile import JobDraft, JobEntry
-from headgate.jobs import NAME_PATTERN, Job
-from headgate.userfile import Entry, Place, UserFile, Whole, suggestion
+from headgate import isolation, policies, workloads
+from headgate.config import jobfile, userfile
+from headgate.config.fields import Name, Plain, Seconds, Text
+from headgate.config.jobfile import JobDraft, JobEntry
+from headgate.config.userfile import Entry, Place, UserFile, Whole, suggestion
+from headgate.model import units
+from headgate.model.errors import UsageError
+from headgate.model.jobs import NAME_PATTERN, Job
 
 Scenario = Literal["solo", "distributed", "shared", "simultaneous", "pairs"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
@@ -36,17 +40,22 @@ _Values = Annotated[list[Text], Field(min_length=1)]
 
 
 class WorkloadEntry(JobEntry):
-    """What is measured: a job as in a job file, or a workload that comes with Headgate. All but its command is
-    optional."""
+    """What is measured: a job as in a job file, or a workload that comes with Headgate. All but its
+    command is optional.
+    """
 
     workload: Text | None = None
-    """A workload that comes with Headgate, such as `alexnet`; give either this, `script` or `run`."""
+    """A workload that comes with Headgate, such as `alexnet`; give either this, `script` or
+    `run`.
+    """
     framework: Text = "torch"
     """The framework of `workload`: `torch`, `keras`, `tensorflow`, `jax`, `numpy` or `spark`."""
     size: Text = "small"
     """The size of `workload`: `small`, or `full` as in its paper."""
     steps: Annotated[Whole, Field(gt=0)] | None = None
-    """How many steps `workload` makes after its warm-up; without it, as many as it makes by itself."""
+    """How many steps `workload` makes after its warm-up; without it, as many as it makes by
+    itself.
+    """
     batch: Annotated[Whole, Field(gt=0)] | None = None  # type: ignore[assignment]  # a study states every plan
     """How many samples a step of `workload` has; without it, as many as it has by itself."""
     takes: Annotated[Seconds, Field(gt=0)] | None = None
@@ -54,17 +63,25 @@ class WorkloadEntry(JobEntry):
 
 
 class VaryEntry(Entry):
-    """What is varied: for each axis its values. The first value of each is what the others are compared with."""
+    """What is varied: for each axis its values. The first value of each is what the others are
+    compared with.
+    """
 
     isolation: _Values = []
-    """What tasks are boxed in: `process`, `container`, `vm`, `vm+container`, or the name of a plug-in. With `+overlay`
-    a VXLAN lies between the nodes, as in `container+overlay`. Without KVM, guests are told as not measured."""
+    """What tasks are boxed in: `process`, `container`, `vm`, `vm+container`, or the name of a
+    plug-in. With `+overlay` a VXLAN lies between the nodes, as in `container+overlay`. Without KVM,
+    guests are told as not measured.
+    """
     overlay: _Values = []
     """What is put between the nodes of the lab: `none` or `vxlan`."""
     data: _Values = []
-    """What is read: `synthetic` or `real`; in the arguments of a script, whatever stands for `{data}`."""
+    """What is read: `synthetic` or `real`; in the arguments of a script, whatever stands for
+    `{data}`.
+    """
     framework: _Values = []
-    """Frameworks of the workloads; in the arguments of a script, whatever stands for `{framework}`."""
+    """Frameworks of the workloads; in the arguments of a script, whatever stands for
+    `{framework}`.
+    """
     batch: _Values = []
     """Samples of a step; in the arguments of a script, whatever stands for `{batch}`."""
     args: _Values = []
@@ -72,8 +89,9 @@ class VaryEntry(Entry):
     policy: _Values = []
     """Policies that move shares between jobs."""
     strategy: _Values = []
-    """How the workers of the scenario `distributed` learn together: `allreduce`, `ps`, or `async`, which is `ps`
-    without waiting."""
+    """How the workers of the scenario `distributed` learn together: `allreduce`, `ps`, or `async`,
+    which is `ps` without waiting.
+    """
     nic: _Values = []
     """NIC rates of the lab's nodes: `200Mbit`, or `none` for no limit."""
     disk: _Values = []
@@ -83,7 +101,9 @@ class VaryEntry(Entry):
 
 
 class SkipEntry(VaryEntry):
-    """Cells that are left out: those that have one of the values at each key. Axes that are not named do not matter."""
+    """Cells that are left out: those that have one of the values at each key. Axes that are not
+    named do not matter.
+    """
 
     scenario: list[Scenario] = []
     """Scenarios."""
@@ -107,13 +127,15 @@ class PublishedEntry(Entry):
     of: dict[Text, Text] = {}
     """The axis that is compared, and its value: `{isolation: container}`."""
     against: dict[Text, Text] = {}
-    """The value that it is compared with: `{isolation: process}`, or `{scenario: solo}`. It has to be the first of its
-    axis."""
+    """The value that it is compared with: `{isolation: process}`, or `{scenario: solo}`. It has to
+    be the first of its axis.
+    """
     where: dict[Text, Text] = {}
     """Values of other axes."""
     figure: Literal["step", "elapsed", "cpu", "received", "sent"] = "step"
-    """What is compared: seconds of a step, from start to end, or of CPU time, over those `against`; or bytes that a
-    worker receives or sends in a step, over those of the model."""
+    """What is compared: seconds of a step, from start to end, or of CPU time, over those `against`;
+    or bytes that a worker receives or sends in a step, over those of the model.
+    """
     low: Annotated[float, Field(gt=0)] | None = None
     """The least for which what was published holds."""
     high: Annotated[float, Field(gt=0)] | None = None
@@ -130,17 +152,22 @@ class StudyFile(Entry):
     workloads: Annotated[list[WorkloadEntry], Field(min_length=1)]
     """What is measured."""
     scenarios: Annotated[list[Scenario], Field(min_length=1)] = ["solo"]
-    """How: each workload alone (`solo`), in several workers (`distributed`), beside the `background` (`shared`), all of
-    them at once (`simultaneous`), or each two of them at once (`pairs`)."""
+    """How: each workload alone (`solo`), in several workers (`distributed`), beside the
+    `background` (`shared`), all of them at once (`simultaneous`), or each two of them at once
+    (`pairs`).
+    """
     background: list[WorkloadEntry] = []
-    """What runs beside each workload in the scenario `shared`. It has to last longer than the workload; then it is
-    ended."""
+    """What runs beside each workload in the scenario `shared`. It has to last longer than the
+    workload; then it is ended.
+    """
     vary: VaryEntry = VaryEntry()
     """What is varied, and its values."""
     skip: list[SkipEntry] = []
     """Combinations that are left out: `{scenario: [solo], overlay: [vxlan]}`."""
     mitigate: bool = False
-    """Whether the scenario `simultaneous` is also tried with a limit of cores, fewer threads, and another policy."""
+    """Whether the scenario `simultaneous` is also tried with a limit of cores, fewer threads, and
+    another policy.
+    """
     repetitions: Annotated[Whole, Field(ge=1, le=1000)] = 5
     """How often each cell is measured. With fewer than 5 there are no intervals and no findings."""
     seed: Whole = 0
@@ -152,8 +179,9 @@ class StudyFile(Entry):
     policy: Text = "equal"
     """The policy that moves shares between jobs, unless that is varied."""
     cluster: Plain | None = None
-    """The file of a lab to run on, relative to this one; the labs that come with Headgate are `labs/pair.yaml` and
-    `labs/three.yaml`. The study brings up one of its own for each cell."""
+    """The file of a lab to run on, relative to this one; the labs that come with Headgate are
+    `labs/pair.yaml` and `labs/three.yaml`. The study brings up one of its own for each cell.
+    """
     budget: Annotated[Seconds, Field(gt=0)] | None = None
     """The most time that the study may take; one that is planned to take longer is refused."""
     published: list[PublishedEntry] = []
@@ -210,7 +238,17 @@ _MODELS: Mapping[str, type[Entry]] = {
     "skip": SkipEntry,
     "published": PublishedEntry,
 }
-_TEXTS = {*jobfile.TEXTS, "workload", "framework", "size", "vary", "skip", "policy", "cluster", "scenarios"}
+_TEXTS = {
+    *jobfile.TEXTS,
+    "workload",
+    "framework",
+    "size",
+    "vary",
+    "skip",
+    "policy",
+    "cluster",
+    "scenarios",
+}
 
 
 def _is_text(place: Place) -> bool:
@@ -219,11 +257,7 @@ def _is_text(place: Place) -> bool:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a study file."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **StudyFile.model_json_schema(),
-        "title": "Headgate study file",
-    }
+    return userfile.json_schema(StudyFile, "Headgate study file")
 
 
 _BUNDLED = Path(str(importlib.resources.files("headgate.studies"))) / "bundled"
@@ -247,7 +281,9 @@ def path_of(named: str) -> str:
     if os.path.exists(named) or (named not in there and ("/" in named or "." in named)):
         return named
     if named not in there:
-        raise UsageError(f"no file {named!r}, and no study of that name; {suggestion(named, list(there))}")
+        raise UsageError(
+            f"no file {named!r}, and no study of that name; {suggestion(named, list(there))}"
+        )
     return str(there[named])
 
 
@@ -266,12 +302,19 @@ def load(path: str) -> Study:
     jobfile.check([draft for draft, _ in (*found, *background)])
     top = file.data if isinstance(file.data, dict) else {}
     bad = {place[0] for place in wrong if place}
-    told = StudyFile.model_validate({**{k: v for k, v in top.items() if k not in bad}, "workloads": [{}]})
+    told = StudyFile.model_validate(
+        {**{k: v for k, v in top.items() if k not in bad}, "workloads": [{}]}
+    )
     vary = {axis: tuple(values) for axis, values in told.vary.model_dump().items() if values}
     folder = Path(path).absolute().parent
     cluster = os.path.normpath(folder / told.cluster) if told.cluster is not None else None
-    if cluster is not None and not os.path.exists(cluster) and (_BUNDLED / str(told.cluster)).is_file():
-        cluster = str(_BUNDLED / str(told.cluster))  # of a study that began as a copy of one of these
+    if (
+        cluster is not None
+        and not os.path.exists(cluster)
+        and (_BUNDLED / str(told.cluster)).is_file()
+    ):
+        # of a study that began as a copy of one of these
+        cluster = str(_BUNDLED / str(told.cluster))
     _check(file, told, vary, cluster, [entry for _, entry in found])
     file.check()
     stem = Path(path).stem
@@ -282,7 +325,10 @@ def load(path: str) -> Study:
         scenarios=tuple(dict.fromkeys(told.scenarios)),
         background=tuple(_workload(draft, entry) for draft, entry in background),
         vary=vary,
-        skip=tuple({key: tuple(some) for key, some in each.model_dump().items() if some} for each in told.skip),
+        skip=tuple(
+            {key: tuple(some) for key, some in each.model_dump().items() if some}
+            for each in told.skip
+        ),
         mitigate=told.mitigate,
         repetitions=told.repetitions,
         seed=told.seed,
@@ -304,7 +350,11 @@ def _drafts(
         place = (listed, index)
         if entry.workload is not None:
             if entry.script is not None or entry.run is not None:
-                file.problem((*place, "workload"), "found `workload` with a command of its own", "give one of them")
+                file.problem(
+                    (*place, "workload"),
+                    "found `workload` with a command of its own",
+                    "give one of them",
+                )
             try:
                 words = workloads.command(**_bundled(entry))
             except workloads.WorkloadError as error:
@@ -322,12 +372,16 @@ def _drafts(
             file.problem((*place, key), f"found `{key}`", "a study decides that: remove it")
             continue
         # What a job says of its batch is for plans that Headgate chooses.
-        found.append((JobDraft(file, wrong, listed, index, entry.model_copy(update={"batch": None})), entry))
+        found.append(
+            (JobDraft(file, wrong, listed, index, entry.model_copy(update={"batch": None})), entry)
+        )
     return found
 
 
 def _bundled(entry: WorkloadEntry) -> dict[str, Any]:
-    given = {name: getattr(entry, name) for name in ("workload", "framework", "size", "steps", "batch")}
+    given = {
+        name: getattr(entry, name) for name in ("workload", "framework", "size", "steps", "batch")
+    }
     return {**given, "more": tuple(entry.args)}
 
 
@@ -337,7 +391,8 @@ def _workload(draft: JobDraft, entry: WorkloadEntry) -> Workload:
 
 
 def bundled_command(bundled: Mapping[str, Any], job: Job) -> tuple[str, ...]:
-    """The words that run a workload of Headgate's: with this interpreter, unless the job names another.
+    """The words that run a workload of Headgate's: with this interpreter, unless the job names
+    another.
 
     Raises:
         WorkloadError: It is not written in that framework.
@@ -355,19 +410,31 @@ def _check(
 ) -> None:
     """Note what does not go together."""
     if "shared" in told.scenarios and not told.background:
-        file.problem(("scenarios",), "found `shared` without a `background`", "say what runs beside each workload")
+        file.problem(
+            ("scenarios",),
+            "found `shared` without a `background`",
+            "say what runs beside each workload",
+        )
     _check_at_once(file, told.scenarios, len(entries))
     if told.mitigate and "simultaneous" not in told.scenarios:
-        file.problem(("mitigate",), "found no scenario `simultaneous`", "add it to `scenarios`: no other is mitigated")
+        file.problem(
+            ("mitigate",),
+            "found no scenario `simultaneous`",
+            "add it to `scenarios`: no other is mitigated",
+        )
     _check_skip(file, told, vary, entries)
     _check_published(file, told, vary, entries)
     is_bundled = all(entry.workload is not None for entry in entries)
     overlaid = any(value.endswith(OVERLAY) for value in vary.get("isolation", ()))
     for axis in sorted(OF_LAB & vary.keys()) + ["isolation"] * overlaid:
         if cluster is None:
-            file.problem(("vary", axis), "found no `cluster`", "name the file of a lab: `cluster: lab.yaml`")
+            file.problem(
+                ("vary", axis), "found no `cluster`", "name the file of a lab: `cluster: lab.yaml`"
+            )
     if cluster is not None and not os.path.isfile(cluster):
-        file.problem(("cluster",), f"found {told.cluster!r}, which is not a file", "correct the path")
+        file.problem(
+            ("cluster",), f"found {told.cluster!r}, which is not a file", "correct the path"
+        )
     for axis, values in vary.items():
         if len(set(values)) < len(values):
             file.problem(("vary", axis), "a value is given twice", "keep one")
@@ -382,27 +449,39 @@ def _check(
                 if axis in vary and axis not in _PLACEHOLDER.findall(text):
                     name = entry.name or entry.script or "a command"
                     cure = f"write {{{axis}}} into its `args`, `run` or `env`"
-                    file.problem(("vary", axis), f"nothing says how {name} is told its {axis}", cure)
+                    file.problem(
+                        ("vary", axis), f"nothing says how {name} is told its {axis}", cure
+                    )
 
 
 def _check_skip(
-    file: UserFile, told: StudyFile, vary: Mapping[str, Sequence[str]], entries: Sequence[WorkloadEntry]
+    file: UserFile,
+    told: StudyFile,
+    vary: Mapping[str, Sequence[str]],
+    entries: Sequence[WorkloadEntry],
 ) -> None:
     """Note what is to be left out and is nowhere."""
     there: dict[str, Sequence[str]] = {**vary, "scenario": told.scenarios}
     there["mitigation"] = ("cores", "threads", "policy") if told.mitigate else ()
-    there["workload"] = [name for entry in entries if (name := entry.name or entry.workload) is not None]
+    there["workload"] = [
+        name for entry in entries if (name := entry.name or entry.workload) is not None
+    ]
     for index, each in enumerate(told.skip):
         for key, values in each.model_dump().items():
             for value in values:
                 if value not in there.get(key, ()):
                     known = ", ".join(there.get(key, ()))
-                    cure = f"expected one of {known}" if known else f"nothing varies {key}: remove it"
+                    cure = (
+                        f"expected one of {known}" if known else f"nothing varies {key}: remove it"
+                    )
                     file.problem(("skip", index, key), f"found {value!r}", cure)
 
 
 def _check_published(
-    file: UserFile, told: StudyFile, vary: Mapping[str, Sequence[str]], entries: Sequence[WorkloadEntry]
+    file: UserFile,
+    told: StudyFile,
+    vary: Mapping[str, Sequence[str]],
+    entries: Sequence[WorkloadEntry],
 ) -> None:
     """Note published figures that are about nothing in the study."""
     names = [name for entry in entries if (name := entry.name or entry.workload) is not None]
@@ -413,10 +492,14 @@ def _check_published(
         for key, values in (("of", each.of), ("where", each.where)):
             there += [(key, [value], vary.get(axis, ())) for axis, value in values.items()]
         for axis, value in each.against.items():
-            there.append(("against", [value], ["solo"] if axis == "scenario" else vary.get(axis, ())[:1]))
+            there.append(
+                ("against", [value], ["solo"] if axis == "scenario" else vary.get(axis, ())[:1])
+            )
         for key, some, known in there:
             for value in (value for value in some if value not in known):
-                file.problem((*place, key), f"found {value!r}", f"expected one of {', '.join(known)}")
+                file.problem(
+                    (*place, key), f"found {value!r}", f"expected one of {', '.join(known)}"
+                )
         if each.low is None and each.high is None:
             file.problem(place, "found neither `low` nor `high`", "say between what it holds")
         if (each.figure in ("received", "sent")) == bool(each.against) or len(each.against) > 1:
@@ -427,7 +510,9 @@ def _check_published(
 def _check_at_once(file: UserFile, scenarios: Sequence[str], workloads: int) -> None:
     for scenario in ("simultaneous", "pairs"):
         if scenario in scenarios and workloads == 1:
-            file.problem(("scenarios",), f"found `{scenario}` with one workload", "give at least two")
+            file.problem(
+                ("scenarios",), f"found `{scenario}` with one workload", "give at least two"
+            )
     if {"simultaneous", "pairs"} <= {*scenarios} and workloads > 2:
         cure = "make two studies: their parts of the cores differ"
         file.problem(("scenarios",), "found `simultaneous` and `pairs`", cure)
@@ -441,7 +526,8 @@ def _wrong(axis: str, value: str, is_bundled: bool) -> str | None:
     """What is to be written in the place of a value; None where it is well.
 
     Args:
-        is_bundled: Whether all workloads come with Headgate: then it is known what their arguments may be.
+        is_bundled: Whether all workloads come with Headgate: then it is known what their arguments
+            may be.
     """
     match axis:
         case "isolation":
@@ -451,7 +537,11 @@ def _wrong(axis: str, value: str, is_bundled: bool) -> str | None:
         case "data" if is_bundled:
             return _one_of("synthetic", "real")(value)
         case "batch" if is_bundled:
-            return None if value.isdecimal() and int(value) else "expected a whole number of samples from 1"
+            return (
+                None
+                if value.isdecimal() and int(value)
+                else "expected a whole number of samples from 1"
+            )
         case "overlay":
             return _one_of(UNLIMITED, "vxlan")(value)
         case "strategy":

@@ -1,4 +1,6 @@
-"""The tables of a study, in the forms of published ones: cells, axes, sharing, workers, bottlenecks, and nodes."""
+"""The tables of a study, in the forms of published ones: cells, axes, sharing, workers,
+bottlenecks, and nodes.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,20 @@ def tables(study: Findings) -> list[StudyTable]:
 
 
 def _published(study: Findings) -> StudyTable:
-    columns = ("Published", "Measured there", "Compared here", "Holds for", "Here", "Holds?", "Why not")
-    return StudyTable("Published figures, and those of this study", columns, tuple(e.row for e in comparisons(study)))
+    columns = (
+        "Published",
+        "Measured there",
+        "Compared here",
+        "Holds for",
+        "Here",
+        "Holds?",
+        "Why not",
+    )
+    return StudyTable(
+        "Published figures, and those of this study",
+        columns,
+        tuple(e.row for e in comparisons(study)),
+    )
 
 
 def _cells(study: Findings) -> StudyTable:
@@ -50,7 +64,16 @@ def _cells(study: Findings) -> StudyTable:
         for job in cell.workloads:
             name = cell.name if len(cell.workloads) == 1 else f"{cell.name}: {job}"
             rows.append((name, *_figures(cell, job)))
-    columns = ("Cell", "Runs", "Throughput", "Step", "CPU a step", *_MORE_FIGURES, "Start-up", "Elapsed")
+    columns = (
+        "Cell",
+        "Runs",
+        "Throughput",
+        "Step",
+        "CPU a step",
+        *_MORE_FIGURES,
+        "Start-up",
+        "Elapsed",
+    )
     return StudyTable("Cells, means", columns, tuple(rows))
 
 
@@ -71,7 +94,9 @@ def _figures(cell: StudyCell, job: str) -> tuple[str, ...]:
 
 
 def _over_workers(cell: StudyCell, job: str, what: str) -> float | None:
-    """The mean over blocks of a figure of all workers of a job together; None where it is not known of one."""
+    """The mean over blocks of a figure of all workers of a job together; None where it is not known
+    of one.
+    """
     totals = []
     for figures in cell.figures.values():
         values = [each[what] for each in figures["jobs"][job].get("workers", {}).values()]
@@ -81,16 +106,22 @@ def _over_workers(cell: StudyCell, job: str, what: str) -> float | None:
 
 
 def _workers(study: Findings) -> StudyTable:
-    """Of jobs of several workers, what a step of each took and moved, against the model and what a batch uses of it."""
+    """Of jobs of several workers, what a step of each took and moved, against the model and what a
+    batch uses of it.
+    """
     rows = []
     for cell, job, named in _measured(study):
         told = [figures["jobs"][job] for figures in cell.figures.values()]
         names = list(told[0].get("workers", {}))
         for name in names if len(names) > 1 else ():
             each = [figures["workers"][name] for figures in told if name in figures["workers"]]
-            seconds, come, gone = (_known([one[what] for one in each]) for what in ("step_seconds", "received", "sent"))
+            seconds, come, gone = (
+                _known([one[what] for one in each]) for what in ("step_seconds", "received", "sent")
+            )
             first = name == names[0]
-            model, used = (cell.mean(job, what) if first else None for what in ("model_bytes", "touched_bytes"))
+            model, used = (
+                cell.mean(job, what) if first else None for what in ("model_bytes", "touched_bytes")
+            )
             rate = _steps_a_second(cell, job) if first else None
             rows.append(
                 (
@@ -103,12 +134,22 @@ def _workers(study: Findings) -> StudyTable:
                     say(rate) if rate else "",
                 )
             )
-    columns = ("Worker", "Its step", "Received", "Sent", "Model", "Used by a batch", "Steps/s in all")
+    columns = (
+        "Worker",
+        "Its step",
+        "Received",
+        "Sent",
+        "Model",
+        "Used by a batch",
+        "Steps/s in all",
+    )
     return StudyTable("Workers: a step of each, and bytes of a step", columns, tuple(rows))
 
 
 def _steps_a_second(cell: StudyCell, job: str) -> float | None:
-    """Of all workers: those that do not wait for each other make steps of their own, each on a whole batch."""
+    """Of all workers: those that do not wait for each other make steps of their own, each on a
+    whole batch.
+    """
     batch, seconds = cell.mean(job, "batch"), cell.mean(job, "step_seconds")
     if batch and cell.units(job) == {"samples"}:
         return (cell.mean(job, "rate") or 0.0) / batch
@@ -129,30 +170,46 @@ def _measured(study: Findings) -> Iterator[tuple[StudyCell, str, str]]:
 
 
 def _axes(study: Findings) -> Iterator[StudyTable]:
-    """For each axis and scenario: its values down, workloads across; throughput, and time against the first value."""
+    """For each axis and scenario: its values down, workloads across; throughput, and time against
+    the first value.
+    """
     axes: Mapping[str, Sequence[str]] = study.about["axes"]
     for axis, values in axes.items():
         if len(values) < 2:
             continue
-        cells = [c for c in study.cells if not c.is_repeat and c.scenario != "slice" and axis in dict(c.values)]
+        cells = [
+            c
+            for c in study.cells
+            if not c.is_repeat and c.scenario != "slice" and axis in dict(c.values)
+        ]
         for scenario in dict.fromkeys(cell.scenario for cell in cells):
             here = [cell for cell in cells if cell.scenario == scenario]
-            heads = dict.fromkeys((job, _rest(cell, axis)) for cell in here for job in cell.workloads)
-            there = [value for value in values if any((axis, value) in cell.values for cell in here)]
+            heads = dict.fromkeys(
+                (job, _rest(cell, axis)) for cell in here for job in cell.workloads
+            )
+            there = [
+                value for value in values if any((axis, value) in cell.values for cell in here)
+            ]
             rows = []
             for value in there if len(there) > 1 else ():
                 row = [value]
                 for job, rest in heads:
                     mine = [c for c in here if job in c.workloads and _rest(c, axis) == rest]
                     cell = next((c for c in mine if (axis, value) in c.values), None)
-                    known = (*_throughput(cell, job), *_relative(study.effects, cell, job, axis)) if cell else ()
+                    known = (
+                        (*_throughput(cell, job), *_relative(study.effects, cell, job, axis))
+                        if cell
+                        else ()
+                    )
                     row += known or [MISSING] * 4
                 rows.append(tuple(row))
             columns = [axis]
             for job, rest in heads:
                 named = ", ".join([job, *(f"{name} {value}" for name, value in rest)])
                 columns += [f"{named}: rate", "elapsed", "step, ratio", "elapsed, ratio"]
-            yield StudyTable(f"{axis}, {scenario}; times against {values[0]}", tuple(columns), tuple(rows))
+            yield StudyTable(
+                f"{axis}, {scenario}; times against {values[0]}", tuple(columns), tuple(rows)
+            )
 
 
 def _rest(cell: StudyCell, axis: str) -> tuple[tuple[str, str], ...]:
@@ -171,18 +228,28 @@ def _rate(cell: StudyCell, job: str) -> str:
 
 
 def _relative(effects: Iterable[Effect], cell: StudyCell, job: str, axis: str) -> tuple[str, str]:
-    mine = [e for e in effects if (e.job, e.scenario, e.what, e.rest) == (job, cell.scenario, axis, _rest(cell, axis))]
-    found = {each.metric: say_ratio(each.ratio) for each in mine if (axis, each.value) in cell.values}
+    mine = [
+        e
+        for e in effects
+        if (e.job, e.scenario, e.what, e.rest) == (job, cell.scenario, axis, _rest(cell, axis))
+    ]
+    found = {
+        each.metric: say_ratio(each.ratio) for each in mine if (axis, each.value) in cell.values
+    }
     return found.get("step", MISSING), found.get("elapsed", MISSING)
 
 
 def _sharing(study: Findings) -> StudyTable:
     rows: list[tuple[str, ...]] = []
     for each in study.sharing:
-        named = ", ".join([" + ".join(each.phi), *(f"{axis} {value}" for axis, value in each.values)])
+        named = ", ".join(
+            [" + ".join(each.phi), *(f"{axis} {value}" for axis, value in each.values)]
+        )
         for place, (job, phi) in enumerate(each.phi.items()):
             both = (say_ratio(each.total), say_ratio(each.dominance)) if place == 0 else ("", "")
-            rows.append((named, job, say_ratio(phi), *both, each.verdicts[job], each.cause or MISSING))
+            rows.append(
+                (named, job, say_ratio(phi), *both, each.verdicts[job], each.cause or MISSING)
+            )
     columns = ("At once", "Job", "φ", "S", "D", "Verdict", "By")
     return StudyTable(
         "Sharing: φ together over its part alone, S together over alone, D largest φ over smallest",
@@ -192,21 +259,40 @@ def _sharing(study: Findings) -> StudyTable:
 
 
 def _bottlenecks(study: Findings) -> StudyTable:
-    """How busy the busiest node kept each resource, what more of it would buy by the account of the last run, and what
-    it did buy where the study gave more."""
+    """How busy the busiest node kept each resource, what more of it would buy by the account of the
+    last run, and what it did buy where the study gave more.
+    """
     rows = []
     for cell, job, named in _measured(study):
         verdicts = sorted({each["jobs"][job]["verdict"] for each in cell.figures.values()})
         more = cell.figures[max(cell.figures)]["jobs"][job]["more"]
         for resource, bought in (more or {"": {}}).items():
-            speeds = [say_times(each["speedup"]) if each is not None else MISSING for each in bought.values()]
+            speeds = [
+                say_times(each["speedup"]) if each is not None else MISSING
+                for each in bought.values()
+            ]
             busy = [say(each, "%") for each in _busy(cell, job, resource)]
             changed = [each for each in study.effects if _changes(each, cell, job, resource)]
-            really = "; ".join(f"{each.what} {each.value}: {1 / each.ratio.value:.2f}" for each in changed)
+            really = "; ".join(
+                f"{each.what} {each.value}: {1 / each.ratio.value:.2f}" for each in changed
+            )
             cells = speeds or [MISSING] * len(SPEED_COLUMNS)
-            rows.append((named, " or ".join(verdicts), resource.replace("+", " + "), *busy, *cells, really or MISSING))
+            rows.append(
+                (
+                    named,
+                    " or ".join(verdicts),
+                    resource.replace("+", " + "),
+                    *busy,
+                    *cells,
+                    really or MISSING,
+                )
+            )
     columns = ("Cell", "Verdict", "Resource", "Busy, mean", "Most", *SPEED_COLUMNS, "As measured")
-    return StudyTable("Bottleneck: speed with more of a resource, as predicted and as measured", columns, tuple(rows))
+    return StudyTable(
+        "Bottleneck: speed with more of a resource, as predicted and as measured",
+        columns,
+        tuple(rows),
+    )
 
 
 def _changes(effect: Effect, cell: StudyCell, job: str, resource: str) -> bool:
@@ -240,7 +326,9 @@ def _busy(cell: StudyCell, job: str, resource: str) -> tuple[float | None, float
 
 
 def _cluster(study: Findings) -> StudyTable:
-    """Use of each node in the warm windows of each cell: means, and the most; while jobs evaluated, apart."""
+    """Use of each node in the warm windows of each cell: means, and the most; while jobs evaluated,
+    apart.
+    """
     rows = []
     for cell in study.cells:
         if cell.is_repeat or not cell.figures:
@@ -248,25 +336,48 @@ def _cluster(study: Findings) -> StudyTable:
         for window, when in (("nodes", ""), ("nodes_testing", ", testing")):
             told = [figures[window] for figures in cell.figures.values() if figures.get(window)]
             rows += [
-                (f"{cell.name} on {node}{when}", *_node([each[node] for each in told if node in each]))
+                (
+                    f"{cell.name} on {node}{when}",
+                    *_node([each[node] for each in told if node in each]),
+                )
                 for node in (told[0] if told else ())
                 if any(each[node]["idle"][0] is not None for each in told if node in each)
             ]
-    columns = ("Node", "CPU idle", "Fullest core", "Memory", "Network in", "Network out", "Disk read", "Disk written")
+    columns = (
+        "Node",
+        "CPU idle",
+        "Fullest core",
+        "Memory",
+        "Network in",
+        "Network out",
+        "Disk read",
+        "Disk written",
+    )
     return StudyTable("Use of nodes while all were warm: mean, most", columns, tuple(rows))
 
 
 def _node(told: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     idle, fullest, memory, received, sent, read, written = (
         _both([each[name] for each in told])
-        for name in ("idle", "cpu_fullest_core", "memory_bytes", "net_in", "net_out", "disk_read", "disk_write")
+        for name in (
+            "idle",
+            "cpu_fullest_core",
+            "memory_bytes",
+            "net_in",
+            "net_out",
+            "disk_read",
+            "disk_write",
+        )
     )
     free = told[0]["memory"] - memory[1] if told[0]["memory"] and memory[1] is not None else None
     return (
         say(idle[0], "%"),
         say(fullest[1], "%"),
         f"{say(memory[1], 'B')}, {say(free, 'B')} free",
-        *(f"{say(mean, 'B/s')}, {say(most, 'B/s')}" for mean, most in (received, sent, read, written)),
+        *(
+            f"{say(mean, 'B/s')}, {say(most, 'B/s')}"
+            for mean, most in (received, sent, read, written)
+        ),
     )
 
 

@@ -1,21 +1,30 @@
-"""The training side that every framework shares: the task's identity, the channel to its engine, step spans.
+"""The training side that every framework shares: the task's identity, the channel to its engine,
+step spans.
 
-Standard library only, from Python 3.9 on, and cheap to import: it runs inside the user's own process and environment.
+Standard library only, from Python 3.9 on, and cheap to import: it runs inside the user's own
+process and environment.
 """
 
 from __future__ import annotations
 
 from headgate.task.channel import Channel
-from headgate.task.ending import at_end
 from headgate.task.environment import TaskEnvironment
 from headgate.task.epochs import Epochs
+from headgate.task.exit_hooks import at_end
 from headgate.task.fit import LineFit, fit_line
 from headgate.task.gate import Gate
-from headgate.task.part import ClusterError, cluster_variables, end_failed, named_cluster, plan_of, workers_gone
+from headgate.task.membership import (
+    ClusterError,
+    cluster_variables,
+    end_failed,
+    named_cluster,
+    plan_of,
+    workers_gone,
+)
 from headgate.task.progress import ProgressReporter
 from headgate.task.saving import Saver
+from headgate.task.script_position import WorkersDiffer
 from headgate.task.spans import StepSpans
-from headgate.task.standing import WorkersDiffer
 from headgate.task.stop import PeerLost, Stop
 
 __all__ = [

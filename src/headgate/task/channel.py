@@ -1,7 +1,8 @@
 """The task's end of the channel to its engine: JSON lines over a Unix socket.
 
-The training loop is never held up: a daemon thread reads what comes down and sends what the socket did not take at
-once. Nothing in here raises into the script; an engine that is gone shows as `stopping == "orphaned"`.
+The training loop is never held up: a daemon thread reads what comes down and sends what the socket
+did not take at once. Nothing in here raises into the script; an engine that is gone shows as
+`stopping == "orphaned"`.
 """
 
 from __future__ import annotations
@@ -33,18 +34,22 @@ class Channel:
     """A connection to the engine, or the lack of one.
 
     Attributes:
-        pending: Whether the engine asked for something that was not taken yet: one attribute to look at in every step.
+        pending: Whether the engine asked for something that was not taken yet: one attribute to
+            look at in every step.
         pending_since: `time.monotonic()` when the oldest of that arrived.
-        stopping: `stop` when asked to end, `orphaned` when the engine is gone, else empty. Stays once set.
+        stopping: `stop` when asked to end, `orphaned` when the engine is gone, else empty. Stays
+            once set.
         welcome: The engine's greeting; empty until it came.
-        refused: The process of this task that is connected already, so that this one is refused; None: it is not.
+        refused: The process of this task that is connected already, so that this one is refused;
+            None: it is not.
         peers: The latest view of the job's tasks; empty until one came.
         spin: Whether compute threads that wait may spin; no, where others want the cores.
         gate: What steps are held to; None: to nothing.
         state: The checkpoint that a task which joins others starts from; empty until it was told.
         met: What the workers gave at the latest meeting; None until they have all come.
         elsewhere: Where other workers are that this one cannot meet, by index.
-        watcher: Where set, called from the reading thread with each view and each `state`; must not block.
+        watcher: Where set, called from the reading thread with each view and each `state`; must not
+            block.
     """
 
     def __init__(self, connection: socket.socket | None) -> None:
@@ -86,14 +91,17 @@ class Channel:
         seed: int | None,
         observes: bool = False,
     ) -> Channel:
-        """Connect and say hello. An engine that cannot be reached gives a channel that swallows everything.
+        """Connect and say hello. An engine that cannot be reached gives a channel that swallows
+        everything.
 
         Args:
             environment: This task's identity.
             framework: Name of the framework in use.
             framework_version: Its version.
-            seed: What its random generator was last seeded with, by the script or at random; None where it has none.
-            observes: It only tells what it sees of a script that calls none of Headgate's libraries, and obeys nothing.
+            seed: What its random generator was last seeded with, by the script or at random; None
+                where it has none.
+            observes: It only tells what it sees of a script that calls none of Headgate's
+                libraries, and obeys nothing.
         """
         if environment.channel is None:
             return cls(None)
@@ -130,7 +138,8 @@ class Channel:
         """Send a message up; returns at once, and drops it when nobody is there.
 
         Args:
-            message: Plain JSON values; floats that JSON lacks go as the strings `nan`, `inf` and `-inf`.
+            message: Plain JSON values; floats that JSON lacks go as the strings `nan`, `inf` and
+                `-inf`.
             can_be_missed: Drop it rather than pile it up when the engine does not read.
         """
         if not self.connected:
@@ -172,7 +181,9 @@ class Channel:
         self._obey(b'{"type": "stop"}')
 
     def take_threads(self) -> int | None:
-        """How many compute threads to use from now on; None when neither that nor `spin` changed."""
+        """How many compute threads to use from now on; None when neither that nor `spin`
+        changed.
+        """
         with self._lock:
             threads, self._threads = self._threads, None
             self._settle()
@@ -193,12 +204,16 @@ class Channel:
         return asked
 
     def hold(self, seconds: float) -> None:
-        """Wait until those for which a checkpoint was saved count, or nobody is to be waited for after all."""
+        """Wait until those for which a checkpoint was saved count, or nobody is to be waited for
+        after all.
+        """
         self.wait_for(lambda: self._hold or not self._holding, seconds)
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float, through_stop: bool = False) -> bool:
-        """Wait until `condition` holds, which is asked again after each message, or nobody is there; whether it
-        holds.
+    def wait_for(
+        self, condition: Callable[[], bool], seconds: float, through_stop: bool = False
+    ) -> bool:
+        """Wait until `condition` holds, which is asked again after each message, or nobody is
+        there; whether it holds.
 
         Args:
             condition: What is waited for.
@@ -223,7 +238,9 @@ class Channel:
         self._wake()
 
     def _settle(self) -> None:
-        self.pending = bool(self._threads is not None or self._checkpoint or self._hold or self.stopping)
+        self.pending = bool(
+            self._threads is not None or self._checkpoint or self._hold or self.stopping
+        )
 
     def _wake(self) -> None:
         try:
@@ -248,7 +265,9 @@ class Channel:
         ready.register(self._wake_read, select.POLLIN)
         try:
             while not self._closed:
-                ready.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+                ready.register(
+                    self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0)
+                )
                 events = dict(ready.poll())
                 if self._wake_read in events:
                     os.read(self._wake_read, 4096)
@@ -316,7 +335,9 @@ class Channel:
             self.state = str(message.get("path", ""))
         elif kind == "met":
             self.met = message["given"]
-            self.elsewhere = {i: told for i, told in self.elsewhere.items() if not told.get("waits")}
+            self.elsewhere = {
+                i: told for i, told in self.elsewhere.items() if not told.get("waits")
+            }
         elif kind == "elsewhere":
             self.elsewhere[message["index"]] = message["standing"]
 
@@ -334,7 +355,9 @@ class Channel:
             self._changed.notify_all()
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: the connection is the parent's; and so is the lock, which may have been held then."""
+        """In a forked child: the connection is the parent's; and so is the lock, which may have
+        been held then.
+        """
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         if not self._closed:

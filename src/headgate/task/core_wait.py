@@ -1,4 +1,6 @@
-"""Whether the machine was busy with others while something was measured: how long threads waited for a core."""
+"""Whether the machine was busy with others while something was measured: how long threads waited
+for a core.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ _PROC = "/proc"
 
 
 class CoreWait:
-    """How much of the time in which the threads of this process could run they waited for a core instead.
+    """How much of the time in which the threads of this process could run they waited for a core
+    instead.
 
-    The kernel counts both for each thread (`/proc/PID/task/TID/schedstat`); what a hypervisor took (`steal`) counts as
-    waiting. Threads that wait for their own siblings count as well: more of them than cores is no calm either. What
-    others use (`others`) also slows threads that never wait, through caches, memory and cores that two threads share.
+    The kernel counts both for each thread (`/proc/PID/task/TID/schedstat`); what a hypervisor took
+    (`steal`) counts as waiting. Threads that wait for their own siblings count as well: more of
+    them than cores is no calm either. What others use (`others`) also slows threads that never
+    wait, through caches, memory and cores that two threads share.
 
     Args:
         proc: Where /proc is found.
@@ -28,7 +32,9 @@ class CoreWait:
         self._begun, self._begun_used, self._begun_own = time.monotonic(), self._used, self._own()
 
     def lap(self) -> float | None:
-        """The part since the last call, or since the beginning, 0 to 1; None where the kernel does not say."""
+        """The part since the last call, or since the beginning, 0 to 1; None where the kernel does
+        not say.
+        """
         before, self._threads = self._threads, self._counted()
         stolen, used = self._stolen, self._used
         self._stolen, self._used = self._machine()
@@ -43,9 +49,15 @@ class CoreWait:
         return 1 - (1 - waited / (ran + waited)) * (1 - min(max(taken, 0.0), 1.0))
 
     def others(self) -> float:
-        """Part of the machine's cores that others than the processes of this task have used since the beginning."""
+        """Part of the machine's cores that others than the processes of this task have used since
+        the beginning.
+        """
         ticks = self._machine()[1] - self._begun_used - (self._own() - self._begun_own)
-        had = os.sysconf("SC_CLK_TCK") * (os.cpu_count() or 1) * max(time.monotonic() - self._begun, 1e-3)
+        had = (
+            os.sysconf("SC_CLK_TCK")
+            * (os.cpu_count() or 1)
+            * max(time.monotonic() - self._begun, 1e-3)
+        )
         return min(max(ticks / had, 0.0), 1.0)
 
     def _counted(self) -> dict[str, tuple[int, int]]:
@@ -64,14 +76,17 @@ class CoreWait:
         """Ticks that a hypervisor took, and that all CPUs were in use."""
         try:
             with open(f"{self._proc}/stat", "rb") as file:
-                user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+                user, nice, system, _, _, irq, softirq, steal = map(
+                    int, file.readline().split()[1:9]
+                )
         except (OSError, ValueError):
             return 0, 0
         return steal, user + nice + system + irq + softirq + steal
 
     def _own(self) -> int:
-        """Ticks that the processes of this task have used, and those that they waited for: an engine starts each task
-        in a session of its own."""
+        """Ticks that the processes of this task have used, and those that they waited for: an
+        engine starts each task in a session of its own.
+        """
         session, ticks = os.getsid(0), 0
         for name in os.listdir(self._proc):
             if name.isdecimal():

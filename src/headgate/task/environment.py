@@ -16,7 +16,8 @@ class TaskEnvironment:
         task: Id of the task, `RUN/JOB/ROLE-INDEX`.
         key: Secret of the task on the channel.
         checkpoints: Folder for the job's checkpoints; None: none are saved.
-        away: That folder is not the run's own: what is told of is brought there, and the folder goes with its node.
+        away: That folder is not the run's own: what is told of is brought there, and the folder
+            goes with its node.
         resume: Checkpoint to go on from; None on a fresh start.
         mode: `run`, or `profile`: measure, report the profile, end.
     """
@@ -51,8 +52,8 @@ class TaskEnvironment:
     def claim(cls) -> TaskEnvironment:
         """Read this process's environment and leave no channel in it for child processes.
 
-        A task has one connection. Programs that the script starts inherit its environment, and must neither join as the
-        same task nor hold its key.
+        A task has one connection. Programs that the script starts inherit its environment, and must
+        neither join as the same task nor hold its key.
         """
         found = cls.read()
         for name in ("HEADGATE_CHANNEL", "HEADGATE_KEY", "HEADGATE_RESUME"):

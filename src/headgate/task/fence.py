@@ -1,6 +1,8 @@
-"""Keeps what a process writes within folders: by the kernel (Landlock), for it and all that it starts.
+"""Keeps what a process writes within folders: by the kernel (Landlock), for it and all that it
+starts.
 
-Where the kernel cannot, Python refuses what it opens for writing itself; extensions that open files by themselves pass.
+Where the kernel cannot, Python refuses what it opens for writing itself; extensions that open files
+by themselves pass.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ _WRITES = _TO_FILES | sum(1 << bit for bit in range(4, 13))
 """Write to, make and remove files and folders of every kind."""
 _MOVES, _TRUNCATES = 1 << 13, 1 << 14
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-_OF_PATHS = {"os.remove": 1, "os.rename": 2, "os.rmdir": 1, "os.mkdir": 1, "os.truncate": 1, "os.symlink": 2}
+_OF_PATHS = {
+    "os.remove": 1,
+    "os.rename": 2,
+    "os.rmdir": 1,
+    "os.mkdir": 1,
+    "os.truncate": 1,
+    "os.symlink": 2,
+}
 """Audit events that change what is on disk, and how many of their arguments are paths."""
 
 
@@ -42,7 +51,8 @@ def shut(folders: Sequence[str], outside: Callable[[str], None]) -> bool:
     """
     roots = [os.path.realpath(folder) for folder in folders if os.path.exists(folder)]
     by_kernel = False
-    with suppress(OSError, AttributeError):  # no Landlock in this kernel, or a container that forbids it
+    # no Landlock in this kernel, or a container that forbids it
+    with suppress(OSError, AttributeError):
         _restrict(roots)
         by_kernel = True
     within = tuple(root.rstrip("/") + "/" for root in roots)
@@ -54,7 +64,9 @@ def shut(folders: Sequence[str], outside: Callable[[str], None]) -> bool:
                 if not f"{name}/".startswith(within):
                     outside(name)
                     if not by_kernel:
-                        raise PermissionError(13, "a verification keeps what is written away from other files", name)
+                        raise PermissionError(
+                            13, "a verification keeps what is written away from other files", name
+                        )
 
     sys.addaudithook(seen)
     return by_kernel

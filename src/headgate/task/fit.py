@@ -13,7 +13,8 @@ class LineFit:
     Args:
         alpha: Seconds that do not depend on the batch.
         beta: Seconds a sample.
-        relative_error: Root mean square of (fitted - measured) / measured; None with fewer than three sizes.
+        relative_error: Root mean square of (fitted - measured) / measured; None with fewer than
+            three sizes.
     """
 
     alpha: float
@@ -32,7 +33,10 @@ def fit_line(batches: Sequence[float], seconds: Sequence[float]) -> LineFit:
         ValueError: Fewer than two different sizes, or a time that is not positive.
     """
     if len(batches) != len(seconds) or len(set(batches)) < 2 or min(seconds) <= 0:
-        raise ValueError(f"expected positive seconds at two or more batch sizes, found {list(zip(batches, seconds))}")
+        raise ValueError(
+            "expected positive seconds at two or more batch sizes, found "
+            f"{list(zip(batches, seconds))}"
+        )
     weights = [1 / s**2 for s in seconds]
     total = sum(weights)
     mean_b = sum(w * b for w, b in zip(weights, batches)) / total

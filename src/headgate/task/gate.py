@@ -1,7 +1,7 @@
 """Holds a task at its step boundaries to what it is granted: a fraction of the time, or of the CPU.
 
-For what no cgroup divides: a GPU, and the CPU where no cgroup can be written. A step is never cut short, so that what
-one took too much is made up for before the next one begins.
+For what no cgroup divides: a GPU, and the CPU where no cgroup can be written. A step is never cut
+short, so that what one took too much is made up for before the next one begins.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from headgate.task.asides import asides
 from headgate.task.grants import Bucket, Grant, Pause, Turns
+from headgate.task.overheads import asides
 
 if TYPE_CHECKING:
     from headgate.task.channel import Channel
@@ -28,7 +28,8 @@ class Gate:
     Args:
         channel: Where grants come in. A request that comes meanwhile ends a hold: it is done first.
         settle: Called before a step counts as over: waits for what it has started on a device.
-        gpus: Numbers of the GPUs that the task uses, as it sees them; the engine is told of them, once.
+        gpus: Numbers of the GPUs that the task uses, as it sees them; the engine is told of them,
+            once.
         clock: Seconds, never going back.
         used: CPU seconds that this process has used.
 
@@ -109,7 +110,9 @@ class Gate:
         return self._channel.pending and self._channel.pending_since != self._known_since
 
     def _is_ordered(self) -> bool:
-        """The same, said once: what stays to be obeyed, as at the end of an epoch, does not open the gate for good."""
+        """The same, said once: what stays to be obeyed, as at the end of an epoch, does not open
+        the gate for good.
+        """
         ordered = self._is_news()
         if ordered:
             self._known_since = self._channel.pending_since
@@ -121,7 +124,11 @@ class Gate:
         if grant is self._grant:
             return grant
         before, self._grant = self._regulator, grant
-        if before is not None and grant is not None and before.follows(grant, self._clock(), self._used()):
+        if (
+            before is not None
+            and grant is not None
+            and before.follows(grant, self._clock(), self._used())
+        ):
             return grant
         if before is not None:
             before.close()
@@ -134,8 +141,9 @@ class Gate:
 
 
 def _number(index: int) -> int:
-    """The number of a GPU on its node, from the number that this process has for it. A script may see only some of its
-    container's GPUs, and a container counts GPUs from 0."""
+    """The number of a GPU on its node, from the number that this process has for it. A script may
+    see only some of its container's GPUs, and a container counts GPUs from 0.
+    """
     for variable in ("CUDA_VISIBLE_DEVICES", "HEADGATE_GPUS"):
         seen = os.environ.get(variable, "").split(",")
         if index < len(seen) and seen[index].strip().isdigit():

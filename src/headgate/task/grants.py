@@ -14,12 +14,15 @@ TURNS = "HEADGATE_TURNS"
 BURST_SECONDS = 1.0
 """Of what was granted and not used, so much at the most may be made up for later."""
 MOST_HELD_SECONDS = 30.0
-"""Longest that a boundary is held: the other workers of a job wait for it in the midst of a step."""
+"""Longest that a boundary is held: the other workers of a job wait for it in the midst of a
+step.
+"""
 ROUND_SECONDS = 1.0
 """How long a round of turns takes: of it each task has its fraction."""
 MOST_WAITED_SECONDS = 10.0
-"""Longest that a turn is waited for: who has it may do something else than steps. Then it is not waited for again until
-it was free once."""
+"""Longest that a turn is waited for: who has it may do something else than steps. Then it is not
+waited for again until it was free once.
+"""
 MOST_PAUSED_SECONDS = 1.0
 """Longest that a pause lasts, whatever becomes of whoever asked for it."""
 _ASIDE_SECONDS = 0.01
@@ -34,7 +37,8 @@ class Grant:
     Args:
         rate: The fraction of time in which steps may run; or, of `cores`, CPU seconds a second.
         cores: Whether CPU time counts, and not that of the clock.
-        turns: Paths of the files, one for each device, by whose locks the tasks there take turns; empty: they do not.
+        turns: Paths of the files, one for each device, by whose locks the tasks there take turns;
+            empty: they do not.
         paused: Whether nothing runs for a moment.
     """
 
@@ -45,7 +49,9 @@ class Grant:
 
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> Grant | None:
-        """What a `gate` message grants; None where it lifts the gate, or says nothing that makes sense."""
+        """What a `gate` message grants; None where it lifts the gate, or says nothing that makes
+        sense.
+        """
         if message.get("paused") is True:
             return cls(1.0, paused=True)
         for name in ("fraction", "cores"):
@@ -53,7 +59,11 @@ class Grant:
             if isinstance(rate, (int, float)) and math.isfinite(rate) and rate > 0:
                 folder = os.environ.get(TURNS)
                 names = map(str, message.get("turns") or ()) if folder else ()
-                return cls(float(rate), name == "cores", tuple(os.path.join(str(folder), file) for file in names))
+                return cls(
+                    float(rate),
+                    name == "cores",
+                    tuple(os.path.join(str(folder), file) for file in names),
+                )
         return None
 
 
@@ -132,11 +142,13 @@ class Pause:
 
 
 class Turns:
-    """Steps of one task at a time on a device: a round robin in which each has its fraction of a round, by a lock.
+    """Steps of one task at a time on a device: a round robin in which each has its fraction of a
+    round, by a lock.
 
-    What one task leaves the others use: a task that waits alone goes on. After a step that is longer than its turn, a
-    task leaves out turns (deficit round robin, Shreedhar and Varghese 1995), for `MOST_HELD_SECONDS` at most. A task on
-    several devices has a turn once it has the locks of all. All tasks take the locks in the same order.
+    What one task leaves the others use: a task that waits alone goes on. After a step that is
+    longer than its turn, a task leaves out turns (deficit round robin, Shreedhar and Varghese
+    1995), for `MOST_HELD_SECONDS` at most. A task on several devices has a turn once it has the
+    locks of all. All tasks take the locks in the same order.
 
     Args:
         grant: What it is granted.
@@ -155,7 +167,9 @@ class Turns:
 
     @classmethod
     def open(cls, grant: Grant) -> Turns | None:
-        """Turns by the locks that a grant names; None where there are none, or they cannot be reached from here."""
+        """Turns by the locks that a grant names; None where there are none, or they cannot be
+        reached from here.
+        """
         files: list[int] = []
         try:
             for path in sorted(grant.turns):
@@ -171,7 +185,8 @@ class Turns:
         if not self._has:
             return
         rate = self._grant.rate
-        most = MOST_HELD_SECONDS * rate / (1.0 - rate) if rate < 1.0 else math.inf  # others have the rest of a round
+        # others have the rest of a round
+        most = MOST_HELD_SECONDS * rate / (1.0 - rate) if rate < 1.0 else math.inf
         self._left = max(self._left - max(now - self._began, 0.0), -most)
         self._began = now
         if self._left <= 0.0:

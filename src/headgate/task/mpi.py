@@ -1,14 +1,16 @@
 """A worker of a job of MPI's, around its command: `python -m headgate.task.mpi COMMAND...`.
 
-MPI's processes find each other through daemons of `mpirun`, which starts them. A worker of Headgate's is a task of its
-own all the same. The first worker runs `mpirun`, the first on each other node that node's daemon. For each rank they
-start a proxy, that gives the rank's variables to the worker and ends when that does.
+MPI's processes find each other through daemons of `mpirun`, which starts them. A worker of
+Headgate's is a task of its own all the same. The first worker runs `mpirun`, the first on each
+other node that node's daemon. For each rank they start a proxy, that gives the rank's variables to
+the worker and ends when that does.
 
     worker-0 ── mpirun ── proxy 0 ┄┄ worker-0
                   ├────── proxy 1 ┄┄ worker-1
                   └ agent ┄┄ worker-2 ── daemon ── proxy 2 ┄┄ worker-2
 
-Dotted lines are connections, which need the key of the attempt. What ends at one end of a line ends at the other.
+Dotted lines are connections, which need the key of the attempt. What ends at one end of a line ends
+at the other.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ VARIABLE = "HEADGATE_MPI"
 START_SECONDS = 300
 """How long the workers of a job wait for each other to start."""
 _END_SECONDS = 1.0
-"""How long a rank may take to end by itself when `mpirun` has given it up: one that called MPI_Abort does."""
+"""How long a rank may take to end by itself when `mpirun` has given it up: one that called
+MPI_Abort does.
+"""
 _OF_MPI = re.compile(r"(OMPI|PMI|PMI2|PMIX|PRTE|ORTE|OPAL|MPI[A-Z]*|HYDI?|HYDRA|I_MPI)_.*")
 """Variables by which a rank finds its daemon."""
 _OF_SCHEDULERS = re.compile(r"(SLURM|PBS|LSB|PMI|PMIX)_.*")
@@ -105,8 +109,9 @@ def worker(told: Told, command: Sequence[str]) -> int:
 
 
 class MpiDaemon:
-    """The `mpirun`, or the daemon of a node, that a worker runs if it is the one to do so. If it ends before the
-    worker's command runs, it has failed: what it printed is shown, and this process is asked to end.
+    """The `mpirun`, or the daemon of a node, that a worker runs if it is the one to do so. If it
+    ends before the worker's command runs, it has failed: what it printed is shown, and this process
+    is asked to end.
 
     Args:
         folder: Where it writes.
@@ -121,7 +126,9 @@ class MpiDaemon:
 
     def start(self, command: Sequence[str]) -> None:
         """Start it."""
-        env = {name: value for name, value in os.environ.items() if not _OF_SCHEDULERS.fullmatch(name)}
+        env = {
+            name: value for name, value in os.environ.items() if not _OF_SCHEDULERS.fullmatch(name)
+        }
         with (self._folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
                 command,
@@ -140,34 +147,49 @@ class MpiDaemon:
     def _watch(self) -> None:
         self.wait()
         if self.needed:
-            print((self._folder / "output").read_text(errors="replace"), file=sys.stderr, flush=True)
+            print(
+                (self._folder / "output").read_text(errors="replace"), file=sys.stderr, flush=True
+            )
             self.failed = True
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def found() -> tuple[str, str]:
-    """The `mpirun` on the PATH, and what it says of its version; if there is none, nothing, and what to do."""
+    """The `mpirun` on the PATH, and what it says of its version; if there is none, nothing, and
+    what to do.
+    """
     program = shutil.which("mpirun") or shutil.which("mpiexec")
     if program is None:
         return (
             "",
-            "install Open MPI (Debian, Ubuntu: apt install openmpi-bin) or MPICH (pip install mpich), on each node",
+            (
+                "install Open MPI (Debian, Ubuntu: apt install openmpi-bin) or MPICH (pip install "
+                "mpich), on each node"
+            ),
         )
-    asked = subprocess.run([program, "--version"], check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    asked = subprocess.run(
+        [program, "--version"], check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
     return program, asked.stdout.decode(errors="replace").strip()
 
 
 def _rank_of(told: Told, daemon: MpiDaemon, folder: Path) -> tuple[Mapping[str, str], Connection]:
-    """The variables of this worker's rank, once `mpirun` has started its proxy; and the connection to that."""
+    """The variables of this worker's rank, once `mpirun` has started its proxy; and the connection
+    to that.
+    """
     try:
         listening = Listener(told.endpoint(told.rank), backlog=8, authkey=told.key.encode())
     except OSError as error:
-        sys.exit(f"Error: cannot listen at {told.addresses[told.rank]}:{told.ports[told.rank]}: {error.strerror}")
+        sys.exit(
+            f"Error: cannot listen at {told.addresses[told.rank]}:{told.ports[told.rank]}: "
+            f"{error.strerror}"
+        )
     with listening:
         if told.rank == 0:
             daemon.start(_mpirun(told, folder))
         while True:
-            with contextlib.suppress(AuthenticationError, EOFError, ConnectionError):  # of anybody else
+            # of anybody else
+            with contextlib.suppress(AuthenticationError, EOFError, ConnectionError):
                 connection = listening.accept()
                 said = json.loads(connection.recv_bytes())
                 if "variables" in said:
@@ -200,17 +222,35 @@ def _mpirun(told: Told, folder: Path) -> Sequence[str]:
     starts = ("-n", str(len(told.addresses)), *us, "--proxy")
     if "HYDRA" in says:
         hosts.write_text("".join(f"{address}:{count}\n" for address, count in counts.items()))
-        return [program, "-launcher", "rsh", "-launcher-exec", str(agent), "-pmi-port", "-f", str(hosts), *starts]
+        return [
+            program,
+            "-launcher",
+            "rsh",
+            "-launcher-exec",
+            str(agent),
+            "-pmi-port",
+            "-f",
+            str(hosts),
+            *starts,
+        ]
     hosts.write_text("".join(f"{address} slots={count}\n" for address, count in counts.items()))
     settings = {"plm_rsh_agent": f"/bin/sh {agent}", "plm_rsh_no_tree_spawn": "1"}
     ours = [word for name, value in settings.items() for word in ("--mca", name, value)]
-    ours += ["--allow-run-as-root", "--map-by", "slot", "--bind-to", "none", "--leave-session-attached"]
+    ours += [
+        "--allow-run-as-root",
+        "--map-by",
+        "slot",
+        "--bind-to",
+        "none",
+        "--leave-session-attached",
+    ]
     return [program, *ours, "--hostfile", str(hosts), *starts]
 
 
 def _defaults(shared: Path) -> Mapping[str, str]:
-    """Settings of Open MPI's for a rank, where its user has none: workers share cores, and what they share in memory
-    goes with them."""
+    """Settings of Open MPI's for a rank, where its user has none: workers share cores, and what
+    they share in memory goes with them.
+    """
     return {
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_btl_vader_backing_directory": str(shared),
@@ -219,9 +259,13 @@ def _defaults(shared: Path) -> Mapping[str, str]:
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], proxy: Connection) -> int:
-    """Run a worker's command until it ends, and hand signals on to it. Ask it to end when `mpirun` gives it up."""
+    """Run a worker's command until it ends, and hand signals on to it. Ask it to end when `mpirun`
+    gives it up.
+    """
     try:
-        process = subprocess.Popen(command, env={name: value for name, value in env.items() if name != VARIABLE})
+        process = subprocess.Popen(
+            command, env={name: value for name, value in env.items() if name != VARIABLE}
+        )
     except OSError as error:
         sys.exit(f"Error: cannot run {command[0]}: {error.strerror}")
     for name in _HANDED_ON:
@@ -240,20 +284,27 @@ def _run(command: Sequence[str], env: Mapping[str, str], proxy: Connection) -> i
 
 @contextlib.contextmanager
 def _folder(place: str) -> Iterator[Path]:
-    """A folder that goes at the end. Those of workers that were killed go when the next one begins."""
+    """A folder that goes at the end. Those of workers that were killed go when the next one
+    begins.
+    """
     where = Path(place) if os.access(place, os.W_OK) else Path(tempfile.gettempdir())
     for old in where.glob(f"{_OURS}*"):
         with contextlib.suppress(OSError), (old / "lock").open() as lock:
             flock(lock, LOCK_EX | LOCK_NB)
             shutil.rmtree(str(old), ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=_OURS, dir=str(where)) as folder, Path(folder, "new").open("w") as lock:
+    with (
+        tempfile.TemporaryDirectory(prefix=_OURS, dir=str(where)) as folder,
+        Path(folder, "new").open("w") as lock,
+    ):
         flock(lock, LOCK_EX)
         Path(folder, "new").rename(Path(folder, "lock"))  # for others it is locked from the first
         yield Path(folder)
 
 
 def agent(told: Told, host: str, command: Sequence[str]) -> int:
-    """Have the first worker of a node run a command, as `ssh` would; it is `mpirun`'s, which takes this for `ssh`."""
+    """Have the first worker of a node run a command, as `ssh` would; it is `mpirun`'s, which takes
+    this for `ssh`.
+    """
     connection = told.connect(told.addresses.index(host))
     connection.send_bytes(json.dumps({"run": " ".join(command)}).encode())
     with contextlib.suppress(EOFError, OSError):

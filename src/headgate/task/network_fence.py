@@ -1,7 +1,8 @@
-"""Keeps a process, and all that it starts, from reaching other programs than its like: by a network namespace, or by
-Landlock.
+"""Keeps a process, and all that it starts, from reaching other programs than its like: by a network
+namespace, or by Landlock.
 
-Where the kernel has neither, Python refuses what it connects to by itself; extensions that connect by themselves pass.
+Where the kernel has neither, Python refuses what it connects to by itself; extensions that connect
+by themselves pass.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from contextlib import suppress
 from headgate.task import landlock
 
 NAMESPACE, PORTS, PYTHON = "namespace", "ports", "python"
-"""What holds it back: a namespace with loopback alone; Landlock, which knows ports of TCP; Python by itself."""
+"""What holds it back: a namespace with loopback alone; Landlock, which knows ports of TCP; Python
+by itself.
+"""
 _WORKERS_PORTS = range(15_000, 65_536)
 """Where the workers of a job meet: TCP to these is let through where there is no namespace."""
 _KINDS = (("user", 0x1000_0000), ("net", 0x4000_0000))
@@ -43,11 +46,13 @@ class _Port(ctypes.Structure):
 
 
 def shut(namespaces: str, tried: Callable[[str], None], sockets: Sequence[str]) -> str:
-    """Let this process reach itself and its like alone from now on; what holds it back: `NAMESPACE` or another.
+    """Let this process reach itself and its like alone from now on; what holds it back: `NAMESPACE`
+    or another.
 
     Args:
         namespaces: Folder of the namespaces to enter (`/proc/PID/ns`); empty: there are none.
-        tried: Told of what Python tries to reach elsewhere: `host`, `host:port`, or the path of a socket.
+        tried: Told of what Python tries to reach elsewhere: `host`, `host:port`, or the path of a
+            socket.
         sockets: Folders and files whose Unix sockets it may connect to.
     """
     held = PYTHON
@@ -65,20 +70,28 @@ def shut(namespaces: str, tried: Callable[[str], None], sockets: Sequence[str]) 
     def seen(event: str, given: tuple[object, ...]) -> None:
         if event in _NAMES:
             name = _text(given[0])
-            if name not in own and _address(name) is None:  # one that is an address is told with its port
+            # one that is an address is told with its port
+            if name not in own and _address(name) is None:
                 tried(name)
-        elif event in _ADDRESSES and len(given) > 1 and (place := _elsewhere(given[1], own, within)):
+        elif (
+            event in _ADDRESSES and len(given) > 1 and (place := _elsewhere(given[1], own, within))
+        ):
             tried(place)
-            raise OSError(errno.ENETUNREACH, "a verification keeps a script from the network", place)
+            raise OSError(
+                errno.ENETUNREACH, "a verification keeps a script from the network", place
+            )
         elif event == "socket.connect" and held == NAMESPACE and (place := _unheard(given[1])):
-            tried(place)  # a program of this machine, outside of the namespace; the kernel refuses it
+            # a program of this machine, outside of the namespace; the kernel refuses it
+            tried(place)
 
     sys.addaudithook(seen)
     return held
 
 
 def _elsewhere(address: object, own: frozenset[str], within: Sequence[str]) -> str:
-    """What is reached by an address that is not this process's own or its like's; empty: nothing else."""
+    """What is reached by an address that is not this process's own or its like's; empty: nothing
+    else.
+    """
     if isinstance(address, (str, bytes)):
         path = os.fsdecode(address)
         if not path or path[0] == "\0" or f"{os.path.realpath(path)}/".startswith(tuple(within)):
@@ -91,7 +104,9 @@ def _elsewhere(address: object, own: frozenset[str], within: Sequence[str]) -> s
 
 
 def _unheard(address: object) -> str:
-    """A port of loopback at which nobody listens here; empty: somebody does, or it is another address."""
+    """A port of loopback at which nobody listens here; empty: somebody does, or it is another
+    address.
+    """
     if not isinstance(address, tuple) or len(address) < 2 or not isinstance(address[1], int):
         return ""
     ports = set[int]()
@@ -103,7 +118,9 @@ def _unheard(address: object) -> str:
 
 
 def _text(name: object) -> str:
-    return name.decode(errors="replace") if isinstance(name, (bytes, bytearray)) else str(name or "")
+    return (
+        name.decode(errors="replace") if isinstance(name, (bytes, bytearray)) else str(name or "")
+    )
 
 
 def _is_own(host: str) -> bool:

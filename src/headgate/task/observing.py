@@ -1,7 +1,8 @@
-"""Sees the steps of a PyTorch script that calls none of Headgate's libraries, without a change to it.
+"""Sees the steps of a PyTorch script that calls none of Headgate's libraries, without a change to
+it.
 
-Each step of an optimizer ends a step of the script: PyTorch calls a hook after it. A batch that a `DataLoader` hands
-out tells how many samples there are, and how long it was waited for.
+Each step of an optimizer ends a step of the script: PyTorch calls a hook after it. A batch that a
+`DataLoader` hands out tells how many samples there are, and how long it was waited for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from headgate.task import recording
 from headgate.task.environment import TaskEnvironment
 
 VARIABLE = "HEADGATE_OBSERVE"
-"""In the environment of a task whose steps are to be seen: the module whose `StepObserver` is told of them."""
+"""In the environment of a task whose steps are to be seen: the module whose `StepObserver` is told
+of them.
+"""
 
 
 class Loads:
@@ -65,7 +68,9 @@ def install() -> None:
         0,
         AfterImport(
             {
-                "torch.optim.optimizer": lambda module: _watch_steps(module, observer, environment, loads),
+                "torch.optim.optimizer": lambda module: _watch_steps(
+                    module, observer, environment, loads
+                ),
                 "torch.utils.data.dataloader": lambda module: _watch_loaders(module, loads),
             }
         ),
@@ -85,7 +90,10 @@ def _record(environment: TaskEnvironment) -> None:
     def seed(numpy: Any) -> None:
         numpy.random.seed(recorder.recipe.seed + recorder.worker)
 
-    sys.meta_path.insert(0, AfterImport({**dict.fromkeys(("torch", "keras", "tf_keras", "jax"), begin), "numpy": seed}))
+    sys.meta_path.insert(
+        0,
+        AfterImport({**dict.fromkeys(("torch", "keras", "tf_keras", "jax"), begin), "numpy": seed}),
+    )
 
 
 class AfterImport:
@@ -94,7 +102,9 @@ class AfterImport:
     def __init__(self, after: dict[str, Callable[[Any], None]]) -> None:
         self._after = after
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: object = None
+    ) -> ModuleSpec | None:
         if name not in self._after:
             return None
         spec, after = PathFinder.find_spec(name, path), self._after.pop(name)

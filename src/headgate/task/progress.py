@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headgate.task.asides import asides
-from headgate.task.values import read
-from headgate.task.writing import writing
+from headgate.task.file_writes import writing
+from headgate.task.overheads import asides
+from headgate.task.scalars import read
 
 EVERY_SECONDS = 0.1
 """Time between two progress messages of a script that reports faster."""
@@ -19,19 +19,22 @@ SO_FAR_SECONDS = 2.0
 
 
 class ProgressReporter:
-    """Collects reports and sends the mean of their losses, by weight: of those that are finite, unless the last is not.
+    """Collects reports and sends the mean of their losses, by weight: of those that are finite,
+    unless the last is not.
 
     What is no number is left out, and said so.
 
     Args:
-        send: Takes a message and whether it can be missed: progress, and a note of what is no number.
-        fetch: Brings what was reported to this process, all of a message at once: on a GPU each waits for it.
+        send: Takes a message and whether it can be missed: progress, and a note of what is no
+            number.
+        fetch: Brings what was reported to this process, all of a message at once: on a GPU each
+            waits for it.
         clock: Seconds, never going back.
 
     Attributes:
         step: Steps so far.
-        said: The same as the script says it: a number, or a tensor that has it, which is not waited for before a
-            message is due. None, or what is no number: `step` is told.
+        said: The same as the script says it: a number, or a tensor that has it, which is not waited
+            for before a message is due. None, or what is no number: `step` is told.
     """
 
     def __init__(
@@ -62,7 +65,8 @@ class ProgressReporter:
         """Take a loss (None: none) and metrics. The last metric of each name counts.
 
         Args:
-            weight: What the loss of this worker counts among those of all, 1 on the mean; one of 0 is left out.
+            weight: What the loss of this worker counts among those of all, 1 on the mean; one of 0
+                is left out.
         """
         self._unsent = True
         if loss is not None:
@@ -72,7 +76,9 @@ class ProgressReporter:
         self._deliver_if_due()
 
     def epoch_so_far(self, loss: Any, metrics: Mapping[str, Any]) -> None:
-        """A step was done after which the means of its epoch so far are these; sent where no loss was for a while."""
+        """A step was done after which the means of its epoch so far are these; sent where no loss
+        was for a while.
+        """
         now = self._clock()
         self._running_since = min(self._running_since, now)
         self._running = loss, metrics
@@ -111,7 +117,12 @@ class ProgressReporter:
             return
         step = whole(self.said, self.step)
         message: dict[str, object] = {"type": "progress", "step": step, "count": len(self._losses)}
-        about = {"epoch": self.epoch, "epochs": self.epochs, "within": self.within, "samples": self.samples}
+        about = {
+            "epoch": self.epoch,
+            "epochs": self.epochs,
+            "within": self.within,
+            "samples": self.samples,
+        }
         message.update((name, value) for name, value in about.items() if value is not None)
         if self._covers:
             message["covers"] = self._covers
@@ -120,7 +131,11 @@ class ProgressReporter:
             [weight for _, weight in self._losses],
             [("loss", loss) for loss, _ in self._losses] + list(self._metrics.items()),
         )
-        losses = [(number, weight) for (_, number), weight in zip(found, weights) if number is not None and weight > 0]
+        losses = [
+            (number, weight)
+            for (_, number), weight in zip(found, weights)
+            if number is not None and weight > 0
+        ]
         if losses:
             finite = [(loss, weight) for loss, weight in losses if math.isfinite(loss)]
             last = losses[-1][0]
@@ -138,8 +153,9 @@ class ProgressReporter:
     def _read(
         self, weights: Sequence[Any], values: Sequence[tuple[str, Any]]
     ) -> tuple[list[float], list[tuple[str, float | None]]]:
-        """Weights and values as floats, None for what is none; of each name and type that is not one number the first
-        is told."""
+        """Weights and values as floats, None for what is none; of each name and type that is not
+        one number the first is told.
+        """
         fetched = self._fetch([*weights, *(value for _, value in values)])
         found: list[tuple[str, float | None]] = []
         for (name, _), value in zip(values, fetched[len(weights) :]):
@@ -148,7 +164,14 @@ class ProgressReporter:
             if remark and (about := (name, type(value).__name__)) not in self._remarked:
                 self._remarked.add(about)
                 left_out = "" if number is not None else "; it is left out"
-                self._send({"type": "note", "warns": True, "text": f"report({name}=...): {remark}{left_out}"}, False)
+                self._send(
+                    {
+                        "type": "note",
+                        "warns": True,
+                        "text": f"report({name}=...): {remark}{left_out}",
+                    },
+                    False,
+                )
         return [float(weight) for weight in fetched[: len(weights)]], found
 
 
@@ -159,7 +182,9 @@ def weighted_mean(values: Iterable[tuple[float, float]]) -> float:
 
 
 def whole(number: Any, otherwise: int) -> int:
-    """A count that a script gives, which may be NumPy's or a tensor; `otherwise` where it gives none."""
+    """A count that a script gives, which may be NumPy's or a tensor; `otherwise` where it gives
+    none.
+    """
     try:
         return int(number)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of tensors

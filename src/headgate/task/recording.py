@@ -1,7 +1,8 @@
-"""Records what a script trains, step by step, for `headgate verify` to compare: named tensors, as float64.
+"""Records what a script trains, step by step, for `headgate verify` to compare: named tensors, as
+float64.
 
-A framework's side hands over its tensors where an optimizer has taken a step. It needs to know nothing of files. In an
-ordinary run there is no recorder, and none of this is imported.
+A framework's side hands over its tensors where an optimizer has taken a step. It needs to know
+nothing of files. In an ordinary run there is no recorder, and none of this is imported.
 """
 
 from __future__ import annotations
@@ -24,14 +25,21 @@ from headgate.task.environment import TaskEnvironment
 VARIABLE = "HEADGATE_RECORD"
 """In the environment of a task that is to be recorded: a `Recipe` as JSON."""
 MOST_NUMBERS = 1 << 16
-"""Numbers of a tensor that are kept; of a larger one so many, spread evenly, and the sums of all."""
+"""Numbers of a tensor that are kept; of a larger one so many, spread evenly, and the sums of
+all.
+"""
 GRADIENT, WEIGHT, BUFFER = "gradient", "weight", "buffer"
 DROPOUT, NOISE, MIXED_PRECISION = "dropout", "noise", "mixed-precision"
 """What a trial leaves out."""
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 """Endings of files that a script reads its settings from."""
 _EXACT = frozenset(
-    {"float64", "complex128", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
+    {
+        "float64",
+        "complex128",
+        "bool",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    }
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
@@ -47,9 +55,11 @@ class Recipe:
         double: Whether it is to compute in float64.
         perturbed: Whether its weights begin some roundings away from where they do otherwise.
         writable: Folders that it may write to; empty: all.
-        as_workers: Whether one that is alone draws its data as workers of a plan do, apart from all else.
+        as_workers: Whether one that is alone draws its data as workers of a plan do, apart from all
+            else.
         stop_at: Forward pass, from 1, in which it is asked to stop with a checkpoint; None: never.
-        namespaces: Folder of the namespaces to enter, in which nothing but loopback is reached; empty: there are none.
+        namespaces: Folder of the namespaces to enter, in which nothing but loopback is reached;
+            empty: there are none.
         folders: Where its own files are: those of them that it reads are recorded.
     """
 
@@ -71,7 +81,9 @@ class Recipe:
     @classmethod
     def parse(cls, text: str) -> Recipe:
         found = json.loads(text)
-        return cls(**{**found, "writable": tuple(found["writable"]), "folders": tuple(found["folders"])})
+        return cls(
+            **{**found, "writable": tuple(found["writable"]), "folders": tuple(found["folders"])}
+        )
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,9 @@ class TaskRecorder:
         return int(Path(self._index.name).stem.rpartition("-")[2])
 
     def begins_at(self, steps: int, stop: Callable[[], None]) -> None:
-        """A session begins, with so many steps done before; `stop` has the script stop with a checkpoint."""
+        """A session begins, with so many steps done before; `stop` has the script stop with a
+        checkpoint.
+        """
         self.done_before, self.stop = steps, stop
 
     def batch(self, samples: int, total: float, squares: float) -> None:
@@ -172,7 +186,9 @@ class TaskRecorder:
         self._say_once("network", place)
 
     def left_out(self, what: str) -> None:
-        """Something that the script asks for is not done, as `headgate.verification.verdict.LeftOut` names it."""
+        """Something that the script asks for is not done, as
+        `headgate.verification.verdict.LeftOut` names it.
+        """
         self._say_once("left_out", what)
 
     def read_settings(self, path: str) -> None:
@@ -180,17 +196,23 @@ class TaskRecorder:
         self._settings.add(path)
 
     def tell_sources(self) -> None:
-        """Tell of the modules and settings of its own that it was made of, with what tells them from others."""
+        """Tell of the modules and settings of its own that it was made of, with what tells them
+        from others.
+        """
         files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         roots = tuple(os.path.realpath(folder) + os.sep for folder in self.recipe.folders)
         found = {}
-        for path in {os.path.realpath(file) for file in files | self._settings if isinstance(file, str)}:
+        for path in {
+            os.path.realpath(file) for file in files | self._settings if isinstance(file, str)
+        }:
             if path.startswith(roots) and not _INSTALLED.intersection(path.split(os.sep)):
                 with suppress(OSError), open(path, "rb") as file:
                     found[path] = hashlib.sha256(file.read()).hexdigest()
         self._say({"sources": found})
 
-    def step(self, optimizer: int, number: int, tensors: Iterable[RecordedTensor], **facts: Any) -> None:
+    def step(
+        self, optimizer: int, number: int, tensors: Iterable[RecordedTensor], **facts: Any
+    ) -> None:
         """An optimizer has taken a step.
 
         Args:
@@ -203,9 +225,21 @@ class TaskRecorder:
         double = True
         for tensor in tensors:
             double = double and (tensor.double or tensor.kind != WEIGHT)
-            entry = {"kind": tensor.kind, "name": tensor.name, "shape": list(tensor.shape), "at": self._data.tell()}
+            entry = {
+                "kind": tensor.kind,
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "at": self._data.tell(),
+            }
             self._data.write(tensor.numbers)
-            entries.append({**entry, "bytes": len(tensor.numbers), "total": tensor.total, "squares": tensor.squares})
+            entries.append(
+                {
+                    **entry,
+                    "bytes": len(tensor.numbers),
+                    "total": tensor.total,
+                    "squares": tensor.squares,
+                }
+            )
         self._data.flush()
         since, self._since = self._since, _SinceStep()
         totals = [sum(column) for column in zip(*since.batches)]
@@ -227,7 +261,9 @@ class TaskRecorder:
             epoch: The epoch that it is in.
             arrays: Kind, name and value, as a NumPy array, of all that is trained.
         """
-        self.step(0, steps, (recorded for array in arrays if (recorded := _of_array(*array)) is not None))
+        self.step(
+            0, steps, (recorded for array in arrays if (recorded := _of_array(*array)) is not None)
+        )
         self._states += 1
         if steps >= self.recipe.steps:
             self.finish()
@@ -236,7 +272,9 @@ class TaskRecorder:
             self.stop()
 
     def finish(self) -> None:
-        """End this process: enough was recorded. Exit handlers, and what a script does at its end, are left out."""
+        """End this process: enough was recorded. Exit handlers, and what a script does at its end,
+        are left out.
+        """
         self.tell_sources()
         self._say({"end": True})
         sys.stdout.flush()
@@ -293,7 +331,11 @@ def install(task: str) -> TaskRecorder | None:
 
         writable = (*recipe.writable, recipe.folder, "/dev", "/proc")
         channel = TaskEnvironment.read().channel
-        kept.fact(cut_off=network_fence.shut(recipe.namespaces, kept.reached_out, (*writable, channel or "/dev")))
+        kept.fact(
+            cut_off=network_fence.shut(
+                recipe.namespaces, kept.reached_out, (*writable, channel or "/dev")
+            )
+        )
         kept.fact(fenced=fence.shut(writable, kept.wrote_outside))
     if trains:
         random.seed(recipe.seed + kept.worker)

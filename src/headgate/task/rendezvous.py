@@ -1,7 +1,8 @@
 """Starts the first worker of a script for torchrun, beside the store by which all its workers meet.
 
-torchrun's agent hosts the store too (`TORCHELASTIC_USE_AGENT_STORE`). If the first worker hosted it, the store would be
-gone as soon as that worker has ended, and the others would fail or abort while they still need it.
+torchrun's agent hosts the store too (`TORCHELASTIC_USE_AGENT_STORE`). If the first worker hosted
+it, the store would be gone as soon as that worker has ended, and the others would fail or abort
+while they still need it.
 
     python -m headgate.task.rendezvous ADDRESS PORT WORKERS COMMAND...
 """
@@ -21,17 +22,31 @@ from pathlib import Path
 _LOOK_SECONDS = 0.1
 _ESTABLISHED = "01"
 _OF_THIS_PROCESS = frozenset(
-    {*("SIGKILL", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCHLD", "SIGPIPE", "SIGSEGV", "SIGBUS", "SIGFPE")}
+    {
+        *(
+            "SIGKILL",
+            "SIGSTOP",
+            "SIGTSTP",
+            "SIGTTIN",
+            "SIGTTOU",
+            "SIGCHLD",
+            "SIGPIPE",
+            "SIGSEGV",
+            "SIGBUS",
+            "SIGFPE",
+        )
+    }
     | {"SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGPROF"}
 )
 
 
 def main(address: str, port: str, workers: str, command: list[str]) -> int:
-    """Run a command beside the store. Once it has ended well, wait until the other workers have left the store.
+    """Run a command beside the store. Once it has ended well, wait until the other workers have
+    left the store.
 
     Returns:
-        The exit code of the command; of the store, if that ends first. If a signal ended the command, the same signal
-        ends this process.
+        The exit code of the command; of the store, if that ends first. If a signal ended the
+        command, the same signal ends this process.
     """
     child = subprocess.Popen(command)
     for each in signal.Signals:
@@ -39,7 +54,9 @@ def main(address: str, port: str, workers: str, command: list[str]) -> int:
             signal.signal(each, lambda number, _: child.send_signal(number))
     if find_spec("torch") is None:  # then nobody needs the store
         return _as_it_ended(child.wait())
-    host = subprocess.Popen([sys.executable, "-m", "headgate.torch.rendezvous_store", address, port, workers])
+    host = subprocess.Popen(
+        [sys.executable, "-m", "headgate.torch.rendezvous_store", address, port, workers]
+    )
     ended, status = os.wait()
     while ended not in (child.pid, host.pid):
         ended, status = os.wait()

@@ -60,7 +60,9 @@ class Saver:
         self._seconds: float | None = None
 
     def due(self, size: int) -> bool:
-        """Whether so much time has passed that saving `size` bytes now takes less than `SHARE` of it."""
+        """Whether so much time has passed that saving `size` bytes now takes less than `SHARE` of
+        it.
+        """
         if self._folder is None:
             return False
         seconds = _FIRST_SECONDS + size / _FIRST_RATE if self._seconds is None else self._seconds
@@ -102,11 +104,14 @@ class Saver:
         return True
 
 
-def restored(path: str, read: Callable[[str], T], send: Callable[[Mapping[str, object]], None]) -> T:
+def restored(
+    path: str, read: Callable[[str], T], send: Callable[[Mapping[str, object]], None]
+) -> T:
     """What `read` makes of the checkpoint that a task is to go on from.
 
     Raises:
-        ResumeError: It is not whole, or does not fit. If it is not whole the engine is told, and goes on from another.
+        ResumeError: It is not whole, or does not fit. If it is not whole the engine is told, and
+            goes on from another.
     """
     if (found := damage(Path(path))) is not None:
         send({"type": "checkpoint_damaged", "path": path, "error": found})
@@ -115,11 +120,12 @@ def restored(path: str, read: Callable[[str], T], send: Callable[[Mapping[str, o
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint that is not whole, as the end of a sentence; None where it is what was written.
+    """What is wrong with a checkpoint that is not whole, as the end of a sentence; None where it is
+    what was written.
 
-    It is read once, at the speed of the disk or about a second a GB, and nothing in it is run. An archive has a
-    CRC-32 of each of its parts, and one of their list in its comment; a folder has `FILES`. What an earlier version
-    wrote lacks the last two.
+    It is read once, at the speed of the disk or about a second a GB, and nothing in it is run. An
+    archive has a CRC-32 of each of its parts, and one of their list in its comment; a folder has
+    `FILES`. What an earlier version wrote lacks the last two.
     """
     try:
         if path.is_dir():
@@ -145,7 +151,9 @@ def damage(path: Path) -> str | None:
 
 
 def _seal(path: Path, length: int) -> bytes:
-    """The comment of an archive that seals its list of parts, where its comment now has that length."""
+    """The comment of an archive that seals its list of parts, where its comment now has that
+    length.
+    """
     with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
         file.seek(archive.start_dir)
         listed = file.read()[: -len(_NO_COMMENT) - length or None]
@@ -155,7 +163,10 @@ def _seal(path: Path, length: int) -> bytes:
 def _close(path: Path) -> None:
     """Give a checkpoint what `damage` compares it with, besides what its format has."""
     if path.is_dir():
-        files = {each.relative_to(path).as_posix(): [each.stat().st_size, _checksum(each)] for each in _files(path)}
+        files = {
+            each.relative_to(path).as_posix(): [each.stat().st_size, _checksum(each)]
+            for each in _files(path)
+        }
         (path / FILES).write_text(json.dumps(files))
     elif zipfile.is_zipfile(path):
         seal = _seal(path, 0)
@@ -192,8 +203,8 @@ def _checksum(path: Path) -> int:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write a checkpoint, a file or a folder. It then takes the place of `path`, whole or not at all, and all
-    but the newest two of the folder are removed.
+    """Where to write a checkpoint, a file or a folder. It then takes the place of `path`, whole or
+    not at all, and all but the newest two of the folder are removed.
 
     Raises:
         CheckpointError: It could not be written; what was there before is untouched.
@@ -212,9 +223,12 @@ def replacing(path: Path) -> Iterator[Path]:
         _sync(path.parent)
         _prune(path)
     except Exception as error:
-        # torch reports a full disk as a RuntimeError from its archive writer, with the system's error as context.
+        # torch reports a full disk as a RuntimeError from its archive writer, with the system's
+        # error as context.
         system = not isinstance(error, OSError) and isinstance(error.__context__, OSError)
-        raise CheckpointError(f"{path} could not be written: {error.__context__ if system else error}") from error
+        raise CheckpointError(
+            f"{path} could not be written: {error.__context__ if system else error}"
+        ) from error
     finally:
         with suppress(OSError):
             _remove(partial)
@@ -237,8 +251,10 @@ def _remove(path: Path) -> None:
 
 
 def _prune(latest: Path) -> None:
-    """Remove all but the last checkpoints of a folder, files or folders called `step-...`. `latest` was saved just now,
-    and its date says so from now on: the machine's clock may have been set back since the one before."""
+    """Remove all but the last checkpoints of a folder, files or folders called `step-...`. `latest`
+    was saved just now, and its date says so from now on: the machine's clock may have been set back
+    since the one before.
+    """
     folder = latest.parent
     dates = {path: path.stat().st_mtime_ns for path in folder.glob("step-*")}
     newest = max((date for path, date in dates.items() if path != latest), default=0)

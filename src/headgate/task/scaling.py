@@ -1,4 +1,6 @@
-"""Where a script multiplies something, such as its batch, by the number of workers that train together."""
+"""Where a script multiplies something, such as its batch, by the number of workers that train
+together.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Growth(NamedTuple):
 
 
 def growing(text: str, file: str) -> Iterator[Growth]:
-    """The products in a script with the number of workers as a factor, by itself or by a variable's name.
+    """The products in a script with the number of workers as a factor, by itself or by a variable's
+    name.
 
     Raises:
         SyntaxError: It is no Python.
@@ -49,16 +52,21 @@ def growing(text: str, file: str) -> Iterator[Growth]:
         else:
             continue
         if any(_counts(factor, names) for factor in factors):
-            yield Growth(file, node.lineno, " ".join((ast.get_source_segment(text, node) or "").split()))
+            yield Growth(
+                file, node.lineno, " ".join((ast.get_source_segment(text, node) or "").split())
+            )
 
 
 def warn(channel: Channel, workers: int) -> None:
-    """Tell the user where the script of a job of so many workers, or what it has imported from beside it, multiplies
-    by them."""
+    """Tell the user where the script of a job of so many workers, or what it has imported from
+    beside it, multiplies by them.
+    """
     for growth in islice(_own(), _MOST_TOLD):
         text = (
-            f"{growth.file}, line {growth.line}: {growth.text} is {workers} times what it is in one task; a batch is "
-            "divided among the workers here, so leave the factor out, unless training is to change with their number"
+            f"{growth.file}, line {growth.line}: {growth.text} is {workers} times what it is "
+            "in one task; a batch is "
+            "divided among the workers here, so leave the factor out, unless training is to "
+            "change with their number"
         )
         channel.send({"type": "note", "warns": True, "text": text})
 
@@ -68,7 +76,11 @@ def _own() -> Iterator[Growth]:
     script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0])
     folder = os.path.join(os.path.dirname(script), "")
     found = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    beside = [file for file in found if file and file.startswith(folder) and "-packages" not in file[len(folder) :]]
+    beside = [
+        file
+        for file in found
+        if file and file.startswith(folder) and "-packages" not in file[len(folder) :]
+    ]
     for file in dict.fromkeys([script, *beside[:_MOST_FILES]]):
         try:
             with open(file, encoding="utf-8") as source:
@@ -86,7 +98,9 @@ def _counts(node: ast.expr, names: Container[str]) -> bool:
         return node.attr in _COUNTS
     if not isinstance(node, ast.Call):
         return False
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    called = (
+        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    )
     if called in ("int", "len", "max") and node.args:
         return any(_counts(each, names) or _is_devices(each) for each in node.args)
     return called in _COUNTING
@@ -94,4 +108,8 @@ def _counts(node: ast.expr, names: Container[str]) -> bool:
 
 def _is_devices(node: ast.expr) -> bool:
     """Whether an expression lists the devices that train together."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "devices"
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "devices"
+    )

@@ -1,8 +1,9 @@
-"""One training script under an engine, whatever its framework: what is done at its step boundaries and between its
-epochs, and what is told to the engine.
+"""One training script under an engine, whatever its framework: what is done at its step boundaries
+and between its epochs, and what is told to the engine.
 
-The session of a framework derives from `TaskSession`. It counts `steps`, hands what the script reports to `_progress`,
-and at each step boundary passes the `_gate` and, where `boundary` says so, calls `obey`.
+The session of a framework derives from `TaskSession`. It counts `steps`, hands what the script
+reports to `_progress`, and at each step boundary passes the `_gate` and, where `boundary` says so,
+calls `obey`.
 """
 
 from __future__ import annotations
@@ -13,23 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from headgate.task.asides import asides
 from headgate.task.channel import Channel
 from headgate.task.environment import TaskEnvironment
 from headgate.task.gate import Gate
-from headgate.task.measured import FIRST_STEPS, is_told
-from headgate.task.meetings import Meetings
-from headgate.task.part import plan_of
+from headgate.task.membership import plan_of
+from headgate.task.overheads import asides
 from headgate.task.progress import ProgressReporter, whole
 from headgate.task.recording import recorder
 from headgate.task.saving import Saver, restored
+from headgate.task.step_timing import FIRST_STEPS, is_told
 from headgate.task.stop import Stop
+from headgate.task.sync_points import Meetings
 
 _FLUSH_SECONDS = 2.0
 
 
 class Requests(Protocol):
-    """What the engine asks for: a channel, or what the workers of a job have agreed to do at the same step."""
+    """What the engine asks for: a channel, or what the workers of a job have agreed to do at the
+    same step.
+    """
 
     @property
     def pending(self) -> bool: ...
@@ -64,7 +67,8 @@ class StartPoint:
 
     Args:
         epoch: The epoch, from 0 on.
-        place: What `TaskSession.position` told as the checkpoint to go on from was taken there; empty on a fresh start.
+        place: What `TaskSession.position` told as the checkpoint to go on from was taken there;
+            empty on a fresh start.
     """
 
     epoch: int = 0
@@ -94,7 +98,10 @@ class TaskSession(ABC):
     meter: StepCounter
 
     def __init__(
-        self, environment: TaskEnvironment, channel: Channel, fetch: Callable[[Sequence[Any]], Sequence[Any]] = list
+        self,
+        environment: TaskEnvironment,
+        channel: Channel,
+        fetch: Callable[[Sequence[Any]], Sequence[Any]] = list,
     ) -> None:
         self._channel = channel
         self.profiling = environment.mode == "profile"
@@ -124,7 +131,7 @@ class TaskSession(ABC):
             self.profiled = True  # what is recorded is slower
         asides.watch_garbage()
 
-    # --- what a framework says ---------------------------------------------------------------------------------------
+    # --- what a framework says --------------------------------------------------------------------
 
     @abstractmethod
     def read(self, path: str) -> tuple[Any, Mapping[str, Any]]:
@@ -136,13 +143,15 @@ class TaskSession(ABC):
 
     @abstractmethod
     def write(self, folder: Path, place: Mapping[str, Any]) -> tuple[Path, int]:
-        """Save the present state and its place as a file or folder `step-N...`; its path, and its size in bytes."""
+        """Save the present state and its place as a file or folder `step-N...`; its path, and its
+        size in bytes.
+        """
 
     @abstractmethod
     def position(self, why: str, at: Any, after: int | None) -> dict[str, Any] | None:
-        """Where a resume goes on: the `epoch`, None where the script does not count them; the `position`, batches of it
-        that are done, None where the epoch starts again; and what else `begin_epoch` needs. None: this task saves
-        nothing now.
+        """Where a resume goes on: the `epoch`, None where the script does not count them; the
+        `position`, batches of it that are done, None where the epoch starts again; and what else
+        `begin_epoch` needs. None: this task saves nothing now.
 
         Args:
             why: As of `Saver.save`.
@@ -152,10 +161,14 @@ class TaskSession(ABC):
 
     @abstractmethod
     def profile(self) -> dict[str, Any] | None:
-        """What the job costs, as far as it was measured: the fields of `headgate.Profile`; None: another task says."""
+        """What the job costs, as far as it was measured: the fields of `headgate.Profile`; None:
+        another task says.
+        """
 
     def join(self) -> str:
-        """Become part of the plan, before anything is loaded; a checkpoint to start from in place of the task's own."""
+        """Become part of the plan, before anything is loaded; a checkpoint to start from in place
+        of the task's own.
+        """
         return ""
 
     def state_bytes(self) -> int | None:
@@ -168,15 +181,18 @@ class TaskSession(ABC):
         return size is not None and self._saver.due(size)
 
     def defers(self, epoch: int) -> bool:
-        """Whether what is asked for at the end of an epoch is done at the next step boundary: what is trained is not in
-        the models now."""
+        """Whether what is asked for at the end of an epoch is done at the next step boundary: what
+        is trained is not in the models now.
+        """
         return False
 
     def set_threads(self, threads: int) -> None:  # noqa: B027 - not every framework can
         """Compute with so many threads from now on."""
 
     def saves_inside(self, at: Any) -> bool:
-        """Whether a checkpoint that is asked for inside of an epoch is saved here, and not at its end."""
+        """Whether a checkpoint that is asked for inside of an epoch is saved here, and not at its
+        end.
+        """
         return True
 
     def settings(self) -> Sequence[Mapping[str, Any]] | None:
@@ -184,7 +200,9 @@ class TaskSession(ABC):
         return None
 
     def standing(self) -> dict[str, Any]:
-        """Where this worker is, for others that step with it; see `headgate.task.standing`."""
+        """Where this worker is, for others that step with it; see
+        `headgate.task.script_position`.
+        """
         counts = {"rounds": self.steps, "step": self.steps, "dropped": 0}
         return {**counts, "phase": self._phase, "epoch": self._epoch}
 
@@ -195,7 +213,7 @@ class TaskSession(ABC):
     def check_meeting(self, what: str) -> None:  # noqa: B027 - most can meet anywhere
         """Raise where other workers do not come to a meeting that is called here."""
 
-    # --- epochs ------------------------------------------------------------------------------------------------------
+    # --- epochs -----------------------------------------------------------------------------------
 
     def epochs(self, count: int) -> Iterator[int]:
         """Epoch numbers, from the one to resume on; saves and obeys between them."""
@@ -203,7 +221,10 @@ class TaskSession(ABC):
         if start is None:
             return
         if start.place and start.epoch >= count:
-            self.note(f"the checkpoint is at the end of epoch {start.epoch} of {count}: nothing is left to train")
+            self.note(
+                f"the checkpoint is at the end of epoch {start.epoch} of {count}: nothing is "
+                "left to train"
+            )
             self.rejoin()
         try:
             for epoch in range(start.epoch, count):
@@ -214,7 +235,9 @@ class TaskSession(ABC):
             self.left()
 
     def begin(self) -> StartPoint | None:
-        """A loop over epochs begins: where; None where it had ended before the checkpoint was taken."""
+        """A loop over epochs begins: where; None where it had ended before the checkpoint was
+        taken.
+        """
         self._phase += 1
         resume = self._resume
         if resume is None or resume["phase"] is None or self._phase > resume["phase"]:
@@ -222,15 +245,21 @@ class TaskSession(ABC):
         return StartPoint(resume["epoch"], resume) if self._phase == resume["phase"] else None
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: StartPoint) -> None:
-        """An epoch begins, of so many where that is known; `start` tells whether one that a checkpoint was taken in."""
+        """An epoch begins, of so many where that is known; `start` tells whether one that a
+        checkpoint was taken in.
+        """
         self._epoch = self._progress.epoch = epoch
         self._progress.epochs = epochs if epochs is None else whole(epochs, 0)
 
     def rejoin(self) -> None:  # noqa: B027 - a framework may draw nothing at random
-        """The script comes to where the checkpoint was taken: random states are those of it again."""
+        """The script comes to where the checkpoint was taken: random states are those of it
+        again.
+        """
 
     def end_epoch(self, epoch: int) -> str:
-        """An epoch is over: save and obey. For what a checkpoint was saved; empty where none was."""
+        """An epoch is over: save and obey. For what a checkpoint was saved; empty where none
+        was.
+        """
         self._gate.pause()
         self.flush()
         self._follow_threads()
@@ -255,7 +284,7 @@ class TaskSession(ABC):
         if self._meetings is not None:
             self._meetings.left()
 
-    # --- requests ----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def boundary(self) -> bool:
         """A step boundary: whether there is something to obey."""
@@ -266,7 +295,9 @@ class TaskSession(ABC):
         return "request" if self._requests.take_checkpoint() else ""
 
     def asked_inside(self) -> str:
-        """The same in the middle of an epoch, where what the end of the one before has left is done too."""
+        """The same in the middle of an epoch, where what the end of the one before has left is done
+        too.
+        """
         why, self._deferred = self._deferred, ""
         return "request" if self._requests.take_checkpoint() else why
 
@@ -289,7 +320,9 @@ class TaskSession(ABC):
             self.set_threads(threads)
 
     def save(self, why: str, at: Any = None, after: int | None = None) -> bool:
-        """Save a checkpoint, where this task does; whether it was saved. Arguments as of `position`."""
+        """Save a checkpoint, where this task does; whether it was saved. Arguments as of
+        `position`.
+        """
         self.flush()
         found = None if self._ended or self.profiling else self.position(why, at, after)
         if found is None:
@@ -331,7 +364,7 @@ class TaskSession(ABC):
         if self._meetings is not None:
             self._meetings.close(self.standing() if by_itself else None)
 
-    # --- other workers -----------------------------------------------------------------------------------------------
+    # --- other workers ----------------------------------------------------------------------------
 
     @property
     def rank(self) -> int:
@@ -359,7 +392,7 @@ class TaskSession(ABC):
             self.end()
         return result
 
-    # --- what is told ------------------------------------------------------------------------------------------------
+    # --- what is told -----------------------------------------------------------------------------
 
     def flush(self, wait: bool = False) -> None:
         """Send what was reported; `wait`: what is still being computed as well."""
@@ -376,7 +409,12 @@ class TaskSession(ABC):
         if step.number == FIRST_STEPS:
             self.send_profile()
         if is_told(step.number):
-            spans = {"step": self.steps, "epoch": self._epoch, "seconds": step.seconds, **step.told()}
+            spans = {
+                "step": self.steps,
+                "epoch": self._epoch,
+                "seconds": step.seconds,
+                **step.told(),
+            }
             self._channel.send({"type": "spans", **spans}, can_be_missed=True)
 
     def send_profile(self) -> None:

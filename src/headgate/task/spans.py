@@ -7,13 +7,16 @@ from collections.abc import Callable
 
 
 class StepSpans:
-    """Marks on one step; the time between two marks belongs to the former, so that the spans sum to the step exactly.
+    """Marks on one step; the time between two marks belongs to the former, so that the spans sum to
+    the step exactly.
 
     Args:
-        clock: Seconds, never going back. A device that works asynchronously needs a clock that waits for it.
+        clock: Seconds, never going back. A device that works asynchronously needs a clock that
+            waits for it.
 
     Attributes:
-        begins: Seconds from the step's start to that of each span; where it was entered again, to the first.
+        begins: Seconds from the step's start to that of each span; where it was entered again, to
+            the first.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -41,7 +44,9 @@ class StepSpans:
     def enter(self, name: str) -> None:
         """The span `name` begins, and ends the one before it."""
         now = self._clock()
-        self._spans[self._name] = self._spans.get(self._name, 0.0) + now - self._entered - self._carved
+        self._spans[self._name] = (
+            self._spans.get(self._name, 0.0) + now - self._entered - self._carved
+        )
         self._name = name
         self._entered = now
         self._carved = 0.0
@@ -49,7 +54,9 @@ class StepSpans:
             self.begins.setdefault(name, now - self._began)
 
     def carve(self, name: str, begin: float, seconds: float) -> None:
-        """`seconds` of the running span, from `begin` by the clock on, belong to the span `name` instead."""
+        """`seconds` of the running span, from `begin` by the clock on, belong to the span `name`
+        instead.
+        """
         self._spans[name] = self._spans.get(name, 0.0) + seconds
         self._carved += seconds
         self.begins.setdefault(name, begin - self._began)

@@ -1,7 +1,7 @@
 """Around the driver of a Spark application: `python -m headgate.task.spark COMMAND...`.
 
-It has Spark write its event log into the job's folder of checkpoints, and tells the engine of each stage in it: how its
-time divides, and the bytes that it read and shuffled.
+It has Spark write its event log into the job's folder of checkpoints, and tells the engine of each
+stage in it: how its time divides, and the bytes that it read and shuffled.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _NANO, _MILLI = 1e-9, 1e-3
 def stages(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """A `spans` message for each stage that has ended, from lines of an event log.
 
-    A stage is a step, numbered by its id. Its time divides as that of its tasks does, added up: `shuffle read` is what
-    they waited for blocks of other executors, `shuffle write` what they spent on writing theirs, `compute` the rest.
-    Seconds of the spans add up to those of the stage. Bytes are those of all tasks: `bytes_in` of `input` were read
-    from files, those of `shuffle read` came from stages before, `bytes_out` of `shuffle write` are for stages after.
+    A stage is a step, numbered by its id. Its time divides as that of its tasks does, added up:
+    `shuffle read` is what they waited for blocks of other executors, `shuffle write` what they
+    spent on writing theirs, `compute` the rest. Seconds of the spans add up to those of the stage.
+    Bytes are those of all tasks: `bytes_in` of `input` were read from files, those of `shuffle
+    read` came from stages before, `bytes_out` of `shuffle write` are for stages after.
     """
     for line in lines:
         if '"SparkListenerStageCompleted"' not in line:
@@ -50,7 +51,8 @@ def _spans(stage: Mapping[str, Any]) -> dict[str, Any]:
     told = {
         str(each["Name"])[len(_METRIC) :]: float(each["Value"])
         for each in stage["Accumulables"]
-        if str(each.get("Name", "")).startswith(_METRIC) and str(each.get("Value", "")).lstrip("-").isdecimal()
+        if str(each.get("Name", "")).startswith(_METRIC)
+        and str(each.get("Value", "")).lstrip("-").isdecimal()
     }
     seconds = (stage["Completion Time"] - stage["Submission Time"]) * _MILLI
     waited = told.get("shuffle.read.fetchWaitTime", 0.0) * _MILLI
@@ -58,11 +60,21 @@ def _spans(stage: Mapping[str, Any]) -> dict[str, Any]:
     whole = max(told.get("executorRunTime", 0.0) * _MILLI, waited + wrote) or 1.0
     parts = {"shuffle read": waited / whole, "shuffle write": wrote / whole}
     parts["compute"] = 1.0 - sum(parts.values())
-    read = told.get("shuffle.read.localBytesRead", 0.0) + told.get("shuffle.read.remoteBytesRead", 0.0)
-    spans: list[dict[str, Any]] = [{"name": name, "seconds": part * seconds} for name, part in parts.items()]
+    read = told.get("shuffle.read.localBytesRead", 0.0) + told.get(
+        "shuffle.read.remoteBytesRead", 0.0
+    )
+    spans: list[dict[str, Any]] = [
+        {"name": name, "seconds": part * seconds} for name, part in parts.items()
+    ]
     spans[0]["bytes_in"], spans[1]["bytes_out"] = read, told.get("shuffle.write.bytesWritten", 0.0)
     spans.append({"name": "input", "seconds": 0.0, "bytes_in": told.get("input.bytesRead", 0.0)})
-    return {"type": "spans", "step": int(stage["Stage ID"]), "epoch": 0, "seconds": seconds, "spans": spans}
+    return {
+        "type": "spans",
+        "step": int(stage["Stage ID"]),
+        "epoch": 0,
+        "seconds": seconds,
+        "spans": spans,
+    }
 
 
 class _Log:
@@ -98,7 +110,11 @@ def main(command: list[str]) -> int:
         "spark.eventLog.rolling.enabled": "false",
     }
     submit, *rest = command
-    words = [submit, *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")), *rest]
+    words = [
+        submit,
+        *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")),
+        *rest,
+    ]
     driver = subprocess.Popen(words)
     for name in ("SIGTERM", "SIGINT", "SIGHUP"):
         signal.signal(getattr(signal, name), lambda number, _: driver.send_signal(number))
@@ -112,8 +128,12 @@ def main(command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _tell(log: _Log, channel: Channel, driver: subprocess.Popen[bytes], ended: threading.Event) -> None:
-    """Tell of each stage as it is written, until the driver has ended, which is asked to when the engine says so."""
+def _tell(
+    log: _Log, channel: Channel, driver: subprocess.Popen[bytes], ended: threading.Event
+) -> None:
+    """Tell of each stage as it is written, until the driver has ended, which is asked to when the
+    engine says so.
+    """
     last = asked = False
     while not last:
         last = ended.wait(_LOOK_SECONDS)

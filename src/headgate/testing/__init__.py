@@ -1,1 +1,3 @@
-"""Contract suites and in-memory twins: what any engine, isolation, policy, sampler or framework must pass."""
+"""Contract suites and in-memory twins: what any engine, isolation, policy, sampler or framework
+must pass.
+"""

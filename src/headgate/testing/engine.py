@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.shares import Share
+from headgate.model.shares import Share
 from headgate.testing import engine_programs, programs
 from headgate.testing.engine_stage import EngineStage
 
@@ -90,7 +90,10 @@ class EngineContract(EngineStage):
         assert self.told.of(task)[-1].kind == "exited"
 
     def test_07_so_is_that_of_many_very_short_tasks(self) -> None:
-        tasks = [self.start(engine_programs.argv("write", f"I am {i}\\n"), f"short-{i}") for i in range(12)]
+        tasks = [
+            self.start(engine_programs.argv("write", f"I am {i}\\n"), f"short-{i}")
+            for i in range(12)
+        ]
         for i, task in enumerate(tasks):
             assert self.ended(task).ok
             assert self.told.lines(task) == [f"I am {i}"]
@@ -119,7 +122,9 @@ class EngineContract(EngineStage):
         numbers = [int(line.removeprefix("line ")) for line in heard]
         assert numbers == sorted(set(numbers)), "lines were delivered twice or out of order"
 
-    def test_11_a_flood_without_line_ends_neither_grows_memory_nor_starves_another_task(self) -> None:
+    def test_11_a_flood_without_line_ends_neither_grows_memory_nor_starves_another_task(
+        self,
+    ) -> None:
         before = _resident_bytes()
         flood = self.start(engine_programs.argv("flood"), "flood")
         self.wait(lambda: self.logged(flood) >= FLOOD_BYTES, f"{FLOOD_BYTES} bytes of output", 60)
@@ -152,7 +157,10 @@ class EngineContract(EngineStage):
         assert self.ended(task).signal == signal.SIGTERM
 
     def test_15_what_does_not_end_within_its_grace_is_killed(self) -> None:
-        for name, argv in (("deaf", programs.argv("stubborn")), ("rude", engine_programs.argv("heedless"))):
+        for name, argv in (
+            ("deaf", programs.argv("stubborn")),
+            ("rude", engine_programs.argv("heedless")),
+        ):
             task = self.start(argv, name)
             self.ready(task)
             asked = self.now()
@@ -172,7 +180,9 @@ class EngineContract(EngineStage):
         for grace in (LONG, LONG / 2, LONG):
             self.tested.stop(task, grace)
         self.echo(task, {"type": "ping"})
-        assert self.echoes(task) == [{"type": "stop"}, {"type": "ping"}], "it was asked more than once"
+        assert self.echoes(task) == [{"type": "stop"}, {"type": "ping"}], (
+            "it was asked more than once"
+        )
         self.tested.stop(task, 0.5)
         self.tested.stop(task, LONG)
         assert self.ended(task, 10).signal == signal.SIGKILL
@@ -243,14 +253,17 @@ class EngineContract(EngineStage):
             assert self.ended(task).ok
             kinds = [told.what["type"] for told in self.told.of(task, "message")]
             assert kinds == ["hello"] + ["count"] * 2000
-            assert [message["n"] for message in self.told.messages(task, "count")] == list(range(2000))
+            assert [message["n"] for message in self.told.messages(task, "count")] == list(
+                range(2000)
+            )
             assert self.told.of(task)[-1].kind == "exited"
 
     def test_24_bad_lines_cost_only_themselves(self) -> None:
         task = self.start(engine_programs.argv("garbled"))
         assert self.ended(task).ok
         told = [told.what["type"] for told in self.told.of(task, "message") if "type" in told.what]
-        heard = [kind for kind in told if kind != "unreadable"]  # as an engine may tell of a line that is no message
+        # as an engine may tell of a line that is no message
+        heard = [kind for kind in told if kind != "unreadable"]
         assert heard == ["hello"] + ["count"] * 9 + ["pieces", "long", "last"]
         (long,) = self.told.messages(task, "long")
         assert len(long["text"]) == engine_programs.BIG_BYTES
@@ -366,7 +379,10 @@ class EngineContract(EngineStage):
         self.reserve(late, cores=half)
         self.start(programs.argv("rest"), "late")
         if self.accounts:
-            self.wait(lambda: self.told.of(late, "warned"), "a warning that it waits: the other one runs on")
+            self.wait(
+                lambda: self.told.of(late, "warned"),
+                "a warning that it waits: the other one runs on",
+            )
         assert self.told.exit(stays) is None
         for task in (stays, waits, late):
             self.tested.stop(task, 0)

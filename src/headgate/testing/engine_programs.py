@@ -1,4 +1,5 @@
-"""Tasks that the suite of an engine starts, besides `programs`: they write output and speak on the task channel.
+"""Tasks that the suite of an engine starts, besides `programs`: they write output and speak on the
+task channel.
 
 The file runs by itself, with any Python and nothing of Headgate.
 """
@@ -28,7 +29,9 @@ def argv(name: str, *arguments: object) -> tuple[str, ...]:
 
 
 def parse(command: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Name and arguments of the program that a command line starts; None when it starts something else."""
+    """Name and arguments of the program that a command line starts; None when it starts something
+    else.
+    """
     if len(command) < 5 or tuple(command[:4]) != argv("")[:4]:
         return None
     return command[4], tuple(command[5:])
@@ -65,7 +68,9 @@ def flood() -> None:
 
 
 def abandon() -> None:
-    """Leave a daemon behind that ignores SIGTERM and holds the output open; say its process id and exit well."""
+    """Leave a daemon behind that ignores SIGTERM and holds the output open; say its process id and
+    exit well.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     if os.fork() == 0:
         os.setsid()
@@ -104,7 +109,9 @@ def parting() -> None:
 
 
 def impostor(task: str) -> None:
-    """Try to join as a task without knowing its key, then without a name; say when both were refused."""
+    """Try to join as a task without knowing its key, then without a name; say when both were
+    refused.
+    """
     hello = {"type": "hello", "v": 1, "task": task}
     for tried in (
         {**hello, "key": "wrong"},
@@ -124,13 +131,19 @@ def impostor(task: str) -> None:
 
 
 def garbled() -> None:
-    """Send a good message between all kinds of bad ones, one in pieces, a long one, and a last one without its end."""
+    """Send a good message between all kinds of bad ones, one in pieces, a long one, and a last one
+    without its end.
+    """
     connection = _connected()
     for number, line in enumerate(BAD_LINES):
         connection.sendall(line + b"\n" + _line({"type": "count", "n": number}))
     for byte in _line({"type": "pieces"}):
         connection.sendall(bytes([byte]))
-    connection.sendall(_line({"type": "long", "text": "x" * BIG_BYTES}) + _line({"type": "last"}) + b'{"type": "torn"')
+    connection.sendall(
+        _line({"type": "long", "text": "x" * BIG_BYTES})
+        + _line({"type": "last"})
+        + b'{"type": "torn"'
+    )
 
 
 def _line(message: dict[str, Any]) -> bytes:
@@ -145,7 +158,12 @@ def _connection() -> socket.socket:
 
 def _connected() -> socket.socket:
     connection = _connection()
-    hello = {"type": "hello", "v": 1, "task": os.environ["HEADGATE_TASK"], "key": os.environ["HEADGATE_KEY"]}
+    hello = {
+        "type": "hello",
+        "v": 1,
+        "task": os.environ["HEADGATE_TASK"],
+        "key": os.environ["HEADGATE_KEY"],
+    }
     connection.sendall(_line({**hello, "framework": "none"}))
     return connection
 
@@ -161,7 +179,18 @@ def _echoed() -> Iterator[dict[str, Any]]:
 
 PROGRAMS: dict[str, Callable[..., None]] = {
     program.__name__: program
-    for program in (write, count, flood, abandon, talk, obedient, heedless, parting, impostor, garbled)
+    for program in (
+        write,
+        count,
+        flood,
+        abandon,
+        talk,
+        obedient,
+        heedless,
+        parting,
+        impostor,
+        garbled,
+    )
 }
 
 if __name__ == "__main__":

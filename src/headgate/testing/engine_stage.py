@@ -1,4 +1,6 @@
-"""The base of engine tests: starts tasks, records what the engine tells, and checks that nothing is left."""
+"""The base of engine tests: starts tasks, records what the engine tells, and checks that nothing is
+left.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cluster import Place
 from headgate.engines.base import Engine, Slot
-from headgate.events import Exit
-from headgate.identifiers import JobId, TaskId, TaskName
-from headgate.isolation import processes
 from headgate.isolation.base import Launch
-from headgate.shares import Share, Uncontrolled
+from headgate.machine import processes
+from headgate.model.cluster import Place
+from headgate.model.events import Exit
+from headgate.model.identifiers import JobId, TaskId, TaskName
+from headgate.model.shares import Share, Uncontrolled
 from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
 
 class EngineStage:
-    """The base class of an engine's suite. A twin overrides its methods that use the clock or real processes."""
+    """The base class of an engine's suite. A twin overrides its methods that use the clock or real
+    processes.
+    """
 
     place: Place | None = None
     """Where the tasks run; None: on the machine as it is."""
@@ -31,7 +35,9 @@ class EngineStage:
 
     @pytest.fixture
     def engine(self, tmp_path: Path) -> Engine:
-        raise NotImplementedError("provide a fixture `engine` that returns the engine to hold to its contract")
+        raise NotImplementedError(
+            "provide a fixture `engine` that returns the engine to hold to its contract"
+        )
 
     @pytest.fixture(autouse=True)
     def _nothing_left(self, engine: Engine, tmp_path: Path) -> Iterator[None]:
@@ -101,7 +107,9 @@ class EngineStage:
         self.tested.close()
         assert self.told.breaches == []
         for task, starts in self._starts.items():
-            assert len(self.told.of(task, "exited")) == starts, f"{task} did not exit once for each start"
+            assert len(self.told.of(task, "exited")) == starts, (
+                f"{task} did not exit once for each start"
+            )
         assert self.boxed() == set()
         assert self.traces() == []
         assert self.descriptors() == self._descriptors, "descriptors were left open"
@@ -114,7 +122,12 @@ class EngineStage:
         return self.folder / f"{task.job.name}.log"
 
     def start(
-        self, argv: tuple[str, ...], name: str = "job", share: Share | None = None, cwd: str = "/", index: int = 0
+        self,
+        argv: tuple[str, ...],
+        name: str = "job",
+        share: Share | None = None,
+        cwd: str = "/",
+        index: int = 0,
     ) -> TaskId:
         task = self.task(name, index)
         env = {"PATH": os.environ.get("PATH", os.defpath), "HEADGATE_TASK": task}
@@ -134,7 +147,9 @@ class EngineStage:
     def ended(self, task: TaskId, seconds: float = 20.0) -> Exit:
         """How a task ended, waited for."""
         starts = self._starts[task]
-        self.wait(lambda: len(self.told.of(task, "exited")) >= starts, f"the end of {task}", seconds)
+        self.wait(
+            lambda: len(self.told.of(task, "exited")) >= starts, f"the end of {task}", seconds
+        )
         end = self.told.exit(task)
         assert end is not None
         return end
@@ -142,7 +157,9 @@ class EngineStage:
     def echo(self, task: TaskId, message: dict[str, object], count: int = 1) -> None:
         """Send a message to a task that sends it back, and wait for that."""
         self.tested.send(task, message)
-        self.wait(lambda: self.echoes(task).count(message) >= count, f"{message} sent back by {task}")
+        self.wait(
+            lambda: self.echoes(task).count(message) >= count, f"{message} sent back by {task}"
+        )
 
     def echoes(self, task: TaskId) -> list[object]:
         return [message["of"] for message in self.told.messages(task, "echo")]
@@ -153,7 +170,9 @@ class EngineStage:
         return sum(path.stat().st_size for path in self.folder.glob(f"{log.name}*"))
 
     def reserve(self, *tasks: TaskId, cores: float = 0.0) -> None:
-        """Set aside so many cores, by default all that a node has, for each of the tasks of a job."""
+        """Set aside so many cores, by default all that a node has, for each of the tasks of a
+        job.
+        """
         node = self.tested.cluster().nodes[0]
         slots = {task: Slot(node.name, cores or node.cores) for task in tasks}
         self.tested.reserve(tasks[0].job, 1, slots)

@@ -15,11 +15,11 @@ import sys
 
 import pytest
 
-from headgate.errors import IsolationError
-from headgate.identifiers import TaskId
-from headgate.isolation import processes
 from headgate.isolation.base import Launch
-from headgate.shares import UNLIMITED, Share
+from headgate.machine import processes
+from headgate.model.errors import IsolationError
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import UNLIMITED, Share
 from headgate.testing import programs
 from headgate.testing.isolation_stage import RUN, IsolationStage, Running, descriptors
 from headgate.testing.wait import until
@@ -30,7 +30,9 @@ MIB = 1 << 20
 
 
 class IsolationContract(IsolationStage):
-    """The behaviours, numbered. A subclass provides the fixture `isolation`, and says where it cannot follow."""
+    """The behaviours, numbered. A subclass provides the fixture `isolation`, and says where it
+    cannot follow.
+    """
 
     # --- the behaviours
 
@@ -38,7 +40,9 @@ class IsolationContract(IsolationStage):
         running = self.run(self.launch("where"))
         running.said("ready")
         assert running.box.pid in running.box.pids()
-        assert running.said("session") == str(running.box.pid), "it does not lead a session of its own"
+        assert running.said("session") == str(running.box.pid), (
+            "it does not lead a session of its own"
+        )
         assert running.said("descriptors").split() == ["0", "1", "2"], "it inherited descriptors"
         for controller, folder in running.box.cgroups.items():
             assert f"/{folder.name}\n" in running.text, f"it was outside its {controller} cgroup"
@@ -57,7 +61,12 @@ class IsolationContract(IsolationStage):
             heavy, light = self.cores(boxes, seconds)
             return heavy / (heavy + light)
 
-        self.settles(heavy_part, 0.95 * 0.75, 1.05 * 0.75, "the part of a core that a weight of 90 has against 30")
+        self.settles(
+            heavy_part,
+            0.95 * 0.75,
+            1.05 * 0.75,
+            "the part of a core that a weight of 90 has against 30",
+        )
 
     def test_03_a_cap_holds(self) -> None:
         running = self.run(self.launch("spin", 2), Share(cpu_cap_cores=0.5, cpu_weight=10_000))
@@ -103,7 +112,9 @@ class IsolationContract(IsolationStage):
         end = self.run(self.launch("hold", 256 * MIB), Share(memory_bytes=64 * MIB)).ended()
         assert not end.ok
         if not self.limits_tasks:
-            assert (end.code, end.over_memory, end.reason) == (1, False, None), "an allocation should have failed"
+            assert (end.code, end.over_memory, end.reason) == (1, False, None), (
+                "an allocation should have failed"
+            )
             return
         assert end.over_memory
         assert end.memory_peak_bytes is not None
@@ -190,8 +201,18 @@ class IsolationContract(IsolationStage):
         assert set(second.box.pids()) == pids
 
     def test_16_a_program_that_is_missing_is_named(self) -> None:
-        for argv, named in ((("no-such-program-here",), "no-such-program-here"), (("/etc/passwd",), "/etc/passwd")):
-            launch = Launch(task=TaskId(f"{RUN}/job/worker-0"), argv=argv, env={}, cwd="/", threads=1, place=self.place)
+        for argv, named in (
+            (("no-such-program-here",), "no-such-program-here"),
+            (("/etc/passwd",), "/etc/passwd"),
+        ):
+            launch = Launch(
+                task=TaskId(f"{RUN}/job/worker-0"),
+                argv=argv,
+                env={},
+                cwd="/",
+                threads=1,
+                place=self.place,
+            )
             with pytest.raises(IsolationError, match=named):
                 self.run(launch)
             assert self.traces() == []
@@ -236,7 +257,9 @@ class IsolationContract(IsolationStage):
         running.ended()
         running.box.close()
         with subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-I", "-S", "-c", "input()"],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         ) as stranger:
             self.tested.sweep({**record, "pid": stranger.pid})
             assert stranger.poll() is None
@@ -257,7 +280,9 @@ class IsolationContract(IsolationStage):
         assert all(limit.reason and "\n" not in str(limit) for limit in uncontrolled)
         running = self.run(self.launch("rest"), Share(cpu_weight=50))
         lines = running.box.apply(Share(cpu_cap_cores=0.5, memory_bytes=256 * MIB))
-        assert bool(lines) <= bool(uncontrolled), "a share could not be had that was not said to be uncontrolled"
+        assert bool(lines) <= bool(uncontrolled), (
+            "a share could not be had that was not said to be uncontrolled"
+        )
 
     def test_23_the_exit_tells_the_cpu_time(self) -> None:
         running = self.run(self.launch("spin"))
@@ -288,7 +313,9 @@ class IsolationContract(IsolationStage):
     def test_25_what_is_held_can_be_ended(self) -> None:
         if not self.holds:
             return
-        polite, killed = (self.run(self.launch("rest", task=f"{name}/worker-0")) for name in ("polite", "killed"))
+        polite, killed = (
+            self.run(self.launch("rest", task=f"{name}/worker-0")) for name in ("polite", "killed")
+        )
         for running in (polite, killed):
             running.said("ready")
             self.hold(running.box)

@@ -1,4 +1,6 @@
-"""The base of isolation tests: starts tasks, measures their use, and checks that nothing is left."""
+"""The base of isolation tests: starts tasks, measures their use, and checks that nothing is
+left.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +18,26 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cluster import Place
-from headgate.errors import IsolationError
-from headgate.events import Exit
-from headgate.identifiers import TaskId
-from headgate.isolation import processes
 from headgate.isolation.base import Box, Isolation, Launch
-from headgate.isolation.process_table import TAG
-from headgate.shares import Share
+from headgate.machine import processes
+from headgate.machine.process_table import TAG
+from headgate.model.cluster import Place
+from headgate.model.errors import IsolationError
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share
 from headgate.testing import programs
 
 RUN = f"run-{os.getpid()}"
-"""Run of the tasks: where no cgroup holds them, those of another suite on this machine would be taken for ours."""
+"""Run of the tasks: where no cgroup holds them, those of another suite on this machine would be
+taken for ours.
+"""
 
 _STARTER = """
 import importlib, json, os, signal, sys
-from headgate.cluster import Place
+from headgate.model.cluster import Place
 from headgate.isolation.base import Launch
-from headgate.shares import Share
+from headgate.model.shares import Share
 
 order = json.loads(sys.argv[1])
 isolation = eval(order["expression"], vars(importlib.import_module(order["module"])))
@@ -79,10 +83,14 @@ class Running:
                 if line.split(" ")[0] == word:
                     return line[len(word) + 1 :]
             if not select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutError(f"{self.box.task} did not print {word!r} within {seconds:g} s: {self._text!r}")
+                raise TimeoutError(
+                    f"{self.box.task} did not print {word!r} within {seconds:g} s: {self._text!r}"
+                )
             part = os.read(self._fd, 1 << 16).decode()
             if not part:
-                raise TimeoutError(f"{self.box.task} ended without printing {word!r}: {self._text!r}")
+                raise TimeoutError(
+                    f"{self.box.task} ended without printing {word!r}: {self._text!r}"
+                )
             self._text += part
 
     @property
@@ -107,12 +115,16 @@ class Running:
 
 
 class IsolationStage:
-    """The base class of an isolation's suite. A twin overrides its methods that use the clock or real processes."""
+    """The base class of an isolation's suite. A twin overrides its methods that use the clock or
+    real processes.
+    """
 
     caps_fractions = True
     """Whether a cap may be a fraction of a core; otherwise it is rounded up to whole ones."""
     limits_tasks = True
-    """Whether the memory limit is that of the whole task and ends it; otherwise an allocation fails in a process."""
+    """Whether the memory limit is that of the whole task and ends it; otherwise an allocation fails
+    in a process.
+    """
     holds = True
     """Whether a task can be held: there is a freezer."""
     place: Place | None = None
@@ -122,7 +134,9 @@ class IsolationStage:
 
     @pytest.fixture
     def isolation(self) -> Isolation:
-        raise NotImplementedError("provide a fixture `isolation` that returns the isolation to hold to its contract")
+        raise NotImplementedError(
+            "provide a fixture `isolation` that returns the isolation to hold to its contract"
+        )
 
     @pytest.fixture(autouse=True)
     def _nothing_left(self, isolation: Isolation) -> Iterator[None]:
@@ -150,7 +164,9 @@ class IsolationStage:
             return int((groups["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
         for name in ("unified", "cpu"):
             if name in groups:
-                stat = dict(line.split() for line in (groups[name] / "cpu.stat").read_text().splitlines())
+                stat = dict(
+                    line.split() for line in (groups[name] / "cpu.stat").read_text().splitlines()
+                )
                 return int(stat["usage_usec"]) / 1e6
         ticks = 0
         for pid in box.pids():
@@ -167,8 +183,14 @@ class IsolationStage:
         return min(os.sched_getaffinity(0))
 
     def orphan(self, launch: Launch) -> dict[str, object]:
-        """Start a task from another process, which is then killed; returns the record of its box."""
-        order = {"launch": asdict(launch), "module": self.elsewhere[0], "expression": self.elsewhere[1]}
+        """Start a task from another process, which is then killed; returns the record of its
+        box.
+        """
+        order = {
+            "launch": asdict(launch),
+            "module": self.elsewhere[0],
+            "expression": self.elsewhere[1],
+        }
         starter = [sys.executable, "-c", _STARTER, json.dumps(order)]
         answer = subprocess.run(starter, stdout=subprocess.PIPE, check=False)
         assert answer.stdout, "no task was started in the process that was to be killed"
@@ -207,7 +229,9 @@ class IsolationStage:
         return running
 
     def hold(self, box: Box) -> None:
-        """Hold a task; one that others kept from a core for too long to be stopped in time, once more."""
+        """Hold a task; one that others kept from a core for too long to be stopped in time, once
+        more.
+        """
         deadline = self.now() + 30.0
         while True:
             try:
@@ -225,7 +249,9 @@ class IsolationStage:
         after, end = [self.cpu_seconds(box) for box in boxes], self.now()
         return [(y - x) / (end - begin) for x, y in zip(before, after, strict=True)]
 
-    def settles(self, measure: Callable[[float], float], low: float, high: float, what: str) -> None:
+    def settles(
+        self, measure: Callable[[float], float], low: float, high: float, what: str
+    ) -> None:
         """Hold one of a few measurements, each over so many seconds, to be from `low` to `high`.
 
         Others use the machine, too: what a second is too short for shows over more of them.
@@ -235,10 +261,14 @@ class IsolationStage:
             seen.append(measure(seconds))
             if low <= seen[-1] <= high:
                 return
-        raise AssertionError(f"{what}: expected {low:.4g} to {high:.4g}, measured {[round(x, 3) for x in seen]}")
+        raise AssertionError(
+            f"{what}: expected {low:.4g} to {high:.4g}, measured {[round(x, 3) for x in seen]}"
+        )
 
     def uses(self, box: Box, low: float, high: float, when: str) -> None:
-        """Hold the cores that a box uses to be from `low` to `high`; or below, if others left no more each time."""
+        """Hold the cores that a box uses to be from `low` to `high`; or below, if others left no
+        more each time.
+        """
         others_took = []
 
         def measured(seconds: float) -> float:
@@ -255,9 +285,12 @@ class IsolationStage:
                 raise
 
     def capped(self, box: Box, cap: float) -> None:
-        """Hold what a task that could use two cores uses to its cap, within 5 %; of whole cores others may take a
-        part."""
-        low, high = (0.95 * cap, 1.05 * cap) if self.caps_fractions else (0.05, 1.05 * math.ceil(cap))
+        """Hold what a task that could use two cores uses to its cap, within 5 %; of whole cores
+        others may take a part.
+        """
+        low, high = (
+            (0.95 * cap, 1.05 * cap) if self.caps_fractions else (0.05, 1.05 * math.ceil(cap))
+        )
         self.uses(box, low, high, f"under a cap of {cap:g}")
 
 

@@ -14,7 +14,8 @@ from headgate.testing import wait
 
 
 class ChannelListener:
-    """Listens on a real Unix socket, keeps every message of the task that connects, and sends what the test says.
+    """Listens on a real Unix socket, keeps every message of the task that connects, and sends what
+    the test says.
 
     Args:
         folder: Where the socket and the task's checkpoints go.
@@ -39,7 +40,10 @@ class ChannelListener:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -1,7 +1,7 @@
 """An engine in memory: tasks are objects that a test drives, time passes when told to.
 
-It behaves as `EngineContract` asks of any engine, for the programs of `headgate.testing.programs` and
-`headgate.testing.engine_programs`. Any other command does what the test says:
+It behaves as `EngineContract` asks of any engine, for the programs of `headgate.testing.programs`
+and `headgate.testing.engine_programs`. Any other command does what the test says:
 
     engine = MemoryEngine()
     engine.open(listener)
@@ -22,14 +22,14 @@ import select
 import signal
 from collections.abc import Collection, Mapping
 
-from headgate.cluster import Cluster, Node
 from headgate.engines.base import Engine, Listener, Slot
 from headgate.engines.log import TaskLog
-from headgate.errors import HeadgateError, IsolationError
-from headgate.events import Exit
-from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box, Launch
-from headgate.shares import Share
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import HeadgateError, IsolationError
+from headgate.model.events import Exit
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.shares import Share
 from headgate.testing import engine_programs
 from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation, Row
 
@@ -71,7 +71,11 @@ class MemoryEngine(Engine):
         self._account()
 
     def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:
-        gone = {task for task in tasks if task in self._slots and self._slots[task][:2] == (job, attempt)}
+        gone = {
+            task
+            for task in tasks
+            if task in self._slots and self._slots[task][:2] == (job, attempt)
+        }
         self._slots = {task: kept for task, kept in self._slots.items() if task not in gone}
         self._had &= self._slots.keys()
         self._account()
@@ -92,7 +96,9 @@ class MemoryEngine(Engine):
         return frozenset(jobs - {task.job for task in self.tasks})
 
     def _account(self) -> None:
-        """Grant free resources in the order of the requests, and start the tasks that waited for them."""
+        """Grant free resources in the order of the requests, and start the tasks that waited for
+        them.
+        """
         for task, (_, _, slot) in self._slots.items():
             free = self._node.cores - sum(self._slots[had][2].cores for had in self._had)
             if task not in self._had and slot.cores <= free:
@@ -108,7 +114,9 @@ class MemoryEngine(Engine):
             box = self.isolation.start(launch, share, writing)
         except HeadgateError as error:
             os.close(reading)
-            self.listener.exited(launch.task, Exit(code=None, reason=f"could not be started: {error}"))
+            self.listener.exited(
+                launch.task, Exit(code=None, reason=f"could not be started: {error}")
+            )
             return
         finally:
             os.close(writing)
@@ -134,7 +142,10 @@ class MemoryEngine(Engine):
 
     def stop(self, task: TaskId, grace: float) -> None:
         if self.held_back.pop(task, None) is not None:
-            self.listener.exited(task, Exit(code=None, signal=signal.SIGTERM, reason="it was stopped while it waited"))
+            self.listener.exited(
+                task,
+                Exit(code=None, signal=signal.SIGTERM, reason="it was stopped while it waited"),
+            )
         if (found := self.tasks.get(task)) is not None:
             found.stop(grace)
             found.settle()
@@ -263,7 +274,9 @@ class MemoryTask:
         """Take in what its box printed and, when that has ended, end it."""
         if self.engine.tasks.get(self.id) is not self:
             return
-        while select.select([self._output], [], [], 0)[0] and (data := os.read(self._output, 1 << 16)):
+        while select.select([self._output], [], [], 0)[0] and (
+            data := os.read(self._output, 1 << 16)
+        ):
             self.say(data)
         if not select.select([self.box.exit_fd], [], [], 0)[0]:
             return

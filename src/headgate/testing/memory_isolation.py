@@ -1,7 +1,8 @@
-"""An isolation in memory: tasks are rows of a table, CPU time is shared out by arithmetic, time passes when told to.
+"""An isolation in memory: tasks are rows of a table, CPU time is shared out by arithmetic, time
+passes when told to.
 
-It behaves as `IsolationContract` asks of any isolation, for the programs of `headgate.testing.programs`. Any other
-command waits to be ended by `MemoryBox.finish`.
+It behaves as `IsolationContract` asks of any isolation, for the programs of
+`headgate.testing.programs`. Any other command waits to be ended by `MemoryBox.finish`.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headgate.errors import IsolationError
-from headgate.events import Exit
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.spawning import find_program
-from headgate.shares import UNLIMITED, WEIGHT_DEFAULT, Share, Uncontrolled
+from headgate.model.errors import IsolationError
+from headgate.model.events import Exit
+from headgate.model.shares import UNLIMITED, WEIGHT_DEFAULT, Share, Uncontrolled
+from headgate.model.units import say_bytes
 from headgate.testing import programs
-from headgate.units import say_bytes
 
 FIRST_PID = 1 << 23
-"""Above every process id that Linux hands out, so that a twin's can never be mistaken for a real one."""
+"""Above every process id that Linux hands out, so that a twin's can never be mistaken for a real
+one.
+"""
 SHARE_AT_START = Share(
     cpu_weight=WEIGHT_DEFAULT,
     cpu_cap_cores=UNLIMITED,
@@ -91,7 +94,9 @@ class MemoryIsolation(Isolation):
         return any(row.alive and row.pid == pid for box in self.boxes.values() for row in box.rows)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: every core is divided among those that spin on it by weight, within their caps."""
+        """Let time pass: every core is divided among those that spin on it by weight, within their
+        caps.
+        """
         self.now += seconds
         running = [box for box in self.boxes.values() if not box.held_still]
         spinning = [box for box in running if any(row.alive and row.spins for row in box.rows)]
@@ -109,7 +114,9 @@ class MemoryIsolation(Isolation):
                 left[cpu] -= taken
                 granted -= taken
 
-    def _fair_cores(self, box: MemoryBox, among: Mapping[MemoryBox, float], left: Mapping[int, float]) -> float:
+    def _fair_cores(
+        self, box: MemoryBox, among: Mapping[MemoryBox, float], left: Mapping[int, float]
+    ) -> float:
         there = sum(left[cpu] for cpu in box.allowed())
         rivals = sum(other.weight() for other in among if other.allowed() & box.allowed())
         return there * box.weight() / rivals
@@ -118,7 +125,9 @@ class MemoryIsolation(Isolation):
 class MemoryBox(Box):
     """A task of a `MemoryIsolation`."""
 
-    def __init__(self, isolation: MemoryIsolation, launch: Launch, share: Share, output_fd: int) -> None:
+    def __init__(
+        self, isolation: MemoryIsolation, launch: Launch, share: Share, output_fd: int
+    ) -> None:
         self.isolation = isolation
         self.launch = launch
         self.task = launch.task
@@ -186,7 +195,9 @@ class MemoryBox(Box):
             return ()
         limit = share.memory_bytes
         if isinstance(limit, int) and limit < self.held():
-            raise IsolationError(f"{self.task}: a memory limit of {say_bytes(limit)} is below what it holds now")
+            raise IsolationError(
+                f"{self.task}: a memory limit of {say_bytes(limit)} is below what it holds now"
+            )
         self.share = self.share.merged(share)
         return ()
 
@@ -252,7 +263,9 @@ class MemoryBox(Box):
         limit = self.share.memory_bytes
         if isinstance(limit, int) and self.held() + count > limit:
             self.rows[1:] = []
-            reason = f"killed: over its memory limit of {say_bytes(limit)} (peak {say_bytes(limit)})"
+            reason = (
+                f"killed: over its memory limit of {say_bytes(limit)} (peak {say_bytes(limit)})"
+            )
             only_child = row is not self.rows[0]
             self.finish(
                 Exit(

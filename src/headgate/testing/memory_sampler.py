@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headgate.telemetry.base import Sampler, Target
-from headgate.telemetry.columns import COLUMNS, Column
+from headgate.sampling.base import Sampler, Target
+from headgate.sampling.columns import COLUMNS, Column
 
 LEVELS: frozenset[Column] = frozenset(
-    {"memory_bytes", "memory_available", "cache_bytes", "gpu_busy", "gpu_memory_bytes", "cache_occupancy", "any_ready"}
+    {
+        "memory_bytes",
+        "memory_available",
+        "cache_bytes",
+        "gpu_busy",
+        "gpu_memory_bytes",
+        "cache_occupancy",
+        "any_ready",
+    }
 )
 """Columns that are read as they are; all others are rates."""
 
@@ -30,7 +38,9 @@ class InMemoryBox:
 
 
 class InMemorySampler(Sampler):
-    """The contract in a few lines. `use` adds to a target's running totals, `hold` sets its levels."""
+    """The contract in a few lines. `use` adds to a target's running totals, `hold` sets its
+    levels.
+    """
 
     name = "in-memory"
 
@@ -69,7 +79,10 @@ class InMemorySampler(Sampler):
         totals = dict(self.totals.get(target, {}))
         before, last = self.last.get(target, (now, totals))
         if now > before:
-            values |= {column: (total - last.get(column, 0.0)) / (now - before) for column, total in totals.items()}
+            values |= {
+                column: (total - last.get(column, 0.0)) / (now - before)
+                for column, total in totals.items()
+            }
         if now != before or target not in self.last:
             self.last[target] = now, totals
         return values

@@ -1,4 +1,6 @@
-"""A framework in plain Python, and its session: what it takes to have scripts of another framework as jobs."""
+"""A framework in plain Python, and its session: what it takes to have scripts of another framework
+as jobs.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headgate.task import Channel, TaskEnvironment, at_end, saving
-from headgate.task.measured import Step, StepMeter, Timing, fits, memory_peak_bytes, step_times
 from headgate.task.saving import ResumeError
 from headgate.task.session import StartPoint, TaskSession
+from headgate.task.step_timing import Step, StepMeter, Timing, fits, memory_peak_bytes, step_times
 
 Batch = TypeVar("Batch")
 _NOW, _OF_EPOCH = "random", "epoch_random"
 
 
 class PlainSession(TaskSession):
-    """The session of a script that trains numbers, with data that is drawn from Python's own random stream.
+    """The session of a script that trains numbers, with data that is drawn from Python's own random
+    stream.
 
     Args:
         environment: This task's identity.
@@ -45,10 +48,12 @@ class PlainSession(TaskSession):
         """The session of this process's script."""
         return cls(environment, Channel.open(environment, "plain", platform.python_version(), None))
 
-    # --- what a script calls -----------------------------------------------------------------------------------------
+    # --- what a script calls ----------------------------------------------------------------------
 
     def prepare(self, weights: list[float]) -> list[float]:
-        """The numbers that are trained, in place, as they were saved where a checkpoint is to go on from."""
+        """The numbers that are trained, in place, as they were saved where a checkpoint is to go on
+        from.
+        """
         self._weights = weights
         if self._saved is not None:
             weights[:] = self._saved["weights"]
@@ -75,7 +80,7 @@ class PlainSession(TaskSession):
             self.obey(self._position)
         self.meter.begin(None)
 
-    # --- what a framework says ---------------------------------------------------------------------------------------
+    # --- what a framework says --------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: StartPoint) -> None:
         super().begin_epoch(epoch, epochs, start)
@@ -99,14 +104,18 @@ class PlainSession(TaskSession):
             saved = json.loads(Path(path, "state.json").read_bytes())
             return saved, saved["place"]
         except (OSError, ValueError, KeyError) as error:
-            raise ResumeError(f"checkpoint {path} cannot be read: {error}; resume from another one") from error
+            raise ResumeError(
+                f"checkpoint {path} cannot be read: {error}; resume from another one"
+            ) from error
 
     def write(self, folder: Path, place: Mapping[str, Any]) -> tuple[Path, int]:
         path = folder / f"step-{self.steps}"
         states = {_NOW: random.getstate(), _OF_EPOCH: self._epoch_random}
         with saving.replacing(path) as partial:
             partial.mkdir()
-            (partial / "state.json").write_text(json.dumps({"weights": self._weights, "place": place, **states}))
+            (partial / "state.json").write_text(
+                json.dumps({"weights": self._weights, "place": place, **states})
+            )
         return path, saving.size(path)
 
     def position(self, why: str, at: int | None, after: int | None) -> dict[str, Any]:

@@ -16,9 +16,19 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from headgate.identifiers import JobId
-from headgate.policies.base import Arrived, Change, Decision, Left, Placed, Policy, Predicted, Reported, Used
-from headgate.shares import Share, Unlimited
+from headgate.model.identifiers import JobId
+from headgate.model.shares import Share, Unlimited
+from headgate.policies.base import (
+    Arrived,
+    Change,
+    Decision,
+    Left,
+    Placed,
+    Policy,
+    Predicted,
+    Reported,
+    Used,
+)
 
 CORES = 4.0
 JOBS = (JobId("run/a"), JobId("run/b"), JobId("run/c"))
@@ -26,7 +36,13 @@ STRANGER = JobId("run/never-heard-of")
 
 
 def _predicted(
-    job: JobId, one: float, other: float, third: float, asymptote: float | None, first: float, second: float
+    job: JobId,
+    one: float,
+    other: float,
+    third: float,
+    asymptote: float | None,
+    first: float,
+    second: float,
 ) -> Predicted:
     low, work, high = sorted((one, other, third))
     return Predicted(job, work, low, high, asymptote, ((1.0, first), (100.0, first + second)))
@@ -43,10 +59,14 @@ _cores = st.none() | st.floats(0.1, 64.0)
 CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(Arrived, st.sampled_from(JOBS), _positive, _cores),
     st.builds(Left, _job),
-    st.builds(Placed, _job, st.dictionaries(st.sampled_from("abc"), st.floats(0.0, 64.0), max_size=3)),
+    st.builds(
+        Placed, _job, st.dictionaries(st.sampled_from("abc"), st.floats(0.0, 64.0), max_size=3)
+    ),
     st.builds(Reported, _job, _loss, _count, _count, _count, st.integers(1, 1000)),
     st.builds(Used, _job, st.floats(0.0, 64.0), st.floats(0.0, 1e12), _rate, _rate),
-    st.builds(_predicted, _job, _work, _work, _work, st.none() | st.floats(-10.0, 1e9), _drop, _drop),
+    st.builds(
+        _predicted, _job, _work, _work, _work, st.none() | st.floats(-10.0, 1e9), _drop, _drop
+    ),
 )
 CALLS = st.lists(st.tuples(st.floats(0.0, 100.0), st.lists(CHANGES, max_size=6)), max_size=12)
 """Calls of `decide`: seconds since the last one, and what changed."""
@@ -69,11 +89,15 @@ class PolicyContract:
     histories = 100
     """How many histories each rule is held to."""
     phases: Sequence[Phase] = tuple(Phase)
-    """What hypothesis does with them; without `Phase.shrink` a failing one is shown as it was found."""
+    """What hypothesis does with them; without `Phase.shrink` a failing one is shown as it was
+    found.
+    """
 
     @pytest.fixture
     def make(self) -> Callable[[], Policy]:
-        raise NotImplementedError("provide a fixture `make` that returns what makes the policy to hold to its contract")
+        raise NotImplementedError(
+            "provide a fixture `make` that returns what makes the policy to hold to its contract"
+        )
 
     @pytest.fixture(autouse=True)
     def _make(self, make: Callable[[], Policy]) -> None:
@@ -85,7 +109,9 @@ class PolicyContract:
         self.make_policy = make
 
     def each_history(self, check: Callable[[list[Call]], None]) -> None:
-        """Hold many histories to a check: the same ones on every machine, the shortest that fails shown."""
+        """Hold many histories to a check: the same ones on every machine, the shortest that fails
+        shown.
+        """
 
         @settings(
             derandomize=True,
@@ -124,10 +150,16 @@ class PolicyContract:
         self.each_history(check)
 
     def test_03_jobs_it_never_heard_of_change_nothing(self) -> None:
-        strange: tuple[Change, ...] = (Reported(STRANGER, 0.5, 1, 1, 3, 1), Used(STRANGER, 1.0, 1e9))
+        strange: tuple[Change, ...] = (
+            Reported(STRANGER, 0.5, 1, 1, 3, 1),
+            Used(STRANGER, 1.0, 1e9),
+        )
 
         def check(calls: list[Call]) -> None:
-            known = [Call(call.now, tuple(c for c in call.changes if c.job != STRANGER)) for call in calls]
+            known = [
+                Call(call.now, tuple(c for c in call.changes if c.job != STRANGER))
+                for call in calls
+            ]
             with_strangers = [Call(call.now, (*strange, *call.changes)) for call in calls]
             _same(self.decisions(with_strangers), self.decisions(known))
 
@@ -151,7 +183,9 @@ class PolicyContract:
                         granted.pop(change.job, None)
                 for job, (share, _) in decision.shares.items():
                     before = granted.get(job)
-                    assert before is None or before.merged(share) != before, f"{job} was granted what it has"
+                    assert before is None or before.merged(share) != before, (
+                        f"{job} was granted what it has"
+                    )
                     granted[job] = (before or Share()).merged(share)
 
         self.each_history(check)
@@ -161,7 +195,11 @@ class PolicyContract:
             for decision in self.decisions(calls):
                 for share, _ in decision.shares.values():
                     assert share.cpu_weight is None or 1 <= share.cpu_weight <= 10_000
-                    for limit in (share.cpu_cap_cores, share.memory_bytes, share.disk_bytes_per_second):
+                    for limit in (
+                        share.cpu_cap_cores,
+                        share.memory_bytes,
+                        share.disk_bytes_per_second,
+                    ):
                         assert limit is None or isinstance(limit, Unlimited) or limit > 0
 
         self.each_history(check)
@@ -185,7 +223,9 @@ class PolicyContract:
     def test_09_it_is_asked_again_only_later(self) -> None:
         def check(calls: list[Call]) -> None:
             for call, decision in zip(calls, self.decisions(calls), strict=True):
-                assert decision.wake_at is None or decision.wake_at > call.now, "it asks to be woken without end"
+                assert decision.wake_at is None or decision.wake_at > call.now, (
+                    "it asks to be woken without end"
+                )
 
         self.each_history(check)
 
@@ -199,7 +239,9 @@ class PolicyContract:
         policy = self.make_policy()
         (first,) = self.decisions([Call(0.0, (Arrived(JOBS[0], 2.0),))], policy)
         (again,) = self.decisions([Call(1.0, (Left(JOBS[0]), Arrived(JOBS[0], 2.0)))], policy)
-        assert again.shares.keys() == first.shares.keys(), "its new tasks would start without a share"
+        assert again.shares.keys() == first.shares.keys(), (
+            "its new tasks would start without a share"
+        )
 
 
 def _on_a_clock(calls: Sequence[tuple[float, Sequence[Change]]]) -> list[Call]:

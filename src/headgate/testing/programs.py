@@ -21,7 +21,9 @@ def argv(name: str, *arguments: object) -> tuple[str, ...]:
 
 
 def parse(command: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Name and arguments of the program that a command line starts; None when it starts something else."""
+    """Name and arguments of the program that a command line starts; None when it starts something
+    else.
+    """
     if len(command) < 5 or tuple(command[:4]) != argv("")[:4]:
         return None
     return command[4], tuple(command[5:])
@@ -41,7 +43,10 @@ def where() -> None:
     """Print the session, the open descriptors and the cgroups of the process."""
     say(f"session {os.getsid(0)}")
     descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
-    say("descriptors " + " ".join(str(fd) for fd in sorted(descriptors) if os.path.exists(f"/proc/self/fd/{fd}")))
+    say(
+        "descriptors "
+        + " ".join(str(fd) for fd in sorted(descriptors) if os.path.exists(f"/proc/self/fd/{fd}"))
+    )
     with open("/proc/self/cgroup") as file:
         for line in file:
             say(f"cgroup {line.rstrip()}")
@@ -124,7 +129,8 @@ def read(path: str) -> None:
 
 
 PROGRAMS: dict[str, Callable[..., None]] = {
-    program.__name__: program for program in (rest, where, leave, spin, hold, nurse, daemon, breed, stubborn, read)
+    program.__name__: program
+    for program in (rest, where, leave, spin, hold, nurse, daemon, breed, stubborn, read)
 }
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headgate.cluster import Node
 from headgate.engines.base import Listener
-from headgate.events import Exit
-from headgate.identifiers import TaskId
-from headgate.telemetry.columns import Column
+from headgate.model.cluster import Node
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.sampling.columns import Column
 
 Kind = Literal["started", "output", "message", "exited", "warned"]
 
@@ -34,8 +34,9 @@ class RecordingListener(Listener):
 
     def __init__(self, has_box: Callable[[TaskId], bool]) -> None:
         self.breaches: list[str] = []
-        """What the contract forbids, a line each: a call at the same time as another of the same task, after its end,
-        before its start; an end while its box is there."""
+        """What the contract forbids, a line each: a call at the same time as another of the same
+        task, after its end, before its start; an end while its box is there.
+        """
         self.nodes: list[tuple[Literal["joined", "left", "left for good"], str]] = []
         """The nodes that came and went."""
         self.used: dict[str, Mapping[Column, float]] = {}
@@ -48,7 +49,11 @@ class RecordingListener(Listener):
     def of(self, task: TaskId | None, *kinds: Kind) -> list[RecordedCall]:
         """What was said of a task, of these kinds only where any are named."""
         with self._lock:
-            return [told for told in self._told if told.task == task and (not kinds or told.kind in kinds)]
+            return [
+                told
+                for told in self._told
+                if told.task == task and (not kinds or told.kind in kinds)
+            ]
 
     def lines(self, task: TaskId) -> list[str]:
         """The lines of output."""
@@ -70,7 +75,7 @@ class RecordingListener(Listener):
         pid: int | None = starts[-1].what if starts else None
         return pid
 
-    # --- the contract -----------------------------------------------------------------------------------------------
+    # --- the contract -----------------------------------------------------------------------------
 
     def started(self, task: TaskId, pid: int) -> None:
         self._note(RecordedCall("started", task, pid))
@@ -104,7 +109,9 @@ class RecordingListener(Listener):
             return
         with self._lock:
             if task in self._busy:
-                self.breaches.append(f"{task}: {told.kind} was said while something else was being said")
+                self.breaches.append(
+                    f"{task}: {told.kind} was said while something else was being said"
+                )
             self._busy.add(task)
             running = self._running(task)
             if told.kind == "started" and running:
@@ -118,5 +125,9 @@ class RecordingListener(Listener):
             self._busy.discard(task)
 
     def _running(self, task: TaskId) -> bool:
-        kinds = [told.kind for told in self._told if told.task == task and told.kind in ("started", "exited")]
+        kinds = [
+            told.kind
+            for told in self._told
+            if told.task == task and told.kind in ("started", "exited")
+        ]
         return bool(kinds) and kinds[-1] == "started"

@@ -18,12 +18,12 @@ from typing import Literal
 
 import pytest
 
-from headgate.identifiers import FIRST_WORKER, JobId
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
-from headgate.shares import Share
-from headgate.telemetry.base import Sampler, Target
-from headgate.telemetry.columns import COLUMNS, Column
+from headgate.model.identifiers import FIRST_WORKER, JobId
+from headgate.model.shares import Share
+from headgate.sampling.base import Sampler, Target
+from headgate.sampling.columns import COLUMNS, Column
 from headgate.testing import programs
 from headgate.testing.memory_sampler import RATES
 from headgate.testing.wait import until
@@ -35,7 +35,9 @@ _AGES = 1e12
 
 
 class SamplerContract:
-    """The behaviours, numbered. A subclass provides the fixture `sampler`; a twin overrides how tasks come and go."""
+    """The behaviours, numbered. A subclass provides the fixture `sampler`; a twin overrides how
+    tasks come and go.
+    """
 
     boxed: Literal["auto", "v1", "v2", "none"] = "auto"
     """What boxes the tasks: the best there is, cgroups of one version, or none."""
@@ -44,7 +46,9 @@ class SamplerContract:
 
     @pytest.fixture
     def sampler(self) -> Sampler:
-        raise NotImplementedError("provide a fixture `sampler` that returns the sampler to hold to its contract")
+        raise NotImplementedError(
+            "provide a fixture `sampler` that returns the sampler to hold to its contract"
+        )
 
     @pytest.fixture(autouse=True)
     def _nothing_left(self, sampler: Sampler) -> Iterator[None]:
@@ -57,11 +61,14 @@ class SamplerContract:
     def start(self, name: str) -> Target:
         """A living task that uses CPU."""
         reading, writing = os.pipe()
-        # Where no cgroup holds it, a task of that name of another suite on this machine would be taken for it.
+        # Where no cgroup holds it, a task of that name of another suite on this machine would be
+        # taken for it.
         task = JobId.of(f"samplers-{os.getpid()}", name).task(FIRST_WORKER)
         launch = Launch(task, programs.argv("spin"), dict(os.environ), os.getcwd(), 1)
         try:
-            box = ProcessIsolation(f"samplers-{os.getpid()}", mode=self.boxed).start(launch, Share(), writing)
+            box = ProcessIsolation(f"samplers-{os.getpid()}", mode=self.boxed).start(
+                launch, Share(), writing
+            )
             self._boxes[name] = box
             os.read(reading, 5)
         finally:
@@ -94,7 +101,9 @@ class SamplerContract:
         """A round, held to what is true of every round."""
         handed = (*targets, *self.node)
         readings = self.tested.read(now, handed)
-        assert readings.keys() <= {target.id for target in handed}, "it answers for a target that it was not handed"
+        assert readings.keys() <= {target.id for target in handed}, (
+            "it answers for a target that it was not handed"
+        )
         for values in readings.values():
             for column, value in values.items():
                 assert column in COLUMNS, f"there is no column {column!r}"
@@ -105,14 +114,18 @@ class SamplerContract:
     @staticmethod
     def rates(readings: Readings, target: str) -> dict[Column, float]:
         """A target's rates, without its levels."""
-        return {column: value for column, value in readings.get(target, {}).items() if column in RATES}
+        return {
+            column: value for column, value in readings.get(target, {}).items() if column in RATES
+        }
 
     # --- the behaviours
 
     def test_01_a_first_reading_has_no_rates(self) -> None:
         readings = self.read(0.0, self.start("a"))
         for target in readings:
-            assert self.rates(readings, target) == {}, "a first reading has nothing to take a rate from"
+            assert self.rates(readings, target) == {}, (
+                "a first reading has nothing to take a rate from"
+            )
 
     def test_02_a_second_reading_is_sound(self) -> None:
         task = self.start("a")
@@ -128,7 +141,8 @@ class SamplerContract:
         for target in readings:
             for column, rate in self.rates(readings, target).items():
                 assert rate < 1e-3, (
-                    f"{column} of {target} is {rate:g} after {_AGES:g} s: a running total, or not since then"
+                    f"{column} of {target} is {rate:g} after {_AGES:g} s: a running total, or "
+                    "not since then"
                 )
 
     def test_04_a_reading_at_the_same_time_has_no_rates(self) -> None:

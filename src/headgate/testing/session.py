@@ -2,19 +2,22 @@
 
     class TestMine(SessionContract):
         def connect(self, environment):
-            return MySession(environment, Channel.open(environment, "mine", my_framework.__version__, None))
+            return MySession(environment, Channel.open(environment, "mine",
+            my_framework.__version__, None))
 
         def train(self, session, at_step):
             weights = session.prepare(...)
             for _ in range(LOOPS):
                 for epoch in session.epochs(EPOCHS):
-                    for batch in session.batches(...):  # STEPS of them, in an order that is drawn for each epoch
+                    for batch in session.batches(...):  # STEPS of them, in an order that is drawn
+                    for each epoch
                         ...
                         at_step()
                         session.report(loss)
             return weights
 
-Each attempt is a task of its own in this process, on a real channel. A job of several tasks is not covered.
+Each attempt is a task of its own in this process, on a real channel. A job of several tasks is not
+covered.
 """
 
 from __future__ import annotations
@@ -66,7 +69,9 @@ class TrainingAttempt:
     @property
     def checkpoint(self) -> dict[str, Any]:
         """The last that was told of."""
-        assert self.of("checkpoint"), f"no checkpoint was told of, but {self.of('checkpoint_failed')}"
+        assert self.of("checkpoint"), (
+            f"no checkpoint was told of, but {self.of('checkpoint_failed')}"
+        )
         return self.of("checkpoint")[-1]
 
 
@@ -83,11 +88,14 @@ class SessionContract:
     # --- what a subclass overrides
 
     def connect(self, environment: TaskEnvironment) -> TaskSession:
-        """The session of a script that begins; without an engine where the environment names no channel."""
+        """The session of a script that begins; without an engine where the environment names no
+        channel.
+        """
         raise NotImplementedError("override `connect`: return the session to hold to the contract")
 
     def train(self, session: TaskSession, at_step: Callable[[], None]) -> Any:
-        """A training from the same random states each time, in `LOOPS` loops over `EPOCHS` epochs of `STEPS` steps.
+        """A training from the same random states each time, in `LOOPS` loops over `EPOCHS` epochs
+        of `STEPS` steps.
 
         Args:
             session: What `connect` returned.
@@ -99,7 +107,9 @@ class SessionContract:
         raise NotImplementedError("override `train`: train by the session to hold to the contract")
 
     def threads(self, session: TaskSession) -> int | None:
-        """How many threads the framework computes with now; None: they cannot change while it runs."""
+        """How many threads the framework computes with now; None: they cannot change while it
+        runs.
+        """
         return None
 
     # --- how the tests are written
@@ -140,7 +150,9 @@ class SessionContract:
         welcome = {"role": "worker", "index": 0, "plan": {}, "threads": None}
         with ChannelListener(folder, welcome) as listener, _sharing(share):
             try:
-                sessions.append(self.connect(TaskEnvironment.read(listener.environment(**variables))))
+                sessions.append(
+                    self.connect(TaskEnvironment.read(listener.environment(**variables)))
+                )
                 attempt.trained = self.train(sessions[0], at_step)
             except Stop:
                 pass
@@ -172,10 +184,14 @@ class SessionContract:
         if checkpoint["position"] is None:
             done -= done % STEPS or STEPS
         assert resumed.trained is not None, "it did not train to the end"
-        assert resumed.steps == TOTAL - done, f"{resumed.steps} steps were done after {done} of {TOTAL}"
+        assert resumed.steps == TOTAL - done, (
+            f"{resumed.steps} steps were done after {done} of {TOTAL}"
+        )
         if checkpoint["position"] is not None:
             assert resumed.trained == self.alone(), "another result than without a stop"
-            assert not resumed.steps or resumed.of("progress")[-1]["step"] == TOTAL, "steps before it were not counted"
+            assert not resumed.steps or resumed.of("progress")[-1]["step"] == TOTAL, (
+                "steps before it were not counted"
+            )
 
     # --- the behaviours
 
@@ -195,7 +211,11 @@ class SessionContract:
         progress = self.attempt().of("progress")
         steps = [told["step"] for told in progress]
         assert steps == sorted(steps)
-        assert (steps[-1], progress[-1]["epoch"], progress[-1]["epochs"]) == (TOTAL, EPOCHS - 1, EPOCHS)
+        assert (steps[-1], progress[-1]["epoch"], progress[-1]["epochs"]) == (
+            TOTAL,
+            EPOCHS - 1,
+            EPOCHS,
+        )
         whole = [told for told in progress if told.get("covers") == "epoch"]
         if whole:  # as Keras tells them
             assert [told["epoch"] for told in whole] == [*range(EPOCHS)] * LOOPS
@@ -207,7 +227,9 @@ class SessionContract:
             stopped = self.attempt("stop", at)
             assert stopped.trained is None, "it trained on"
             assert stopped.steps == at, "it was not ended at the boundary"
-            assert [(told["why"], told["step"]) for told in stopped.of("checkpoint")] == [("stop", at)]
+            assert [(told["why"], told["step"]) for told in stopped.of("checkpoint")] == [
+                ("stop", at)
+            ]
             assert stopped.of("progress")[-1]["step"] == at, "what was reported last was not told"
             assert Path(stopped.checkpoint["path"]).exists()
 
@@ -249,7 +271,9 @@ class SessionContract:
 
     def test_10_a_checkpoint_that_cannot_be_saved_is_told_of_and_training_goes_on(self) -> None:
         (self._folders / "file").write_text("no folder")
-        attempt = self.attempt("checkpoint", 2, HEADGATE_CHECKPOINTS=str(self._folders / "file" / "checkpoints"))
+        attempt = self.attempt(
+            "checkpoint", 2, HEADGATE_CHECKPOINTS=str(self._folders / "file" / "checkpoints")
+        )
         assert attempt.trained == self.alone()
         assert [told["why"] for told in attempt.of("checkpoint_failed")] == ["request"]
         assert attempt.of("checkpoint") == []
@@ -300,7 +324,9 @@ class SessionContract:
 
     def test_17_a_worker_that_is_alone_decides_by_itself(self) -> None:
         met: list[Any] = []
-        self.attempt(visit=lambda session: met.extend((session.rank, session.mean(2.5), session.agree(True))))
+        self.attempt(
+            visit=lambda session: met.extend((session.rank, session.mean(2.5), session.agree(True)))
+        )
         assert met == [0, 2.5, True]
 
     def test_18_the_user_is_told_something_once(self) -> None:

@@ -10,9 +10,11 @@ T = TypeVar("T")
 
 
 def until(predicate: Callable[[], T], seconds: float = 30.0, what: str = "the condition") -> T:
-    """The first true value of `predicate`, polled every 10 ms at first, more seldom the longer it takes.
+    """The first true value of `predicate`, polled every 10 ms at first, more seldom the longer it
+    takes.
 
-    A predicate that asks a command or reads all of /proc would else keep from the CPU what it waits for.
+    A predicate that asks a command or reads all of /proc would else keep from the CPU what it waits
+    for.
 
     Raises:
         TimeoutError: It stayed false for `seconds`.

@@ -1,7 +1,7 @@
 """Three calls in a PyTorch script: `prepare`, `epochs`, `report`.
 
-Under an engine they tell it how the training goes, save and resume, and follow the CPU grant. Under plain `python` they
-pass everything through.
+Under an engine they tell it how the training goes, save and resume, and follow the CPU grant. Under
+plain `python` they pass everything through.
 
     import headgate.torch as hg
 
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment
+from headgate.task.file_writes import writing
 from headgate.task.recording import recorder
-from headgate.task.writing import writing
 from headgate.torch import checkpoints, sparse_layers
 from headgate.torch.buffers import MEAN, SUM
 from headgate.torch.kept import ACROSS
@@ -50,26 +50,30 @@ def prepare(
         model: The model, on its device and, if it is, compiled.
         optimizer: Its optimizer; None where the script has none that `torch.optim` would know.
         *loaders: Loaders of batches, the loader of the training data first.
-        scheduler: A learning-rate scheduler; it is registered, not returned. Where `step` takes a metric, as that of
-            `ReduceLROnPlateau` does, it takes the mean over the workers.
-        loss_reduction: How the loss of a batch is made from those of its samples. A plan with several workers needs it
-            to keep the mathematics. `mean`: also over what counts of them (tokens, weights of classes), where the loss
-            shows it. `sum`. Or a function: it is given a batch as the loader gives it, and returns the number that its
-            loss is a mean over.
-        batch_dim: The dimension that samples lie along in the tensors of these loaders' batches: batches that every
-            worker reads whole are divided along it. A tensor without that dimension is divided along its last.
+        scheduler: A learning-rate scheduler; it is registered, not returned. Where `step` takes a
+            metric, as that of `ReduceLROnPlateau` does, it takes the mean over the workers.
+        loss_reduction: How the loss of a batch is made from those of its samples. A plan with
+            several workers needs it to keep the mathematics. `mean`: also over what counts of them
+            (tokens, weights of classes), where the loss shows it. `sum`. Or a function: it is given
+            a batch as the loader gives it, and returns the number that its loss is a mean over.
+        batch_dim: The dimension that samples lie along in the tensors of these loaders' batches:
+            batches that every worker reads whole are divided along it. A tensor without that
+            dimension is divided along its last.
 
     Returns:
-        The same objects: `model` alone if nothing else was given, otherwise `(model, optimizer, *loaders)`. A loader
-        whose type cannot be extended (a list) comes back in a thin wrapper.
+        The same objects: `model` alone if nothing else was given, otherwise `(model, optimizer,
+        *loaders)`. A loader whose type cannot be extended (a list) comes back in a thin wrapper.
 
     Raises:
         TypeError: An argument is in the wrong place.
-        ValueError: `loss_reduction` is neither `mean`, `sum` nor a function; `batch_dim` is no dimension.
+        ValueError: `loss_reduction` is neither `mean`, `sum` nor a function; `batch_dim` is no
+            dimension.
         headgate.torch.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"prepare(model, ...): found a {type(model).__name__}; expected a torch.nn.Module")
+        raise TypeError(
+            f"prepare(model, ...): found a {type(model).__name__}; expected a torch.nn.Module"
+        )
     if optimizer is not None and not callable(getattr(optimizer, "step", None)):
         raise TypeError(
             f"prepare(model, optimizer, ...): found a {type(optimizer).__name__}; "
@@ -77,13 +81,19 @@ def prepare(
         )
     for loader in loaders:
         if not hasattr(loader, "__iter__"):
-            raise TypeError(f"prepare(..., *loaders): found a {type(loader).__name__}, which cannot be iterated over")
+            raise TypeError(
+                f"prepare(..., *loaders): found a {type(loader).__name__}, which cannot be "
+                "iterated over"
+            )
     if loss_reduction not in ("mean", "sum") and not callable(loss_reduction):
         raise ValueError(
-            f"prepare(loss_reduction={loss_reduction!r}): expected 'mean' or 'sum', or a function of the batch"
+            f"prepare(loss_reduction={loss_reduction!r}): expected 'mean' or 'sum', or a "
+            "function of the batch"
         )
     if batch_dim not in range(64):
-        raise ValueError(f"prepare(batch_dim={batch_dim!r}): expected the number of a dimension, from 0")
+        raise ValueError(
+            f"prepare(batch_dim={batch_dim!r}): expected the number of a dimension, from 0"
+        )
     session = _join()
     prepared = (
         list(loaders)
@@ -94,19 +104,21 @@ def prepare(
 
 
 def keep(*modules: torch.nn.Module, across: str | None = None, **objects: Any) -> None:
-    """Save more with the checkpoints, and load it on a resume: an AMP `GradScaler`, a moving average of the weights.
+    """Save more with the checkpoints, and load it on a resume: an AMP `GradScaler`, a moving
+    average of the weights.
 
     Args:
-        *modules: Parts of a prepared model that change their buffers while they compute, as a quantizer changes its
-            codebook. With several workers that step together their buffers are combined after each backward, as
-            `across` says: `mean`, weighed by samples; or `sum`, where what each worker adds is added up.
-        across: What the states of these objects are to each other in the workers of a job.
-            `equal`: the same in all workers. A checkpoint holds the first worker's, and a warning names what differs.
-            `mean`: parts of a mean. A checkpoint holds the mean over the workers of each floating-point number, and
-            after a resume all workers go on from that.
-            `worker`: each worker's own. A checkpoint holds all of them, and after a resume each worker has its own
-            again. Another number of workers is refused.
-            None: as `equal` where they are the same, as `worker` where they differ; a note says so.
+        *modules: Parts of a prepared model that change their buffers while they compute, as a
+            quantizer changes its codebook. With several workers that step together their buffers
+            are combined after each backward, as `across` says: `mean`, weighed by samples; or
+            `sum`, where what each worker adds is added up.
+        across: What the states of these objects are to each other in the workers of a job. `equal`:
+            the same in all workers. A checkpoint holds the first worker's, and a warning names what
+            differs. `mean`: parts of a mean. A checkpoint holds the mean over the workers of each
+            floating-point number, and after a resume all workers go on from that. `worker`: each
+            worker's own. A checkpoint holds all of them, and after a resume each worker has its own
+            again. Another number of workers is refused. None: as `equal` where they are the same,
+            as `worker` where they differ; a note says so.
         **objects: Anything with `state_dict` and `load_state_dict`, by the name it is saved under.
 
     Raises:
@@ -120,10 +132,15 @@ def keep(*modules: torch.nn.Module, across: str | None = None, **objects: Any) -
         raise ValueError(f"keep(across={across!r}): expected one of {', '.join(ACROSS)}")
     for module in modules:
         if not isinstance(module, torch.nn.Module):
-            raise TypeError(f"keep(module): found a {type(module).__name__}; expected a torch.nn.Module, or a name")
+            raise TypeError(
+                f"keep(module): found a {type(module).__name__}; expected a "
+                "torch.nn.Module, or a name"
+            )
     for name, kept in objects.items():
         if not (hasattr(kept, "state_dict") and hasattr(kept, "load_state_dict")):
-            raise TypeError(f"keep({name}=...): a {type(kept).__name__} has no state_dict and load_state_dict")
+            raise TypeError(
+                f"keep({name}=...): a {type(kept).__name__} has no state_dict and load_state_dict"
+            )
     session = _join()
     if session is not None:
         session.combine(modules, across or MEAN)
@@ -133,21 +150,28 @@ def keep(*modules: torch.nn.Module, across: str | None = None, **objects: Any) -
 def epochs(count: int) -> Epochs:
     """The epochs from 0 to `count`; after a resume, from the one the checkpoint was taken in.
 
-    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than 0.5 % of the time.
+    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than
+    0.5 % of the time.
     """
     return Epochs(count, _join)
 
 
-def report(loss: Any = None, step: int | None = None, *, weight: Any = None, **metrics: Any) -> None:
-    """Report how training goes. A few messages a second are sent, with the mean of the losses between them.
+def report(
+    loss: Any = None, step: int | None = None, *, weight: Any = None, **metrics: Any
+) -> None:
+    """Report how training goes. A few messages a second are sent, with the mean of the losses
+    between them.
 
-    `weight` says what the gradients of several workers are weighed by. It has to come before `optimizer.step()`, and
-    best before `backward`. Where it comes after `backward`, gradients are exchanged only then.
+    `weight` says what the gradients of several workers are weighed by. It has to come before
+    `optimizer.step()`, and best before `backward`. Where it comes after `backward`, gradients are
+    exchanged only then.
 
     Args:
-        loss: Loss of the batch: a tensor (still on its device, still with its gradient) or a number.
+        loss: Loss of the batch: a tensor (still on its device, still with its gradient) or a
+            number.
         step: Number of the step; by default the steps of the optimizer are counted.
-        weight: What the loss of the batch is a mean over, where that is not its samples: a number, or a tensor of one.
+        weight: What the loss of the batch is a mean over, where that is not its samples: a number,
+            or a tensor of one.
         **metrics: Numbers, for example `accuracy=0.97`.
     """
     session = _session if _joined else _join()
@@ -164,11 +188,13 @@ def mean(value: Any) -> Any:
         value: A number, or a tensor of one element.
 
     Returns:
-        The mean, of the same type (of a whole number, a float). Alone, and under plain `python`: the value.
+        The mean, of the same type (of a whole number, a float). Alone, and under plain `python`:
+        the value.
 
     Raises:
         headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
-        RuntimeError: It is called in a pass over training data of a plan whose workers do not wait for each other.
+        RuntimeError: It is called in a pass over training data of a plan whose workers do not wait
+            for each other.
     """
     session = _join()
     return value if session is None else session.mean(value)
@@ -187,7 +213,8 @@ def agree(flag: Any) -> Any:
 
     Raises:
         headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
-        RuntimeError: It is called in a pass over training data of a plan whose workers do not wait for each other.
+        RuntimeError: It is called in a pass over training data of a plan whose workers do not wait
+            for each other.
     """
     session = _join()
     return flag if session is None else session.agree(flag)
@@ -200,7 +227,9 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Whether this worker writes files for all: true in one worker of a job; alone, and under plain `python`."""
+    """Whether this worker writes files for all: true in one worker of a job; alone, and under plain
+    `python`.
+    """
     session = _join()
     return session is None or session.is_main
 
@@ -212,7 +241,9 @@ def _on_servers() -> bool:
 
 
 def _table_for(kind: str, layer: dict[str, Any]) -> Any:
-    from headgate.torch.ps.tables.lazy_tensor import table_for  # needs pyzmq, which other plans do without
+    from headgate.torch.ps.tables.lazy_tensor import (
+        table_for,  # needs pyzmq, which other plans do without
+    )
 
     return table_for(kind, layer)
 

@@ -1,5 +1,6 @@
-"""Gradients that parameters had before a backward, where only what it adds is exchanged: those of a sum, and those that
-hooks of the script change."""
+"""Gradients that parameters had before a backward, where only what it adds is exchanged: those of a
+sum, and those that hooks of the script change.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ class Accumulated:
         return gradient if earlier is None else gradient - earlier
 
     def put(self, parameter: torch.Tensor, fresh: torch.Tensor) -> None:
-        """Let a gradient be what it was before, and what backward has added, as the script's hooks change it."""
+        """Let a gradient be what it was before, and what backward has added, as the script's hooks
+        change it.
+        """
         gradient = gradient_hooks.changed(parameter, fresh)
         earlier = self.earlier.get(id(parameter))
         if earlier is not None:

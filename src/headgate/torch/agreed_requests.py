@@ -8,9 +8,11 @@ from headgate.task import Channel
 
 
 class AgreedRequests:
-    """The requests of a `Channel`, once all workers know of them; it looks like a channel to whoever obeys.
+    """The requests of a `Channel`, once all workers know of them; it looks like a channel to
+    whoever obeys.
 
-    A worker that was asked to stop or to save says so in the next round; all do it at the step boundary after.
+    A worker that was asked to stop or to save says so in the next round; all do it at the step
+    boundary after.
 
     Args:
         channel: Where requests come in.
@@ -43,8 +45,9 @@ class AgreedRequests:
         return asked
 
     def flags(self) -> tuple[bool, bool]:
-        """Whether this worker was asked to stop, and to save a checkpoint: told to the others in a round. That it
-        leaves before them is its own affair."""
+        """Whether this worker was asked to stop, and to save a checkpoint: told to the others in a
+        round. That it leaves before them is its own affair.
+        """
         self._asked = self._channel.take_checkpoint() or self._asked
         return bool(self._channel.stopping) and not self.leaving, self._asked
 
@@ -66,7 +69,9 @@ class AgreedRequests:
         """Whether this worker ends before the others."""
         index = self._channel.welcome.get("index")
         members = self._channel.peers.get("members", ())
-        return any(m.get("leaving") and m["role"] == "worker" and m["index"] == index for m in members)
+        return any(
+            m.get("leaving") and m["role"] == "worker" and m["index"] == index for m in members
+        )
 
     def leave(self) -> None:
         """The others divide the next samples among themselves: stop at the step boundary."""

@@ -1,7 +1,8 @@
-"""All-reduce: the workers add up gradients among themselves, through torch.distributed's own collectives.
+"""All-reduce: the workers add up gradients among themselves, through torch.distributed's own
+collectives.
 
-Gloo, over the node's own address; NCCL where every worker has a GPU to itself. The groups are ours alone: a script may
-have a default group of its own beside them.
+Gloo, over the node's own address; NCCL where every worker has a GPU to itself. The groups are ours
+alone: a script may have a default group of its own beside them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any, NoReturn
 import torch
 
 from headgate.task import Channel, PeerLost, Stop, workers_gone
-from headgate.task.part import GOODBYE_SECONDS, START_SECONDS, bound, first_endpoint, listening_at, own_address
+from headgate.task.membership import (
+    GOODBYE_SECONDS,
+    START_SECONDS,
+    bound,
+    first_endpoint,
+    listening_at,
+    own_address,
+)
 from headgate.torch.backend import Backend, Passage, RoundResult, Transfer
 
 _SLICE = timedelta(seconds=0.5)
@@ -35,7 +43,8 @@ class AllReduce(Backend):
 
     Raises:
         PeerLost: A worker ended before all had started.
-        RuntimeError: This PyTorch was built without torch.distributed, or not all workers started in time.
+        RuntimeError: This PyTorch was built without torch.distributed, or not all workers started
+            in time.
     """
 
     sums_sparse = True
@@ -45,7 +54,8 @@ class AllReduce(Backend):
 
         if not dist.is_available():
             raise RuntimeError(
-                f"PyTorch {torch.__version__} was built without torch.distributed; a plan with several workers needs it"
+                f"PyTorch {torch.__version__} was built without torch.distributed; a plan with "
+                "several workers needs it"
             )
         self._dist: Any = dist
         self._channel = channel
@@ -61,7 +71,8 @@ class AllReduce(Backend):
         if self._each_has_a_gpu(device, str(welcome["node"])):
             self._group = self._nccl_group()
             self.device = device
-        # A worker may take its time, in a validation of its own; one that is gone is known by other means.
+        # A worker may take its time, in a validation of its own; one that is gone is known by other
+        # means.
         self._all, self._from_lowest = dist.AllreduceOptions(), dist.BroadcastOptions()
         self._all.timeout = self._from_lowest.timeout = _NO_LIMIT
         self._buffers: list[torch.Tensor] = []
@@ -93,7 +104,8 @@ class AllReduce(Backend):
         for work in self._works:
             self._wait(work)
             ended.append(time.perf_counter())
-        # A ring sends and receives at once, and how much of its time is waiting no worker sees: all counts as push.
+        # A ring sends and receives at once, and how much of its time is waiting no worker sees: all
+        # counts as push.
         return RoundResult(self._buffers, self.members, transfers=self._transfers(ended))
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -120,41 +132,58 @@ class AllReduce(Backend):
     def close(self) -> None:
         # Ended by hand, so that a worker which is done does not wait for one that is not.
         self._works = []
-        for group in {id(group): group for group in (self._gloo, self._group) if group is not None}.values():
+        for group in {
+            id(group): group for group in (self._gloo, self._group) if group is not None
+        }.values():
             if hasattr(group, "abort"):
                 group.abort()
-        # Threads of a group let go of tensors after a collective is done, which takes the interpreter's lock. While the
-        # interpreter ends, that kills the process: they have to be over before, and end with their group. That waits
-        # for collectives, and so for ever for one that another worker takes no part in.
+        # Threads of a group let go of tensors after a collective is done, which takes the
+        # interpreter's lock. While the interpreter ends, that kills the process: they have to be
+        # over before, and end with their group. That waits for collectives, and so for ever for one
+        # that another worker takes no part in.
         if all(work.is_completed() for work in self._pending):
             self._pending = []
             group = self._gloo = self._group = None
 
-    # --- how workers find each other ---------------------------------------------------------------------------------
+    # --- how workers find each other --------------------------------------------------------------
 
     def _meet(self, address: str) -> Any:
-        """The store through which the groups are formed: on worker 0, bound to its node's address alone."""
+        """The store through which the groups are formed: on worker 0, bound to its node's address
+        alone.
+        """
         limit = timedelta(seconds=START_SECONDS)
         if self.index == 0:
             with bound(address) as listener:
                 listener.listen(len(self.members))
                 port = listener.getsockname()[1]
                 store = self._dist.TCPStore(
-                    address, port, None, True, limit, False, master_listen_fd=listener.detach(), use_libuv=False
+                    address,
+                    port,
+                    None,
+                    True,
+                    limit,
+                    False,
+                    master_listen_fd=listener.detach(),
+                    use_libuv=False,
                 )
             self._channel.send(listening_at(address, [port]))
             return store
         host, _, port_text = first_endpoint(self._channel).rpartition(":")
-        return self._dist.TCPStore(host.strip("[]"), int(port_text), None, False, limit, False, use_libuv=False)
+        return self._dist.TCPStore(
+            host.strip("[]"), int(port_text), None, False, limit, False, use_libuv=False
+        )
 
     def _await_all(self) -> None:
-        """Wait until all workers are at it: the groups are formed without looking whether one is gone meanwhile."""
+        """Wait until all workers are at it: the groups are formed without looking whether one is
+        gone meanwhile.
+        """
         self._store.set(f"here-{self.index}", "")
         until = time.monotonic() + START_SECONDS
         while not self._store.check([f"here-{member}" for member in self.members]):
             if time.monotonic() > until:
                 raise RuntimeError(
-                    f"not all workers of this job came to prepare within {START_SECONDS} s; see their logs"
+                    f"not all workers of this job came to prepare within {START_SECONDS} s; see "
+                    "their logs"
                 )
             if self._gone() or self._channel.wait_for(lambda: bool(self._gone()), _LOOK_SECONDS):
                 self._lost(None)
@@ -167,7 +196,9 @@ class AllReduce(Backend):
         options._devices = [kind.create_device(hostname=address)]
         options._threads = 2
         options._timeout = timedelta(seconds=START_SECONDS)
-        return kind(self._dist.PrefixStore("gloo", self._store), self.index, len(self.members), options)
+        return kind(
+            self._dist.PrefixStore("gloo", self._store), self.index, len(self.members), options
+        )
 
     def _each_has_a_gpu(self, device: torch.device, node: str) -> bool:
         """Whether every worker's model is on a GPU, and no two on the same."""
@@ -183,7 +214,7 @@ class AllReduce(Backend):
         options = self._dist.ProcessGroupNCCL.Options()
         return self._dist.ProcessGroupNCCL(store, self.index, len(self.members), options)
 
-    # --- waiting, and who is gone ------------------------------------------------------------------------------------
+    # --- waiting, and who is gone -----------------------------------------------------------------
 
     def _begun(self, work: Any) -> Any:
         """A collective that has been started; it is pending until it has been waited for."""
@@ -206,7 +237,8 @@ class AllReduce(Backend):
             except RuntimeError:
                 done = bool(work.is_completed())
             if done:
-                # It may have been done just after the slice was over: whether it failed, another wait says at once.
+                # It may have been done just after the slice was over: whether it failed, another
+                # wait says at once.
                 try:
                     work.wait(_SLICE)
                     return
@@ -215,7 +247,10 @@ class AllReduce(Backend):
             self.look()
             if self._gone():
                 self._lost(None)
-            if self._channel.stopping and time.monotonic() - self._channel.pending_since > _PATIENCE_SECONDS:
+            if (
+                self._channel.stopping
+                and time.monotonic() - self._channel.pending_since > _PATIENCE_SECONDS
+            ):
                 raise Stop  # the others do not come to the end of this step: nothing can be saved
 
     def _gone(self) -> list[int]:
@@ -225,8 +260,8 @@ class AllReduce(Backend):
     def _lost(self, error: RuntimeError | None) -> NoReturn:
         """A collective failed: end this worker, as the job goes on from its last checkpoint.
 
-        The engine is given time to say who is gone, or to stop this worker, so that it takes this end for no fault of
-        the script.
+        The engine is given time to say who is gone, or to stop this worker, so that it takes this
+        end for no fault of the script.
         """
         self._channel.wait_for(lambda: bool(self._gone()), GOODBYE_SECONDS)
         if self._channel.stopping:
@@ -235,14 +270,20 @@ class AllReduce(Backend):
         if not gone:
             self.look()
         who = ", ".join(f"worker-{index}" for index in gone) or "a worker"
-        cause = f" ({str(error).splitlines()[0].split('] ', 1)[-1]})" if error is not None and not gone else ""
+        cause = (
+            f" ({str(error).splitlines()[0].split('] ', 1)[-1]})"
+            if error is not None and not gone
+            else ""
+        )
         text = f"{who} is gone in the middle of a step{cause}; this worker cannot go on without it"
         print(f"headgate: {text}", file=sys.stderr, flush=True)
         self._channel.send({"type": "note", "text": text})
         raise PeerLost(text)
 
     def _transfers(self, ended: Sequence[float]) -> list[Transfer]:
-        """Each buffer goes once around a ring: nearly twice its bytes to one neighbour, as many from the other."""
+        """Each buffer goes once around a ring: nearly twice its bytes to one neighbour, as many
+        from the other.
+        """
         if not self.traced:
             return []
         world = len(self.members)
@@ -255,11 +296,18 @@ class AllReduce(Backend):
             if after == before:
                 transfers.append(Transfer(f"worker-{after}", passage, passage))
             else:
-                transfers += [Transfer(f"worker-{after}", push=passage), Transfer(f"worker-{before}", pull=passage)]
+                transfers += [
+                    Transfer(f"worker-{after}", push=passage),
+                    Transfer(f"worker-{before}", pull=passage),
+                ]
         return transfers
 
     def _group_of(self, tensor: torch.Tensor) -> Any:
         return self._group if tensor.is_cuda else self._gloo
 
     def _staging(self, tensor: torch.Tensor) -> torch.device:
-        return tensor.device if tensor.is_cuda and self._group is not self._gloo else torch.device("cpu")
+        return (
+            tensor.device
+            if tensor.is_cuda and self._group is not self._gloo
+            else torch.device("cpu")
+        )

@@ -1,4 +1,6 @@
-"""What can be seen of a batch without knowing what it means: its tensors, its size, a smaller part of it."""
+"""What can be seen of a batch without knowing what it means: its tensors, its size, a smaller part
+of it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def tensors(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def size(batch: Any, dim: int = 0) -> int | None:
-    """Samples in `batch`: that dimension of its first tensor that has one; None where it has no such tensor."""
+    """Samples in `batch`: that dimension of its first tensor that has one; None where it has no
+    such tensor.
+    """
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
     if type(first) is torch.Tensor and first.dim() > dim:  # the usual case, fast
         return first.size(dim)
@@ -34,16 +38,22 @@ def size(batch: Any, dim: int = 0) -> int | None:
 
 
 def is_cut(tensor: torch.Tensor, whole: int, dim: int) -> bool:
-    """Whether a tensor of a batch of `whole` samples is one of samples: along `dim`, or along its last dimension where
-    it has no such one."""
+    """Whether a tensor of a batch of `whole` samples is one of samples: along `dim`, or along its
+    last dimension where it has no such one.
+    """
     return bool(tensor.dim()) and tensor.size(min(dim, tensor.dim() - 1)) == whole
 
 
 def part(batch: Any, samples: int, whole: int, begin: int = 0, dim: int = 0) -> Any:
-    """`samples` of the `whole` samples in `batch`, from the one numbered `begin` on; tensors that have another number
-    of them stay as they are."""
+    """`samples` of the `whole` samples in `batch`, from the one numbered `begin` on; tensors that
+    have another number of them stay as they are.
+    """
     if isinstance(batch, torch.Tensor):
-        return batch.narrow(min(dim, batch.dim() - 1), begin, samples) if is_cut(batch, whole, dim) else batch
+        return (
+            batch.narrow(min(dim, batch.dim() - 1), begin, samples)
+            if is_cut(batch, whole, dim)
+            else batch
+        )
     if isinstance(batch, Mapping):
         items = {key: part(item, samples, whole, begin, dim) for key, item in batch.items()}
         return items if type(batch) is dict else _rebuilt(batch, items)
@@ -55,7 +65,9 @@ def part(batch: Any, samples: int, whole: int, begin: int = 0, dim: int = 0) -> 
 
 
 def _rebuilt(batch: Any, items: dict[Any, Any]) -> Any:
-    """A mapping of the type of `batch` with other values, as tokenizers return; a dict where it cannot be made."""
+    """A mapping of the type of `batch` with other values, as tokenizers return; a dict where it
+    cannot be made.
+    """
     try:
         return type(batch)(items)
     except TypeError:

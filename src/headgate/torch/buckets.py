@@ -30,26 +30,30 @@ class GradientSlice:
 
     def in_sums(self, sums: Sequence[torch.Tensor]) -> torch.Tensor:
         """The same part of what the buffers came to."""
-        return sums[self.bucket][self.offset : self.offset + self.view.numel()].view(self.view.shape)
+        return sums[self.bucket][self.offset : self.offset + self.view.numel()].view(
+            self.view.shape
+        )
 
 
 class GradientBuckets:
     """The buffers for a list of parameters.
 
-    Half types are summed in float32. Buffers of both float32 and float64 are filled in the order of the parameters, a
-    small one first, as torch's DistributedDataParallel does.
+    Half types are summed in float32. Buffers of both float32 and float64 are filled in the order of
+    the parameters, a small one first, as torch's DistributedDataParallel does.
 
     Args:
         parameters: Those with dense gradients, in the order in which their gradients come.
         sparse: Those with sparse gradients: they are only told of.
-        head: How many numbers the first buffer has, which holds no gradients and is on its way before they come.
+        head: How many numbers the first buffer has, which holds no gradients and is on its way
+            before they come.
         controls: How many numbers are told besides gradients, after them.
         backend: Says how large buffers are, and where.
 
     Attributes:
         slots: By `id` of the parameter, in the order of `parameters`.
         sparse: The parameters with sparse gradients.
-        buffers: The buffers: the head of a round, then those with gradients; the last one ends with `control`.
+        buffers: The buffers: the head of a round, then those with gradients; the last one ends with
+            `control`.
         control: What is told besides gradients.
         last: Number of the last buffer.
     """
@@ -116,7 +120,9 @@ def _sum_type(parameter: torch.Tensor) -> torch.dtype:
 def _grouped(
     parameters: Sequence[torch.Tensor], backend: Backend
 ) -> list[tuple[list[torch.Tensor], torch.dtype, torch.device]]:
-    """Parameters by buffer, and each buffer's type and device, in the order in which buffers get full."""
+    """Parameters by buffer, and each buffer's type and device, in the order in which buffers get
+    full.
+    """
     open_groups: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     sizes: dict[tuple[torch.dtype, torch.device], int] = {}
     closed: list[tuple[list[torch.Tensor], torch.dtype, torch.device]] = []
@@ -140,9 +146,15 @@ def sparse_parameters(model: nn.Module) -> set[int]:
 
 
 def rows(parameter: torch.Tensor, gradient: torch.Tensor | None, factor: float) -> torch.Tensor:
-    """A gradient as rows, each once, multiplied with `factor`; none at all where there is none or the factor is 0."""
+    """A gradient as rows, each once, multiplied with `factor`; none at all where there is none or
+    the factor is 0.
+    """
     if gradient is None or not factor:
         indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
-        values = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device)
-        return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False, is_coalesced=True)
+        values = torch.empty(
+            (0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device
+        )
+        return torch.sparse_coo_tensor(
+            indices, values, parameter.shape, check_invariants=False, is_coalesced=True
+        )
     return each_row_once(gradient if gradient.is_sparse else gradient.to_sparse(1)) * factor

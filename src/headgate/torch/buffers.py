@@ -1,8 +1,10 @@
-"""Buffers that a model changes while it computes, as the codebook of a quantizer: each worker by its own samples.
+"""Buffers that a model changes while it computes, as the codebook of a quantizer: each worker by
+its own samples.
 
-A parameter that is not trained is one of them: a codebook may be such a one. After each backward those that have
-changed are compared between the workers, by a few numbers that travel with the gradients. What the script says is a
-mean, or a sum, is combined instead. Batch normalisation keeps its own statistics.
+A parameter that is not trained is one of them: a codebook may be such a one. After each backward
+those that have changed are compared between the workers, by a few numbers that travel with the
+gradients. What the script says is a mean, or a sum, is combined instead. Batch normalisation keeps
+its own statistics.
 """
 
 from __future__ import annotations
@@ -78,11 +80,15 @@ class _Combined:
             buffer
             for module in self.module.modules()
             for key, buffer in (*module._buffers.items(), *_untrained(module))
-            if buffer is not None and buffer.dtype != torch.bool and key not in module._non_persistent_buffers_set
+            if buffer is not None
+            and buffer.dtype != torch.bool
+            and key not in module._non_persistent_buffers_set
         ]
 
     def keep(self) -> None:
-        self.before = [buffer.detach().clone() for buffer in self.buffers()] if self.how == SUM else []
+        self.before = (
+            [buffer.detach().clone() for buffer in self.buffers()] if self.how == SUM else []
+        )
 
 
 class Buffers:
@@ -113,7 +119,9 @@ class Buffers:
         first = self._rounds <= _FIRST
         looks = first or not self._rounds % _LOOK_AT_GPU
         changed = [
-            (each.name, each.tensor) for each in self._watched if each.has_changed() or (first and each.is_parameter)
+            (each.name, each.tensor)
+            for each in self._watched
+            if each.has_changed() or (first and each.is_parameter)
         ]
         return tuple(
             (name, *(float(f"{number:.6g}") for number in _numbers(tensor)))
@@ -140,10 +148,14 @@ class Buffers:
         for combined in self._combined:
             buffers = combined.buffers()
             changed = combined.how == SUM and len(buffers) == len(combined.before)
-            before = combined.before if changed else [torch.zeros_like(buffer) for buffer in buffers]
+            before = (
+                combined.before if changed else [torch.zeros_like(buffer) for buffer in buffers]
+            )
             parts = [now.double() - then.double() for now, then in zip(buffers, before)]
             factor = float(samples > 0) if combined.how == SUM else samples
-            flat = torch.cat([torch.ones(1, dtype=torch.float64), *(part.cpu().reshape(-1) for part in parts)])
+            flat = torch.cat(
+                [torch.ones(1, dtype=torch.float64), *(part.cpu().reshape(-1) for part in parts)]
+            )
             sums = add_up(flat * factor if factor else torch.zeros_like(flat))
             values = sums[1:] if combined.how == SUM else sums[1:] / sums[0].clamp_min(1e-300)
             offset = 0
@@ -162,7 +174,9 @@ class Buffers:
         for name, module, key in _buffers(self._models):
             if id(module) not in ours:
                 of_state = key not in module._non_persistent_buffers_set
-                self._watched.append(known.get((id(module), key)) or _WatchedBuffer(name, module, key, of_state))
+                self._watched.append(
+                    known.get((id(module), key)) or _WatchedBuffer(name, module, key, of_state)
+                )
 
 
 def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, str]]:
@@ -186,7 +200,12 @@ def _untrained(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _numbers(tensor: torch.Tensor) -> list[float]:
     """A few numbers by which a tensor is told from others, a little apart where they are."""
-    flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().reshape(-1)[:_MOST_VALUES].double()
+    flat = (
+        (torch.view_as_real(tensor) if tensor.is_complex() else tensor)
+        .detach()
+        .reshape(-1)[:_MOST_VALUES]
+        .double()
+    )
     ramp = torch.linspace(1.0, 2.0, flat.numel(), dtype=flat.dtype, device=flat.device)
     found: list[float] = torch.stack([flat.abs().sum(), (flat * ramp).sum(), flat.norm()]).tolist()
     return found
@@ -195,12 +214,15 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
 def check_layers(model: nn.Module) -> None:
     """
     Raises:
-        RuntimeError: The model changes its parameters while it computes, each worker for its own samples.
+        RuntimeError: The model changes its parameters while it computes, each worker for its own
+            samples.
     """
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
             raise RuntimeError(
-                f"{type(module).__name__}(max_norm={module.max_norm}) at {name or 'the top'} of the model changes "
-                "the rows that a batch uses while it computes: the weights of several workers, which use different "
+                f"{type(module).__name__}(max_norm={module.max_norm}) at {name or 'the top'} "
+                "of the model changes "
+                "the rows that a batch uses while it computes: the weights of several workers, "
+                "which use different "
                 "rows, would drift apart. Leave max_norm out, or run with --strategy single"
             )

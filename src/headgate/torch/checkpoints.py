@@ -1,8 +1,9 @@
-"""Checkpoint files: written whole or not at all, and readable with `torch.load(path, weights_only=True)`.
+"""Checkpoint files: written whole or not at all, and readable with `torch.load(path,
+weights_only=True)`.
 
-`step-<n>.pt` holds a dict: `headgate` (version of the layout); `models`, `optimizers`, `schedulers` (lists of state
-dicts in the order of `prepare`, with the user's own keys); `kept` (state dicts by name); `step`, `samples`, `phase`,
-`epoch`, `position`, `loaders`, `rng`, `epoch_rng`.
+`step-<n>.pt` holds a dict: `headgate` (version of the layout); `models`, `optimizers`, `schedulers`
+(lists of state dicts in the order of `prepare`, with the user's own keys); `kept` (state dicts by
+name); `step`, `samples`, `phase`, `epoch`, `position`, `loaders`, `rng`, `epoch_rng`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any
 import torch
 
 from headgate.task import saving
-from headgate.task.asides import asides
+from headgate.task.file_writes import writing
+from headgate.task.overheads import asides
 from headgate.task.saving import CheckpointError, ResumeError
-from headgate.task.writing import writing
 
 __all__ = ["CheckpointError", "ResumeError", "read", "storable", "write"]
 
@@ -29,26 +30,35 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, Counter, torch.dtyp
 
 
 def storable(value: Any, where: str) -> Any:
-    """`value` with NumPy scalars as numbers, checked to hold only what can be loaded without running code.
+    """`value` with NumPy scalars as numbers, checked to hold only what can be loaded without
+    running code.
 
     Raises:
         CheckpointError: It holds something else; the message says where.
     """
     kind = type(value)
-    if kind.__module__ == "numpy" and getattr(value, "shape", None) == () and kind.__name__ != "ndarray":
+    if (
+        kind.__module__ == "numpy"
+        and getattr(value, "shape", None) == ()
+        and kind.__name__ != "ndarray"
+    ):
         return value.item()
     if kind in _PLAIN or isinstance(value, torch.Tensor):
         return value
     if kind is OrderedDict:
-        checked = OrderedDict((key, storable(item, f"{where}[{key!r}]")) for key, item in value.items())
-        checked.__dict__.update(value.__dict__)  # a module's state dict carries its table of versions there
+        checked = OrderedDict(
+            (key, storable(item, f"{where}[{key!r}]")) for key, item in value.items()
+        )
+        # a module's state dict carries its table of versions there
+        checked.__dict__.update(value.__dict__)
         return checked
     if isinstance(value, dict):
         return {key: storable(item, f"{where}[{key!r}]") for key, item in value.items()}
     if kind in (list, tuple, set, torch.Size):
         return kind(storable(item, f"{where}[{index}]") for index, item in enumerate(value))
     raise CheckpointError(
-        f"{where} is a {kind.__module__}.{kind.__qualname__}; expected tensors, numbers, strings and "
+        f"{where} is a {kind.__module__}.{kind.__qualname__}; expected tensors, numbers, "
+        "strings and "
         "containers of them, which can be loaded without running code"
     )
 
@@ -93,14 +103,20 @@ def read(path: str) -> dict[str, Any]:
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         first = str(error).partition("\n")[0]
-        raise ResumeError(f"checkpoint {path} cannot be read: {first}; resume from another one") from error
+        raise ResumeError(
+            f"checkpoint {path} cannot be read: {first}; resume from another one"
+        ) from error
     if not isinstance(payload, dict) or payload.get("headgate") != LAYOUT:
-        raise ResumeError(f"{path} is not a checkpoint of this version of Headgate; resume from another one")
+        raise ResumeError(
+            f"{path} is not a checkpoint of this version of Headgate; resume from another one"
+        )
     return payload
 
 
 def watch_saving() -> None:
-    """Note which files `torch.save` writes, since PyTorch opens them by itself, and how long that takes."""
+    """Note which files `torch.save` writes, since PyTorch opens them by itself, and how long that
+    takes.
+    """
     writer: Any = getattr(torch.serialization, "_open_zipfile_writer_file", None)
     if writer is None:
         return

@@ -1,5 +1,6 @@
-"""Optimizers that call for the loss while they step, as LBFGS does: they decide by it, and so have to see that of the
-whole batch."""
+"""Optimizers that call for the loss while they step, as LBFGS does: they decide by it, and so have
+to see that of the whole batch.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +19,11 @@ def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], A
     return closure if callable(closure) else None
 
 
-def averaged(args: Sequence[Any], kwargs: Mapping[str, Any], mean: Callable[[float], float]) -> Arguments | None:
-    """The arguments of a step with a closure that returns the loss of all workers; None: it has no closure.
+def averaged(
+    args: Sequence[Any], kwargs: Mapping[str, Any], mean: Callable[[float], float]
+) -> Arguments | None:
+    """The arguments of a step with a closure that returns the loss of all workers; None: it has no
+    closure.
 
     Args:
         args: Of the step.

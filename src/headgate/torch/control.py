@@ -1,13 +1,13 @@
-"""The control vector: numbers that are summed with the gradients, at the end of a round's last buffer, so that all
-workers learn the same at the same step.
+"""The control vector: numbers that are summed with the gradients, at the end of a round's last
+buffer, so that all workers learn the same at the same step.
 
 It holds:
 
 - the weight of the round;
 - what workers were asked to do (`stop`, `checkpoint`);
 - a mark of where they stand and what their optimizers used;
-- 0 or 1 for every worker: whether a parameter was used, whether the gradient of a sparse parameter is dense, and
-  whether the gradient of a table on servers is not finite.
+- 0 or 1 for every worker: whether a parameter was used, whether the gradient of a sparse parameter
+  is dense, and whether the gradient of a table on servers is not finite.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _DIGITS = 6
-"""Hexadecimal digits of a mark: sums of their squares are exact in float32 for up to 70,000 workers."""
+"""Hexadecimal digits of a mark: sums of their squares are exact in float32 for up to 70,000
+workers.
+"""
 _HEAD = 4 + 2 * _DIGITS
 HEAD = slice(0, _HEAD)
 """Where it says all but what it says of parameters."""
@@ -43,8 +45,10 @@ class Interruption:
         if not isinstance(error, Exception):
             return
         self.text = (
-            f"a backward failed before ({type(error).__name__}), and the script went on: the other workers wait for "
-            "the rest of that step. Let the error end the script, or leave a batch out before its backward, in all "
+            f"a backward failed before ({type(error).__name__}), and the script went on: the "
+            "other workers wait for "
+            "the rest of that step. Let the error end the script, or leave a batch out before "
+            "its backward, in all "
             "workers alike (hg.agree)"
         )
 
@@ -105,13 +109,16 @@ class Said:
         digits = [self.mark >> 4 * place & 15 for place in range(_DIGITS)]
         squares = [digit * digit for digit in digits]
         bits = (*self.used, *self.sparse, *self.densified, *self.overflows)
-        return list(map(float, (self.weight, self.stop, self.checkpoint, 1, *digits, *squares, *bits)))
+        return list(
+            map(float, (self.weight, self.stop, self.checkpoint, 1, *digits, *squares, *bits))
+        )
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all workers of a round say. A field of `Said` is true where any worker says so. The weights are added up.
-    The mark is that of all workers; None where they differ."""
+    """What all workers of a round say. A field of `Said` is true where any worker says so. The
+    weights are added up. The mark is that of all workers; None where they differ.
+    """
 
     weight: float
     stop: bool
@@ -133,5 +140,9 @@ class Agreed:
         digits, squares = numbers[4 : 4 + _DIGITS], numbers[4 + _DIGITS : _HEAD]
         # Numbers are the same just where their squares sum to no more than they have to.
         alike = all(count * square == digit * digit for digit, square in zip(digits, squares))
-        mark = sum(round(digit / count) << 4 * place for place, digit in enumerate(digits)) if alike and count else None
+        mark = (
+            sum(round(digit / count) << 4 * place for place, digit in enumerate(digits))
+            if alike and count
+            else None
+        )
         return cls(weight, stop > 0, checkpoint > 0, mark, *parts)

@@ -1,4 +1,6 @@
-"""What a job costs, as `headgate.Profile` has it: read off the model and its data, and collected over steps."""
+"""What a job costs, as `headgate.Profile` has it: read off the model and its data, and collected
+over steps.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from headgate.task import measured
+from headgate.task import step_timing
 from headgate.task.core_wait import CoreWait
 from headgate.torch import batches
 from headgate.torch.meter import Step
@@ -19,7 +21,8 @@ from headgate.torch.trained import Trained
 
 
 def parameters(models: Iterable[nn.Module]) -> dict[str, Any]:
-    """Counts and bytes of trained parameters: dense, and sparse, whose gradient holds only the rows that were used.
+    """Counts and bytes of trained parameters: dense, and sparse, whose gradient holds only the rows
+    that were used.
 
     A tensor that several layers or models share counts once; frozen ones do not count.
     """
@@ -42,7 +45,11 @@ def parameters(models: Iterable[nn.Module]) -> dict[str, Any]:
 
 def layers(models: Iterable[nn.Module]) -> dict[str, int]:
     """How many leaf layers of each kind there are."""
-    return dict(Counter(type(m).__name__ for model in models for m in model.modules() if not any(m.children())))
+    return dict(
+        Counter(
+            type(m).__name__ for model in models for m in model.modules() if not any(m.children())
+        )
+    )
 
 
 def state_bytes(optimizers: Iterable[Any]) -> int:
@@ -74,8 +81,9 @@ def device_name(models: Iterable[nn.Module]) -> str:
 
 
 def rows_touched(models: Iterable[nn.Module]) -> tuple[int, int] | None:
-    """Rows of sparse layers that the latest gradients hold, each counted once, and their bytes; None where no gradient
-    is sparse."""
+    """Rows of sparse layers that the latest gradients hold, each counted once, and their bytes;
+    None where no gradient is sparse.
+    """
     known = {id(p): p for model in models for p in model.parameters()}
     sparse = [(p, p.grad) for p in known.values() if p.grad is not None and p.grad.is_sparse]
     rows = size = 0
@@ -92,20 +100,26 @@ def dense_tables(models: Iterable[nn.Module]) -> list[torch.Tensor]:
         id(module.weight): module.weight
         for model in models
         for module in model.modules()
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and not module.sparse and module.weight.requires_grad
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        and not module.sparse
+        and module.weight.requires_grad
     }
     return list(found.values())
 
 
 def dense_rows_touched(models: Iterable[nn.Module]) -> float | None:
-    """The part of the rows of these tables, 0 to 1, whose latest gradient is not 0; None where there is no gradient."""
+    """The part of the rows of these tables, 0 to 1, whose latest gradient is not 0; None where
+    there is no gradient.
+    """
     gradients = [weight.grad for weight in dense_tables(models) if weight.grad is not None]
     rows = sum(len(gradient) for gradient in gradients)
     return sum(int(gradient.any(dim=1).sum()) for gradient in gradients) / rows if rows else None
 
 
 def _has_group() -> bool:
-    """Whether the script shares work among processes by itself: another worker would do the same, at the same port."""
+    """Whether the script shares work among processes by itself: another worker would do the same,
+    at the same port.
+    """
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
@@ -131,7 +145,7 @@ class Costs:
         self._has_loader = False
         self._dataset_samples: int | None = None
         self._sample_bytes: float | None = None
-        self._reads: list[measured.Read] = []
+        self._reads: list[step_timing.Read] = []
         self._steps: list[Step] = []
         self._flops: Step | None = None
         self._touched: tuple[float, float] | None = None
@@ -139,7 +153,7 @@ class Costs:
         self._dense_touched: float | None = None
         self.batch: int | None = None
         self.batch_dim = 0
-        self.timings: list[measured.Timing] = []
+        self.timings: list[step_timing.Timing] = []
         self.notes: list[str] = []
         self.core_wait = CoreWait()
 
@@ -157,14 +171,20 @@ class Costs:
         return not self.loader_workers
 
     def saw_batch(self, batch: Any) -> None:
-        """A whole batch of the training loader, the first: its size, and bytes as the model gets them."""
+        """A whole batch of the training loader, the first: its size, and bytes as the model gets
+        them.
+        """
         self.batch = batches.size(batch, self.batch_dim)
         if self.batch:
-            self._sample_bytes = sum(t.numel() * t.element_size() for t in batches.tensors(batch)) / self.batch
+            self._sample_bytes = (
+                sum(t.numel() * t.element_size() for t in batches.tensors(batch)) / self.batch
+            )
 
     def read(self, seconds: float, samples: int, waited: float | None) -> None:
-        """The training process read a batch; threads waited for a core for that part of the time."""
-        self._reads.append(measured.Read(seconds / samples, waited))
+        """The training process read a batch; threads waited for a core for that part of the
+        time.
+        """
+        self._reads.append(step_timing.Read(seconds / samples, waited))
 
     def stepped(self, step: Step) -> None:
         """A step was measured, in whichever way."""
@@ -174,13 +194,13 @@ class Costs:
             found = rows_touched(self._models)
             self._touched = (found[0] / step.samples, found[1] / step.samples) if found else None
 
-        if self._dense_touched is None and step.number <= measured.FIRST_STEPS:
+        if self._dense_touched is None and step.number <= step_timing.FIRST_STEPS:
             self._dense_touched = dense_rows_touched(self._models)
 
     def profile(self) -> dict[str, Any]:
         """The fields of `headgate.Profile`."""
         device = device_name(self._models)
-        step_times = measured.step_times(device, self.timings)
+        step_times = step_timing.step_times(device, self.timings)
         others = self.core_wait.others()
         return {
             "framework": "torch",
@@ -192,17 +212,19 @@ class Costs:
             "dataset": self._dataset(),
             "optimizer": type(self._optimizers[0]).__name__ if self._optimizers else None,
             "optimizer_state_bytes": state_bytes(self._optimizers) if self._optimizers else None,
-            "memory_peak_bytes": measured.memory_peak_bytes(),
+            "memory_peak_bytes": step_timing.memory_peak_bytes(),
             "gpu_memory_peak_bytes": torch.cuda.max_memory_reserved() if cuda_in_use() else None,
             "batch": self.batch,
             "sparse_rows_per_sample": self._touched[0] if self._touched else None,
             "sparse_bytes_per_sample": self._touched[1] if self._touched else None,
-            "dense_table_bytes": sum(t.numel() * t.element_size() for t in dense_tables(self._models)),
+            "dense_table_bytes": sum(
+                t.numel() * t.element_size() for t in dense_tables(self._models)
+            ),
             "dense_table_touched": self._dense_touched,
             "step_times": step_times,
-            "fits": measured.fits(step_times),
+            "fits": step_timing.fits(step_times),
             "others": others,
-            "notes": [*self._all_notes(), *measured.busy_notes(step_times, others)],
+            "notes": [*self._all_notes(), *step_timing.busy_notes(step_times, others)],
             "alone": "its script has a process group of its own" if _has_group() else "",
         }
 
@@ -221,16 +243,22 @@ class Costs:
         return {
             "samples": self._dataset_samples,
             "bytes_per_sample": self._sample_bytes,
-            "read_seconds_per_sample": measured.read_seconds(self._reads),
+            "read_seconds_per_sample": step_timing.read_seconds(self._reads),
         }
 
     def _all_notes(self) -> list[str]:
         notes = list(self.notes)
-        frozen = sum(p.numel() for model in self._models for p in model.parameters() if not p.requires_grad)
+        frozen = sum(
+            p.numel() for model in self._models for p in model.parameters() if not p.requires_grad
+        )
         if frozen:
             notes.append(f"{frozen} frozen parameters are not counted")
         if not self.reads_here:
-            notes.append("the time to read a sample was not measured: the loader's workers read ahead")
+            notes.append(
+                "the time to read a sample was not measured: the loader's workers read ahead"
+            )
         if self._source == "run":
-            notes.append("one batch size: `headgate profile` measures how the time of a step grows with it")
+            notes.append(
+                "one batch size: `headgate profile` measures how the time of a step grows with it"
+            )
         return notes

@@ -7,8 +7,8 @@ from typing import Any
 
 
 class Counted:
-    """Those of the optimizer that was prepared first. In a later loop over epochs, and once another one was prepared
-    after this one had trained, those of the first that trains there.
+    """Those of the optimizer that was prepared first. In a later loop over epochs, and once another
+    one was prepared after this one had trained, those of the first that trains there.
 
     Args:
         optimizers: In the order in which they were prepared; may grow.

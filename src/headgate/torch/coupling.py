@@ -1,8 +1,9 @@
-"""Losses that compare samples of a batch with each other, seen in the graph that their backward goes through.
+"""Losses that compare samples of a batch with each other, seen in the graph that their backward
+goes through.
 
-A worker has its part of a batch alone: what it compares there is other than what one process compares. Along which
-dimension of a node's result the samples lie is followed from where data enter the graph. Where that is not certain,
-nothing is told.
+A worker has its part of a batch alone: what it compares there is other than what one process
+compares. Along which dimension of a node's result the samples lie is followed from where data enter
+the graph. Where that is not certain, nothing is told.
 """
 
 from __future__ import annotations
@@ -23,21 +24,49 @@ _ENTRIES = {
     "Convolution": (0, 1, "input"),
     "Embedding": (1, 0, "indices"),
 }
-"""Where data enter: number of the input that they are, of that of the weights, and the name they are saved under."""
+"""Where data enter: number of the input that they are, of that of the weights, and the name they
+are saved under.
+"""
 _PAIRING = frozenset(("Add", "Sub", "Rsub", "Mul", "Div", "Maximum", "Minimum", "Where", "Pow"))
 _PRODUCTS = {"Mm": (0, 1), "Bmm": (0, 1), "Addmm": (1, 2), "Baddbmm": (1, 2)}
 _DISTANCES = frozenset(("Cdist", "EuclideanDist"))
 _ALONG = frozenset(
     (
-        *("Sort", "Topk", "Kthvalue", "Median", "Nanmedian", "Mode", "Max", "Min", "Amax", "Amin", "Cummax", "Cummin"),
-        *("Cumsum", "Cumprod", "Logcumsumexp", "Logsumexp", "Softmax", "LogSoftmax", "Prod", "Std", "Var", "StdMean"),
+        *(
+            "Sort",
+            "Topk",
+            "Kthvalue",
+            "Median",
+            "Nanmedian",
+            "Mode",
+            "Max",
+            "Min",
+            "Amax",
+            "Amin",
+            "Cummax",
+            "Cummin",
+        ),
+        *(
+            "Cumsum",
+            "Cumprod",
+            "Logcumsumexp",
+            "Logsumexp",
+            "Softmax",
+            "LogSoftmax",
+            "Prod",
+            "Std",
+            "Var",
+            "StdMean",
+        ),
         *("VarMean", "LinalgVectorNorm", "Norm", "Roll", "Flip"),
     )
 )
 """What couples numbers along the dimensions that it is given."""
 _REDUCING = frozenset(("Mean", "Sum", "Nansum", "Select", "Unbind"))
 _VIEWS = frozenset(("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze"))
-_LOST = frozenset(("Index", "IndexSelect", "MaskedSelect", "Take", "AsStrided", "Unfold", "Repeat", "Scatter"))
+_LOST = frozenset(
+    ("Index", "IndexSelect", "MaskedSelect", "Take", "AsStrided", "Unfold", "Repeat", "Scatter")
+)
 _MOST_NODES = 50_000
 _MOST_LOOKS = 4
 _WHOLE = 2**63
@@ -48,8 +77,8 @@ Shape = Sequence[int]
 class Coupling:
     """Tells once of a loss that compares samples.
 
-    Data that are the same in two steps are no samples: the first step with a form of loss is remembered, the next is
-    judged.
+    Data that are the same in two steps are no samples: the first step with a form of loss is
+    remembered, the next is judged.
 
     Args:
         tell: Is given what compares them, as `Topk`.
@@ -83,7 +112,11 @@ class Coupling:
         if len(before) != len(sums):
             return
         self._looks[form] = _MOST_LOOKS
-        new = [n for n, one, other in zip(entries, before, sums) if one is not None and other not in (None, one)]
+        new = [
+            n
+            for n, one, other in zip(entries, before, sums)
+            if one is not None and other not in (None, one)
+        ]
         kind = _Axes(min(self._samples), new).coupled(nodes)
         if kind:
             self._told = True
@@ -105,8 +138,10 @@ def warner(member: OneOfSeveral, channel: Channel) -> Callable[[str], None]:
     def warn(kind: str) -> None:
         if member.is_main:
             text = (
-                f"the loss compares samples of a batch with each other (by {kind}). Each of {member.workers} workers "
-                "compares those of its own part alone: gradients differ from those of one process. Where that matters, "
+                f"the loss compares samples of a batch with each other (by {kind}). Each of "
+                f"{member.workers} workers "
+                "compares those of its own part alone: gradients differ from those of one "
+                "process. Where that matters, "
                 "run with --strategy single"
             )
             channel.send({"type": "note", "warns": True, "text": text})
@@ -130,7 +165,9 @@ class _Axes:
         self._of: dict[tuple[Any, int], int] = {}
 
     def coupled(self, nodes: Sequence[Any]) -> str:
-        """What couples samples; each node comes after those that it is made of. Empty: nothing does."""
+        """What couples samples; each node comes after those that it is made of. Empty: nothing
+        does.
+        """
         for node in nodes:
             shapes = _shapes(node)
             if not shapes or isinstance(node, torch.autograd.function.BackwardCFunction):
@@ -168,7 +205,7 @@ class _Axes:
         places = [n for n, size in enumerate(shape[:-1]) if size == self._samples]
         return places[0] if len(places) == 1 else None
 
-    # --- what couples ------------------------------------------------------------------------------------------------
+    # --- what couples -----------------------------------------------------------------------------
 
     def _couples(self, node: Any, kind: str, inputs: Mapping[int, tuple[int, Shape]]) -> bool:
         if not all(self._is_batch(shape, axis) for axis, shape in inputs.values()):
@@ -178,7 +215,9 @@ class _Axes:
             from_end = [0 if each is None else len(each[1]) - each[0] for each in (first, second)]
             return from_end in ([2, 1], [1, 2])  # pairs of samples, or a sum over them
         if kind in _DISTANCES or kind.startswith("ScaledDotProduct"):
-            return len(inputs) >= 2 and all(len(shape) - axis == 2 for axis, shape in inputs.values())
+            return len(inputs) >= 2 and all(
+                len(shape) - axis == 2 for axis, shape in inputs.values()
+            )
         if kind == "Pdist":
             return True
         if kind in _ALONG:
@@ -191,13 +230,17 @@ class _Axes:
             return ends != sizes and _size(shape, sizes) == 1 and _size(against, ends) == 1
         return False
 
-    # --- where samples lie -------------------------------------------------------------------------------------------
+    # --- where samples lie ------------------------------------------------------------------------
 
-    def _result(self, node: Any, kind: str, inputs: Mapping[int, tuple[int, Shape]], out: Shape) -> int | None:
+    def _result(
+        self, node: Any, kind: str, inputs: Mapping[int, tuple[int, Shape]], out: Shape
+    ) -> int | None:
         axes = {self._moved(node, kind, place, *each, out) for place, each in inputs.items()}
         return axes.pop() if len(axes) == 1 else None
 
-    def _moved(self, node: Any, kind: str, place: int, axis: int, shape: Shape, out: Shape) -> int | None:
+    def _moved(
+        self, node: Any, kind: str, place: int, axis: int, shape: Shape, out: Shape
+    ) -> int | None:
         rank = len(shape)
         if kind in _VIEWS:
             return self._viewed(axis, shape, out)
@@ -302,9 +345,13 @@ def _sum_of(node: Any) -> float | None:
         return tensor
 
     with suppress(RuntimeError, AttributeError, TypeError):
-        getattr(node, f"_raw_saved_{_ENTRIES[kind_of(node)][2]}").register_hooks(keep, lambda tensor: tensor)
+        getattr(node, f"_raw_saved_{_ENTRIES[kind_of(node)][2]}").register_hooks(
+            keep, lambda tensor: tensor
+        )
         numbers = saved[0].detach().flatten().to(torch.float32)
-        return float(numbers @ torch.linspace(1, 2, len(numbers), dtype=numbers.dtype, device=numbers.device))
+        return float(
+            numbers @ torch.linspace(1, 2, len(numbers), dtype=numbers.dtype, device=numbers.device)
+        )
     return None
 
 
@@ -314,11 +361,15 @@ def sorted_nodes(roots: Sequence[Any]) -> list[Any]:
     stack: list[tuple[Any, Iterator[Any]]] = []
     reached = set()
     for root in roots:
-        stack = [(root, iter(root.next_functions))] if root is not None and root not in reached else []
+        stack = (
+            [(root, iter(root.next_functions))] if root is not None and root not in reached else []
+        )
         reached.add(root)
         while stack:
             node, rest = stack[-1]
-            inner = next((each for each, _ in rest if each is not None and each not in reached), None)
+            inner = next(
+                (each for each, _ in rest if each is not None and each not in reached), None
+            )
             if inner is None:
                 done[node] = None
                 stack.pop()

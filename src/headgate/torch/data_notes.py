@@ -22,8 +22,10 @@ def too_small(loader: Any, workers: int, by_index: bool) -> str:
     if not (isinstance(batch, int) and batch < workers and by_index):
         return ""
     return (
-        f"the training loader's batches have batch_size={batch}, and are divided between {workers} workers: "
-        f"{workers - batch} of them get nothing. If its items are ready-made batches, say batch_size=None, and "
+        f"the training loader's batches have batch_size={batch}, and are divided between "
+        f"{workers} workers: "
+        f"{workers - batch} of them get nothing. If its items are ready-made batches, say "
+        "batch_size=None, and "
         "each is divided; otherwise make batches larger, or workers fewer"
     )
 
@@ -33,9 +35,14 @@ def divided(batch: Any, whole: int, dim: int, models: Iterable[nn.Module]) -> st
     shapes = [(tuple(t.shape), batches.is_cut(t, whole, dim)) for t in batches.tensors(batch)]
     cut = ", ".join(str(shape) for shape, is_cut in shapes if is_cut)
     kept = ", ".join(str(shape) for shape, is_cut in shapes if not is_cut)
-    text = f"each batch is read whole by every worker, which takes its part along dimension {dim} of {cut}"
+    text = (
+        "each batch is read whole by every worker, which takes its part along dimension "
+        f"{dim} of {cut}"
+    )
     text += f"; {kept} it takes whole" if kept else ""
-    recurrent = [m for model in models for m in model.modules() if getattr(m, "batch_first", 1) is False]
+    recurrent = [
+        m for model in models for m in model.modules() if getattr(m, "batch_first", 1) is False
+    ]
     if recurrent and not dim:
         kind = type(recurrent[0]).__name__
         text += f". The model has {kind}(batch_first=False), which takes samples along dimension 1"
@@ -43,11 +50,14 @@ def divided(batch: Any, whole: int, dim: int, models: Iterable[nn.Module]) -> st
 
 
 def repeats(resume: Mapping[str, Any] | None, welcome: Mapping[str, Any]) -> str:
-    """That workers which did not wait for each other were ahead of the position that is resumed from."""
+    """That workers which did not wait for each other were ahead of the position that is resumed
+    from.
+    """
     ahead = resume.get("ahead", 0) if resume is not None else 0
     if not ahead or welcome.get("index") or welcome.get("joins"):
         return ""
     return (
-        f"batches past the position of the checkpoint that were done before it was saved: {ahead}; they are "
+        "batches past the position of the checkpoint that were done before it was saved: "
+        f"{ahead}; they are "
         "trained on again"
     )

@@ -1,4 +1,6 @@
-"""One worker's part in a job of several: how it shares data, gradients and requests with the others."""
+"""One worker's part in a job of several: how it shares data, gradients and requests with the
+others.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import torch
 from torch import nn
 
 from headgate.task import Channel, Stop
-from headgate.task.meetings import Meetings
-from headgate.task.standing import CURE, difference, place
+from headgate.task.script_position import CURE, difference, place
+from headgate.task.sync_points import Meetings
 from headgate.torch import gradient_hooks, loss_mean, rng
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Observer, TimedRound, WorkerGroup
@@ -19,10 +21,10 @@ from headgate.torch.buffers import Buffers, check_layers
 from headgate.torch.closures import Arguments, averaged
 from headgate.torch.control import ReduceError
 from headgate.torch.coupling import warner
-from headgate.torch.dealing import Dealer, Dealt, Slices
 from headgate.torch.gradients import check_averaged, check_same
 from headgate.torch.kept import MEAN, WORKER, AcrossWorkers, KeptObject, compared
 from headgate.torch.reduce import Reducer
+from headgate.torch.sharding import Dealer, Dealt, Slices
 from headgate.torch.shards import Sharing
 from headgate.torch.standing import Stands, sizes
 from headgate.torch.trained import Added
@@ -65,7 +67,11 @@ class Worker:
     """
 
     def __init__(
-        self, channel: Channel, plan: Mapping[str, Any], resume: Mapping[str, Any] | None, owner: Owner
+        self,
+        channel: Channel,
+        plan: Mapping[str, Any],
+        resume: Mapping[str, Any] | None,
+        owner: Owner,
     ) -> None:
         self._channel = channel
         self._plan = plan
@@ -79,7 +85,9 @@ class Worker:
         self._iterated = False
         self._rounds: dict[int, int] = {}
         self._fed: dict[int, Dealt | None] = {}
-        self._weighing = Weighing(self._named, self._meet_to_weigh, self._take_part, owner.note, warner(self, channel))
+        self._weighing = Weighing(
+            self._named, self._meet_to_weigh, self._take_part, owner.note, warner(self, channel)
+        )
         self._batch: tuple[int, Dealt] | None = None
         self._weight: Weight | None = None
         self._parts: deque[Any] = deque(maxlen=_MOST_PARTS)  # of the rounds since the latest report
@@ -137,13 +145,18 @@ class Worker:
             ValueError: A model before had another `loss_reduction`.
         """
         if isinstance(model, nn.parallel.DistributedDataParallel):
-            raise RuntimeError("prepare(model): found a DistributedDataParallel; expected the model inside of it")
+            raise RuntimeError(
+                "prepare(model): found a DistributedDataParallel; expected the model inside of it"
+            )
         summed = loss_reduction == "sum"
         link = self._link
         if link is None:
             link = self._tie(_device_of(model))
         elif self._reducer is not None and self._reducer.summed != summed:
-            raise ValueError(f"prepare(loss_reduction={loss_reduction!r}): a model before was prepared with another")
+            raise ValueError(
+                f"prepare(loss_reduction={loss_reduction!r}): a model before was prepared "
+                "with another"
+            )
         if added.model:
             self._models.append(model)
         if callable(loss_reduction):
@@ -171,7 +184,8 @@ class Worker:
             link.adopt_tables(model, optimizer, self._reducer.table_arrives, steps)
 
     def share_random(self, generators: Sequence[torch.Generator]) -> None:
-        """Draw data with the same random stream as the others from now on, and all else with one of its own.
+        """Draw data with the same random stream as the others from now on, and all else with one of
+        its own.
 
         Args:
             generators: Those that loaders were given.
@@ -188,7 +202,9 @@ class Worker:
         self.reseed()
 
     def reseed(self) -> None:
-        """Let dropout and the like differ from the other workers', and from what they were before a resume."""
+        """Let dropout and the like differ from the other workers', and from what they were before a
+        resume.
+        """
         index = int(self._channel.welcome["index"])
         steps = 0 if self._resume is None else int(self._resume["step"])
         if index or steps:
@@ -214,8 +230,9 @@ class Worker:
             self._reducer.weight_said(bool(self._fed) or not self._iterated)
 
     def weight_of_report(self) -> Any:
-        """What a loss that is reported weighs among those of all workers, 1 on the mean: as the gradients did in the
-        rounds since the report before. Without one, all weigh the same."""
+        """What a loss that is reported weighs among those of all workers, 1 on the mean: as the
+        gradients did in the rounds since the report before. Without one, all weigh the same.
+        """
         if not self._parts:
             return 1.0
         weight = sum(self._parts) / len(self._parts)
@@ -225,21 +242,30 @@ class Worker:
     @property
     def copies(self) -> bool:
         """Whether all that a checkpoint holds is in this worker, which saves it."""
-        held_here = not any(hasattr(p, REMOTE) for model in self._models for p in model.parameters())
+        held_here = not any(
+            hasattr(p, REMOTE) for model in self._models for p in model.parameters()
+        )
         return self.in_step and self.saves and held_here
 
     def as_lowest(self, value: bool) -> bool:
         """What the worker says that saves; all workers call it alike, where they step together."""
         together = isinstance(self._link, Backend) and self._agreed.together
-        return bool(self._link.broadcast_value(value)) if together and self._link is not None else value
+        return (
+            bool(self._link.broadcast_value(value))
+            if together and self._link is not None
+            else value
+        )
 
     def compare(self, kept: Mapping[str, KeptObject]) -> AcrossWorkers:
-        """What of what the script keeps is each worker's own; all workers call it alike, at the same place."""
+        """What of what the script keeps is each worker's own; all workers call it alike, at the
+        same place.
+        """
         if isinstance(self._link, Backend) and self._agreed.together:
             return compared(kept, self._link.gather)
         own = [name for name, each in kept.items() if each.across in (WORKER, MEAN)]
         notes = [
-            f"{name} is kept across the workers, which cannot be brought together here: the checkpoint holds that "
+            f"{name} is kept across the workers, which cannot be brought together here: the "
+            "checkpoint holds that "
             "of the first worker"
             for name in own
         ]
@@ -253,11 +279,15 @@ class Worker:
         """
         if not self.in_step:
             raise RuntimeError(
-                f"{what} in a pass over training data, under a plan whose workers do not wait for each other: each "
-                "takes other batches, and as many as it gets to; call it between passes, or use a synchronous plan"
+                f"{what} in a pass over training data, under a plan whose workers do not wait "
+                "for each other: each "
+                "takes other batches, and as many as it gets to; call it between passes, or "
+                "use a synchronous plan"
             )
 
-    def optimizer_begins(self, optimizer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments | None:
+    def optimizer_begins(
+        self, optimizer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Arguments | None:
         """A step of the optimizer begins: gradients have to be there.
 
         Args:
@@ -269,8 +299,8 @@ class Worker:
             Other arguments for the step; None: those that it has.
 
         Raises:
-            ReduceError: It steps what no prepared model has, or no backward made its gradients: they are of this
-                worker alone.
+            ReduceError: It steps what no prepared model has, or no backward made its gradients:
+                they are of this worker alone.
         """
         if self._reducer is None or not isinstance(self._link, Backend):
             return None
@@ -287,13 +317,19 @@ class Worker:
         return replaced
 
     def _mean_loss(self, loss: float) -> float:
-        """The loss of the whole batch, from that of this worker's part; all workers call it alike."""
+        """The loss of the whole batch, from that of this worker's part; all workers call it
+        alike.
+        """
         assert self._reducer is not None and isinstance(self._link, Backend)
         part = float(self._reducer.part_of_loss)
-        return float(self._link.add_up(torch.tensor([loss * part if part else 0.0], dtype=torch.float64)))
+        return float(
+            self._link.add_up(torch.tensor([loss * part if part else 0.0], dtype=torch.float64))
+        )
 
     def unexchanged(self) -> list[dict[str, float]] | None:
-        """What workers compare at the end of an epoch where no gradients were exchanged yet; None: some were."""
+        """What workers compare at the end of an epoch where no gradients were exchanged yet; None:
+        some were.
+        """
         if not self.in_step or self._reducer is None or self.workers == 1 or self._reducer.rounds:
             return None
         return [sizes(self._models)]
@@ -302,8 +338,8 @@ class Worker:
         """A step of an optimizer begins that was not given to `prepare`.
 
         Raises:
-            ReduceError: It trains what no prepared model has; or workers do not wait for each other, and it cannot be
-                known on servers.
+            ReduceError: It trains what no prepared model has; or workers do not wait for each
+                other, and it cannot be known on servers.
         """
         if self._reducer is not None:
             self._reducer.settle()
@@ -311,8 +347,10 @@ class Worker:
             check_averaged(optimizer, self._reducer.averages, tensors=False)
         elif self._link is not None and not self.in_step:
             raise ReduceError(
-                f"the optimizer {type(optimizer).__name__} was not given to prepare: under a plan whose workers do not "
-                "wait for each other, servers take the steps, and it would train this worker's copy alone. Give it to "
+                f"the optimizer {type(optimizer).__name__} was not given to prepare: under a "
+                "plan whose workers do not "
+                "wait for each other, servers take the steps, and it would train this worker's "
+                "copy alone. Give it to "
                 "prepare, or use a synchronous plan"
             )
 
@@ -321,16 +359,21 @@ class Worker:
         if self._reducer is None:
             return
         if self._reducer.rounds == self._rounds.get(id(optimizer), 0):
-            self._owner.note("the optimizer took a step without a backward: its gradients were not averaged")
+            self._owner.note(
+                "the optimizer took a step without a backward: its gradients were not averaged"
+            )
         self._rounds[id(optimizer)] = self._reducer.rounds
 
     def before_save(self) -> dict[str, Any]:
-        """A checkpoint is about to be saved; what it holds for a resume, or for workers that join."""
+        """A checkpoint is about to be saved; what it holds for a resume, or for workers that
+        join.
+        """
         if isinstance(self._link, Asynchronous):
             ahead = self._link.before_save()
             if ahead:
                 self._owner.note(
-                    f"batches past the position of the checkpoint that is saved now which were done already: {ahead}; "
+                    "batches past the position of the checkpoint that is saved now which were "
+                    f"done already: {ahead}; "
                     "a resume from it trains on them again"
                 )
             return {"ahead": ahead}
@@ -358,7 +401,7 @@ class Worker:
         if self._link is not None:
             self._link.close()
 
-    # --- the ties ----------------------------------------------------------------------------------------------------
+    # --- the ties ---------------------------------------------------------------------------------
 
     def _connected(self, device: torch.device) -> WorkerGroup:
         if self._plan["strategy"] == "allreduce":
@@ -379,7 +422,9 @@ class Worker:
         if isinstance(link, Backend):
             dealer = self._slices = self._slices_of(link)
             flags, agree = self._agreed.flags, self._agreed.agree
-            self._reducer = Reducer(link, self, self._mark, flags, agree, self._differs, self._exchanged)
+            self._reducer = Reducer(
+                link, self, self._mark, flags, agree, self._differs, self._exchanged
+            )
             self._weighing.start()
             loss_mean.watch(self._weighing.sees, self._backward_failed)
             gradient_hooks.watch(self._reducer.averages, self._reducer.sees_hook)
@@ -396,21 +441,30 @@ class Worker:
 
     def _slices_of(self, link: Backend) -> Slices:
         batch = self._plan.get("batch_per_worker")
-        return Slices(link.index, link.members, batch if isinstance(batch, (list, tuple)) else None, self._smallest)
+        return Slices(
+            link.index,
+            link.members,
+            batch if isinstance(batch, (list, tuple)) else None,
+            self._smallest,
+        )
 
     def _divides(self) -> bool:
         return torch.is_grad_enabled() and any(model.training for model in self._models)
 
     def _smallest(self) -> int:
         normalised = any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm) for model in self._models for m in model.modules()
+            isinstance(m, nn.modules.batchnorm._BatchNorm)
+            for model in self._models
+            for m in model.modules()
         )
         return 2 if normalised else 1
 
-    # --- rounds ------------------------------------------------------------------------------------------------------
+    # --- rounds -----------------------------------------------------------------------------------
 
     def weigh(self) -> Weight:
-        """What the gradients of the running backward count: by the first of the loaders that fed it."""
+        """What the gradients of the running backward count: by the first of the loaders that fed
+        it.
+        """
         assert isinstance(self._link, Backend) and self._slices is not None
         self._link.traced = self._owner.sampling()
         loader: int | None = None
@@ -419,9 +473,12 @@ class Worker:
             dealt = self._fed[loader]
             self._fed = {}
             self._batch = None if dealt is None else (loader, dealt)
-            self._weight = None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0)
+            self._weight = (
+                None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0)
+            )
         weight = self._weight
-        if weight is None:  # all of them train on the same: a whole batch, or what the script reads by itself
+        # all of them train on the same: a whole batch, or what the script reads by itself
+        if weight is None:
             if not self._iterated:
                 self._owner.note("no loader was prepared: every worker trains on the same samples")
             counts = self._link.index in self._slices.members
@@ -454,7 +511,8 @@ class Worker:
 
     def _backward_failed(self, error: BaseException) -> None:
         if self._reducer is not None and not self.meetings.failure:
-            self.meetings.failure = self._reducer.failed(error)  # ends the worker, if the script goes on to its end
+            # ends the worker, if the script goes on to its end
+            self.meetings.failure = self._reducer.failed(error)
 
     def _named(self, parameter: torch.Tensor) -> str:
         for model in self._models:
@@ -466,7 +524,7 @@ class Worker:
     def _meet_to_weigh(self, value: Any) -> Mapping[int, Any] | None:
         return self.meetings.exchange("weighing a loss", value)
 
-    # --- where the others are ----------------------------------------------------------------------------------------
+    # --- where the others are ---------------------------------------------------------------------
 
     @property
     def _passed(self) -> int:
@@ -474,9 +532,15 @@ class Worker:
         return 0 if self._reducer is None else self._reducer.rounds
 
     def _standing(self) -> Mapping[str, Any]:
-        """Where this worker is between two rounds; without what differs where workers do not step together."""
+        """Where this worker is between two rounds; without what differs where workers do not step
+        together.
+        """
         standing = self._stands.now(self._passed)
-        return standing if self.in_step else {name: standing[name] for name in ("rounds", "phase", "epoch")}
+        return (
+            standing
+            if self.in_step
+            else {name: standing[name] for name in ("rounds", "phase", "epoch")}
+        )
 
     def _mark(self) -> int:
         parameter = None if self._reducer is None else self._reducer.one_of_all
@@ -495,7 +559,8 @@ class Worker:
         standing = self._stands.told(before)
         if alone:
             self.meetings.fail(
-                f"worker-{self.index} does not do what the other workers do: it is {place(standing)}; {CURE}"
+                f"worker-{self.index} does not do what the other workers do: it is "
+                f"{place(standing)}; {CURE}"
             )
         given = self.meetings.meet(standing)
         if given is None:
@@ -508,10 +573,16 @@ class Worker:
         if self._channel.elsewhere:  # the round may have been ended without one that has left
             self.meetings.look(self._standing())
         if isinstance(self._link, Backend):
-            self.buffers.combine(self._link.add_up, 0.0 if self._weight is None else self._weight.samples)
+            self.buffers.combine(
+                self._link.add_up, 0.0 if self._weight is None else self._weight.samples
+            )
         if self._slices is not None:
             self._slices.members = exchange.result.members
-            if self._agreed.leaving and self._link is not None and self._link.index not in self._slices.members:
+            if (
+                self._agreed.leaving
+                and self._link is not None
+                and self._link.index not in self._slices.members
+            ):
                 self._agreed.leave()
         if self._reducer is not None:
             part = 0.0 if self._weighing.lacks else self._reducer.part

@@ -1,5 +1,6 @@
-"""How long a script evaluates its models between two training steps: forward passes without gradients, or in
-evaluation mode, and all that lies between the first and the last of them."""
+"""How long a script evaluates its models between two training steps: forward passes without
+gradients, or in evaluation mode, and all that lies between the first and the last of them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headgate.task.asides import asides
+from headgate.task.overheads import asides
 
 
 class Evaluating:
@@ -29,7 +30,9 @@ class Evaluating:
         _watch_modes(self)
 
     def switched(self, module: nn.Module) -> None:
-        """A module is in evaluation mode from now on: what it does until the next step may be an evaluation."""
+        """A module is in evaluation mode from now on: what it does until the next step may be an
+        evaluation.
+        """
         if any(module is model for model in self._models):
             self.watch()
 
@@ -43,7 +46,9 @@ class Evaluating:
                 self._handles.append(model.register_forward_hook(_ends))
 
     def end(self) -> None:
-        """A training step was taken, or the script ends: tell of the evaluation before it, if there was one."""
+        """A training step was taken, or the script ends: tell of the evaluation before it, if there
+        was one.
+        """
         global _active
         if not self._handles:
             return
@@ -67,8 +72,9 @@ _switching: Evaluating | None = None
 
 
 def _watch_modes(evaluating: Evaluating) -> None:
-    """Have it told of modules that are set to evaluation mode, in the class of all modules: an attribute of a model
-    would be copied and pickled with it."""
+    """Have it told of modules that are set to evaluation mode, in the class of all modules: an
+    attribute of a model would be copied and pickled with it.
+    """
     global _switching
     _switching = evaluating
     nn.Module.train = _switch  # type: ignore[method-assign, assignment]
@@ -81,7 +87,9 @@ def _switch(module: nn.Module, mode: bool = True) -> nn.Module:
 
 
 _active: Evaluating | None = None
-"""Told by the hooks, which are plain functions, so that a model can be copied or pickled while hooked."""
+"""Told by the hooks, which are plain functions, so that a model can be copied or pickled while
+hooked.
+"""
 
 
 def _evaluates(module: nn.Module) -> bool:

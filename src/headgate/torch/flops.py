@@ -11,12 +11,17 @@ from torch.utils.flop_counter import flop_registry
 
 
 def _formulas() -> dict[Any, Callable[..., int]]:
-    """torch's formulas (a multiply-add is two), with attention on a CPU, which torch's table lacks."""
+    """torch's formulas (a multiply-add is two), with attention on a CPU, which torch's table
+    lacks.
+    """
     aten = torch.ops.aten
     formulas: dict[Any, Callable[..., int]] = dict(flop_registry)
     for ours, theirs in (
         ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
-        ("_scaled_dot_product_flash_attention_for_cpu_backward", "_scaled_dot_product_flash_attention_backward"),
+        (
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+            "_scaled_dot_product_flash_attention_backward",
+        ),
     ):
         formula = formulas.get(getattr(aten, theirs))
         if hasattr(aten, ours) and formula is not None:
@@ -27,9 +32,9 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the FLOPs of every operator that runs while it is entered.
 
-    The same table as `torch.utils.flop_counter.FlopCounterMode` uses, without its tracking of modules, which must be
-    entered outside of any forward pass, and without its errors: a formula that fails leaves `complete` false instead of
-    raising into the script.
+    The same table as `torch.utils.flop_counter.FlopCounterMode` uses, without its tracking of
+    modules, which must be entered outside of any forward pass, and without its errors: a formula
+    that fails leaves `complete` false instead of raising into the script.
     """
 
     supports_higher_order_operators = True

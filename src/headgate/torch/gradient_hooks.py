@@ -1,8 +1,9 @@
 """Hooks on gradients that a script registers, under a plan whose workers average theirs.
 
-A hook on a parameter is to see the gradient of the whole batch, as in one process: it is held back while backward runs,
-and runs on the average. A hook inside of the model sees the samples of its worker alone. What it returns has to be a
-multiple of what it is given, or else no average is what one process computes.
+A hook on a parameter is to see the gradient of the whole batch, as in one process: it is held back
+while backward runs, and runs on the average. A hook inside of the model sees the samples of its
+worker alone. What it returns has to be a multiple of what it is given, or else no average is what
+one process computes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ register_hook: Any = torch.Tensor.register_hook
 """As it was before the script's hooks were watched: for hooks of our own."""
 register_post_accumulate_grad_hook: Any = torch.Tensor.register_post_accumulate_grad_hook
 
-_MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook")
+_MODULE_HOOKS = (
+    "register_full_backward_hook",
+    "register_full_backward_pre_hook",
+    "register_backward_hook",
+)
 
 
 class HeldHook:
@@ -66,9 +71,12 @@ class _ComparedHook:
             halved = [*arguments[: self._first], *map(_half, arguments[self._first :])]
             if not _close(_half(changed), self.hook(*halved)):
                 raise ReduceError(
-                    f"a hook on {self._where} changes gradients while backward runs, and not in proportion, as "
-                    "clipping does. With several workers it sees the gradient of one worker's samples: the result is "
-                    "not that of one process. Register it on parameters, change gradients after backward, or run "
+                    f"a hook on {self._where} changes gradients while backward runs, and not "
+                    "in proportion, as "
+                    "clipping does. With several workers it sees the gradient of one worker's "
+                    "samples: the result is "
+                    "not that of one process. Register it on parameters, change gradients "
+                    "after backward, or run "
                     "with --strategy single"
                 )
         return changed
@@ -79,12 +87,18 @@ _OWN_BACKWARD = frozenset(("backward", "grad", "run_backward", "autograd"))
 
 
 def compare_functions(nodes: Iterable[Any]) -> None:
-    """Compare, in the backward that comes, what functions with a backward of the script's own make of gradients."""
+    """Compare, in the backward that comes, what functions with a backward of the script's own make
+    of gradients.
+    """
     for node in nodes:
         if not isinstance(node, torch.autograd.function.BackwardCFunction):
             continue
         function: Any = getattr(type(node), "_forward_cls", None)
-        code = getattr(inspect.unwrap(function.backward), "__code__", None) if function is not None else None
+        code = (
+            getattr(inspect.unwrap(function.backward), "__code__", None)
+            if function is not None
+            else None
+        )
         ours = getattr(function, "__module__", "").startswith(("torch.", _OURS))
         if code is not None and not ours and not _OWN_BACKWARD & set(code.co_names):
             node.register_prehook(_ComparedFunction(function, node))
@@ -115,8 +129,10 @@ class _ComparedFunction:
                 return
         if not _close(_half(whole), halved):
             raise ReduceError(
-                f"the backward of {self._function.__name__} changes gradients not in proportion, as clipping does. "
-                "With several workers it sees the gradient of one worker's samples: the result is not that of one "
+                f"the backward of {self._function.__name__} changes gradients not in "
+                "proportion, as clipping does. "
+                "With several workers it sees the gradient of one worker's samples: the result "
+                "is not that of one "
                 "process. Change gradients after backward, or run with --strategy single"
             )
 
@@ -146,7 +162,9 @@ def _half(value: Any) -> Any:
 
 def _close(one: Any, other: Any) -> bool:
     pairs = list(zip(_tensors(one), _tensors(other)))
-    return all(a.shape == b.shape and torch.allclose(a, b, _CLOSE, 0.0, equal_nan=True) for a, b in pairs)
+    return all(
+        a.shape == b.shape and torch.allclose(a, b, _CLOSE, 0.0, equal_nan=True) for a, b in pairs
+    )
 
 
 def of_parameter(parameter: torch.Tensor) -> bool:
@@ -200,14 +218,19 @@ def take(model: nn.Module, own: Callable[[torch.Tensor], bool]) -> list[torch.Te
                     hooks[number] = _ComparedHook(hook, where, 1)
     hooked = []
     for parameter in model.parameters():
-        dicts = [getattr(parameter, name, None) for name in ("_backward_hooks", "_post_accumulate_grad_hooks")]
+        dicts = [
+            getattr(parameter, name, None)
+            for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
+        ]
         if any(dicts):
             _check(parameter)
         if not any(dicts) or not own(parameter):
             continue
         for held in dicts:
             for number, hook in (held or {}).items():
-                if not isinstance(hook, HeldHook) and not getattr(hook, "__module__", "").startswith(_OURS):
+                if not isinstance(hook, HeldHook) and not getattr(
+                    hook, "__module__", ""
+                ).startswith(_OURS):
                     held[number] = HeldHook(hook)  # type: ignore[index]
         hooked.append(parameter)
     return [parameter for parameter in hooked if of_parameter(parameter)]
@@ -219,12 +242,15 @@ _OURS = "headgate.torch."
 def _check(tensor: torch.Tensor) -> None:
     """
     Raises:
-        ReduceError: It is a parameter on servers, which are given this worker's part of a gradient alone.
+        ReduceError: It is a parameter on servers, which are given this worker's part of a gradient
+            alone.
     """
     if hasattr(tensor, REMOTE):
         raise ReduceError(
-            f"a hook is registered on the weight of a layer with sparse=True, of shape {tuple(tensor.shape)}, which is "
-            "on parameter servers: no worker has its whole gradient. Leave the hook out, or use --strategy allreduce"
+            "a hook is registered on the weight of a layer with sparse=True, of shape "
+            f"{tuple(tensor.shape)}, which is "
+            "on parameter servers: no worker has its whole gradient. Leave the hook out, or "
+            "use --strategy allreduce"
         )
 
 
@@ -254,8 +280,10 @@ def watch(averaged: Callable[[torch.Tensor], bool], hooked: Callable[[torch.Tens
             assert _averaged is not None
             if any(map(_averaged, tensors)):
                 raise ReduceError(
-                    "register_multi_grad_hook is called for parameters of a prepared model: with several workers it "
-                    "would see the gradients of one worker's samples. Use register_post_accumulate_grad_hook, look at "
+                    "register_multi_grad_hook is called for parameters of a prepared model: "
+                    "with several workers it "
+                    "would see the gradients of one worker's samples. Use "
+                    "register_post_accumulate_grad_hook, look at "
                     "gradients after backward, or run with --strategy single"
                 )
             return multi(tensors, *args, **kwargs)
@@ -272,7 +300,9 @@ def _watched_hook(self: torch.Tensor, hook: Callable[[Any], Any]) -> Any:
         return handle
     if self.grad_fn is None:
         return register_hook(self, hook)
-    return register_hook(self, _ComparedHook(hook, f"a tensor of shape {tuple(self.shape)} inside of the model", 0))
+    return register_hook(
+        self, _ComparedHook(hook, f"a tensor of shape {tuple(self.shape)} inside of the model", 0)
+    )
 
 
 def _watched_post_hook(self: torch.Tensor, hook: Callable[[Any], Any]) -> Any:

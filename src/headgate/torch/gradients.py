@@ -1,5 +1,6 @@
-"""Gradients that stand in the models at a checkpoint, and are part of a later step: left over where batches do not fill
-a step, or accumulated when a checkpoint is asked for."""
+"""Gradients that stand in the models at a checkpoint, and are part of a later step: left over where
+batches do not fill a step, or accumulated when a checkpoint is asked for.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ class _AfterStep(NamedTuple):
     def stands(self) -> bool:
         """Whether it is the same still: no backward has come since."""
         gradient = self.parameter.grad
-        return gradient is not None and gradient is self.gradient() and gradient._version == self.version
+        return (
+            gradient is not None
+            and gradient is self.gradient()
+            and gradient._version == self.version
+        )
 
 
 class Gradients:
@@ -46,7 +51,9 @@ class Gradients:
         self._drops: dict[int, bool] = {}
 
     def begins(self, optimizer: Any) -> None:
-        """An optimizer is about to take a step: does the script drop gradients between two of them?"""
+        """An optimizer is about to take a step: does the script drop gradients between two of
+        them?
+        """
         before = self._after.get(id(optimizer))
         if before:
             self._drops[id(optimizer)] = all(_is_dropped(each) for each in before)
@@ -78,7 +85,11 @@ class Gradients:
         if used:
             return []
         found = [
-            {name: p.grad for name, p in model.named_parameters() if p.grad is not None and not hasattr(p, REMOTE)}
+            {
+                name: p.grad
+                for name, p in model.named_parameters()
+                if p.grad is not None and not hasattr(p, REMOTE)
+            }
             for model in models
         ]
         return found if any(found) else []
@@ -103,7 +114,8 @@ def put_back(models: Sequence[nn.Module], saved: Sequence[Mapping[str, torch.Ten
 
 @torch.no_grad()
 def check_same(optimizer: Any, add_up: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """An optimizer is about to take a step with gradients that were not exchanged; all workers call this alike.
+    """An optimizer is about to take a step with gradients that were not exchanged; all workers call
+    this alike.
 
     Args:
         optimizer: It.
@@ -121,7 +133,11 @@ def check_same(optimizer: Any, add_up: Callable[[torch.Tensor], torch.Tensor]) -
     numbers = torch.zeros(5, dtype=torch.float64)
     numbers[0] = 1.0
     for gradient in gradients:
-        flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1).double()
+        flat = (
+            (torch.view_as_real(gradient) if gradient.is_complex() else gradient)
+            .reshape(-1)
+            .double()
+        )
         ramp = torch.linspace(1.0, 2.0, flat.numel(), dtype=flat.dtype, device=flat.device)
         numbers[1] += flat.abs().sum().cpu()
         numbers[3] += (flat * ramp).sum().cpu()
@@ -130,13 +146,17 @@ def check_same(optimizer: Any, add_up: Callable[[torch.Tensor], torch.Tensor]) -
     size = workers * sums[1]
     if any(workers * squares - total**2 > _ALIKE * size for total, squares in (sums[:2], sums[2:])):
         raise ReduceError(
-            f"the optimizer {type(optimizer).__name__} takes a step with gradients that no backward made, as "
-            "torch.autograd.grad gives them: they are of this worker's samples alone. Call backward() on the loss, or "
+            f"the optimizer {type(optimizer).__name__} takes a step with gradients that no "
+            "backward made, as "
+            "torch.autograd.grad gives them: they are of this worker's samples alone. Call "
+            "backward() on the loss, or "
             "run with --strategy single"
         )
 
 
-def check_averaged(optimizer: Any, is_averaged: Callable[[torch.Tensor], bool], tensors: bool = True) -> None:
+def check_averaged(
+    optimizer: Any, is_averaged: Callable[[torch.Tensor], bool], tensors: bool = True
+) -> None:
     """
     Args:
         optimizer: Is about to take a step.
@@ -152,15 +172,20 @@ def check_averaged(optimizer: Any, is_averaged: Callable[[torch.Tensor], bool], 
                 continue
             if tensors or isinstance(parameter, nn.Parameter):
                 raise ReduceError(
-                    f"the optimizer {type(optimizer).__name__} steps a parameter of shape {tuple(parameter.shape)} "
-                    "that no prepared model had when it was prepared: its gradients are of this worker alone. Put "
-                    "parameters and layers in place before headgate.torch.prepare, or prepare the model that has them "
+                    f"the optimizer {type(optimizer).__name__} steps a parameter of shape "
+                    f"{tuple(parameter.shape)} "
+                    "that no prepared model had when it was prepared: its gradients are of "
+                    "this worker alone. Put "
+                    "parameters and layers in place before headgate.torch.prepare, or prepare "
+                    "the model that has them "
                     "as well"
                 )
 
 
 def _small(optimizer: Any) -> list[torch.Tensor]:
-    """Some parameters of an optimizer that have small gradients; where none is small, the smallest."""
+    """Some parameters of an optimizer that have small gradients; where none is small, the
+    smallest.
+    """
     found = [
         parameter
         for group in getattr(optimizer, "param_groups", ())

@@ -1,7 +1,8 @@
 """A copy in memory of what a checkpoint would have held at a step boundary.
 
-Between two boundaries, as in a validation, a script may have other weights in its models, and has done a part of what
-follows on a step. A checkpoint that is asked for then is that of the boundary before.
+Between two boundaries, as in a validation, a script may have other weights in its models, and has
+done a part of what follows on a step. A checkpoint that is asked for then is that of the boundary
+before.
 """
 
 from __future__ import annotations
@@ -65,12 +66,16 @@ class Holding:
     @property
     def due(self) -> bool:
         """Whether so much time has passed that a copy of now takes less than `SHARE` of it."""
-        return not self._too_large and (self._at is None or (self._clock() - self._at) * SHARE >= self._cost)
+        return not self._too_large and (
+            self._at is None or (self._clock() - self._at) * SHARE >= self._cost
+        )
 
     def hold(self, now: HeldState) -> None:
         """Copy a state, unless it is too large, in place of the one before."""
         begun = self._clock()
-        self._too_large = sum(t.numel() * t.element_size() for t in batches.tensors(now.contents)) > MOST_BYTES
+        self._too_large = (
+            sum(t.numel() * t.element_size() for t in batches.tensors(now.contents)) > MOST_BYTES
+        )
         self.held = None if self._too_large else replace(now, contents=_copied(now.contents))
         self._at = self._clock()
         self._cost = self._at - begun
@@ -85,7 +90,8 @@ class Boundaries:
         weights: Knows whether other weights are in the models than the last step left.
 
     Attributes:
-        validates_within: Whether the script was seen to go over other data within a pass over training data.
+        validates_within: Whether the script was seen to go over other data within a pass over
+            training data.
     """
 
     def __init__(self, channel: Channel, saver: Saver, weights: StepWeights) -> None:
@@ -99,7 +105,9 @@ class Boundaries:
         self.validates_within = False
 
     def evaluates(self, within: bool) -> None:
-        """A batch of other data is fetched than that of the last step; `within` a pass over that data."""
+        """A batch of other data is fetched than that of the last step; `within` a pass over that
+        data.
+        """
         self.validates_within = self.validates_within or within
 
     @property
@@ -116,8 +124,9 @@ class Boundaries:
 
     @property
     def waits(self) -> bool:
-        """Whether what is asked for has to wait for the next step boundary: what is trained is not in the models now,
-        and there is no copy of it."""
+        """Whether what is asked for has to wait for the next step boundary: what is trained is not
+        in the models now, and there is no copy of it.
+        """
         return self._holding.held is None and self._weights.changed
 
     def gives_up(self) -> bool:
@@ -130,7 +139,8 @@ class Boundaries:
         self._channel.send(
             {
                 "type": "checkpoint_failed",
-                "error": f"no step ended within {self._most_seconds:g} s, and the weights in the models are not those "
+                "error": f"no step ended within {self._most_seconds:g} s, and the weights in the "
+                f"models are not those "
                 "that the last step left, as where an average is validated in their place",
                 "why": self._channel.stopping,
             }
@@ -141,7 +151,9 @@ class Boundaries:
         """The copy, if there is one."""
         return self._holding.held
 
-    def in_place_of(self, after: int | None, epochs: int | None, note: Callable[[str], None]) -> HeldState | None:
+    def in_place_of(
+        self, after: int | None, epochs: int | None, note: Callable[[str], None]
+    ) -> HeldState | None:
         """The copy, where that is what is to be saved and not what is there now.
 
         Args:
@@ -155,11 +167,14 @@ class Boundaries:
             return None
         if self.held is None:
             note(
-                "weights were changed after the last step of the epoch: the checkpoint has them as they are at its end"
+                "weights were changed after the last step of the epoch: the checkpoint has "
+                "them as they are at its end"
             )
         return self.held
 
-    def save(self, why: str, held: HeldState, note: Callable[[str], None] = lambda text: None) -> bool:
+    def save(
+        self, why: str, held: HeldState, note: Callable[[str], None] = lambda text: None
+    ) -> bool:
         """Save the copy; whether it was saved.
 
         Args:
@@ -167,11 +182,17 @@ class Boundaries:
             held: The copy.
             note: Tells the user what is to be known of a resume from it.
         """
-        for text in (*held.notes, f"the checkpoint is that of step {held.steps}: what came after it is done again"):
+        for text in (
+            *held.notes,
+            f"the checkpoint is that of step {held.steps}: what came after it is done again",
+        ):
             note(text)
         with self._lock:
             return self._saver.save(
-                why, held.steps, held.place, lambda folder: checkpoints.write(folder, held.steps, dict(held.contents))
+                why,
+                held.steps,
+                held.place,
+                lambda folder: checkpoints.write(folder, held.steps, dict(held.contents)),
             )
 
     def saves(self) -> AbstractContextManager[Any]:
@@ -195,7 +216,9 @@ class Boundaries:
         return max(grace * 0.5, grace - _TO_SAVE_SECONDS)
 
     def _save_late(self) -> None:
-        """Save the copy where a stop finds the script in what fetches no batch and reports nothing."""
+        """Save the copy where a stop finds the script in what fetches no batch and reports
+        nothing.
+        """
         self._channel.wait_for(lambda: False, threading.TIMEOUT_MAX)
         time.sleep(self._most_seconds)
         held = self._holding.held

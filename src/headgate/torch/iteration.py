@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from headgate.torch import batches, rng
-from headgate.torch.dealing import Dealt, Hand
 from headgate.torch.replaying import KeptBatch, Replay, is_cut_off, is_in_cycle
+from headgate.torch.sharding import Dealt, Hand
 from headgate.torch.shards import ShardingSampler, Sharing
 from headgate.torch.watching import OpenIterator, SkippingSampler
 
@@ -31,11 +31,14 @@ class Watcher(Protocol):
 
         Args:
             iteration: It.
-            drawn: Whether they were read again after a resume, and are drawn at random where they are read.
+            drawn: Whether they were read again after a resume, and are drawn at random where they
+                are read.
         """
 
     def arrived(self) -> None:
-        """A pass has come to where it was when the checkpoint was taken that the script goes on from."""
+        """A pass has come to where it was when the checkpoint was taken that the script goes on
+        from.
+        """
 
     def lost_some(self, iteration: Iteration) -> None:
         """Batches that were drawn ahead for workers that are gone cannot be drawn anew."""
@@ -100,9 +103,10 @@ class Iteration:
 
     Attributes:
         done: Batches that it gave, those before a resume included.
-        batches: How many it is to give to the one worker that there is; None where that is not known.
-        reopened: Whether the loader's iterator, with its workers, is one from an earlier pass: that draws fewer random
-            numbers than a new one.
+        batches: How many it is to give to the one worker that there is; None where that is not
+            known.
+        reopened: Whether the loader's iterator, with its workers, is one from an earlier pass: that
+            draws fewer random numbers than a new one.
         created: Random states when it was created.
         first: Random states before its first batch; None until then.
         before: How often each loader had been gone through in this epoch when it was created.
@@ -113,7 +117,9 @@ class Iteration:
         began: How many batches it had given where it rejoined; 0: it did not.
     """
 
-    def __init__(self, state: OneLoader, open_inner: OpenIterator, position: dict[str, Any] | None) -> None:
+    def __init__(
+        self, state: OneLoader, open_inner: OpenIterator, position: dict[str, Any] | None
+    ) -> None:
         loaders = state.loaders
         self.state = state
         self.exhausted = False
@@ -155,7 +161,11 @@ class Iteration:
         if not self._begun:
             self._begin()
         self._watcher.fetching(self)
-        if self._hand is not None and self._hand.stale and (self.endless or self.state.draws_ahead()):
+        if (
+            self._hand is not None
+            and self._hand.stale
+            and (self.endless or self.state.draws_ahead())
+        ):
             if self.state.cannot_rejoin:
                 self._watcher.lost_some(self)
             else:
@@ -191,7 +201,9 @@ class Iteration:
         return self.endless or spans or self.state.left_early or self._cut_off
 
     def position(self, within_epoch: bool) -> dict[str, Any]:
-        """What it takes to rejoin; `inside` says whether it was created in the epoch that is to be resumed."""
+        """What it takes to rejoin; `inside` says whether it was created in the epoch that is to be
+        resumed.
+        """
         done = None if self._hand is None else self._hand.done
         return {
             "done": self.done if done is None else done,
@@ -249,7 +261,7 @@ class Iteration:
         self._kept.append((batch, self.dealt))
         return batch
 
-    # --- where data is shared with other workers ---------------------------------------------------------------------
+    # --- where data is shared with other workers --------------------------------------------------
 
     def _fresh(self, inner: Iterator[Any]) -> Any:
         """The next batch of an iterator, or this worker's part of it."""
@@ -272,7 +284,8 @@ class Iteration:
         return self._part_of(batch, number, hand)
 
     def _read_next(self, inner: Iterator[Any]) -> Any:
-        with self.state.loaders.drawing():  # what is read may be drawn at random, and has to be the same for all
+        # what is read may be drawn at random, and has to be the same for all
+        with self.state.loaders.drawing():
             batch = next(inner)
         self._read += 1
         return batch
@@ -292,13 +305,17 @@ class Iteration:
         return batches.part(batch, end - begin, whole, begin, dim)
 
     def _draw_anew(self) -> Iterator[Any]:
-        """The data is divided between other workers now: draw again what was drawn ahead and not used."""
+        """The data is divided between other workers now: draw again what was drawn ahead and not
+        used.
+        """
         self._inner = None
         self.state.drop_iterator()
         return self._rejoined(self.done)
 
     def _has_more(self) -> bool:
-        """Whether others left batches undone that this worker read past: draws the pass again, up to those."""
+        """Whether others left batches undone that this worker read past: draws the pass again, up
+        to those.
+        """
         hand = self._hand
         if hand is None or not hand.more(not self.state.cannot_rejoin):
             return False
@@ -314,7 +331,8 @@ class Iteration:
         return self._open()
 
     def _rejoined(self, done: int, hand: Hand | None = None) -> Iterator[Any]:
-        """The inner iterator as it was after so many batches, with the random states of that moment.
+        """The inner iterator as it was after so many batches, with the random states of that
+        moment.
 
         Args:
             done: They. A pass that a cycle holds reads them, any other skips them.

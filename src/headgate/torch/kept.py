@@ -1,7 +1,8 @@
-"""What a script keeps besides models and optimizers, and what its states are to each other in several workers.
+"""What a script keeps besides models and optimizers, and what its states are to each other in
+several workers.
 
-Workers compare the states as a checkpoint is saved: by a few numbers of each tensor in them. What is each worker's own
-is then gathered by the worker that saves.
+Workers compare the states as a checkpoint is saved: by a few numbers of each tensor in them. What
+is each worker's own is then gathered by the worker that saves.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _SHOWN = 3
 _NUMBERS = (bool, int, float, complex)
 
 Gather = Callable[[Any], Mapping[int, Any]]
-"""Gives a value, of tensors and plain values, and returns those of all workers by index; all workers call it alike."""
+"""Gives a value, of tensors and plain values, and returns those of all workers by index; all
+workers call it alike.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,9 @@ class AcrossWorkers:
 def compared(kept: Mapping[str, KeptObject], gather: Gather) -> AcrossWorkers:
     """What a checkpoint has to hold of the states of several workers."""
     states = {name: each.object.state_dict() for name, each in kept.items()}
-    marks = {name: _marks(state, _own_statistics(kept[name].object)) for name, state in states.items()}
+    marks = {
+        name: _marks(state, _own_statistics(kept[name].object)) for name, state in states.items()
+    }
     given = gather(marks)
     first = given[min(given)]
     notes, wanted = [], []
@@ -76,7 +81,11 @@ def compared(kept: Mapping[str, KeptObject], gather: Gather) -> AcrossWorkers:
     by_name = {name: {index: of[name] for index, of in all_states.items()} for name in wanted}
     return AcrossWorkers(
         own={name: of for name, of in by_name.items() if kept[name].across != MEAN},
-        means={name: _mean(list(of.values())) for name, of in by_name.items() if kept[name].across == MEAN},
+        means={
+            name: _mean(list(of.values()))
+            for name, of in by_name.items()
+            if kept[name].across == MEAN
+        },
         notes=notes,
     )
 
@@ -84,7 +93,8 @@ def compared(kept: Mapping[str, KeptObject], gather: Gather) -> AcrossWorkers:
 def of_worker(
     resume: Mapping[str, Any], name: str, across: str | None, index: int, workers: int
 ) -> tuple[Mapping[Any, Any], Any]:
-    """Where a checkpoint holds a worker's state: a mapping and the key in it, which may not be there.
+    """Where a checkpoint holds a worker's state: a mapping and the key in it, which may not be
+    there.
 
     Raises:
         ResumeError: It holds each worker's own, of another number of workers.
@@ -94,27 +104,34 @@ def of_worker(
         return resume["kept"], name
     if len(own) != workers:
         raise ResumeError(
-            f"what the script keeps as {name} is each worker's own, and the checkpoint has that of {len(own)} workers; "
-            f"found {workers}: resume with --workers {len(own)}, or say keep(across='equal') to go on from that of the "
+            f"what the script keeps as {name} is each worker's own, and the checkpoint has "
+            f"that of {len(own)} workers; "
+            f"found {workers}: resume with --workers {len(own)}, or say keep(across='equal') "
+            "to go on from that of the "
             "first"
         )
     return own, index
 
 
 def _note(name: str, across: str | None, differs: Sequence[str]) -> str:
-    which = ", ".join(differs[:_SHOWN]) + (f" and {len(differs) - _SHOWN} more" if len(differs) > _SHOWN else "")
+    which = ", ".join(differs[:_SHOWN]) + (
+        f" and {len(differs) - _SHOWN} more" if len(differs) > _SHOWN else ""
+    )
     if across == EQUAL:
         return (
-            f"what the script keeps as {name} differs between the workers ({which}), though keep(across='equal') says "
+            f"what the script keeps as {name} differs between the workers ({which}), though "
+            "keep(across='equal') says "
             "that it is the same: the checkpoint holds that of the first worker"
         )
     return (
-        f"what the script keeps as {name} differs between the workers ({which}): the checkpoint holds each worker's "
-        "own, and only the same number of workers can go on from it; keep(across=...) says what is meant"
+        f"what the script keeps as {name} differs between the workers ({which}): the "
+        "checkpoint holds each worker's "
+        "own, and only the same number of workers can go on from it; keep(across=...) says "
+        "what is meant"
     )
 
 
-# --- comparing -------------------------------------------------------------------------------------------------------
+# --- comparing ------------------------------------------------------------------------------------
 
 
 def _leaves(state: Any, where: str = "") -> Iterator[tuple[str, Any]]:
@@ -137,7 +154,12 @@ def _marks(state: Any, left_out: frozenset[str]) -> dict[str, list[float]]:
         if where in left_out:
             continue
         if isinstance(value, torch.Tensor):
-            flat = (torch.view_as_real(value) if value.is_complex() else value).detach().reshape(-1).double()
+            flat = (
+                (torch.view_as_real(value) if value.is_complex() else value)
+                .detach()
+                .reshape(-1)
+                .double()
+            )
             ramp = torch.linspace(1.0, 2.0, flat.numel(), dtype=flat.dtype, device=flat.device)
             sums = [flat.abs().sum(), flat.sum(), (flat * ramp).sum()] if flat.numel() else []
             found[where] = [float(flat.numel()), *map(float, sums)]
@@ -149,10 +171,14 @@ def _marks(state: Any, left_out: frozenset[str]) -> dict[str, list[float]]:
     return found
 
 
-def _differences(first: Mapping[str, Sequence[float]], others: Sequence[Mapping[str, Sequence[float]]]) -> list[str]:
+def _differences(
+    first: Mapping[str, Sequence[float]], others: Sequence[Mapping[str, Sequence[float]]]
+) -> list[str]:
     """Where states differ."""
     names = dict.fromkeys(name for state in others for name in state)
-    return [name for name in names if any(_differ(first.get(name), state.get(name)) for state in others)]
+    return [
+        name for name in names if any(_differ(first.get(name), state.get(name)) for state in others)
+    ]
 
 
 def _differ(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
@@ -162,14 +188,16 @@ def _differ(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
         return one != other
     size = max(abs(one[1]), abs(other[1])) if len(one) > 1 else 0.0
     return any(
-        not math.isclose(a, b, rel_tol=_CLOSE, abs_tol=_CLOSE * size) and not (math.isnan(a) and math.isnan(b))
+        not math.isclose(a, b, rel_tol=_CLOSE, abs_tol=_CLOSE * size)
+        and not (math.isnan(a) and math.isnan(b))
         for a, b in zip(one, other)
     )
 
 
 def _own_statistics(kept: Any) -> frozenset[str]:
-    """The buffers of batch normalisation in a module that is kept: each worker's are of its own samples, as those of
-    the model are."""
+    """The buffers of batch normalisation in a module that is kept: each worker's are of its own
+    samples, as those of the model are.
+    """
     if not isinstance(kept, nn.Module):
         return frozenset()
     return frozenset(

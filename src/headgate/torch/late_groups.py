@@ -1,7 +1,7 @@
 """Parameter groups that an optimizer got while it trained, as where a part of a model thaws.
 
-A script that is resumed may come to the code that adds them, or may be past it. In the first case they get what the
-checkpoint has of them as they are added. In the second they are added here.
+A script that is resumed may come to the code that adds them, or may be past it. In the first case
+they get what the checkpoint has of them as they are added. In the second they are added here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ from headgate.task.saving import ResumeError
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module itself where `torch.compile` wrapped it, so that its state dict fits with and without."""
+    """The module itself where `torch.compile` wrapped it, so that its state dict fits with and
+    without.
+    """
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
 
 
 def names(optimizer: Any, models: Sequence[nn.Module]) -> list[Any]:
-    """For each group of an optimizer its parameters as number of the model and name; None where a model lacks one."""
-    known = {id(p): [number, name] for number, model in enumerate(models) for name, p in _named(model)}
+    """For each group of an optimizer its parameters as number of the model and name; None where a
+    model lacks one.
+    """
+    known = {
+        id(p): [number, name] for number, model in enumerate(models) for name, p in _named(model)
+    }
     groups = []
     for group in getattr(optimizer, "param_groups", ()):
         named = [known.get(id(parameter)) for parameter in group["params"]]
@@ -63,7 +69,9 @@ def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _same(saved: Any, added: Sequence[Any]) -> bool:
-    """Whether these are the names of a group that a checkpoint has; where it does not tell, they may be."""
+    """Whether these are the names of a group that a checkpoint has; where it does not tell, they
+    may be.
+    """
     return saved is None or [list(each) for each in saved] == added
 
 
@@ -78,7 +86,11 @@ class LateGroups:
     """
 
     def __init__(
-        self, optimizer: Any, saved: Mapping[str, Any], named: Sequence[Any], models: Sequence[nn.Module]
+        self,
+        optimizer: Any,
+        saved: Mapping[str, Any],
+        named: Sequence[Any],
+        models: Sequence[nn.Module],
     ) -> None:
         self._optimizer = optimizer
         self._saved = saved
@@ -89,7 +101,8 @@ class LateGroups:
         optimizer.add_param_group = self._added
 
     def complete(self, before: int | None = None) -> int:
-        """The script has come to where the checkpoint was taken: add the groups that are still missing; how many.
+        """The script has come to where the checkpoint was taken: add the groups that are still
+        missing; how many.
 
         Args:
             before: Only those before this one.
@@ -101,7 +114,8 @@ class LateGroups:
         for number in range(begun, len(self._saved["param_groups"]) if before is None else before):
             parameters = self._parameters(number)
             self._ours.append({id(parameter) for parameter in parameters})
-            given = self._saved["param_groups"][number].get("param_names")  # where the optimizer was made with names
+            # where the optimizer was made with names
+            given = self._saved["param_groups"][number].get("param_names")
             self._add({"params": parameters if given is None else list(zip(given, parameters))})
             self._load(number)
         return len(self._optimizer.param_groups) - begun
@@ -115,8 +129,10 @@ class LateGroups:
             found = []
         if not found:
             raise ResumeError(
-                f"the checkpoint's optimizer has {len(self._saved['param_groups'])} parameter groups, the script's "
-                f"{len(self._optimizer.param_groups)}; expected the script to add the others before it trains; undo "
+                f"the checkpoint's optimizer has {len(self._saved['param_groups'])} parameter "
+                "groups, the script's "
+                f"{len(self._optimizer.param_groups)}; expected the script to add the others "
+                "before it trains; undo "
                 "the change to the script, or start over with: headgate resume --from-scratch"
             )
         return found
@@ -128,11 +144,18 @@ class LateGroups:
         parameters = [each[1] if isinstance(each, tuple) else each for each in given]
         if {id(parameter) for parameter in parameters} in self._ours:
             return  # by what it did before the checkpoint was taken, which is done already
-        known = {id(p): [number, name] for number, model in enumerate(self._models) for name, p in _named(model)}
+        known = {
+            id(p): [number, name]
+            for number, model in enumerate(self._models)
+            for name, p in _named(model)
+        }
         added = [known.get(id(parameter)) for parameter in parameters]
         missing = range(len(self._optimizer.param_groups), len(self._saved["param_groups"]))
-        place = next((n for n in missing if n >= len(self._named) or _same(self._named[n], added)), None)
-        self.complete(before=place)  # those that were there before it; all of them, where it is one more
+        place = next(
+            (n for n in missing if n >= len(self._named) or _same(self._named[n], added)), None
+        )
+        # those that were there before it; all of them, where it is one more
+        self.complete(before=place)
         self._add({**group, "params": given})
         if place is not None:
             self._load(place)

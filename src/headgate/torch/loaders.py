@@ -1,9 +1,10 @@
-"""Prepared loaders: the user's own objects, watched batch by batch, and able to rejoin an epoch in its middle.
+"""Prepared loaders: the user's own objects, watched batch by batch, and able to rejoin an epoch in
+its middle.
 
-A position in an epoch holds two things. For each loader: how often it was gone through before the running iteration
-began. For each running iteration: the random states when it began, and the number of batches that it gave. On a rejoin,
-passes that had ended yield nothing. Running ones draw the same permutation again and skip its indices, so that no data
-is read twice.
+A position in an epoch holds two things. For each loader: how often it was gone through before the
+running iteration began. For each running iteration: the random states when it began, and the number
+of batches that it gave. On a rejoin, passes that had ended yield nothing. Running ones draw the
+same permutation again and skip its indices, so that no data is read twice.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from headgate.torch import rng
-from headgate.torch.dealing import Hand, Pass
 from headgate.torch.iteration import Iteration, Watcher
 from headgate.torch.positions import EARLIER, NOW, matched
+from headgate.torch.sharding import Hand, Pass
 from headgate.torch.shards import ShardingSampler, Sharing
 from headgate.torch.watching import (
     MARK,
@@ -34,7 +35,9 @@ from headgate.torch.watching import (
 )
 
 Position = tuple[Optional[int], Optional[int], list[dict[str, Any]]]
-"""Epoch; batches of it that are done, None where a resume has to start it again; positions of the loaders."""
+"""Epoch; batches of it that are done, None where a resume has to start it again; positions of the
+loaders.
+"""
 
 
 _LOOKS = 3
@@ -78,14 +81,18 @@ class Loaders:
         """
         if hasattr(type(loader), MARK):
             return loader
-        state = LoaderState(self, len(self.states), loader, batch_dim, self.epoch if self._in_epoch else 0)
+        state = LoaderState(
+            self, len(self.states), loader, batch_dim, self.epoch if self._in_epoch else 0
+        )
         self.states.append(state)
         known = {id(generator) for generator in self.generators}
         self.generators += [g for g in attributes_of(loader, torch.Generator) if id(g) not in known]
         return watched(loader, state.iterate, state.sampler_for)
 
     def drawing(self) -> AbstractContextManager[None]:
-        """A context in which the random stream that data is drawn with is in force: with one worker, the script's."""
+        """A context in which the random stream that data is drawn with is in force: with one
+        worker, the script's.
+        """
         stream = self._apart if self.sharing is None else self.sharing.stream
         return nullcontext() if stream is None else stream.drawing()
 
@@ -95,7 +102,9 @@ class Loaders:
         return self.sharing is None and self._apart is None
 
     def draw_apart(self) -> None:
-        """Draw data with a stream that begins here, as workers of a plan do, so that one alone has their batches."""
+        """Draw data with a stream that begins here, as workers of a plan do, so that one alone has
+        their batches.
+        """
         if not self._iterations:
             self._apart = rng.Stream(self.capture_rng(devices=False))
 
@@ -120,8 +129,9 @@ class Loaders:
         return self._iterations
 
     def anchor(self, feeding: Set[int]) -> Iteration | None:
-        """The outermost of the iterations numbered in `feeding`: the first that was created and is still going, and
-        that ends."""
+        """The outermost of the iterations numbered in `feeding`: the first that was created and is
+        still going, and that ends.
+        """
         first: Iteration | None = None
         for state in self.states:  # in every step
             each = state.current()
@@ -132,10 +142,13 @@ class Loaders:
         return first
 
     def ends_by_count(self, feeding: Set[int]) -> bool:
-        """Whether the script counts the batches of an epoch, and no end of those that are numbered in `feeding` ends
-        it: that it has done some of them is not known to it after a resume."""
+        """Whether the script counts the batches of an epoch, and no end of those that are numbered
+        in `feeding` ends it: that it has done some of them is not known to it after a resume.
+        """
         running = [state.current() for state in self.states]
-        return all(each.ends_by_count for each in running if each is not None and each.number in feeding)
+        return all(
+            each.ends_by_count for each in running if each is not None and each.number in feeding
+        )
 
     def enter_epoch(self) -> None:
         self.epoch += 1
@@ -168,8 +181,11 @@ class Loaders:
             )
         return positions
 
-    def position(self, epoch: int | None, anchor: Iteration | None, note: Callable[[str], None]) -> Position:
-        """Where the script is in the middle of an epoch; after the last step of `anchor`, where that can be said.
+    def position(
+        self, epoch: int | None, anchor: Iteration | None, note: Callable[[str], None]
+    ) -> Position:
+        """Where the script is in the middle of an epoch; after the last step of `anchor`, where
+        that can be said.
 
         Args:
             epoch: Which; None: the script does not count them.
@@ -190,14 +206,20 @@ class Loaders:
         return epoch, anchor.position(True)["done"], loaders
 
     def arm(
-        self, positions: Sequence[dict[str, Any]], resume_rng: rng.RngState | None, inside: bool = False, start: int = 0
+        self,
+        positions: Sequence[dict[str, Any]],
+        resume_rng: rng.RngState | None,
+        inside: bool = False,
+        start: int = 0,
     ) -> None:
         """Let the coming iterations rejoin at `positions`, until the resumed epoch is over.
 
         Args:
             positions: What `snapshot` gave.
-            resume_rng: Random states at the snapshot; in force once the first iteration has rejoined. None: none.
-            inside: Whether for iterations begun in the resumed epoch, as those of loaders prepared in it are.
+            resume_rng: Random states at the snapshot; in force once the first iteration has
+                rejoined. None: none.
+            inside: Whether for iterations begun in the resumed epoch, as those of loaders prepared
+                in it are.
             start: The first loader that it is for.
         """
         for state, position in () if self._past_resumed else matched(self.states, positions, start):
@@ -231,24 +253,32 @@ class LoaderState:
         ended: How often it was gone through, or given up, in this epoch.
         running: The latest iteration while the script holds on to it.
         cannot_rejoin: Why its position cannot be saved; empty when it can.
-        to_end: How many iterations are to yield nothing, because the checkpoint was taken after them.
+        to_end: How many iterations are to yield nothing, because the checkpoint was taken after
+            them.
         to_rejoin: The position at which the iteration after those goes on.
-        left_early: Whether the script gave up the latest pass before its end, or did not ask for its end.
-        lacks_begin: Whether this process gave only the rest of the latest pass that came to its end.
+        left_early: Whether the script gave up the latest pass before its end, or did not ask for
+            its end.
+        lacks_begin: Whether this process gave only the rest of the latest pass that came to its
+            end.
     """
 
-    def __init__(self, loaders: Loaders, index: int, loader: Any, batch_dim: int, born: int = 0) -> None:
+    def __init__(
+        self, loaders: Loaders, index: int, loader: Any, batch_dim: int, born: int = 0
+    ) -> None:
         self.loaders = loaders
         self.born = born
         self.index = index
         self.batch_dim = batch_dim
-        # Weak: a loader that the script drops has to end its workers at once, not when garbage is collected.
+        # Weak: a loader that the script drops has to end its workers at once, not when garbage is
+        # collected.
         self._loader = weakref.ref(loader) if isinstance(loader, DataLoader) else None
         self._sequence = loader if isinstance(loader, Sequence) else None
         self.ended = 0
         self.running: weakref.ref[Iteration] | None = None
         self.cannot_rejoin = cannot_rejoin(loader)
-        self.by_index = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
+        self.by_index = isinstance(loader, DataLoader) and not isinstance(
+            loader.dataset, IterableDataset
+        )
         self.to_end = 0
         self.to_rejoin: dict[str, Any] | None = None
         self.left_early = self.lacks_begin = False
@@ -270,7 +300,9 @@ class LoaderState:
         return self._loader is not None and getattr(self._loader(), "_iterator", None) is not None
 
     def drop_iterator(self) -> None:
-        """End the workers that the loader keeps from pass to pass: the next iterator is a new one."""
+        """End the workers that the loader keeps from pass to pass: the next iterator is a new
+        one.
+        """
         loader = self._loader() if self._loader is not None else None
         if loader is not None and self.keeps_iterator():
             loader._iterator = None
@@ -286,21 +318,28 @@ class LoaderState:
         return sampler if self.shards is None else self.shards.around(sampler)
 
     def deal(self, done: int) -> Hand | None:
-        """This worker's part of the pass that begins now after `done` batches; None: it takes all of it."""
+        """This worker's part of the pass that begins now after `done` batches; None: it takes all
+        of it.
+        """
         sharing = self.loaders.sharing
         if sharing is None or not sharing.divides():
             return None
         phase, epoch = sharing.place()
         by_index = self.shards is not None
-        return sharing.dealer.deal(Pass(phase, epoch, self.index, self.ended, done, self.batches(), by_index))
+        return sharing.dealer.deal(
+            Pass(phase, epoch, self.index, self.ended, done, self.batches(), by_index)
+        )
 
     def looks_for_cycle(self) -> bool:
         """Whether it is looked for what holds the pass that begins now.
 
-        That takes some 15 ms. So it is not done at each of many short passes, but where workers have to do alike.
+        That takes some 15 ms. So it is not done at each of many short passes, but where workers
+        have to do alike.
         """
         sharing, now = self.loaders.sharing, time.monotonic()
-        if self.loaders.source is not None or (sharing is not None and not sharing.dealer.gives_again):
+        if self.loaders.source is not None or (
+            sharing is not None and not sharing.dealer.gives_again
+        ):
             return False
         looks = sharing is not None or self._looks < _LOOKS or now - self._looked > _LOOK_SECONDS
         if looks:
@@ -310,7 +349,9 @@ class LoaderState:
     def batches(self) -> int | None:
         """Batches of a whole pass; None where they are not counted beforehand."""
         loader = self._sequence if self._loader is None else self._loader()
-        return len(loader) if loader is not None and (self.by_index or self._loader is None) else None
+        return (
+            len(loader) if loader is not None and (self.by_index or self._loader is None) else None
+        )
 
     def iterate(self, open_inner: OpenIterator) -> Iteration:
         if self.to_end:

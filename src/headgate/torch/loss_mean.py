@@ -1,7 +1,8 @@
 """What a loss is a mean over, read from the graph that its backward goes through.
 
-A loss that is a mean over samples weighs a worker's gradients by its samples. One over tokens that are no padding, or
-by class weights, weighs them by those: PyTorch's graph has their number, whichever function made it.
+A loss that is a mean over samples weighs a worker's gradients by its samples. One over tokens that
+are no padding, or by class weights, weighs them by those: PyTorch's graph has their number,
+whichever function made it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,36 @@ from headgate.torch import normalisers
 from headgate.torch.normalisers import Normaliser
 
 _PASSED = frozenset(
-    ("Neg", "View", "UnsafeView", "ReshapeAlias", "Alias", "Clone", "ToCopy", "Squeeze", "Unsqueeze", "Rsub", "Expand")
+    (
+        "Neg",
+        "View",
+        "UnsafeView",
+        "ReshapeAlias",
+        "Alias",
+        "Clone",
+        "ToCopy",
+        "Squeeze",
+        "Unsqueeze",
+        "Rsub",
+        "Expand",
+    )
 )
 _SUMS = frozenset(("Sum", "Nansum", "Dot"))
 _OF_PARAMETERS = frozenset(
     (
-        *("AccumulateGrad", "Pow", "Abs", "Sqrt", "LinalgVectorNorm", "Norm", "Sum", "Mean", "Add", "Sub", "Mul"),
+        *(
+            "AccumulateGrad",
+            "Pow",
+            "Abs",
+            "Sqrt",
+            "LinalgVectorNorm",
+            "Norm",
+            "Sum",
+            "Mean",
+            "Add",
+            "Sub",
+            "Mul",
+        ),
         *(
             "Div",
             "Neg",
@@ -55,11 +80,13 @@ class LossTerm:
         kind: That node's, as `NllLoss`.
         by: What the mean is over: tokens, numbers, a sum of weights.
         times: What else it is multiplied with, which has to be the same in all workers.
-        counted: Whether it may leave samples out; else it is over as many numbers as the samples have.
+        counted: Whether it may leave samples out; else it is over as many numbers as the samples
+            have.
         elements: How many numbers are summed, of a sum that is divided; 0: it is not such a one.
         listed: By what a list of such terms was divided; 1: it is not seen to be of a list.
         whole: Whether it leaves none of several numbers of each sample out, though it could.
-        weights: A number made of the weights that its classes have, which have to be the same in all workers.
+        weights: A number made of the weights that its classes have, which have to be the same in
+            all workers.
     """
 
     node: Any
@@ -83,8 +110,10 @@ class LossReading:
 
     Attributes:
         terms: The means that it is made of.
-        nothing: Whether one of its terms is multiplied by 0, as where a part of a batch has nothing that counts.
-        doubt: Why several workers may not come to what one process comes to; empty: nothing speaks for that.
+        nothing: Whether one of its terms is multiplied by 0, as where a part of a batch has nothing
+            that counts.
+        doubt: Why several workers may not come to what one process comes to; empty: nothing speaks
+            for that.
     """
 
     terms: tuple[LossTerm, ...] = ()
@@ -106,7 +135,8 @@ class _Divisor:
 
     Args:
         exact: By divisions.
-        scaled: By them, and by multiplications with a fraction: of a mean that is how much it matters.
+        scaled: By them, and by multiplications with a fraction: of a mean that is how much it
+            matters.
         times: By other multiplications.
         fractions: By multiplications with a fraction that are no divisions.
         plain: Whether all divisors are numbers of Python's.
@@ -151,7 +181,9 @@ class _Divisor:
         doubt = self.doubt
         if made is not None and (made.steps or made.exceeds):
             doubt = doubt or "a mean is divided by a count that is kept from being 0"
-        return Normaliser(number * self.exact, number * self.exact, known=made is not None and made.known), doubt
+        return Normaliser(
+            number * self.exact, number * self.exact, known=made is not None and made.known
+        ), doubt
 
     def sums(self) -> tuple[Normaliser, str]:
         """What a sum that is divided by this is a mean over; and why it is not."""
@@ -167,8 +199,9 @@ class _Divisor:
 
 @dataclass
 class _LossTerms:
-    """Terms of a loss: those that may leave samples out, and others; sums; and what else. And whether one is multiplied
-    by 0."""
+    """Terms of a loss: those that may leave samples out, and others; sums; and what else. And
+    whether one is multiplied by 0.
+    """
 
     counted: list[LossTerm] = field(default_factory=list)
     means: list[LossTerm] = field(default_factory=list)
@@ -240,7 +273,9 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
         by, doubt = divisor.sums()
         counted = not divisor.plain or divisor.read is not None
         seen.counted.append(
-            LossTerm(node, kind, by, divisor.times, counted, _summed(node), weights=_class_weights(node))
+            LossTerm(
+                node, kind, by, divisor.times, counted, _summed(node), weights=_class_weights(node)
+            )
         )
     else:
         is_weighed = kind.startswith("NllLoss") and reduction == 1
@@ -251,7 +286,9 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
         times, listed = divisor.times * divisor.fractions, divisor.exact if divisor.plain else 1.0
         whole = is_weighed and float(node._saved_target.numel()) == float(node._saved_total_weight)
         counted = is_weighed or not divisor.plain
-        term = LossTerm(node, kind, by, times, counted, listed=listed, whole=whole, weights=_class_weights(node))
+        term = LossTerm(
+            node, kind, by, times, counted, listed=listed, whole=whole, weights=_class_weights(node)
+        )
         (seen.counted if is_weighed else seen.means).append(term)
     if doubt:
         seen.doubts.append(doubt)
@@ -270,7 +307,9 @@ def _class_weights(node: Any) -> float:
         if not kind_of(each).startswith(_WEIGH_CLASSES):
             continue
         weights = [getattr(each, "_saved_pos_weight", None), each._saved_weight]
-        if kind_of(each).startswith("Binary") and _is_of_samples(each._saved_weight, each._saved_self):
+        if kind_of(each).startswith("Binary") and _is_of_samples(
+            each._saved_weight, each._saved_self
+        ):
             weights.pop()
         return sum(_sum_of(weight) for weight in weights if isinstance(weight, torch.Tensor))
     return 0.0
@@ -278,7 +317,9 @@ def _class_weights(node: Any) -> float:
 
 def _is_of_samples(weight: torch.Tensor | None, given: torch.Tensor) -> bool:
     """Whether each sample has a weight of its own."""
-    return weight is not None and weight.dim() == given.dim() and weight.shape[:1] == given.shape[:1]
+    return (
+        weight is not None and weight.dim() == given.dim() and weight.shape[:1] == given.shape[:1]
+    )
 
 
 def _sum_of(weight: torch.Tensor) -> float:
@@ -314,13 +355,18 @@ def _summed(node: Any) -> int:
     sizes = getattr(node, "_saved_self_sym_sizes", None)
     if sizes is not None:
         return math.prod(sizes)
-    tensor = getattr(node, "_saved_target" if type(node).__name__.startswith("NllLoss") else "_saved_self", None)
+    tensor = getattr(
+        node, "_saved_target" if type(node).__name__.startswith("NllLoss") else "_saved_self", None
+    )
     return 0 if tensor is None else int(tensor.numel())
 
 
-def _divided(divisor: _Divisor, kind: str, node: Any, inner: Sequence[Any], whole: bool) -> _Divisor | None:
-    """The divisor of what is below a division or multiplication, of the whole loss or of one of its terms; None: that
-    is multiplied by 0."""
+def _divided(
+    divisor: _Divisor, kind: str, node: Any, inner: Sequence[Any], whole: bool
+) -> _Divisor | None:
+    """The divisor of what is below a division or multiplication, of the whole loss or of one of its
+    terms; None: that is multiplied by 0.
+    """
     value = node._saved_other if inner[0] is not None else node._saved_self
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
@@ -343,7 +389,9 @@ def _divided(divisor: _Divisor, kind: str, node: Any, inner: Sequence[Any], whol
 
 
 def _is_plain(value: torch.Tensor) -> bool:
-    """Whether this stands for a number of Python's: such a one does not decide of what type a result is."""
+    """Whether this stands for a number of Python's: such a one does not decide of what type a
+    result is.
+    """
     small = {torch.float64: torch.float16, torch.int64: torch.int8}.get(value.dtype)
     return small is not None and torch.result_type(value, torch.ones((), dtype=small)) == small
 
@@ -353,7 +401,9 @@ def _is_of(node: Any, kinds: Sequence[str]) -> bool:
 
 
 def _is_of_parameters(root: Any) -> bool:
-    """Whether something is made of parameters alone, as penalties are: it is the same in all workers."""
+    """Whether something is made of parameters alone, as penalties are: it is the same in all
+    workers.
+    """
     nodes = [root]
     for _ in range(_MOST_NODES):
         if not nodes:
@@ -401,11 +451,16 @@ def _below(node: Any) -> Iterator[Any]:
         node = live[0]
 
 
-_listeners: list[tuple[Callable[[Sequence[torch.Tensor]], None], Callable[[BaseException], None]]] = []
+_listeners: list[
+    tuple[Callable[[Sequence[torch.Tensor]], None], Callable[[BaseException], None]]
+] = []
 
 
-def watch(begins: Callable[[Sequence[torch.Tensor]], None], fails: Callable[[BaseException], None]) -> None:
-    """Have each backward that begins with losses told from now on, and to none that were given before.
+def watch(
+    begins: Callable[[Sequence[torch.Tensor]], None], fails: Callable[[BaseException], None]
+) -> None:
+    """Have each backward that begins with losses told from now on, and to none that were given
+    before.
 
     Args:
         begins: Is given the losses.

@@ -1,4 +1,6 @@
-"""What is measured of a script's steps, and told: spans, and once a profile of what the job costs."""
+"""What is measured of a script's steps, and told: spans, and once a profile of what the job
+costs.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any, Callable
 
 import torch
 
-from headgate.task.measured import FIRST_STEPS, Timing, is_warm
+from headgate.task.step_timing import FIRST_STEPS, Timing, is_warm
 from headgate.torch.costs import Costs
 from headgate.torch.meter import Meter, Step
 from headgate.torch.profiling_sweep import ProfilingSweep
@@ -47,7 +49,9 @@ class Measuring:
         """The script ends."""
         self.meter.unhook()
         if self.sweep is not None and not self.sweep.done:
-            self.costs.notes.append("the script ended before all sizes and thread counts were measured")
+            self.costs.notes.append(
+                "the script ended before all sizes and thread counts were measured"
+            )
 
     def profile(self) -> dict[str, Any]:
         """What was measured so far."""
@@ -56,15 +60,23 @@ class Measuring:
 
     def _measured(self, step: Step) -> None:
         self.costs.stepped(step)
-        waited = self.costs.core_wait.lap() if self.sweep is not None or step.number <= FIRST_STEPS else None
+        waited = (
+            self.costs.core_wait.lap()
+            if self.sweep is not None or step.number <= FIRST_STEPS
+            else None
+        )
         if self.sweep is not None:
             self.sweep.stepped(step, waited)
             if not self._has_loaders() and step.number == FIRST_STEPS:
-                self.costs.notes.append("no loader was prepared: the time of a step was not measured by batch size")
+                self.costs.notes.append(
+                    "no loader was prepared: the time of a step was not measured by batch size"
+                )
                 self.sweep.done = True
             return
         if is_warm(step.number) and step.number <= FIRST_STEPS and step.samples:
-            self.costs.timings.append(Timing(torch.get_num_threads(), step.samples, step.compute_seconds, waited))
+            self.costs.timings.append(
+                Timing(torch.get_num_threads(), step.samples, step.compute_seconds, waited)
+            )
             if self.costs.reads_here and self._has_loaders():
                 self.costs.read(step.spans.get("input", 0.0), step.samples, waited)
         step.loader_workers = self.costs.loader_workers
@@ -81,11 +93,18 @@ def fetched(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _single_on_gpu(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_cuda and value.numel() == 1 and not value.is_complex()
+    return (
+        isinstance(value, torch.Tensor)
+        and value.is_cuda
+        and value.numel() == 1
+        and not value.is_complex()
+    )
 
 
 def kept(loss: torch.Tensor) -> Any:
-    """A loss as it is now, since the script may change it in place; one on a GPU is not waited for."""
+    """A loss as it is now, since the script may change it in place; one on a GPU is not waited
+    for.
+    """
     if loss.is_cpu and loss.numel() == 1 and not loss.is_complex():
         return loss.item()
     return loss.detach() if loss.is_cuda else loss.detach().clone()

@@ -1,7 +1,7 @@
 """Times sampled steps: where their seconds went, and on one of them how many FLOPs they took.
 
-Only for a step that is sampled (`headgate.task.measured.StepSampling`) is the model hooked and a GPU waited for; other
-steps cost a comparison a mark.
+Only for a step that is sampled (`headgate.task.step_timing.StepSampling`) is the model hooked and a
+GPU waited for; other steps cost a comparison a mark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from headgate.task import StepSpans
-from headgate.task.measured import StepSampling
+from headgate.task.step_timing import StepSampling
 from headgate.torch.backend import Movement, Passage, RoundResult
 from headgate.torch.rng import cuda_in_use
 
@@ -31,7 +31,8 @@ class Step:
     Args:
         number: Counts the steps of this process, from 1.
         samples: Samples that it took; None where batches do not tell.
-        spans: Seconds by span: `input`, `forward`, `backward`, `push`, `wait`, `pull`, `optimizer`, `other`.
+        spans: Seconds by span: `input`, `forward`, `backward`, `push`, `wait`, `pull`, `optimizer`,
+            `other`.
         begins: Seconds from the step's start to the first of each span.
         transfers: What went between this task and others, as the channel tells it.
         flops_forward: FLOPs of the forward passes; None unless counted on this step.
@@ -94,7 +95,9 @@ class Meter:
         notes: What could not be measured.
     """
 
-    def __init__(self, models: Sequence[nn.Module], deliver: Callable[[Step], None], every_step: bool = False) -> None:
+    def __init__(
+        self, models: Sequence[nn.Module], deliver: Callable[[Step], None], every_step: bool = False
+    ) -> None:
         self._models = models
         self._deliver = deliver
         self._sampling = StepSampling(every_step)
@@ -145,21 +148,33 @@ class Meter:
             if seconds > 0 or name != "wait":  # what was sent and came is told with the others
                 self._spans.carve(name, begin, max(0.0, seconds))
         self._transfers += [
-            {"peer": transfer.peer, "push": self._passage(transfer.push), "pull": self._passage(transfer.pull)}
+            {
+                "peer": transfer.peer,
+                "push": self._passage(transfer.push),
+                "pull": self._passage(transfer.pull),
+            }
             for transfer in movement.transfers
         ]
 
     def _passage(self, passage: Passage | None) -> list[float] | None:
         if passage is None:
             return None
-        return [self._spans.since_begin(passage.begin), self._spans.since_begin(passage.end), passage.bytes]
+        return [
+            self._spans.since_begin(passage.begin),
+            self._spans.since_begin(passage.end),
+            passage.bytes,
+        ]
 
     def complete(self) -> None:
-        """The optimizer has taken its step: what is marked from now on still belongs to it, until `end`."""
+        """The optimizer has taken its step: what is marked from now on still belongs to it, until
+        `end`.
+        """
         self.completed = True
 
     def end(self) -> None:
-        """The running step is over; one without a step of the optimizer, as a validation pass, is dropped."""
+        """The running step is over; one without a step of the optimizer, as a validation pass, is
+        dropped.
+        """
         if not self.open:
             return
         self.open = False
@@ -211,7 +226,9 @@ class Meter:
         self._flops = None
         if count_flops:
             if any(_compiled(module) for model in self._models for module in model.modules()):
-                self.notes.append("FLOPs were not counted: torch.compile hides the operators from torch's counter")
+                self.notes.append(
+                    "FLOPs were not counted: torch.compile hides the operators from torch's counter"
+                )
             else:
                 self._flops = _FlopPhases()
 
@@ -220,7 +237,9 @@ class _FlopPhases:
     """Counts from the first forward pass on, and keeps forward passes apart."""
 
     def __init__(self) -> None:
-        from headgate.torch.flops import FlopCount  # costs an import that only one step of a run needs
+        from headgate.torch.flops import (
+            FlopCount,  # costs an import that only one step of a run needs
+        )
 
         self.counter = FlopCount()
         self.forward = 0
@@ -243,7 +262,9 @@ class _FlopPhases:
 
 
 _active: Meter | None = None
-"""Whose marks the hooks set. The hooks are plain functions, so that a model can be copied or pickled while hooked."""
+"""Whose marks the hooks set. The hooks are plain functions, so that a model can be copied or
+pickled while hooked.
+"""
 
 
 def _forward_begins(module: nn.Module, args: Any) -> None:

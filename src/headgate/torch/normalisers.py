@@ -1,8 +1,10 @@
-"""What a loss is divided by, followed from the numbers that were counted to the one that it is divided by.
+"""What a loss is divided by, followed from the numbers that were counted to the one that it is
+divided by.
 
-The sum of a mask may be kept from falling below 1, or have a little added, and may become a number of Python's on its
-way. Of several workers the counts are to be added up first, and then treated so. While they are followed, the methods
-of tensors that make such numbers are wrapped. That costs a fraction of a microsecond for each call.
+The sum of a mask may be kept from falling below 1, or have a little added, and may become a number
+of Python's on its way. Of several workers the counts are to be added up first, and then treated so.
+While they are followed, the methods of tensors that make such numbers are wrapped. That costs a
+fraction of a microsecond for each call.
 """
 
 from __future__ import annotations
@@ -110,7 +112,11 @@ def of_number(value: float) -> Normaliser | None:
                 _counts.add(value)
             return made
         exceeds = value - read
-        if count is not None and not count.steps and (0 < exceeds <= _LITTLE or (not read and value == 1)):
+        if (
+            count is not None
+            and not count.steps
+            and (0 < exceeds <= _LITTLE or (not read and value == 1))
+        ):
             guarded = Normaliser(read, value, (), True)
     return guarded
 
@@ -132,14 +138,15 @@ _counts: set[float] = set()
 
 
 def forget(stepped: bool = False) -> None:
-    """A backward has begun: what the next loss is divided by is read after this, unless it is what this one is divided
-    by, as where batches are accumulated for a step. `stepped`: one is taken."""
+    """A backward has begun: what the next loss is divided by is read after this, unless it is what
+    this one is divided by, as where batches are accumulated for a step. `stepped`: one is taken.
+    """
     _readings.clear()
     if stepped:
         _counts.clear()
 
 
-# --- what is wrapped -------------------------------------------------------------------------------------------------
+# --- what is wrapped ------------------------------------------------------------------------------
 
 
 def _held(value: Any) -> Count | None:
@@ -185,13 +192,21 @@ def _stepped(name: str) -> Any:
 def _clamped(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
     count = _count_of(args[0])
     bounds = dict(zip(("min", "max"), args[1:])) | kwargs
-    steps = [(n, _constant(bounds[k])) for k, n in (("min", "least"), ("max", "most")) if bounds.get(k) is not None]
+    steps = [
+        (n, _constant(bounds[k]))
+        for k, n in (("min", "least"), ("max", "most"))
+        if bounds.get(k) is not None
+    ]
     if count is None or any(number is None for _, number in steps):
         return _unclear(result, args, kwargs)
-    return replace(count, steps=(*count.steps, *((name, float(number or 0)) for name, number in steps)))
+    return replace(
+        count, steps=(*count.steps, *((name, float(number or 0)) for name, number in steps))
+    )
 
 
-def _combined(result: torch.Tensor, args: Sequence[Any], kwargs: Any, sign: float = 1.0) -> Count | None:
+def _combined(
+    result: torch.Tensor, args: Sequence[Any], kwargs: Any, sign: float = 1.0
+) -> Count | None:
     """A sum or difference: of a count and a number, or of two counts, which is one."""
     one, other = args[0], args[1] if len(args) > 1 else kwargs.get("other")
     first, second = _held(one), _held(other)
@@ -206,13 +221,17 @@ def _combined(result: torch.Tensor, args: Sequence[Any], kwargs: Any, sign: floa
     return _unclear(result, args, kwargs)
 
 
-def _scaled(result: torch.Tensor, args: Sequence[Any], kwargs: Any, inverse: bool = False) -> Count | None:
+def _scaled(
+    result: torch.Tensor, args: Sequence[Any], kwargs: Any, inverse: bool = False
+) -> Count | None:
     one, other = args[0], args[1] if len(args) > 1 else kwargs.get("other")
     if not inverse and _held(one) is None:
         one, other = other, one
     count = _held(one)
     if count is not None and isinstance(other, (int, float)) and other > 0:
-        return replace(count, steps=(*count.steps, ("times", 1.0 / other if inverse else float(other))))
+        return replace(
+            count, steps=(*count.steps, ("times", 1.0 / other if inverse else float(other)))
+        )
     return _unclear(result, args, kwargs)
 
 
@@ -238,7 +257,9 @@ def _inverted(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count |
 def _other(name: str) -> Any:
     def make(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
         source = args[0] if args else None
-        if not isinstance(source, torch.Tensor) or (source.numel() == 1 and not hasattr(source, _COUNT)):
+        if not isinstance(source, torch.Tensor) or (
+            source.numel() == 1 and not hasattr(source, _COUNT)
+        ):
             return None
         return Count(result.detach().clone(), other=name)
 
@@ -254,14 +275,34 @@ _METHODS: dict[str, Made] = {
     **dict.fromkeys(("add", "add_", "__add__", "__radd__", "__iadd__"), _combined),
     **{name: lambda r, a, k: _combined(r, a, k, -1.0) for name in ("sub", "__sub__")},
     **dict.fromkeys(("mul", "mul_", "__mul__", "__rmul__", "__imul__"), _scaled),
-    **{name: lambda r, a, k: _scaled(r, a, k, True) for name in ("div", "div_", "__truediv__", "__itruediv__")},
-    **dict.fromkeys(("float", "double", "half", "bfloat16", "to", "type", "int", "long", "detach", "squeeze"), _same),
+    **{
+        name: lambda r, a, k: _scaled(r, a, k, True)
+        for name in ("div", "div_", "__truediv__", "__itruediv__")
+    },
+    **dict.fromkeys(
+        ("float", "double", "half", "bfloat16", "to", "type", "int", "long", "detach", "squeeze"),
+        _same,
+    ),
     **dict.fromkeys(("where", "max", "min", "masked_fill", "nan_to_num"), _unclear),
     **dict.fromkeys(("reciprocal", "__rtruediv__"), _inverted),
     **{
         name: _other(name)
         for name in (
-            *("sqrt", "rsqrt", "pow", "log", "log1p", "log2", "exp", "square", "var", "std", "norm", "amax", "amin"),
+            *(
+                "sqrt",
+                "rsqrt",
+                "pow",
+                "log",
+                "log1p",
+                "log2",
+                "exp",
+                "square",
+                "var",
+                "std",
+                "norm",
+                "amax",
+                "amin",
+            ),
         )
     },
     "__pow__": _other("pow"),
@@ -269,7 +310,22 @@ _METHODS: dict[str, Made] = {
 _FUNCTIONS = (
     *("sum", "nansum", "count_nonzero", "clamp", "clip", "clamp_min", "clamp_max"),
     *("maximum", "fmax", "minimum", "fmin"),
-    *("add", "sub", "mul", "div", "where", "max", "min", "reciprocal", "sqrt", "rsqrt", "pow", "log", "log1p", "exp"),
+    *(
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "where",
+        "max",
+        "min",
+        "reciprocal",
+        "sqrt",
+        "rsqrt",
+        "pow",
+        "log",
+        "log1p",
+        "exp",
+    ),
     *("var", "std", "norm"),
 )
 _READ = ("item", "__int__", "__float__", "__index__", "tolist")
@@ -322,7 +378,11 @@ def _wrap(owner: Any, name: str, make: Made) -> None:
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         result = inner(*args, **kwargs)
-        if torch.compiler.is_compiling() or type(result) is not torch.Tensor or result.requires_grad:
+        if (
+            torch.compiler.is_compiling()
+            or type(result) is not torch.Tensor
+            or result.requires_grad
+        ):
             return result
         if result.numel() == 1 and not result.is_meta:
             count = _making(make, result, args, kwargs)

@@ -1,4 +1,6 @@
-"""What a script costs that calls none of Headgate's libraries, by its steps as `task.observing` sees them."""
+"""What a script costs that calls none of Headgate's libraries, by its steps as `task.observing`
+sees them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headgate.task import Channel, TaskEnvironment, measured
+from headgate.task import Channel, TaskEnvironment, step_timing
 from headgate.task.core_wait import CoreWait
 from headgate.task.observing import Loads
 from headgate.torch import batches, costs
@@ -29,8 +31,8 @@ SHARDS = ("_fsdp_flattened", "ds_id")
 
 
 class StepObserver:
-    """Times the first steps, tells a profile, and observes no more. Under `headgate profile` the steps run on several
-    numbers of threads, and the script ends then.
+    """Times the first steps, tells a profile, and observes no more. Under `headgate profile` the
+    steps run on several numbers of threads, and the script ends then.
 
     Args:
         environment: The task.
@@ -38,7 +40,9 @@ class StepObserver:
         remove: Has no further step seen.
     """
 
-    def __init__(self, environment: TaskEnvironment, loads: Loads, remove: Callable[[], None]) -> None:
+    def __init__(
+        self, environment: TaskEnvironment, loads: Loads, remove: Callable[[], None]
+    ) -> None:
         self._environment = environment
         self._loads = loads
         self._remove = remove
@@ -47,8 +51,8 @@ class StepObserver:
         self._first = 0
         self._inputs = _Inputs()
         self._number = 0
-        self._timings: list[measured.Timing] = []
-        self._reads: list[measured.Read] = []
+        self._timings: list[step_timing.Timing] = []
+        self._reads: list[step_timing.Read] = []
         self._core_wait = CoreWait()
         self._turns = self._sweep() if self._profiling else self._first_steps()
         self._threads, self._timed = torch.get_num_threads(), False
@@ -58,7 +62,9 @@ class StepObserver:
         atexit.register(self._end)
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has taken its step. Where there are several, a step ends with that of the first."""
+        """An optimizer has taken its step. Where there are several, a step ends with that of the
+        first.
+        """
         begins = not self._optimizers
         self._optimizers[id(optimizer)] = optimizer
         if begins:
@@ -77,9 +83,11 @@ class StepObserver:
         if self._timed:
             self._sees_batch = self._sees_batch or samples is not None
             lap = self._core_wait.lap()
-            self._timings.append(measured.Timing(self._threads, samples or 1, max(seconds - waited, 1e-9), lap))
+            self._timings.append(
+                step_timing.Timing(self._threads, samples or 1, max(seconds - waited, 1e-9), lap)
+            )
             if held and samples:
-                self._reads.append(measured.Read(waited / samples, lap))
+                self._reads.append(step_timing.Read(waited / samples, lap))
                 size = sum(t.numel() * t.element_size() for t in batches.tensors(held)) / samples
                 self._dataset = {"samples": costs.samples_in(self._loads), "bytes_per_sample": size}
         turn = next(self._turns, None)
@@ -102,8 +110,8 @@ class StepObserver:
 
     def _first_steps(self) -> Iterator[tuple[int, bool]]:
         """Threads of each next step, and whether it counts."""
-        for number in range(1, measured.FIRST_STEPS + 1):
-            yield self._threads, measured.is_warm(number)
+        for number in range(1, step_timing.FIRST_STEPS + 1):
+            yield self._threads, step_timing.is_warm(number)
 
     def _sweep(self) -> Iterator[tuple[int, bool]]:
         yield from ((self._threads, False) for _ in range(_MODEL_STEP))
@@ -117,12 +125,12 @@ class StepObserver:
                     return
             rounds += 1
             took = time.perf_counter() - begun
-            if rounds >= 2 and took > _ENOUGH_SECONDS and measured.are_calm(self._timings):
+            if rounds >= 2 and took > _ENOUGH_SECONDS and step_timing.are_calm(self._timings):
                 return
 
     def _end(self) -> None:
         """The script ends: what was timed is told, where it is enough."""
-        if self._loads.open and len(self._timings) >= measured.FEWEST:
+        if self._loads.open and len(self._timings) >= step_timing.FEWEST:
             self._profiling = False
             self._tell()
 
@@ -142,7 +150,8 @@ class StepObserver:
     def _profile(self) -> dict[str, Any]:
         """The fields of `headgate.Profile`."""
         usual, _ = Counter(timing.samples for timing in self._timings).most_common(1)[0]
-        # A step in whose time something was evaluated, or the last of an epoch, has another number of samples.
+        # A step in whose time something was evaluated, or the last of an epoch, has another number
+        # of samples.
         timings = [timing for timing in self._timings if timing.samples == usual]
         trained = self._trained()
         sparse = [p for p in trained if p.grad is not None and p.grad.is_sparse]
@@ -151,11 +160,17 @@ class StepObserver:
         device = "cpu"
         if trained and trained[0].device.type == "cuda":
             device = torch.cuda.get_device_name(trained[0].device)
-        step_times, others = measured.step_times(device, timings), self._core_wait.others()
+        step_times, others = step_timing.step_times(device, timings), self._core_wait.others()
         if self._dataset is not None:
-            self._dataset["read_seconds_per_sample"] = measured.read_seconds(self._reads) if self._loads.here else None
+            self._dataset["read_seconds_per_sample"] = (
+                step_timing.read_seconds(self._reads) if self._loads.here else None
+            )
         notes = ["its steps were seen from outside, at one batch size"]
-        notes += [] if self._sees_batch else ["its batch was not seen: no DataLoader and no model told of it"]
+        notes += (
+            []
+            if self._sees_batch
+            else ["its batch was not seen: no DataLoader and no model told of it"]
+        )
         return {
             "framework": "torch",
             "framework_version": torch.__version__,
@@ -168,19 +183,23 @@ class StepObserver:
             "dataset": self._dataset,
             "optimizer": type(self._optimizers[self._first]).__name__,
             "optimizer_state_bytes": costs.state_bytes(self._optimizers.values()),
-            "memory_peak_bytes": measured.memory_peak_bytes(),
+            "memory_peak_bytes": step_timing.memory_peak_bytes(),
             "gpu_memory_peak_bytes": torch.cuda.max_memory_reserved() if cuda_in_use() else None,
             "batch": usual if self._sees_batch else None,
             "step_times": step_times,
             "others": others,
-            "notes": [*notes, *measured.busy_notes(step_times, others)],
+            "notes": [*notes, *step_timing.busy_notes(step_times, others)],
             "observed": True,
             "sharded": any(_is_sharded(p) for p in trained),
         }
 
     def _trained(self) -> list[Any]:
-        groups = [group for optimizer in self._optimizers.values() for group in optimizer.param_groups]
-        return list({id(p): p for group in groups for p in group["params"] if p.requires_grad}.values())
+        groups = [
+            group for optimizer in self._optimizers.values() for group in optimizer.param_groups
+        ]
+        return list(
+            {id(p): p for group in groups for p in group["params"] if p.requires_grad}.values()
+        )
 
 
 class _Inputs:
@@ -188,7 +207,8 @@ class _Inputs:
 
     Attributes:
         model: The one of most parameters.
-        samples: Those of a step that it was given, by the first dimension of its first tensor; None: not seen.
+        samples: Those of a step that it was given, by the first dimension of its first tensor;
+            None: not seen.
     """
 
     def __init__(self) -> None:

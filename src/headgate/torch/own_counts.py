@@ -1,7 +1,8 @@
-"""Epochs that no end of a loader ends: a script that counts its batches, keeps them, or goes through them in a cycle.
+"""Epochs that no end of a loader ends: a script that counts its batches, keeps them, or goes
+through them in a cycle.
 
-After a resume in the middle of such an epoch the script counts from the begin again. So an order waits for the end of
-the epoch, if that is near.
+After a resume in the middle of such an epoch the script counts from the begin again. So an order
+waits for the end of the epoch, if that is near.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders
 
 NEAR_SECONDS = 20.0
-"""How long a stop waits for the end of an epoch that is about to come, where a resume goes on at an exact place."""
+"""How long a stop waits for the end of an epoch that is about to come, where a resume goes on at an
+exact place.
+"""
 _REPLAYED = 3
 """Steps in a row after a loader's end: one that reads ahead takes one or two of them."""
 
@@ -27,7 +30,9 @@ class OwnCounts:
         as_lowest: What the worker says that saves; all workers of a job call it alike.
     """
 
-    def __init__(self, loaders: Loaders, note: Callable[[str], None], as_lowest: Callable[[bool], bool]) -> None:
+    def __init__(
+        self, loaders: Loaders, note: Callable[[str], None], as_lowest: Callable[[bool], bool]
+    ) -> None:
         self._loaders = loaders
         self._note = note
         self._as_lowest = as_lowest
@@ -45,7 +50,8 @@ class OwnCounts:
         self._took = time.monotonic() - self._began
         if was_resumed and self._loaders.rejoined and not self._loaders.rejoined_to_end:
             self._note(
-                "the epoch was resumed in its middle, and the script ended it by a count of its own, which had begun "
+                "the epoch was resumed in its middle, and the script ended it by a count of "
+                "its own, which had begun "
                 "again: it had more batches than in a run that was not stopped"
             )
 
@@ -66,7 +72,8 @@ class OwnCounts:
             return False
         if not stopping:
             self._note(
-                "the script ends an epoch by a count of its own: a checkpoint that is asked for is saved at the end of "
+                "the script ends an epoch by a count of its own: a checkpoint that is asked "
+                "for is saved at the end of "
                 "the epoch"
             )
             return True
@@ -75,12 +82,13 @@ class OwnCounts:
         if self._as_lowest(now - self._since + (self._left or 0.0) <= NEAR_SECONDS):
             return True
         self._note(
-            "the script ends an epoch by a count of its own, and is stopped in the middle of one: a resume goes on "
+            "the script ends an epoch by a count of its own, and is stopped in the middle of "
+            "one: a resume goes on "
             "with the next batch, and the count begins again"
         )
         return False
 
-    # --- batches that come again -------------------------------------------------------------------------------------
+    # --- batches that come again ------------------------------------------------------------------
 
     @property
     def unfed(self) -> bool:
@@ -90,35 +98,52 @@ class OwnCounts:
     def stepped(self, fed: bool) -> None:
         """A step was taken; `fed`: a loader has given a batch for it."""
         states = self._loaders.states
-        over = not fed and any(s.running is not None for s in states) and not any(s.current() for s in states)
+        over = (
+            not fed
+            and any(s.running is not None for s in states)
+            and not any(s.current() for s in states)
+        )
         self._unfed = self._unfed + 1 if over else 0
         if self._unfed != _REPLAYED:
             return
         self._note(
-            "steps are taken on batches that the loader gave before, as list(loader) has them: they are not shuffled "
-            "again, and a resume in the middle of an epoch begins the epoch again. Go through the loader anew in each "
+            "steps are taken on batches that the loader gave before, as list(loader) has them: "
+            "they are not shuffled "
+            "again, and a resume in the middle of an epoch begins the epoch again. Go through "
+            "the loader anew in each "
             "epoch instead"
         )
         if any(state.lacks_begin for state in states):
             self._note(
-                "the script keeps the batches of a pass that was resumed in its middle: it has not those before, and "
-                "trains from now on what a run that was not stopped does not. Start over with: headgate resume "
+                "the script keeps the batches of a pass that was resumed in its middle: it has "
+                "not those before, and "
+                "trains from now on what a run that was not stopped does not. Start over with: "
+                "headgate resume "
                 "--from-scratch"
             )
 
     def replays(self, drawn: bool) -> None:
-        """A cycle gives the batches of a pass again; `drawn`: others than before, after a resume."""
+        """A cycle gives the batches of a pass again; `drawn`: others than before, after a
+        resume.
+        """
         self._note(
-            "itertools.cycle gives the batches of one pass over the loader again and again: they are not shuffled "
+            "itertools.cycle gives the batches of one pass over the loader again and again: "
+            "they are not shuffled "
             "anew. Go through the loader anew instead, as `while True: yield from loader` does"
         )
         if drawn:
             self._note(
-                "itertools.cycle had batches that are drawn at random as they are read: after the resume they were "
-                "read again, and are others. What is trained differs from a run that was not stopped"
+                "itertools.cycle had batches that are drawn at random as they are read: after "
+                "the resume they were "
+                "read again, and are others. What is trained differs from a run that was not "
+                "stopped"
             )
 
     @property
     def _left(self) -> float | None:
-        """Seconds to the end of the epoch, if it takes as long as the one before; None: there was none."""
-        return None if self._took is None else max(self._took - (time.monotonic() - self._began), 0.0)
+        """Seconds to the end of the epoch, if it takes as long as the one before; None: there was
+        none.
+        """
+        return (
+            None if self._took is None else max(self._took - (time.monotonic() - self._began), 0.0)
+        )

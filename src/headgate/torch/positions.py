@@ -17,16 +17,20 @@ class _Loader(Protocol):
 _L = TypeVar("_L", bound=_Loader)
 
 
-def matched(loaders: Sequence[_L], positions: Sequence[dict[str, Any]], start: int) -> list[tuple[_L, dict[str, Any]]]:
+def matched(
+    loaders: Sequence[_L], positions: Sequence[dict[str, Any]], start: int
+) -> list[tuple[_L, dict[str, Any]]]:
     """Loaders from the one numbered `start` on, each with its position of then.
 
-    They are told by the order in which they are prepared. Those that are prepared in the epoch that goes on are those
-    that were prepared in it, or else the ones from earlier epochs that it read.
+    They are told by the order in which they are prepared. Those that are prepared in the epoch that
+    goes on are those that were prepared in it, or else the ones from earlier epochs that it read.
     """
     outside = [each for each in positions if not each.get("born")]
     within = [each for each in positions if each.get("born") == NOW]
     if not within:
-        within = [each for each in positions if each.get("born") and (each["ended"] or each["running"])]
+        within = [
+            each for each in positions if each.get("born") and (each["ended"] or each["running"])
+        ]
     pairs = [
         *zip([each for each in loaders if not each.born], outside),
         *zip([each for each in loaders if each.born], within),

@@ -1,7 +1,9 @@
-"""Under `headgate profile`: the user's own loop runs its steps at several batch sizes and thread counts.
+"""Under `headgate profile`: the user's own loop runs its steps at several batch sizes and thread
+counts.
 
-The first prepared loader gives parts of real batches. Sizes and thread counts take turns in every round, so that a
-machine that slows down or speeds up meanwhile does not look like a property of one of them.
+The first prepared loader gives parts of real batches. Sizes and thread counts take turns in every
+round, so that a machine that slows down or speeds up meanwhile does not look like a property of one
+of them.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 import torch
 
-from headgate.task import measured
+from headgate.task import step_timing
 from headgate.torch import batches
 from headgate.torch.costs import Costs
 from headgate.torch.meter import Step
@@ -22,7 +24,7 @@ from headgate.torch.watching import OpenIterator
 
 BUDGET_SECONDS = 20.0
 _ENOUGH_SECONDS = 5.0
-_FEWEST_ROUNDS = measured.FEWEST
+_FEWEST_ROUNDS = step_timing.FEWEST
 _ROUNDS = 5
 _MOST_ROUNDS = 40
 _POOL = 4
@@ -81,9 +83,13 @@ class ProfilingSweep:
         return batches.part(batch, taken, samples, dim=self._costs.batch_dim)
 
     def stepped(self, step: Step, waited: float | None) -> None:
-        """A step of the running turn was measured, in which threads waited for a core for that part of the time."""
+        """A step of the running turn was measured, in which threads waited for a core for that part
+        of the time.
+        """
         if self._timed and step.samples:
-            self._costs.timings.append(measured.Timing(self._threads, step.samples, step.compute_seconds, waited))
+            self._costs.timings.append(
+                step_timing.Timing(self._threads, step.samples, step.compute_seconds, waited)
+            )
         self._advance()
 
     def _advance(self) -> None:
@@ -98,7 +104,9 @@ class ProfilingSweep:
             torch.set_num_threads(self._threads)
 
     def _turns(self, whole: int) -> Generator[tuple[int, int, bool], None, None]:
-        """Threads, samples of a batch, and whether the step counts; the time between two is the step's."""
+        """Threads, samples of a batch, and whether the step counts; the time between two is the
+        step's.
+        """
         sizes = sorted({max(min(2, whole), whole // divisor) for divisor in (8, 4, 2, 1)})
         started = time.perf_counter()
         counts: list[int] = []
@@ -112,20 +120,23 @@ class ProfilingSweep:
             warm_up += block
             # Half the threads take at most twice as long.
             if threads > 1 and (warm_up + 2 * block) * (_FEWEST_ROUNDS + 1) > BUDGET_SECONDS:
-                self._costs.notes.append(f"fewer than {threads} threads were left out, to be done in time")
+                self._costs.notes.append(
+                    f"fewer than {threads} threads were left out, to be done in time"
+                )
                 break
         rounds = 0
         while True:
             for threads in counts:
                 if len(counts) > 1:
-                    yield threads, sizes[0], False  # the first step after a change wakes the threads up
+                    # the first step after a change wakes the threads up
+                    yield threads, sizes[0], False
                 for samples in sizes:
                     yield threads, samples, True
             rounds += 1
             elapsed = time.perf_counter() - started
             enough = rounds >= _MOST_ROUNDS or (rounds >= _ROUNDS and elapsed > _ENOUGH_SECONDS)
             # On a machine that others use it is tried again, as long as there is time.
-            if enough and measured.are_calm(self._costs.timings):
+            if enough and step_timing.are_calm(self._costs.timings):
                 return
             if rounds >= _FEWEST_ROUNDS and elapsed > BUDGET_SECONDS:
                 return
@@ -136,4 +147,6 @@ def thread_counts() -> list[int]:
     if cuda_in_use():
         return [torch.get_num_threads()]
     cores = len(os.sched_getaffinity(0))
-    return sorted({cores, *(1 << n for n in range(cores.bit_length()) if 1 << n <= cores)}, reverse=True)
+    return sorted(
+        {cores, *(1 << n for n in range(cores.bit_length()) if 1 << n <= cores)}, reverse=True
+    )

@@ -1,8 +1,10 @@
-"""Hands over what a PyTorch script trains, at each step of its optimizers; see `headgate.task.recording`.
+"""Hands over what a PyTorch script trains, at each step of its optimizers; see
+`headgate.task.recording`.
 
-It sees the steps of all optimizers and the forward passes of all models, whether the script prepares them or calls
-nothing of Headgate's. It brings the script to float64 where its recipe asks for that. Of workers it leaves dropout out,
-which each would draw for itself; a resume has to draw it again.
+It sees the steps of all optimizers and the forward passes of all models, whether the script
+prepares them or calls nothing of Headgate's. It brings the script to float64 where its recipe asks
+for that. Of workers it leaves dropout out, which each would draw for itself; a resume has to draw
+it again.
 """
 
 from __future__ import annotations
@@ -31,7 +33,14 @@ from headgate.torch import batches, rng
 from headgate.torch.observer import SHARDS
 
 _ROUNDINGS = 4.0
-_DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
+_DROPOUTS = (
+    "dropout",
+    "alpha_dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "feature_alpha_dropout",
+)
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
 _DENSE_NUMBERS = 1 << 24
 """Numbers of a sparse gradient that is looked at as a dense one."""
@@ -86,7 +95,7 @@ class StepRecorder:
         """Whether data is drawn as workers of a plan draw it."""
         return self._recorder.recipe.as_workers
 
-    # --- what a session tells ----------------------------------------------------------------------------------------
+    # --- what a session tells ---------------------------------------------------------------------
 
     def prepared(self, model: nn.Module, optimizer: Any) -> None:
         """A model is about to be prepared."""
@@ -96,12 +105,16 @@ class StepRecorder:
         self._given.add(id(optimizer))
 
     def batch(self, batch: Any, counts: bool) -> Any:
-        """A batch, or a worker's part of it, is about to be handed to the script, as it is to be handed; `counts`: it
-        is none of borrowed samples."""
+        """A batch, or a worker's part of it, is about to be handed to the script, as it is to be
+        handed; `counts`: it is none of borrowed samples.
+        """
         tensors = [t for t in batches.tensors(batch) if not t.is_complex() and not t.is_sparse]
         if counts and tensors:
             values = [t.detach().double() for t in tensors]
-            total, squares = (sum(float(v.sum()) for v in values), sum(float((v * v).sum()) for v in values))
+            total, squares = (
+                sum(float(v.sum()) for v in values),
+                sum(float((v * v).sum()) for v in values),
+            )
             self._recorder.batch(batches.size(batch) or 1, total, squares)
         self._random = _random_state()
         return _as_double(batch) if self._recorder.recipe.double else batch
@@ -115,7 +128,7 @@ class StepRecorder:
         if isinstance(loss, (int, float)) or (isinstance(loss, torch.Tensor) and loss.numel() == 1):
             self._recorder.reported(float(loss), float(part))
 
-    # --- what PyTorch tells ------------------------------------------------------------------------------------------
+    # --- what PyTorch tells -----------------------------------------------------------------------
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():
@@ -164,12 +177,14 @@ class StepRecorder:
         self._random = None
         facts = self._facts() if first else {}
         unprepared = bool(self._prepared) and id(optimizer) not in self._given
-        self._recorder.step(index, self._counts[index], self._tensors(), unprepared=unprepared, **facts)
+        self._recorder.step(
+            index, self._counts[index], self._tensors(), unprepared=unprepared, **facts
+        )
         wanted = self._recorder.recipe.steps
         if self._counts[0] > wanted or all(count >= wanted for count in self._counts):
             self._recorder.finish()
 
-    # --- what is handed over -----------------------------------------------------------------------------------------
+    # --- what is handed over ----------------------------------------------------------------------
 
     def _named(self) -> Iterator[tuple[str, str, torch.Tensor]]:
         """Kind, name and value of all that is trained, each once."""
@@ -180,11 +195,16 @@ class StepRecorder:
                 ((WEIGHT, name, p) for name, p in model.named_parameters()),
                 ((BUFFER, name, b) for name, b in model.named_buffers()),
             )
-            fresh = [(kind, name, tensor) for kind, name, tensor in tensors if id(tensor) not in known]
+            fresh = [
+                (kind, name, tensor) for kind, name, tensor in tensors if id(tensor) not in known
+            ]
             known.update(id(tensor) for _, _, tensor in fresh)
             models += bool(fresh)
             prefix = f"model {models}: " if models > 1 else ""
-            yield from ((kind, prefix + name.removeprefix("module."), tensor) for kind, name, tensor in fresh)
+            yield from (
+                (kind, prefix + name.removeprefix("module."), tensor)
+                for kind, name, tensor in fresh
+            )
         for number, optimizer in enumerate(self._optimizers.values(), 1):
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             for at, parameter in enumerate(parameters, 1):
@@ -203,7 +223,12 @@ class StepRecorder:
         """What tells why workers may differ."""
         named = list(self._named())
         hooked = [name for _, name, tensor in named if _is_hooked(tensor)]
-        kinds = {type(m).__name__ for model in self._models for m in model.modules() if _takes_statistics(m)}
+        kinds = {
+            type(m).__name__
+            for model in self._models
+            for m in model.modules()
+            if _takes_statistics(m)
+        }
         sharded = any(hasattr(tensor, mark) for _, _, tensor in named for mark in SHARDS)
         return {"hooked": hooked, "normalised": sorted(kinds), "sharded": sharded}
 
@@ -232,15 +257,20 @@ def _recorded(kind: str, name: str, value: torch.Tensor) -> RecordedTensor | Non
 
 
 def _is_hooked(tensor: torch.Tensor) -> bool:
-    """Whether hooks change its gradient; those of Headgate's own do not count, which no script alone has."""
-    return bool(getattr(tensor, "_backward_hooks", None) or getattr(tensor, "_post_accumulate_grad_hooks", None))
+    """Whether hooks change its gradient; those of Headgate's own do not count, which no script
+    alone has.
+    """
+    return bool(
+        getattr(tensor, "_backward_hooks", None)
+        or getattr(tensor, "_post_accumulate_grad_hooks", None)
+    )
 
 
 def _takes_statistics(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
 
 
-# --- random draws ----------------------------------------------------------------------------------------------------
+# --- random draws ---------------------------------------------------------------------------------
 
 
 def _random_state() -> Any:
@@ -271,7 +301,9 @@ def _leave_dropout_out(recorder: TaskRecorder) -> None:
             setattr(functional, name, kept)
     attend = functional.scaled_dot_product_attention
 
-    def attending(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any) -> Any:
+    def attending(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any
+    ) -> Any:
         if dropout_p > 0 and not torch.compiler.is_compiling():
             recorder.left_out(DROPOUT)
         return attend(query, key, value, attn_mask, 0.0, **more)
@@ -280,7 +312,9 @@ def _leave_dropout_out(recorder: TaskRecorder) -> None:
 
 
 def _without_dropout(model: nn.Module, recorder: TaskRecorder) -> None:
-    """Layers that drop out inside of one operation; of the others it is told, for they may be compiled."""
+    """Layers that drop out inside of one operation; of the others it is told, for they may be
+    compiled.
+    """
     for module in model.modules():
         if isinstance(module, nn.RNNBase) and module.dropout > 0:
             module.dropout = 0.0
@@ -289,7 +323,7 @@ def _without_dropout(model: nn.Module, recorder: TaskRecorder) -> None:
             recorder.left_out(DROPOUT)
 
 
-# --- float64 ---------------------------------------------------------------------------------------------------------
+# --- float64 --------------------------------------------------------------------------------------
 
 
 def _leave_autocast_out(recorder: TaskRecorder) -> None:
@@ -314,7 +348,9 @@ def _doubled(model: nn.Module) -> None:
 
 
 def _as_double(batch: Any) -> Any:
-    """A batch with its numbers as float64; containers of a kind of their own are left as they are."""
+    """A batch with its numbers as float64; containers of a kind of their own are left as they
+    are.
+    """
     if isinstance(batch, torch.Tensor):
         return batch.double() if batch.is_floating_point() else batch
     if type(batch) in (list, tuple):

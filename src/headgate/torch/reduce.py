@@ -1,10 +1,13 @@
-"""Makes `.grad` what one process would have: gradients leave while backward runs; when it returns, their mean is there.
+"""Makes `.grad` what one process would have: gradients leave while backward runs; when it returns,
+their mean is there.
 
-Each trained parameter is hooked. Its gradient is weighed with the samples that it came from and put into a flat buffer;
-a full buffer is handed to the backend. At the end of the whole backward the sums are divided and written into `.grad`:
-clipping, accumulation, gradient scalers and every optimizer then do what they do in one process.
+Each trained parameter is hooked. Its gradient is weighed with the samples that it came from and put
+into a flat buffer; a full buffer is handed to the backend. At the end of the whole backward the
+sums are divided and written into `.grad`: clipping, accumulation, gradient scalers and every
+optimizer then do what they do in one process.
 
-The last buffer ends with a control vector, from which all workers learn the same at the same step (`control`).
+The last buffer ends with a control vector, from which all workers learn the same at the same step
+(`control`).
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ class Weigher(Protocol):
         """What they count, as far as this worker knows by itself; called once as a round begins."""
 
     def head(self) -> Sequence[float]:
-        """What this worker tells all others of that at the head of the round; as many numbers each time."""
+        """What this worker tells all others of that at the head of the round; as many numbers each
+        time.
+        """
 
     @property
     def asks(self) -> bool:
@@ -44,7 +49,9 @@ class Weigher(Protocol):
         """What all tell, where it asks: what this worker's gradients count."""
 
     def check(self, sums: Sequence[float]) -> None:
-        """What all told, at the end of a round in which it did not ask; raises where they do not fit together."""
+        """What all told, at the end of a round in which it did not ask; raises where they do not
+        fit together.
+        """
 
 
 class Reducer:
@@ -53,12 +60,14 @@ class Reducer:
     Args:
         backend: Adds them up.
         weigher: What this worker's gradients count; asked once in each round.
-        mark: Tells where this worker stands from all other places, below `control.MARKS`; asked at the end of each
-            round.
-        flags: Whether this worker was asked to stop, and to save a checkpoint; asked at the end of each round.
+        mark: Tells where this worker stands from all other places, below `control.MARKS`; asked at
+            the end of each round.
+        flags: Whether this worker was asked to stop, and to save a checkpoint; asked at the end of
+            each round.
         agreed: Takes for each round whether any worker was asked to stop, and to save.
-        differs: Called where the workers' marks differ, with how many rounds ago that was, and whether it is this
-            worker's that differs from those of all that count; raises what is to be raised.
+        differs: Called where the workers' marks differ, with how many rounds ago that was, and
+            whether it is this worker's that differs from those of all that count; raises what is to
+            be raised.
         exchanged: Takes each round.
 
     Attributes:
@@ -99,7 +108,8 @@ class Reducer:
         self._open = False
         self._tasks: set[int] = set()
         self._arrived: dict[int, int] = {}
-        self._tables: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # and the gradient that it had before
+        # and the gradient that it had before
+        self._tables: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self._accumulated = Accumulated()
         self._launched = 0
         self._late = Late(backend.look)
@@ -128,7 +138,9 @@ class Reducer:
         return id(tensor) in self._hooked
 
     def sees_hook(self, parameter: torch.Tensor) -> None:
-        """The script has a hook on a parameter: it is to run on the average of what a backward adds."""
+        """The script has a hook on a parameter: it is to run on the average of what a backward
+        adds.
+        """
         if parameter not in self._accumulated:
             self._accumulated.keep_apart(parameter)
 
@@ -137,12 +149,15 @@ class Reducer:
         """A parameter that is trained, another one in each round."""
         count = len(self._parameters)
         places = ((self.rounds + n) % count for n in range(count))
-        return next((self._parameters[n] for n in places if self._parameters[n].requires_grad), None)
+        return next(
+            (self._parameters[n] for n in places if self._parameters[n].requires_grad), None
+        )
 
     @property
     def part_of_loss(self) -> torch.Tensor | float:
-        """What this worker's loss of the latest round is multiplied with, for the sum over all to be that of the whole
-        batch."""
+        """What this worker's loss of the latest round is multiplied with, for the sum over all to
+        be that of the whole batch.
+        """
         return self._weight.factor if self.summed else self.part
 
     def settle(self) -> None:
@@ -151,7 +166,8 @@ class Reducer:
         if self._open:
             if torch._C._current_graph_task_id() != -1:
                 raise ReduceError(
-                    "an optimizer takes its step while backward runs, before the gradients of other workers are there. "
+                    "an optimizer takes its step while backward runs, before the gradients of "
+                    "other workers are there. "
                     "Let it step after backward, or in a hook by register_post_accumulate_grad_hook"
                 )
             self.said.step_begins()
@@ -163,12 +179,14 @@ class Reducer:
         self.said.stepped()
 
     def failed(self, error: BaseException) -> str:
-        """A backward ends with an error. What is then wrong for good, in words; empty: no round was open."""
+        """A backward ends with an error. What is then wrong for good, in words; empty: no round was
+        open.
+        """
         if self._open:
             self._interruption.begins(error)
         return self._interruption.text
 
-    # --- while backward runs -----------------------------------------------------------------------------------------
+    # --- while backward runs ----------------------------------------------------------------------
 
     def table_arrives(self, weight: torch.Tensor) -> None:
         """A gradient of a parameter that lives on servers is about to be added to what it has."""
@@ -193,8 +211,10 @@ class Reducer:
         key = id(parameter)
         if key in self._arrived:
             raise ReduceError(
-                "a parameter got a second gradient in one backward; expected one. Either a backward failed before and "
-                "the script went on, or a layer is used in several checkpointed parts: use_reentrant=False cures that"
+                "a parameter got a second gradient in one backward; expected one. Either a "
+                "backward failed before and "
+                "the script went on, or a layer is used in several checkpointed parts: "
+                "use_reentrant=False cures that"
             )
         self._arrived[key] = len(self._arrived)
         buckets = self._laid_out
@@ -237,8 +257,11 @@ class Reducer:
 
     def _lay_out(self) -> None:
         """Make the buckets, if what is trained has changed."""
-        trained = [parameter.shape if parameter.requires_grad else None for parameter in self._parameters]
-        for parameter in self._parameters:  # those that were frozen before, or exchanged (torch.utils.swap_tensors)
+        trained = [
+            parameter.shape if parameter.requires_grad else None for parameter in self._parameters
+        ]
+        # those that were frozen before, or exchanged (torch.utils.swap_tensors)
+        for parameter in self._parameters:
             self._hook(parameter)
         if trained != self._trained:
             self._trained = trained
@@ -249,7 +272,8 @@ class Reducer:
             return
         parameters = [p for p, on in zip(self._parameters, trained) if on is not None]
         dense = [p for p in parameters if id(p) not in self._sparse]
-        # Gradients come from the last layer to the first; once seen, in the order in which they came.
+        # Gradients come from the last layer to the first; once seen, in the order in which they
+        # came.
         order = range(len(dense) - 1, -1, -1) if self._order is None else self._order
         sparse = [p for p in parameters if id(p) in self._sparse]
         self._shape = Shape(len(dense), len(sparse), len(self._backend.overflows()))
@@ -286,12 +310,17 @@ class Reducer:
 
     def _fresh(self, parameter: torch.Tensor) -> torch.Tensor:
         gradient = self._accumulated.fresh(parameter)
-        return gradient.to_dense() if gradient.is_sparse and id(parameter) not in self._sparse else gradient
+        return (
+            gradient.to_dense()
+            if gradient.is_sparse and id(parameter) not in self._sparse
+            else gradient
+        )
 
-    # --- at its end --------------------------------------------------------------------------------------------------
+    # --- at its end -------------------------------------------------------------------------------
 
     def _graph_done(self) -> None:
-        # A backward within a backward (reentrant checkpointing) ends while a node of the outer one is at work.
+        # A backward within a backward (reentrant checkpointing) ends while a node of the outer one
+        # is at work.
         if not self._open or torch._C._current_autograd_node() is not None:
             return
         if not self.said.backward_ended():
@@ -301,7 +330,8 @@ class Reducer:
         """The script has said what the gradients of a backward weigh.
 
         Args:
-            fetched: Whether a batch was fetched, or may have been, that no backward has come of yet.
+            fetched: Whether a batch was fetched, or may have been, that no backward has come of
+                yet.
 
         Raises:
             ReduceError: It comes too late.
@@ -349,9 +379,14 @@ class Reducer:
             gradient_hooks.run_after(parameter)
 
     def _contribute_rest(
-        self, buckets: GradientBuckets, tables: Sequence[tuple[torch.Tensor, torch.Tensor | None]], of_all: bool
+        self,
+        buckets: GradientBuckets,
+        tables: Sequence[tuple[torch.Tensor, torch.Tensor | None]],
+        of_all: bool,
     ) -> None:
-        """Put what backward has not brought into its slots, or all of it, and weigh the gradients of tables."""
+        """Put what backward has not brought into its slots, or all of it, and weigh the gradients
+        of tables.
+        """
         for slot in buckets.slots.values():
             arrived = id(slot.parameter) in self._arrived
             if arrived and not of_all:
@@ -371,7 +406,9 @@ class Reducer:
         if self._backend.ordered:
             remaining = list(range(self._launched, buckets.last + 1))
         else:
-            remaining = [n for n in range(1, buckets.last + 1) if n == buckets.last or not buckets.is_full(n)]
+            remaining = [
+                n for n in range(1, buckets.last + 1) if n == buckets.last or not buckets.is_full(n)
+            ]
         for number in remaining:
             self._backend.launch(number)
         return self._backend.finish()
@@ -392,7 +429,9 @@ class Reducer:
         buckets.control.copy_(torch.tensor(said.numbers(), dtype=buckets.control.dtype))
 
     def _has_gradient(self, parameter: torch.Tensor) -> bool:
-        return id(parameter) in self._arrived or (parameter not in self._accumulated and parameter.grad is not None)
+        return id(parameter) in self._arrived or (
+            parameter not in self._accumulated and parameter.grad is not None
+        )
 
     def _write_back(self, buckets: GradientBuckets, result: RoundResult) -> list[torch.Tensor]:
         """Put the sums into `.grad`; the parameters whose gradients then have hooks to run."""
@@ -401,7 +440,8 @@ class Reducer:
         agreed: Agreed | None = None
         head: Agreed | None
         if control.is_cuda:
-            # Not to wait for the GPU in every step, what was agreed is looked at one round later; by all alike.
+            # Not to wait for the GPU in every step, what was agreed is looked at one round later;
+            # by all alike.
             before = self._late.swap(control[HEAD])
             head = None if before is None else Agreed.read(before, Shape(0, 0, 0))
             total: torch.Tensor | float = control[0].clamp_min(torch.finfo(control.dtype).tiny)
@@ -465,7 +505,9 @@ class Reducer:
             if apart and not arrived:
                 self._accumulated.keep(parameter)
             adds = parameter.grad is not None and (arrived or not apart)
-            contributions.append(rows(parameter, self._fresh(parameter) if adds else None, self._factor))
+            contributions.append(
+                rows(parameter, self._fresh(parameter) if adds else None, self._factor)
+            )
         for parameter, summed in zip(used, self._backend.sum_sparse(contributions) if used else []):
             gradient = (summed if self.summed else summed / total).to(parameter.dtype)
             if parameter in self._accumulated:
@@ -477,10 +519,18 @@ class Reducer:
         return [parameter for parameter in used if parameter in self._accumulated]
 
     def _reorder(self, buckets: GradientBuckets) -> None:
-        """From the next round on, fill buffers in the order in which gradients came to the lowest worker."""
-        dense = [p for p, on in zip(self._parameters, self._trained) if on is not None and id(p) not in self._sparse]
+        """From the next round on, fill buffers in the order in which gradients came to the lowest
+        worker.
+        """
+        dense = [
+            p
+            for p, on in zip(self._parameters, self._trained)
+            if on is not None and id(p) not in self._sparse
+        ]
         unused = len(self._arrived)
-        order = sorted(range(len(dense)), key=lambda i: (self._arrived.get(id(dense[i]), unused), -i))
+        order = sorted(
+            range(len(dense)), key=lambda i: (self._arrived.get(id(dense[i]), unused), -i)
+        )
         self._order = list(self._backend.broadcast_value(order))
         if [id(dense[i]) for i in self._order] != list(buckets.slots):
             self._buckets = None

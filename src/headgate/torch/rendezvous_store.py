@@ -11,6 +11,8 @@ import sys
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is documented there
 
 if __name__ == "__main__":
-    store = TCPStore(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), is_master=True, wait_for_workers=False)
+    store = TCPStore(
+        sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), is_master=True, wait_for_workers=False
+    )
     while True:
         signal.pause()

@@ -1,7 +1,9 @@
-"""Batches that are gone through again without the loader: those of a pass that `itertools.cycle` holds.
+"""Batches that are gone through again without the loader: those of a pass that `itertools.cycle`
+holds.
 
-A cycle goes through its loader once, and then gives the batches of that pass again without telling anybody. So a pass
-that a cycle holds never ends here: it keeps its batches and gives them again itself.
+A cycle goes through its loader once, and then gives the batches of that pass again without telling
+anybody. So a pass that a cycle holds never ends here: it keeps its batches and gives them again
+itself.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from headgate.torch.dealing import Dealt
+from headgate.torch.sharding import Dealt
 
 KeptBatch = tuple[Any, Optional[Dealt]]
 """A batch, and the part of a global batch that it is."""
@@ -26,7 +28,9 @@ def is_in_cycle(iterator: Any) -> bool:
 
 
 def is_cut_off(iterator: Any, deep: int = _DEEP) -> bool:
-    """Whether `itertools.islice` or a `zip` with a range holds an iterator: these end by counts of their own."""
+    """Whether `itertools.islice` or a `zip` with a range holds an iterator: these end by counts of
+    their own.
+    """
     for holder in _wrappers(iterator):
         if isinstance(holder, itertools.islice) or (isinstance(holder, zip) and _has_range(holder)):
             return True

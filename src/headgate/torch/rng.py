@@ -41,7 +41,9 @@ def capture(generators: Iterable[torch.Generator], devices: bool = True) -> RngS
 
 
 def restore(state: RngState, generators: Sequence[torch.Generator]) -> None:
-    """Set what `capture` found; generators and GPUs that are more or fewer by now keep their state."""
+    """Set what `capture` found; generators and GPUs that are more or fewer by now keep their
+    state.
+    """
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     for generator, saved in zip(generators, state["generators"]):
@@ -60,14 +62,17 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(part, other[name]) for name, part in one.items())
+        return one.keys() == other.keys() and all(
+            same(part, other[name]) for name, part in one.items()
+        )
     if isinstance(one, (list, tuple)) and any(isinstance(part, torch.Tensor) for part in one):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
 
 
 class Stream:
-    """A stream of random numbers beside the one that the script draws from: what data is drawn with.
+    """A stream of random numbers beside the one that the script draws from: what data is drawn
+    with.
 
     Args:
         state: Where it begins.
@@ -83,7 +88,9 @@ class Stream:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Whoever draws meanwhile draws from this stream; the script's own stands still. May be nested."""
+        """Whoever draws meanwhile draws from this stream; the script's own stands still. May be
+        nested.
+        """
         if self._drawing:
             yield
             return

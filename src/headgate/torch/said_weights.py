@@ -1,4 +1,6 @@
-"""What the gradients of a backward weigh, where the script says so: before the backward, or after it."""
+"""What the gradients of a backward weigh, where the script says so: before the backward, or after
+it.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ class SaidWeights:
         self._parameters = parameters
         self.waits = False
         self._says_before = False
-        self._pending: list[tuple[torch.Tensor, int]] | None = None  # gradients that wait for it, and their versions
+        # gradients that wait for it, and their versions
+        self._pending: list[tuple[torch.Tensor, int]] | None = None
         self._written: list[tuple[torch.Tensor, int]] = []  # the same of the latest round
         self._kept: KeptBackward | None = None
         self._stepped = False
@@ -70,7 +73,8 @@ class SaidWeights:
         """
         if self._pending is not None:
             raise ReduceError(
-                "a backward began before report(weight=...) said what the one before weighs; call it between each "
+                "a backward began before report(weight=...) said what the one before weighs; "
+                "call it between each "
                 "backward and the next, or before each"
             )
 
@@ -81,11 +85,12 @@ class SaidWeights:
         return self.waits
 
     def said(self, fetched: bool) -> Meant:
-        """The script says a weight. It is of the backward that has ended, if no step was taken since, and otherwise of
-        the next one.
+        """The script says a weight. It is of the backward that has ended, if no step was taken
+        since, and otherwise of the next one.
 
         Args:
-            fetched: Whether a batch was fetched, or may have been, that no backward has come of yet.
+            fetched: Whether a batch was fetched, or may have been, that no backward has come of
+                yet.
 
         Raises:
             ReduceError: It comes too late.
@@ -100,12 +105,14 @@ class SaidWeights:
             self._check_untouched()
             return Meant.EXCHANGED
         raise ReduceError(
-            "report(weight=...) came after optimizer.step(), or after backward only in a later step; call it "
+            "report(weight=...) came after optimizer.step(), or after backward only in a later "
+            "step; call it "
             "before optimizer.step() from the first step on, best before backward"
         )
 
     def put_back(self) -> KeptBackward:
-        """Let parameters have the gradients of the latest backward again; from now on the script says weights after it.
+        """Let parameters have the gradients of the latest backward again; from now on the script
+        says weights after it.
 
         Raises:
             ReduceError: A hook has taken them already.
@@ -122,10 +129,14 @@ class SaidWeights:
         return self._kept
 
     def exchanges(
-        self, summed: bool, arrived: Mapping[int, int], tables: Tables, earlier: Mapping[int, torch.Tensor]
+        self,
+        summed: bool,
+        arrived: Mapping[int, int],
+        tables: Tables,
+        earlier: Mapping[int, torch.Tensor],
     ) -> None:
-        """Gradients are exchanged now, and are changed by that. Before the first step they are kept as they are here:
-        their weight may be said yet.
+        """Gradients are exchanged now, and are changed by that. Before the first step they are kept
+        as they are here: their weight may be said yet.
 
         Args:
             summed: Whether none is said, as a loss is a sum.
@@ -135,7 +146,11 @@ class SaidWeights:
         if self.waits or self._stepped or summed or self._says_before:
             return
         held = [*self._parameters, *(weight for weight, _ in tables.values())]
-        gradients = [(p, None if p.grad is None else p.grad.detach().clone()) for p in held if p.requires_grad]
+        gradients = [
+            (p, None if p.grad is None else p.grad.detach().clone())
+            for p in held
+            if p.requires_grad
+        ]
         self._kept = KeptBackward(gradients, dict(arrived), dict(tables), dict(earlier))
 
     def exchanged(self) -> None:
@@ -157,7 +172,11 @@ class SaidWeights:
         self._stepped, self._unsaid, self._kept = True, False, None
 
     def _versions(self) -> list[tuple[torch.Tensor, int]]:
-        return [(p, -1 if p.grad is None else p.grad._version) for p in self._parameters if p.requires_grad]
+        return [
+            (p, -1 if p.grad is None else p.grad._version)
+            for p in self._parameters
+            if p.requires_grad
+        ]
 
     def _check_untouched(self) -> None:
         """
@@ -167,6 +186,7 @@ class SaidWeights:
         before = self._written if self._pending is None else self._pending
         if any((-1 if p.grad is None else p.grad._version) != version for p, version in before):
             raise ReduceError(
-                "gradients were changed, as by clipping, between backward and report(weight=...); call it right after "
+                "gradients were changed, as by clipping, between backward and "
+                "report(weight=...); call it right after "
                 "backward, or before it"
             )

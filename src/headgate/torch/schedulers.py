@@ -11,19 +11,23 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def steps_on_mean(scheduler: Any, mean: Callable[[Any], Any]) -> None:
-    """Have `step(metric)`, as `ReduceLROnPlateau` has it, take the mean over the workers. Other schedulers
-    are left as they are.
+    """Have `step(metric)`, as `ReduceLROnPlateau` has it, take the mean over the workers. Other
+    schedulers are left as they are.
 
     Args:
-        scheduler: Its class is exchanged for a subclass with another `step`: an attribute of its own would be saved
-            with its state.
+        scheduler: Its class is exchanged for a subclass with another `step`: an attribute of its
+            own would be saved with its state.
         mean: A number's mean over the workers.
     """
     kind = type(scheduler)
     if hasattr(kind, _MARK):
         return
     parameters = list(inspect.signature(scheduler.step).parameters.values())
-    if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in _MANY:
+    if (
+        not parameters
+        or parameters[0].default is not inspect.Parameter.empty
+        or parameters[0].kind in _MANY
+    ):
         return
     metric = parameters[0].name
 

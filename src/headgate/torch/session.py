@@ -1,8 +1,9 @@
-"""One training script under an engine: where its steps end, what is done there, and what is told to the engine.
+"""One training script under an engine: where its steps end, what is done there, and what is told to
+the engine.
 
-A step boundary is the next fetch from the loader that fed the last step of the optimizer. By then all that the script
-does in an iteration is done, and gradients that are still being accumulated are not cut. The end of an epoch is a
-boundary too.
+A step boundary is the next fetch from the loader that fed the last step of the optimizer. By then
+all that the script does in an iteration is done, and gradients that are still being accumulated are
+not cut. The end of an epoch is a boundary too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 
 from headgate.task import Channel, Gate, TaskEnvironment, at_end
-from headgate.task.part import JOIN_SECONDS, state_to_join
+from headgate.task.membership import JOIN_SECONDS, state_to_join
 from headgate.task.session import StartPoint, TaskSession
 from headgate.torch import batches, checkpoints, data_notes, rng
 from headgate.torch.agreed_requests import AgreedRequests
@@ -37,7 +38,9 @@ from headgate.torch.strays import Strays, watch
 from headgate.torch.trained import Trained
 
 PATIENCE_SECONDS = 3.0
-"""How long an order waits for a step boundary before any report or fetch has to do, at the cost of the position."""
+"""How long an order waits for a step boundary before any report or fetch has to do, at the cost of
+the position.
+"""
 
 
 class Session(TaskSession):
@@ -56,8 +59,14 @@ class Session(TaskSession):
             self._worker = Worker(channel, self.plan, self._resume, self)
             self._requests, self._meetings = self._worker.requests, self._worker.meetings
         self._loaders = Loaders(self)
-        self._measuring = Measuring(self._trained, environment.mode, lambda: bool(self._loaders.states), self.measured)
-        self.meter, self._costs, self._sweep = self._measuring.meter, self._measuring.costs, self._measuring.sweep
+        self._measuring = Measuring(
+            self._trained, environment.mode, lambda: bool(self._loaders.states), self.measured
+        )
+        self.meter, self._costs, self._sweep = (
+            self._measuring.meter,
+            self._measuring.costs,
+            self._measuring.sweep,
+        )
         if self._sweep is not None:
             self._loaders.source = self._sweep.source
         self._spinning = Spinning()
@@ -80,7 +89,7 @@ class Session(TaskSession):
         self.note(data_notes.repeats(self._resume, channel.welcome))
         at_end(self.close)
 
-    # --- what the script calls ---------------------------------------------------------------------------------------
+    # --- what the script calls --------------------------------------------------------------------
 
     def prepare(
         self,
@@ -91,7 +100,9 @@ class Session(TaskSession):
         loss_reduction: str | Callable[[Any], Any] = "mean",
         batch_dim: int = 0,
     ) -> list[Any]:
-        """Register what the script trains with and load a checkpoint into it; the loaders, prepared."""
+        """Register what the script trains with and load a checkpoint into it; the loaders,
+        prepared.
+        """
         added = self._trained.add(model, optimizer, scheduler)
         if self._worker is not None:
             self._worker.prepare(model, optimizer, scheduler, loss_reduction, added)
@@ -109,11 +120,17 @@ class Session(TaskSession):
             self._worker.share_random(self._loaders.generators)
         for loader in prepared[:1]:
             self._costs.trains_on(loader, batch_dim)
-            workers = 1 if self._worker is None or not self._worker.in_step else self._worker.workers
-            self.note(data_notes.too_small(loader, workers, self._loaders.states[-1].shards is not None))
+            workers = (
+                1 if self._worker is None or not self._worker.in_step else self._worker.workers
+            )
+            self.note(
+                data_notes.too_small(loader, workers, self._loaders.states[-1].shards is not None)
+            )
         resume = self._resume
         if resume is not None and resume["position"] is not None:
-            self._loaders.arm(resume["loaders"], resume["rng"] if resume["position"] else None, start=known)
+            self._loaders.arm(
+                resume["loaders"], resume["rng"] if resume["position"] else None, start=known
+            )
         return prepared
 
     @property
@@ -148,7 +165,9 @@ class Session(TaskSession):
             self.rejoin()
         self._epoch_rng = self._loaders.capture_rng()
 
-    def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any], weight: Any = None) -> None:
+    def report(
+        self, loss: Any, step: int | None, metrics: Mapping[str, Any], weight: Any = None
+    ) -> None:
         if weight is not None and self._worker is not None:
             self._worker.say_weight(weight)
         if not self._hooked:
@@ -207,13 +226,15 @@ class Session(TaskSession):
         if self._worker is not None:
             self._worker.close(by_itself)
 
-    # --- what the optimizer and the loaders tell ---------------------------------------------------------------------
+    # --- what the optimizer and the loaders tell --------------------------------------------------
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if self._to_arrive:
             self.arrived(False)
         self._trained.begins(optimizer)
-        changed = None if self._worker is None else self._worker.optimizer_begins(optimizer, args, kwargs)
+        changed = (
+            None if self._worker is None else self._worker.optimizer_begins(optimizer, args, kwargs)
+        )
         if self.meter.sampled:
             if optimizer is self._trained.optimizers[-1]:
                 self.meter.unhook()
@@ -240,7 +261,9 @@ class Session(TaskSession):
         anchor = self._loaders.anchor(self._feeding)
         if anchor is not None:
             self._trains_on = anchor.state.index
-        self._progress.within = anchor.done / anchor.batches if anchor is not None and anchor.batches else None
+        self._progress.within = (
+            anchor.done / anchor.batches if anchor is not None and anchor.batches else None
+        )
         if self._samples:
             whole, here = self._samples[min(self._samples)]
             self._progress.samples = (self._progress.samples or 0) + whole
@@ -303,7 +326,9 @@ class Session(TaskSession):
 
     def divided(self, iteration: Iteration, batch: Any, whole: int) -> None:
         if not iteration.done and self._worker is not None and self._worker.in_step:
-            self.note(data_notes.divided(batch, whole, iteration.state.batch_dim, self._trained.models))
+            self.note(
+                data_notes.divided(batch, whole, iteration.state.batch_dim, self._trained.models)
+            )
 
     def exhausted(self, iteration: Iteration) -> None:
         if iteration.number in self._feeding:
@@ -319,11 +344,12 @@ class Session(TaskSession):
 
     def lost_some(self, iteration: Iteration) -> None:
         self.note(
-            f"{iteration.state.cannot_rejoin}: of the batches that were read ahead when a worker left or joined, "
+            f"{iteration.state.cannot_rejoin}: of the batches that were read ahead when a "
+            "worker left or joined, "
             "some samples are skipped"
         )
 
-    # --- what a worker of several asks and tells ---------------------------------------------------------------------
+    # --- what a worker of several asks and tells --------------------------------------------------
 
     def place(self) -> tuple[int, int]:
         return self._phase, -1 if self._epoch is None else self._epoch
@@ -345,7 +371,9 @@ class Session(TaskSession):
         return None if self._epoch is None else (self._phase, self._epoch)
 
     def _begins_resumed(self) -> None:
-        """A batch is fetched: if it is one of the epoch that starts again, the script has come to its place."""
+        """A batch is fetched: if it is one of the epoch that starts again, the script has come to
+        its place.
+        """
         resume = self._resume or {}
         if resume["position"] is None and (self._epoch is not None or resume["phase"] is None):
             self.arrived(False)
@@ -355,20 +383,26 @@ class Session(TaskSession):
             self._to_arrive = False
             self._trained.arrive(at_place)
 
-    # --- boundaries --------------------------------------------------------------------------------------------------
+    # --- boundaries -------------------------------------------------------------------------------
 
     def _patience_ends(self, iteration: Iteration | None) -> bool:
         now = time.monotonic()
         waited = now - self._requests.pending_since
         ends = waited > PATIENCE_SECONDS
-        if ends and self._epoch is not None and (left := self._own_counts.left_of(iteration)) is not None:
+        if (
+            ends
+            and self._epoch is not None
+            and (left := self._own_counts.left_of(iteration)) is not None
+        ):
             ends = waited + left > NEAR_SECONDS
         if ends and self._worker is not None:
             self._worker.insist()
         return ends
 
     def _waits(self) -> bool:
-        """Whether what is asked for waits for the end of the epoch, which no end of a loader ends."""
+        """Whether what is asked for waits for the end of the epoch, which no end of a loader
+        ends.
+        """
         stopping = bool(self._requests.stopping)
         if self._epoch is None or (self._channel.stopping and not stopping):
             return self._epoch is not None  # the other workers do not know it yet
@@ -434,7 +468,7 @@ class Session(TaskSession):
             why = "join" if self._channel.take_hold() and self.save("join", after=epoch) else ""
         return why
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------
 
     def join(self) -> str:
         return state_to_join(self._channel) if self.plan else ""
@@ -467,7 +501,9 @@ class Session(TaskSession):
         if saves and self._worker is not None and (at is not None or after is not None):
             self._trained.compare(self._worker.compare, self._worker.saves)
         saves = saves and at is None and (self._worker is None or self._worker.saves)
-        held = self._boundaries.in_place_of(after, self._progress.epochs, self.note) if saves else None
+        held = (
+            self._boundaries.in_place_of(after, self._progress.epochs, self.note) if saves else None
+        )
         if held is None:
             with self._boundaries.saves():
                 saved = super().save(why, at, after)
@@ -496,7 +532,9 @@ class Session(TaskSession):
         joins, worker = why == "join", self._worker
         if not self._trained.models or not (worker is None or worker.saves or joins):
             return None
-        position = self._position(at, after, self.note, {} if worker is None else worker.before_save())
+        position = self._position(
+            at, after, self.note, {} if worker is None else worker.before_save()
+        )
         if joins and position["position"] is None:
             self._joined_later = position["epoch"] is not None
             if not self._joined_later:
@@ -506,7 +544,11 @@ class Session(TaskSession):
         return position
 
     def _position(
-        self, at: Iteration | None, after: int | None, note: Callable[[str], None], more: Mapping[str, Any]
+        self,
+        at: Iteration | None,
+        after: int | None,
+        note: Callable[[str], None],
+        more: Mapping[str, Any],
     ) -> dict[str, Any]:
         if after is None and self._epoch is None and self._phase >= 0:
             after = (self._progress.epochs or 0) - 1  # the script is past a loop
@@ -518,10 +560,15 @@ class Session(TaskSession):
         with self._loaders.drawing():
             data_rng = self._loaders.capture_rng()
         random = {"rng": data_rng, "epoch_rng": self._epoch_rng, "ends": self._ends}
-        place = {"epoch": epoch, "position": done, "loaders": loaders, "own_states": self._trained.has_own}
+        place = {
+            "epoch": epoch,
+            "position": done,
+            "loaders": loaders,
+            "own_states": self._trained.has_own,
+        }
         return {**place, **random, **more}
 
-    # --- what is told ------------------------------------------------------------------------------------------------
+    # --- what is told -----------------------------------------------------------------------------
 
     def profile(self) -> dict[str, Any]:
         return self._measuring.profile()

@@ -1,7 +1,7 @@
 """How a loader gives a worker its samples alone.
 
-Every worker draws the same global batches: the same sampler, the same random stream. Of each it takes the part that it
-is dealt (`dealing`), and only that part's samples are read.
+Every worker draws the same global batches: the same sampler, the same random stream. Of each it
+takes the part that it is dealt (`dealing`), and only that part's samples are read.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
-from headgate.torch.dealing import Dealer, Dealt, Hand
 from headgate.torch.rng import Stream
+from headgate.torch.sharding import Dealer, Dealt, Hand
 
 
 @dataclass(frozen=True)
@@ -41,9 +47,11 @@ Draws = Callable[[], AbstractContextManager[None]]
 
 
 class ShardingSampler:
-    """Stands in for the sampler of a loader's batches: gives the indices of this worker's part of each.
+    """Stands in for the sampler of a loader's batches: gives the indices of this worker's part of
+    each.
 
-    It stays in place for as long as the loader lives, because a loader that keeps its workers keeps its sampler.
+    It stays in place for as long as the loader lives, because a loader that keeps its workers keeps
+    its sampler.
 
     Args:
         draws: A context in which the random stream of the data is in force.
@@ -64,7 +72,9 @@ class ShardingSampler:
         return self
 
     def take(self, hand: Hand | None, done: int = 0) -> None:
-        """Iterators begun from now on give what `hand` says (None: everything), and draw batch `done` first."""
+        """Iterators begun from now on give what `hand` says (None: everything), and draw batch
+        `done` first.
+        """
         self._hand = hand
         self._done = done
 
@@ -72,7 +82,8 @@ class ShardingSampler:
         draws = _Draws(iter(self._sampler), self._draws, _draws_late(self._sampler))
         if self._hand is None:
             return draws
-        self._dealt = deque()  # a loader with workers asks twice while its iterator is made: the second counts
+        # a loader with workers asks twice while its iterator is made: the second counts
+        self._dealt = deque()
         batches = _Numbered(draws, self._done, self._hand.steps_back)
         return _parts(batches, self._hand, self._dealt, self._smallest())
 
@@ -80,7 +91,9 @@ class ShardingSampler:
         return len(self._sampler)
 
     def dealt(self) -> Dealt:
-        """What the batch that the loader gives now is of: they come in the order in which they were drawn."""
+        """What the batch that the loader gives now is of: they come in the order in which they were
+        drawn.
+        """
         return self._dealt.popleft()
 
 
@@ -120,7 +133,9 @@ class _Numbered:
         self._passed: dict[int, Any] = {}
 
     def leave(self) -> None:
-        """No other batch is wanted. What other workers then draw of the random stream is to be drawn here as well."""
+        """No other batch is wanted. What other workers then draw of the random stream is to be
+        drawn here as well.
+        """
         if self._draws.late:
             for _ in self._draws:
                 pass
@@ -159,7 +174,11 @@ def _parts(batches: _Numbered, hand: Hand, dealt: deque[Dealt], smallest: int) -
 
 
 def _mark(batch: Any) -> int | None:
-    return hash(tuple(batch)) & 255 if type(batch) is list and batch and type(batch[0]) is int else None
+    return (
+        hash(tuple(batch)) & 255
+        if type(batch) is list and batch and type(batch[0]) is int
+        else None
+    )
 
 
 def _draws_late(sampler: Any) -> bool:

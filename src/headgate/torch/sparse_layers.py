@@ -1,5 +1,7 @@
-"""Layers with sparse gradients, whose weight may be too large for a worker. Under a plan with parameter servers the
-weight is made on the servers, from the moment at which the layer is constructed."""
+"""Layers with sparse gradients, whose weight may be too large for a worker. Under a plan with
+parameter servers the weight is made on the servers, from the moment at which the layer is
+constructed.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,22 @@ from torch import nn
 
 
 def each_row_once(gradient: torch.Tensor) -> torch.Tensor:
-    """A sparse gradient coalesced. Autograd forgets of what it accumulates that it is so already, and to sort the rows
-    again takes much longer than to look."""
+    """A sparse gradient coalesced. Autograd forgets of what it accumulates that it is so already,
+    and to sort the rows again takes much longer than to look.
+    """
     rows = gradient._indices()
     if not gradient.is_coalesced() and len(rows) == 1 and bool((rows[0, 1:] > rows[0, :-1]).all()):
         values = gradient._values()
-        return torch.sparse_coo_tensor(rows, values, gradient.shape, check_invariants=False, is_coalesced=True)
+        return torch.sparse_coo_tensor(
+            rows, values, gradient.shape, check_invariants=False, is_coalesced=True
+        )
     return gradient.coalesce()
 
 
 lending = False
-"""Whether what is copied into tables now is changed by nobody afterwards, and need not be copied."""
+"""Whether what is copied into tables now is changed by nobody afterwards, and need not be
+copied.
+"""
 
 
 @contextmanager
@@ -39,17 +46,22 @@ def lent() -> Iterator[None]:
 
 
 def watch(on_servers: Callable[[], bool], table_for: Callable[[str, dict[str, Any]], Any]) -> None:
-    """Have `Embedding` and `EmbeddingBag` with `sparse=True` keep their weight on parameter servers from now on.
+    """Have `Embedding` and `EmbeddingBag` with `sparse=True` keep their weight on parameter servers
+    from now on.
 
     Args:
-        on_servers: Whether this process is a worker of a plan with parameter servers; asked for each such layer.
-        table_for: Makes the weight of such a layer, by the name of its class and the arguments of its constructor.
+        on_servers: Whether this process is a worker of a plan with parameter servers; asked for
+            each such layer.
+        table_for: Makes the weight of such a layer, by the name of its class and the arguments of
+            its constructor.
     """
     for kind in (nn.Embedding, nn.EmbeddingBag):
         _watch(kind, on_servers, table_for)
 
 
-def _watch(kind: Any, on_servers: Callable[[], bool], table_for: Callable[[str, dict[str, Any]], Any]) -> None:
+def _watch(
+    kind: Any, on_servers: Callable[[], bool], table_for: Callable[[str, dict[str, Any]], Any]
+) -> None:
     make = kind.__init__
     signature = inspect.signature(make)
 

@@ -1,9 +1,10 @@
 """How long compute threads that wait for work spin before they sleep, changed while they live.
 
-GCC's OpenMP, which PyTorch's wheels bring, reads how its threads wait from the environment once, when it is loaded.
-But it lets them spin a thousand times only, in place of three milliseconds, while the process has more OpenMP threads
-than cores (`gomp_throttled_spin_count_var` in its source). So a second team of threads, which sleeps, makes the first
-one wait politely, and when it ends they spin again. With another OpenMP nothing changes.
+GCC's OpenMP, which PyTorch's wheels bring, reads how its threads wait from the environment once,
+when it is loaded. But it lets them spin a thousand times only, in place of three milliseconds,
+while the process has more OpenMP threads than cores (`gomp_throttled_spin_count_var` in its
+source). So a second team of threads, which sleeps, makes the first one wait politely, and when it
+ends they spin again. With another OpenMP nothing changes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 
 class Spinning:
-    """Keeps the threads of this process as they were told to wait; what the user's environment says stays."""
+    """Keeps the threads of this process as they were told to wait; what the user's environment says
+    stays.
+    """
 
     def __init__(self) -> None:
         self._free = not any(name in os.environ for name in _OWN)
@@ -34,7 +37,9 @@ class Spinning:
         elif brief and self._over is None:
             self._over = threading.Event()
             begun = threading.Event()
-            threading.Thread(target=_team, args=(begun, self._over), name="headgate-team", daemon=True).start()
+            threading.Thread(
+                target=_team, args=(begun, self._over), name="headgate-team", daemon=True
+            ).start()
             begun.wait()
 
 

@@ -1,4 +1,6 @@
-"""Where a worker stands in the script, and what its optimizers' parameter groups held when they stepped."""
+"""Where a worker stands in the script, and what its optimizers' parameter groups held when they
+stepped.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from torch import nn
 from headgate.torch.backend import REMOTE
 from headgate.torch.buffers import Buffers
 from headgate.torch.control import MARKS
-from headgate.torch.dealing import Dealt
+from headgate.torch.sharding import Dealt
 
 _OURS = {"params", "param_names"}
 _PLAIN = {int, float, bool, str, type(None)}
@@ -40,7 +42,9 @@ class Stands:
         used: What the groups of each optimizer that took a step since the latest exchange held.
     """
 
-    def __init__(self, place: Callable[[], tuple[int, int]], step: Callable[[], int], buffers: Buffers) -> None:
+    def __init__(
+        self, place: Callable[[], tuple[int, int]], step: Callable[[], int], buffers: Buffers
+    ) -> None:
         self._place = place
         self._step = step
         self._buffers = buffers
@@ -55,18 +59,23 @@ class Stands:
         if groups is None:
             return
         looks = self._step() % _LOOK_AT_GPU == 1
-        held = [[(n, _value(v, looks)) for n, v in group.items() if n not in _OURS] for group in groups]
+        held = [
+            [(n, _value(v, looks)) for n, v in group.items() if n not in _OURS] for group in groups
+        ]
         known = self._latest.get(id(optimizer))
         if known is None or known != held:
             known = self._latest[id(optimizer)] = held
         self.used.append(known)
 
-    def exchanges(self, batch: tuple[int, Dealt] | None, rounds: int, parameter: torch.Tensor | None = None) -> int:
-        """An exchange is due: a mark of it, the same in all workers that stand at the same place with the same
-        settings, and nearly never in others.
+    def exchanges(
+        self, batch: tuple[int, Dealt] | None, rounds: int, parameter: torch.Tensor | None = None
+    ) -> int:
+        """An exchange is due: a mark of it, the same in all workers that stand at the same place
+        with the same settings, and nearly never in others.
 
         Args:
-            batch: Number of the loader that fed it, and this worker's part of its batch; None: all have the same.
+            batch: Number of the loader that fed it, and this worker's part of its batch; None: all
+                have the same.
             rounds: Exchanges before it.
             parameter: One of those that are trained: whether all have the same is seen by it.
         """
@@ -79,7 +88,10 @@ class Stands:
         if batch is not None:
             loader, dealt = batch
             standing |= {"batch": dealt.number, "loader": loader, "data": dealt.mark}
-        self._marks = {id(used): self._marks.get(id(used)) or zlib.crc32(repr(used).encode()) for used in self.used}
+        self._marks = {
+            id(used): self._marks.get(id(used)) or zlib.crc32(repr(used).encode())
+            for used in self.used
+        }
         marks = [self._marks[id(used)] for used in self.used]
         self._told.append({**standing, "used": self.used})
         self.used = []
@@ -88,11 +100,21 @@ class Stands:
     def now(self, rounds: int) -> dict[str, Any]:
         """Where the worker is between exchanges."""
         phase, epoch = self._place()
-        return {"rounds": rounds, "phase": phase, "epoch": None if epoch < 0 else epoch, "step": self._step() - 1}
+        return {
+            "rounds": rounds,
+            "phase": phase,
+            "epoch": None if epoch < 0 else epoch,
+            "step": self._step() - 1,
+        }
 
     def end(self, rounds: int, sizes: Mapping[str, float]) -> dict[str, Any]:
-        """Where the worker is at its end: with what was used after the last exchange, and sizes of what was trained."""
-        return {**self.now(rounds), "settings": [*(_columns(groups) for groups in self.used), sizes]}
+        """Where the worker is at its end: with what was used after the last exchange, and sizes of
+        what was trained.
+        """
+        return {
+            **self.now(rounds),
+            "settings": [*(_columns(groups) for groups in self.used), sizes],
+        }
 
     def told(self, before: int = 0) -> dict[str, Any]:
         """The standing that belongs to the mark of the latest exchange, or of the one before it."""
@@ -105,7 +127,9 @@ class Stands:
 
 @torch.no_grad()
 def _direction(parameter: torch.Tensor) -> float | None:
-    """A number near 1 that differs where a parameter was drawn anew, and does not by the last bits of its values."""
+    """A number near 1 that differs where a parameter was drawn anew, and does not by the last bits
+    of its values.
+    """
     values = parameter.detach().reshape(-1)[:_MOST_VALUES]
     if not values.is_floating_point() or not len(values):
         return None
@@ -130,14 +154,21 @@ def _columns(groups: _Groups) -> dict[str, Any]:
     for group in groups:
         for name, value in group:
             columns.setdefault(name, []).append(value)
-    return {name: each[0] if each.count(each[0]) == len(each) else each for name, each in columns.items()}
+    return {
+        name: each[0] if each.count(each[0]) == len(each) else each
+        for name, each in columns.items()
+    }
 
 
 @torch.no_grad()
 def sizes(models: Iterable[nn.Module]) -> dict[str, float]:
-    """The mean absolute values of some of the models' parameters, by name: they tell whether workers have the same."""
+    """The mean absolute values of some of the models' parameters, by name: they tell whether
+    workers have the same.
+    """
     found = {
-        f"mean |{name}|" + (f" of model {number}" if number else ""): parameter.detach().reshape(-1)[:_ELEMENTS]
+        f"mean |{name}|" + (f" of model {number}" if number else ""): parameter.detach().reshape(
+            -1
+        )[:_ELEMENTS]
         for number, model in enumerate(models)
         for name, parameter in list(model.named_parameters())[-_PARAMETERS:]
         if not hasattr(parameter, REMOTE) and parameter.numel()

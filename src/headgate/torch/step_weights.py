@@ -1,7 +1,7 @@
 """Whether the weights in the models are those that the last step left.
 
-A script may put others in for a while, as an average for a validation, and then put back what it trains. While it does,
-nothing that a checkpoint would take from the models is right.
+A script may put others in for a while, as an average for a validation, and then put back what it
+trains. While it does, nothing that a checkpoint would take from the models is right.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class _ReadElements:
 
 
 class StepWeights:
-    """Remembers some elements of the trained parameters as each step leaves them: a few microseconds a step."""
+    """Remembers some elements of the trained parameters as each step leaves them: a few
+    microseconds a step.
+    """
 
     def __init__(self) -> None:
         self._parameters: dict[int, list[torch.Tensor]] = {}
@@ -61,8 +63,9 @@ class StepWeights:
         self._look()
 
     def begins(self) -> None:
-        """An optimizer is about to take a step. A script that changes weights itself after each step, as by clamping
-        them, is known by its first steps."""
+        """An optimizer is about to take a step. A script that changes weights itself after each
+        step, as by clamping them, is known by its first steps.
+        """
         if 0 < self._steps <= _LEARNED_STEPS and not self._at_boundary and self._differ():
             self._script_changes_them = True
 
@@ -84,12 +87,16 @@ class StepWeights:
 
     @property
     def changed(self) -> bool:
-        """Whether other weights are in the models than the last step left, or none has been taken yet."""
+        """Whether other weights are in the models than the last step left, or none has been taken
+        yet.
+        """
         known = self._at_boundary or not self._script_changes_them
         return known and bool(self._samples) and self._differ()
 
     def _look(self) -> None:
-        if not self._samples or any(each.parameter.data_ptr() != each.address for each in self._samples):
+        if not self._samples or any(
+            each.parameter.data_ptr() != each.address for each in self._samples
+        ):
             found = {id(p): p for parameters in self._parameters.values() for p in parameters}
             self._samples = [_ReadElements(p, p.data_ptr(), _elements(p)) for p in found.values()]
             self._views = [each.view for each in self._samples]
@@ -102,7 +109,9 @@ class StepWeights:
             each.view if each.parameter.data_ptr() == each.address else _elements(each.parameter)
             for each in self._samples
         ]
-        return any(not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(now, self._values))
+        return any(
+            not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(now, self._values)
+        )
 
 
 def _sampled(parameters: Iterable[Any]) -> list[torch.Tensor]:
@@ -115,10 +124,16 @@ def _sampled(parameters: Iterable[Any]) -> list[torch.Tensor]:
         and parameter.layout is torch.strided
         and parameter.numel()
         and not hasattr(parameter, REMOTE)
-        and (parameter.is_contiguous() or parameter.is_contiguous(memory_format=torch.channels_last))
+        and (
+            parameter.is_contiguous() or parameter.is_contiguous(memory_format=torch.channels_last)
+        )
     ]
     last = len(trained) - 1
-    places = sorted({round(last * number / (_SAMPLED - 1)) for number in range(_SAMPLED)}) if trained else []
+    places = (
+        sorted({round(last * number / (_SAMPLED - 1)) for number in range(_SAMPLED)})
+        if trained
+        else []
+    )
     return [trained[place] for place in places]
 
 

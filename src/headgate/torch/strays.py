@@ -1,5 +1,7 @@
-"""Optimizers and learning-rate schedulers that train, and were given neither to `prepare` nor to `keep`: no checkpoint
-has their state, and what only they train is no worker's business but its own."""
+"""Optimizers and learning-rate schedulers that train, and were given neither to `prepare` nor to
+`keep`: no checkpoint has their state, and what only they train is no worker's business but its
+own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Strays:
         worker: This worker of a job of several; None: it is alone.
     """
 
-    def __init__(self, trained: Trained, note: Callable[[str], None], worker: Callable[[], Worker | None]) -> None:
+    def __init__(
+        self, trained: Trained, note: Callable[[str], None], worker: Callable[[], Worker | None]
+    ) -> None:
         self._trained = trained
         self._note = note
         self._worker = worker
@@ -45,19 +49,26 @@ class Strays:
         kind = type(optimizer).__name__
         if self._is_kept(optimizer) or kind in self._kinds:
             return
-        stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        prepared = {id(parameter) for model in self._trained.models for parameter in model.parameters()}
+        stepped = [
+            p for group in optimizer.param_groups for p in group["params"] if p.grad is not None
+        ]
+        prepared = {
+            id(parameter) for model in self._trained.models for parameter in model.parameters()
+        }
         if any(id(parameter) in prepared for parameter in stepped):
             self._kinds.add(kind)
             self._note(
-                f"the optimizer {kind} trains a prepared model and was not given to prepare: checkpoints do not have "
+                f"the optimizer {kind} trains a prepared model and was not given to prepare: "
+                "checkpoints do not have "
                 "its state, and after a resume it starts afresh. Give it to prepare, or to hg.keep"
             )
         elif any(isinstance(parameter, torch.nn.Parameter) for parameter in stepped):
             self._kinds.add(kind)
             self._note(
-                f"the optimizer {kind} trains {len(stepped)} parameters that no prepared model has: checkpoints have "
-                "neither them nor its state, and after a resume they start afresh. Give model and optimizer to prepare "
+                f"the optimizer {kind} trains {len(stepped)} parameters that no prepared model "
+                "has: checkpoints have "
+                "neither them nor its state, and after a resume they start afresh. Give model "
+                "and optimizer to prepare "
                 "as well"
             )
 
@@ -71,7 +82,8 @@ class Strays:
             return
         kind = type(scheduler).__name__
         self._note(
-            f"the learning-rate scheduler {kind} was not given to prepare: checkpoints do not have its state, and "
+            f"the learning-rate scheduler {kind} was not given to prepare: checkpoints do not "
+            "have its state, and "
             "after a resume it starts afresh. Give it by prepare(scheduler=...), or to hg.keep"
         )
 
@@ -90,7 +102,9 @@ _listener: list[Strays] = []
 
 
 def watch(strays: Strays) -> None:
-    """Have every step of an optimizer and a scheduler told to `strays` from now on, and to none before."""
+    """Have every step of an optimizer and a scheduler told to `strays` from now on, and to none
+    before.
+    """
     if not _listener:
         register_optimizer_step_pre_hook(_optimizer_steps)
     _listener[:] = [strays]
@@ -117,7 +131,8 @@ def _kinds_of_schedulers() -> Iterator[Any]:
 def _watched(step: Any) -> Any:
     @functools.wraps(step)
     def stepping(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A scheduler takes its first step while it is made, before the script can give it to anybody.
+        # A scheduler takes its first step while it is made, before the script can give it to
+        # anybody.
         if getattr(self, "_step_count", 1):
             _listener[0].scheduler_steps(self)
         return step(self, *args, **kwargs)

@@ -1,7 +1,9 @@
-"""The terms of a loss in several workers: what each of them weighs where they are means over different things.
+"""The terms of a loss in several workers: what each of them weighs where they are means over
+different things.
 
-One process divides the sum over the whole batch of each term by what that term is a mean over. A worker divides its
-part by its own. So each term's gradient is multiplied by how many times too small that is.
+One process divides the sum over the whole batch of each term by what that term is a mean over. A
+worker divides its part by its own. So each term's gradient is multiplied by how many times too
+small that is.
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ class TermSlot:
         return [*squares, float(self.is_unclear), float(self.whole and self.rate > 1)]
 
 
-def slots(terms: Sequence[LossTerm], taken: float, of: Callable[[Any], str]) -> tuple[list[TermSlot], str]:
+def slots(
+    terms: Sequence[LossTerm], taken: float, of: Callable[[Any], str]
+) -> tuple[list[TermSlot], str]:
     """The terms of a loss, those of a list together.
 
     Args:
@@ -101,11 +105,21 @@ def slots(terms: Sequence[LossTerm], taken: float, of: Callable[[Any], str]) -> 
         for divisor in {term.listed: None for term in all_of_name}:
             listed = [term for term in all_of_name if term.listed == divisor]
             if _is_of_each(listed, taken) and divisor % len(listed) == 0:
-                made.append(_together(f"{name}, one by one", listed, divisor, len(listed) / divisor, taken))
+                made.append(
+                    _together(f"{name}, one by one", listed, divisor, len(listed) / divisor, taken)
+                )
                 members = [term for term in members if term.listed != divisor]
-        if _is_of_each(members, taken) and all(term.count == term.listed == 1.0 for term in members):
-            return [], "it is a sum over the samples of a batch, which are gone through one after another"
-        if len(members) > _FEW and len({(term.by, term.times, term.listed) for term in members}) == 1:
+        if _is_of_each(members, taken) and all(
+            term.count == term.listed == 1.0 for term in members
+        ):
+            return (
+                [],
+                "it is a sum over the samples of a batch, which are gone through one after another",
+            )
+        if (
+            len(members) > _FEW
+            and len({(term.by, term.times, term.listed) for term in members}) == 1
+        ):
             made.append(_together(name, members, members[0].count, len(members), taken))
         else:
             made += [_slot(name, n, term, taken) for n, term in enumerate(members)]
@@ -122,16 +136,38 @@ def _slot(name: str, number: int, term: LossTerm, taken: float) -> TermSlot:
     rate = by.base / divisor / taken if taken else 0.0
     of = (term.times / divisor, term.counted, by.known, bool(term.elements), term.whole)
     weights = term.weights
-    return TermSlot(name, number, (term.node,), by.base / divisor, by.local / divisor, by.steps, *of, rate, weights)
+    return TermSlot(
+        name,
+        number,
+        (term.node,),
+        by.base / divisor,
+        by.local / divisor,
+        by.steps,
+        *of,
+        rate,
+        weights,
+    )
 
 
-def _together(name: str, terms: Sequence[LossTerm], count: float, times: float, taken: float) -> TermSlot:
+def _together(
+    name: str, terms: Sequence[LossTerm], count: float, times: float, taken: float
+) -> TermSlot:
     """Terms of a list as one, which is over so many, and multiplied with so much more."""
     first = terms[0]
     nodes = tuple(term.node for term in terms)
     of = (first.times * times, first.counted and count == first.count, first.by.known, False, False)
     rate = count / taken if taken else 0.0
-    return TermSlot(name, 0, nodes, count, count, (), *of, rate, sum(term.weights for term in terms) / len(terms))
+    return TermSlot(
+        name,
+        0,
+        nodes,
+        count,
+        count,
+        (),
+        *of,
+        rate,
+        sum(term.weights for term in terms) / len(terms),
+    )
 
 
 @dataclass(frozen=True)
@@ -163,7 +199,9 @@ class Summed:
     @classmethod
     def read(cls, numbers: Sequence[float], workers: float) -> Summed:
         pairs = [(numbers[2 * n], numbers[2 * n + 1]) for n in range(5)]
-        count, rate, times, exceeds, weights = (_same(workers, total, squares) for total, squares in pairs)
+        count, rate, times, exceeds, weights = (
+            _same(workers, total, squares) for total, squares in pairs
+        )
         of = (count, rate, times, exceeds, weights, numbers[10] > 0, numbers[11] == workers)
         return cls(workers, pairs[0][0], *of)
 
@@ -174,8 +212,9 @@ class Summed:
         return applied(self.count, slot.steps) + (slot.exceeds if self.same_exceeds else 0.0)
 
     def factor(self, slot: TermSlot, share: float) -> float:
-        """What the gradient of the term is multiplied with where this worker's gradients count by its share of the
-        samples."""
+        """What the gradient of the term is multiplied with where this worker's gradients count by
+        its share of the samples.
+        """
         if not slot.local:
             return 0.0
         divisor = self.divisor(slot)
@@ -184,11 +223,17 @@ class Summed:
 
 
 def _same(workers: float, total: float, squares: float) -> bool:
-    # What is infinite in one of them, as where a scaler's factor is too large, makes no step in any.
-    return not math.isfinite(squares) or workers * squares - total * total <= _ALIKE * workers * squares
+    # What is infinite in one of them, as where a scaler's factor is too large, makes no step in
+    # any.
+    return (
+        not math.isfinite(squares)
+        or workers * squares - total * total <= _ALIKE * workers * squares
+    )
 
 
-def doubt(slot: TermSlot, summed: Summed, taken: float, selected: Callable[[Any], bool], known: bool) -> str:
+def doubt(
+    slot: TermSlot, summed: Summed, taken: float, selected: Callable[[Any], bool], known: bool
+) -> str:
     """Why the gradient of a term is not that of one process; empty: nothing speaks for that.
 
     Args:
@@ -200,15 +245,20 @@ def doubt(slot: TermSlot, summed: Summed, taken: float, selected: Callable[[Any]
     """
     name = slot.name
     if not summed.same_times:
-        return f"its term {name} is multiplied by a number that is not the same in all workers ({slot.times:g} here)"
+        return (
+            f"its term {name} is multiplied by a number that is not the same in all workers "
+            f"({slot.times:g} here)"
+        )
     if not summed.same_weights:
         return (
-            f"its term {name} weighs classes by numbers that are not the same in all workers, as where each counts "
+            f"its term {name} weighs classes by numbers that are not the same in all workers, "
+            "as where each counts "
             "them in its own part of a batch"
         )
     if summed.unclear:
         return (
-            f"its term {name} is divided by {slot.local:g}, which is made of the count {slot.count:g} in a way that is "
+            f"its term {name} is divided by {slot.local:g}, which is made of the count "
+            f"{slot.count:g} in a way that is "
             "not seen"
         )
     several = summed.workers > 1
@@ -217,16 +267,20 @@ def doubt(slot: TermSlot, summed: Summed, taken: float, selected: Callable[[Any]
         return f"its term {name} is divided by 1, which may stand for a count of nothing"
     if several and unknown and not (summed.same or summed.same_rate) and slot.count % 1:
         return (
-            f"its term {name} is a sum divided by {slot.count:g}, which is not seen to be a count of this worker's "
+            f"its term {name} is a sum divided by {slot.count:g}, which is not seen to be a "
+            "count of this worker's "
             "samples, and differs between workers"
         )
     if several and unknown and summed.same and slot.count % taken:
-        return f"its term {name} is a sum divided by {slot.count:g}, which is the same in all workers"
+        return (
+            f"its term {name} is a sum divided by {slot.count:g}, which is the same in all workers"
+        )
     whole = (summed.whole and taken > 1) or not slot.counted
     unlike = several and not slot.divided and not summed.same_rate and not slot.count % taken
     if unlike and whole and not any(map(selected, slot.nodes)):
         return (
-            f"its term {name} is a mean over {slot.rate:g} numbers for each sample here, and over others elsewhere, as "
+            f"its term {name} is a mean over {slot.rate:g} numbers for each sample here, and "
+            "over others elsewhere, as "
             "where each worker pads its samples to its own longest"
         )
     return ""

@@ -59,10 +59,11 @@ class Added:
 
 
 class Trained:
-    """Models, optimizers, schedulers and whatever else the script wants kept, in the order in which they were prepared.
+    """Models, optimizers, schedulers and whatever else the script wants kept, in the order in which
+    they were prepared.
 
-    Each is one, however often it is prepared. An optimizer or a scheduler that comes with a model whose former one has
-    trained it takes the place of that one.
+    Each is one, however often it is prepared. An optimizer or a scheduler that comes with a model
+    whose former one has trained it takes the place of that one.
 
     Args:
         resume: The checkpoint to load into each of them; None: start afresh.
@@ -91,7 +92,8 @@ class Trained:
         self._prepared: dict[str, list[_Prepared]] = {"optimizers": [], "schedulers": []}
         self._late: list[LateGroups] = []
         self._trained: set[int] = set()
-        self._former: dict[int, tuple[weakref.ref[Any], int, _Prepared]] = {}  # without their objects
+        # without their objects
+        self._former: dict[int, tuple[weakref.ref[Any], int, _Prepared]] = {}
         self._told_fresh = False
         self._arrived = False
         self._settled = False
@@ -108,7 +110,9 @@ class Trained:
         """
         fresh: list[str] = []
         inner = unwrapped(model)
-        number = next((n for n, each in enumerate(self.models) if unwrapped(each) is inner), len(self.models))
+        number = next(
+            (n for n, each in enumerate(self.models) if unwrapped(each) is inner), len(self.models)
+        )
         is_new, loaded = number == len(self.models), self._has("models", number)
         if is_new:
             self.models.append(model)
@@ -116,15 +120,20 @@ class Trained:
                 self._load("models", number, inner.load_state_dict, "model")
             else:
                 fresh.append("model")
-        is_new_optimizer = optimizer is not None and self._add("optimizers", number, optimizer, fresh)
-        is_new_scheduler = scheduler is not None and self._add("schedulers", number, scheduler, fresh)
+        is_new_optimizer = optimizer is not None and self._add(
+            "optimizers", number, optimizer, fresh
+        )
+        is_new_scheduler = scheduler is not None and self._add(
+            "schedulers", number, scheduler, fresh
+        )
         if self._arrived and loaded and self._resume is not None:
             self._set_trained(self._resume.get("frozen", ()))
         if fresh and self._resume is not None and not self._told_fresh:
             self._told_fresh = True
             what = " and ".join(fresh)
             self._note(
-                f"the {what} that the script prepares now (model {number + 1}) came after the checkpoint was taken: it "
+                f"the {what} that the script prepares now (model {number + 1}) came after the "
+                "checkpoint was taken: it "
                 "starts afresh, and so does what comes later"
             )
         return Added(is_new, is_new_optimizer, is_new_scheduler, is_new and loaded)
@@ -171,7 +180,8 @@ class Trained:
                     self._load_from(found, key, kept.load_state_dict, name)
 
     def arrive(self, at_place: bool) -> None:
-        """The script has come to where it goes on from the checkpoint: what was trained then is what is trained now.
+        """The script has come to where it goes on from the checkpoint: what was trained then is
+        what is trained now.
 
         Args:
             at_place: Whether to the very place, and not to the begin of an epoch that starts again.
@@ -208,7 +218,9 @@ class Trained:
     def knows(self, optimizer: Any) -> bool:
         """Whether an optimizer was prepared."""
         former = self._former.get(id(optimizer))
-        return any(optimizer is each for each in self.optimizers) or (former is not None and former[0]() is optimizer)
+        return any(optimizer is each for each in self.optimizers) or (
+            former is not None and former[0]() is optimizer
+        )
 
     @property
     def schedulers(self) -> list[Any]:
@@ -217,18 +229,29 @@ class Trained:
 
     def gpus(self) -> set[int]:
         """Numbers of the GPUs that its models are on, as this process sees them."""
-        found = {each.device.index for model in self.models for each in model.parameters() if each.is_cuda}
+        found = {
+            each.device.index
+            for model in self.models
+            for each in model.parameters()
+            if each.is_cuda
+        }
         for model in self.models:  # copies of it, as `DataParallel` has
-            found.update(each for each in getattr(model, "device_ids", None) or () if isinstance(each, int))
+            found.update(
+                each for each in getattr(model, "device_ids", None) or () if isinstance(each, int)
+            )
         return found
 
     def settle(self) -> None:
-        """Wait for what was started on these GPUs; where its models are on none, on the current one."""
+        """Wait for what was started on these GPUs; where its models are on none, on the current
+        one.
+        """
         if cuda_in_use():
             for gpu in self.gpus() or {torch.cuda.current_device()}:
                 torch.cuda.synchronize(gpu)
 
-    def compare(self, across: Callable[[Mapping[str, KeptObject]], AcrossWorkers], tells: bool) -> None:
+    def compare(
+        self, across: Callable[[Mapping[str, KeptObject]], AcrossWorkers], tells: bool
+    ) -> None:
         """Find out what of what is kept is each worker's own; all workers call it alike.
 
         Args:
@@ -254,27 +277,39 @@ class Trained:
         compared = self._compared
         inner = self._inner
         kept = {name: each.object.state_dict() for name, each in self.kept.items()}
-        alone = {} if self._member[1] > 1 else {n: {0: kept[n]} for n, k in self.kept.items() if k.across == WORKER}
+        alone = (
+            {}
+            if self._member[1] > 1
+            else {n: {0: kept[n]} for n, k in self.kept.items() if k.across == WORKER}
+        )
         return {
             "models": [model.state_dict() for model in inner],
-            **{section: [each.object.state_dict() for each in entries] for section, entries in self._prepared.items()},
+            **{
+                section: [each.object.state_dict() for each in entries]
+                for section, entries in self._prepared.items()
+            },
             "kept": {**kept, **compared.means},
             "own": {**alone, **compared.own},
             "gradients": self.gradients.left_over(inner) if gradients else [],
             "groups": [late_groups.names(optimizer, inner) for optimizer in self.optimizers],
-            "frozen": [[n for n, p in model.named_parameters() if not p.requires_grad] for model in inner],
+            "frozen": [
+                [n for n, p in model.named_parameters() if not p.requires_grad] for model in inner
+            ],
             "prepared": {
-                section: [[each.place, each.renewed] for each in entries] for section, entries in self._prepared.items()
+                section: [[each.place, each.renewed] for each in entries]
+                for section, entries in self._prepared.items()
             },
         }
 
     def model_bytes(self) -> int:
         """Bytes of all parameters and buffers."""
         return sum(
-            t.numel() * t.element_size() for m in self.models for t in batches.tensors(unwrapped(m).state_dict())
+            t.numel() * t.element_size()
+            for m in self.models
+            for t in batches.tensors(unwrapped(m).state_dict())
         )
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     @property
     def _inner(self) -> list[nn.Module]:
@@ -304,10 +339,14 @@ class Trained:
         return True
 
     def _is_over(self, section: str, former: _Prepared) -> bool:
-        """Whether another one that comes for the same model is in the place of this one, and not beside it."""
+        """Whether another one that comes for the same model is in the place of this one, and not
+        beside it.
+        """
         if not former.loaded:
             return True
-        optimizers = [each.object for each in self._prepared["optimizers"] if each.model == former.model]
+        optimizers = [
+            each.object for each in self._prepared["optimizers"] if each.model == former.model
+        ]
         steps = [former.object] if section == "optimizers" else optimizers
         return any(id(each) in self._trained for each in steps)
 
@@ -341,7 +380,8 @@ class Trained:
         prepared = self._resume.get("prepared", {}).get(section, ())
         born, renewed = prepared[number] if number < len(prepared) else (None, 0)
         if entry.place is None and born is not None:
-            return  # then it came in an epoch: that it is this one is not known before the script trains
+            # then it came in an epoch: that it is this one is not known before the script trains
+            return
         if renewed and entry.place is not None and self._resume["position"] == 0:
             entry.loaded = True  # another one than that of the epoch before
         else:
@@ -358,7 +398,10 @@ class Trained:
         named = self._resume.get("groups", ())
         groups = named[number] if number < len(named) else ()
         late = self._load(
-            section, number, lambda saved: late_groups.load(target, saved, groups, self.models), "optimizer"
+            section,
+            number,
+            lambda saved: late_groups.load(target, saved, groups, self.models),
+            "optimizer",
         )
         if late is not None and self._arrived:
             late.complete()
@@ -375,8 +418,10 @@ class Trained:
             more = len(resume[section]) - len(entries)
             if more > 0:
                 self._note(
-                    f"the checkpoint has {len(resume[section])} {section}, the script that goes on has prepared "
-                    f"{len(entries)}: what it made in an epoch that is over is not made again. Prepare it before the "
+                    f"the checkpoint has {len(resume[section])} {section}, the script that "
+                    "goes on has prepared "
+                    f"{len(entries)}: what it made in an epoch that is over is not made again. "
+                    "Prepare it before the "
                     "loop over epochs, or in each epoch"
                 )
 

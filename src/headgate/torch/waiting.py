@@ -1,5 +1,6 @@
-"""Tells of a time in which a worker waited for others much longer than it usually does: a NIC that was down, a node
-that was slow. What it cost is told once, when it is over."""
+"""Tells of a time in which a worker waited for others much longer than it usually does: a NIC that
+was down, a node that was slow. What it cost is told once, when it is over.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _CALM = 3  # rounds as usual after which a wait is over
 class Waits:
     """The waits of a worker, round by round (asynchronous: step by step).
 
-    A round is slow if it waits so much longer than usual that this alone would fill another usual round.
+    A round is slow if it waits so much longer than usual that this alone would fill another usual
+    round.
 
     Args:
         send: Takes a message for the engine.
@@ -38,7 +40,8 @@ class Waits:
         """A round has ended.
 
         Args:
-            begin: When this worker had done its own part and began to wait, in seconds of any clock.
+            begin: When this worker had done its own part and began to wait, in seconds of any
+                clock.
             end: When the wait was over.
             step: Number of the step that it is part of.
             names: Tasks that were waited for, as far as is known.
@@ -63,12 +66,16 @@ class Waits:
             self.close()
 
     def skip(self, end: float) -> None:
-        """A round has ended in which tasks came or went: how long it took is told, or lies in what was asked for."""
+        """A round has ended in which tasks came or went: how long it took is told, or lies in what
+        was asked for.
+        """
         self._ended = end
 
     def close(self) -> None:
         """Nothing more is waited for."""
-        if self._lost >= max(LEAST_SECONDS, _LEAST_ROUNDS * self._usual_round if self._lost else 0.0):
+        if self._lost >= max(
+            LEAST_SECONDS, _LEAST_ROUNDS * self._usual_round if self._lost else 0.0
+        ):
             names = ", ".join(sorted(self._names)) or "the others"
             first, last = self._steps
             text = f"waited for {names} in step{'' if first == last else f's {first} to'} {last}"

@@ -15,16 +15,21 @@ MARK = "_headgate_watched"
 """Attribute of a watched loader's type."""
 
 
-def watched(loader: Any, iterate: Callable[[OpenIterator], Iterator[Any]], sampler_for: Callable[[Any], Any]) -> Any:
-    """`loader` with its class exchanged for a subclass, so that the object, its type and its attributes stay.
+def watched(
+    loader: Any, iterate: Callable[[OpenIterator], Iterator[Any]], sampler_for: Callable[[Any], Any]
+) -> Any:
+    """`loader` with its class exchanged for a subclass, so that the object, its type and its
+    attributes stay.
 
     Args:
         loader: Anything to iterate over.
         iterate: Is called for each pass with a function that opens the loader's own iterator.
-        sampler_for: Is given the sampler that a `DataLoader` is about to draw indices from; returns the one to use.
+        sampler_for: Is given the sampler that a `DataLoader` is about to draw indices from; returns
+            the one to use.
 
     Returns:
-        The same object, or a thin wrapper where its class cannot be exchanged (a list, a type written in C).
+        The same object, or a thin wrapper where its class cannot be exchanged (a list, a type
+        written in C).
     """
     kind = type(loader)
     open_iterator = getattr(kind, "__iter__", iter)
@@ -37,10 +42,15 @@ def watched(loader: Any, iterate: Callable[[OpenIterator], Iterator[Any]], sampl
         MARK: True,
     }
     if isinstance(loader, DataLoader):
-        # What DataLoader's iterators draw from; a property, so that subclasses of ours may stand in front of it.
-        namespace["_index_sampler"] = property(lambda self: sampler_for(kind._index_sampler.fget(self)))
+        # What DataLoader's iterators draw from; a property, so that subclasses of ours may stand in
+        # front of it.
+        namespace["_index_sampler"] = property(
+            lambda self: sampler_for(kind._index_sampler.fget(self))
+        )
     try:
-        loader.__class__ = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(namespace))
+        loader.__class__ = types.new_class(
+            kind.__name__, (kind,), exec_body=lambda body: body.update(namespace)
+        )
     except (TypeError, AttributeError):
         return WatchedIterable(loader, iterate)
     return loader
@@ -90,7 +100,8 @@ class SkippingSampler:
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        # A loader with workers asks twice while its iterator is made. Asked later, the pass begins at the front again.
+        # A loader with workers asks twice while its iterator is made. Asked later, the pass begins
+        # at the front again.
         self._latest = _SkippedIterator(iter(self._sampler), self.count)
         return self._latest
 

@@ -1,8 +1,10 @@
-"""What a worker's gradients weigh among those of all: what the loss of its part of a batch is a mean over.
+"""What a worker's gradients weigh among those of all: what the loss of its part of a batch is a
+mean over.
 
-A loss of one mean is weighed by what that is over. Where a loss has several, over unlike numbers, each of them is: its
-gradient is multiplied while backward runs. For that workers tell each other their counts before backward, at the head
-of a round. In the first rounds all wait for that, and afterwards only where it is needed.
+A loss of one mean is weighed by what that is over. Where a loss has several, over unlike numbers,
+each of them is: its gradient is multiplied while backward runs. For that workers tell each other
+their counts before backward, at the head of a round. In the first rounds all wait for that, and
+afterwards only where it is needed.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ import torch
 from headgate.torch import gradient_hooks, normalisers, terms
 from headgate.torch.control import ReduceError
 from headgate.torch.coupling import Coupling, sorted_nodes
-from headgate.torch.dealing import Dealt
 from headgate.torch.loss_mean import LossReading, is_selected, parameter_of, read
+from headgate.torch.sharding import Dealt
 from headgate.torch.terms import Summed, TermSlot
 
 _QUIET = 12
-"""Rounds in a row that need no waiting, after which no worker waits for a form of loss that it had in them."""
+"""Rounds in a row that need no waiting, after which no worker waits for a form of loss that it had
+in them.
+"""
 _LOOKS = 2
 """Backwards of each form of loss whose functions are looked at."""
 _DIGITS = 6
@@ -61,7 +65,8 @@ class LossError(ReduceError):
 
 
 class Weighing:
-    """What losses are means over: as the script says it, by batch or backward; else as their graphs show it.
+    """What losses are means over: as the script says it, by batch or backward; else as their graphs
+    show it.
 
     Args:
         name: Names a parameter.
@@ -127,7 +132,9 @@ class Weighing:
         self._quiet, self._forms = state["quiet"], set(state["forms"])
 
     def fetched(self, loader: int, batch: Any, samples: int = 0) -> None:
-        """The loader of this number has given a batch to train on, of so many samples; 0: that is not known."""
+        """The loader of this number has given a batch to train on, of so many samples; 0: that is
+        not known.
+        """
         self._coupling.fed(samples)
         if self.by_batch is not None:
             self._of_batches[loader] = _number(self.by_batch(batch), "the function loss_reduction=")
@@ -158,7 +165,9 @@ class Weighing:
         normalisers.forget()
 
     def release(self) -> None:
-        """Hold no graph of a loss any longer: as long as one is held, its parameters cannot be set to other sizes."""
+        """Hold no graph of a loss any longer: as long as one is held, its parameters cannot be set
+        to other sizes.
+        """
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._own, self._factors = [], [], {}
@@ -168,7 +177,8 @@ class Weighing:
         """An optimizer is about to use the gradients.
 
         Raises:
-            LossError: They may not be those of one process, and the script did not say what they weigh.
+            LossError: They may not be those of one process, and the script did not say what they
+                weigh.
         """
         normalisers.forget(stepped=True)
         self._settle()
@@ -177,13 +187,16 @@ class Weighing:
         doubt, self._doubt = self._doubt, ""
         if doubt:
             raise LossError(
-                f"the loss of a batch is no mean that several workers can weigh: {doubt}. Gradients would differ from "
-                "those of one process. Say what each batch weighs, by hg.report(weight=...) before backward or "
-                "prepare(loss_reduction=function), or that the loss is a sum, by prepare(loss_reduction='sum'); or "
+                f"the loss of a batch is no mean that several workers can weigh: {doubt}. "
+                "Gradients would differ from "
+                "those of one process. Say what each batch weighs, by hg.report(weight=...) "
+                "before backward or "
+                "prepare(loss_reduction=function), or that the loss is a sum, by "
+                "prepare(loss_reduction='sum'); or "
                 "run with --strategy single"
             )
 
-    # --- a round -----------------------------------------------------------------------------------------------------
+    # --- a round ----------------------------------------------------------------------------------
 
     def weigh(self, weight: Weight, loader: int | None, dealt: Dealt | None) -> Weight:
         """The weight of a backward's gradients, as far as this worker knows by itself.
@@ -229,7 +242,9 @@ class Weighing:
         return self._weight
 
     def _slots(self, seen: LossReading, dealt: Dealt | None) -> tuple[list[TermSlot], str]:
-        found, doubt = terms.slots(seen.terms, self._taken, self._origin if self._asks else lambda node: "")
+        found, doubt = terms.slots(
+            seen.terms, self._taken, self._origin if self._asks else lambda node: ""
+        )
         if not doubt and dealt is not None and dealt.whole and dealt.whole != dealt.taken:
             whole, taken = dealt.whole, dealt.taken
             for term in seen.terms:
@@ -241,7 +256,9 @@ class Weighing:
     def numbers(self) -> list[float]:
         """What this worker tells all others at the head of the round."""
         counting = self._counts
-        digits = [float(self._form >> 4 * place & 15) if counting else 0.0 for place in range(_DIGITS)]
+        digits = [
+            float(self._form >> 4 * place & 15) if counting else 0.0 for place in range(_DIGITS)
+        ]
         needs = len(self._own) > 1 and any(slot.counted for slot in self._own)
         needs |= any(slot.steps or slot.exceeds for slot in self._own)
         taken = self._taken if counting else 0.0
@@ -276,7 +293,9 @@ class Weighing:
             share = self._taken / sums[_TAKEN] if sums[_TAKEN] else 1.0
             if self._weighs and self._counts:
                 self._weight = replace(self._weight, over=None)
-                self._factors = {node: each.factor(slot, share) for slot, each in own for node in slot.nodes}
+                self._factors = {
+                    node: each.factor(slot, share) for slot, each in own for node in slot.nodes
+                }
             self.lacks = any(not slot.local for slot, _ in own)
         self._everybody, self._quiet = True, self._quiet + 1
         self._forms.add(self._shape)
@@ -304,7 +323,7 @@ class Weighing:
         elif self._weighs:
             self._doubt = self._doubt or "it has other terms in other workers"
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     @property
     def _counts(self) -> bool:
@@ -323,7 +342,8 @@ class Weighing:
                 return None
             # Not multiplied with 0: what is divided by a count of nothing is no number.
             return tuple(
-                None if each is None else (each * factor if factor else torch.zeros_like(each)) for each in gradients
+                None if each is None else (each * factor if factor else torch.zeros_like(each))
+                for each in gradients
             )
 
         return scale
@@ -331,24 +351,32 @@ class Weighing:
     @staticmethod
     def _is_alike(sums: Sequence[float]) -> bool:
         digits, squares = sums[4 : 4 + _DIGITS], sums[4 + _DIGITS : _FIRST]
-        return all(sums[_COUNTING] * square == digit * digit for digit, square in zip(digits, squares))
+        return all(
+            sums[_COUNTING] * square == digit * digit for digit, square in zip(digits, squares)
+        )
 
     def _summed(self, sums: Sequence[float]) -> dict[tuple[str, int], Summed]:
         size = terms.NUMBERS // terms.MOST
         parts = [sums[_FIRST + n * size : _FIRST + (n + 1) * size] for n in range(len(self._own))]
-        return {slot.key: Summed.read(part, sums[_COUNTING]) for slot, part in zip(self._own, parts)}
+        return {
+            slot.key: Summed.read(part, sums[_COUNTING]) for slot, part in zip(self._own, parts)
+        }
 
     def _united(self) -> dict[tuple[str, int], Summed]:
         given = self._meet({"slots": terms.told(self._own), "said": not self._weighs})
         if given is None:
             return {}
         if any(each["said"] for each in given.values()):
-            self._doubt = self._doubt or "some workers say what it weighs, by report(weight=), and others do not"
+            self._doubt = (
+                self._doubt
+                or "some workers say what it weighs, by report(weight=), and others do not"
+            )
         summed, doubt = terms.united(given)
         self._doubt = self._doubt or doubt
         if any(len(each["slots"]) != len(summed) for each in given.values()):
             self._note(
-                "the loss of a batch has terms in some workers that it has not in others: those are taken to have "
+                "the loss of a batch has terms in some workers that it has not in others: "
+                "those are taken to have "
                 "nothing of their part that counts"
             )
         return summed
@@ -356,12 +384,16 @@ class Weighing:
     def _look(self, summed: Mapping[tuple[str, int], Summed]) -> None:
         for slot in self._own if self._weighs else ():
             if slot.key in summed and not self._doubt:
-                self._doubt = terms.doubt(slot, summed[slot.key], self._taken, is_selected, not self._asks)
+                self._doubt = terms.doubt(
+                    slot, summed[slot.key], self._taken, is_selected, not self._asks
+                )
 
     def _fail_apart(self) -> None:
         raise LossError(
-            "the loss has other terms in some workers than in others, for the first time after many steps: let it have "
-            "the same in all from the first step on (a term without labels multiplied by 0), or say what each batch "
+            "the loss has other terms in some workers than in others, for the first time after "
+            "many steps: let it have "
+            "the same in all from the first step on (a term without labels multiplied by 0), "
+            "or say what each batch "
             "weighs, by hg.report(weight=...) before backward"
         )
 
@@ -383,7 +415,11 @@ def _number(value: Any, where: str) -> float:
     try:
         weight = float(value.detach() if isinstance(value, torch.Tensor) else value)
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"{where} gave a {type(value).__name__}; expected a number, or a tensor of one") from None
+        raise ValueError(
+            f"{where} gave a {type(value).__name__}; expected a number, or a tensor of one"
+        ) from None
     if not math.isfinite(weight) or weight < 0:
-        raise ValueError(f"{where} gave {weight:g}; expected a number of at least 0, as the tokens of the batch")
+        raise ValueError(
+            f"{where} gave {weight:g}; expected a number of at least 0, as the tokens of the batch"
+        )
     return weight

@@ -1,8 +1,9 @@
-"""Compares records of the same script: alone, alone with another rounding, and as the workers of a plan.
+"""Compares records of the same script: alone, alone with another rounding, and as the workers of a
+plan.
 
-Two tensors are the same where they differ by no more than rounding: `_FLOORS` of all tensors of their kind, or
-`_TIMES` as much as the same tensor differs between the two runs alone. Steps that amplify rounding, as those of Adam
-where a gradient is nothing but rounding, are allowed for so.
+Two tensors are the same where they differ by no more than rounding: `_FLOORS` of all tensors of
+their kind, or `_TIMES` as much as the same tensor differs between the two runs alone. Steps that
+amplify rounding, as those of Adam where a gradient is nothing but rounding, are allowed for so.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _TIMES = 64.0
 _VARIES = {True: 1e-6, False: 5e-2}
 """From so much on a run alone that began some roundings away is no measure of rounding."""
 _LEAST = 1e-3
-"""Of all tensors of a kind, what a single one is taken to weigh at the least where their distances are told."""
+"""Of all tensors of a kind, what a single one is taken to weigh at the least where their distances
+are told.
+"""
 _MOST_NAMES = 4
 
 
@@ -33,7 +36,8 @@ class Distance:
 
     Args:
         first: The first difference; None: there is none.
-        largest: The largest, each relative to its tensor, or to a part of all tensors of its kind where it is less.
+        largest: The largest, each relative to its tensor, or to a part of all tensors of its kind
+            where it is less.
         kinds: Kinds of tensors that differ where the first does.
     """
 
@@ -63,10 +67,17 @@ def compared(records: Records) -> Verification:
     """Whether the workers train as the script alone does."""
     alone, double = records.alone, records.double
     rounding = rounding_of(alone, records.rounded)
-    noise = distance(alone, records.rounded, double, {}).largest if records.rounded is not None else 0.0
+    noise = (
+        distance(alone, records.rounded, double, {}).largest if records.rounded is not None else 0.0
+    )
     steps = len({number for optimizer, number in alone.steps if optimizer == 0})
     answer = Verification(
-        Sameness.UNKNOWN, len(records.workers), steps=steps, double=double, rounding=noise, fenced=alone.fenced
+        Sameness.UNKNOWN,
+        len(records.workers),
+        steps=steps,
+        double=double,
+        rounding=noise,
+        fenced=alone.fenced,
     )
     if not alone.steps:
         return replace(answer, cause=Why.NO_STEP)
@@ -81,14 +92,20 @@ def compared(records: Records) -> Verification:
     far = [each.first for each in apart if each.first is not None]
     if plan.first is None and not far:
         return replace(answer, answer=Sameness.SAME, loss_differs=_losses_apart(records))
-    return _blamed(answer, records, plan, min(far, key=lambda each: each.step) if far else None, rounding)
+    return _blamed(
+        answer, records, plan, min(far, key=lambda each: each.step) if far else None, rounding
+    )
 
 
 def compared_among(records: Records) -> Verification:
-    """Whether workers train the same among themselves, where each has a batch of its own: one alone trains another."""
+    """Whether workers train the same among themselves, where each has a batch of its own: one alone
+    trains another.
+    """
     first, *others = records.workers
     steps = len({number for optimizer, number in first.steps if optimizer == 0})
-    answer = Verification(Sameness.UNKNOWN, len(records.workers), steps=steps, double=records.double)
+    answer = Verification(
+        Sameness.UNKNOWN, len(records.workers), steps=steps, double=records.double
+    )
     if any(worker.sharded for worker in records.workers):
         return replace(answer, cause=Why.SHARDED)
     apart = [distance(first, other, records.double, {}, (WEIGHT,)) for other in others]
@@ -121,14 +138,20 @@ def distance(
         if wrong and first is None:
             seen = {tensor.kind for tensor, _ in wrong}
             kind = next(kind for kind in KINDS if kind in seen)
-            named = sorted(((t, size) for t, size in wrong if t.kind == kind), key=lambda pair: -pair[1])
+            named = sorted(
+                ((t, size) for t, size in wrong if t.kind == kind), key=lambda pair: -pair[1]
+            )
             names = tuple(tensor.name for tensor, _ in named)
             first = FirstDifference(key[1], key[0] + 1, kind, names, named[0][1])
     return Distance(first, largest, frozenset(seen))
 
 
-def rounding_of(alone: TrainingRecord, rounded: TrainingRecord | None) -> dict[tuple[Key, str, str], float]:
-    """How far each tensor is from that of a run with another rounding, at the step or at one before it."""
+def rounding_of(
+    alone: TrainingRecord, rounded: TrainingRecord | None
+) -> dict[tuple[Key, str, str], float]:
+    """How far each tensor is from that of a run with another rounding, at the step or at one before
+    it.
+    """
     apart: dict[tuple[Key, str, str], float] = {}
     so_far: dict[tuple[str, str], float] = {}
     for key, step in alone.steps.items():
@@ -150,7 +173,10 @@ def _off(
     kinds: Sequence[str],
 ) -> list[tuple[TensorAt, float, bool]]:
     """Each tensor of a step, how far the other's is off, and whether that is more than rounding."""
-    norms = {kind: _norm(np.array([t.norm for t in step.tensors.values() if t.kind == kind])) for kind in kinds}
+    norms = {
+        kind: _norm(np.array([t.norm for t in step.tensors.values() if t.kind == kind]))
+        for kind in kinds
+    }
     result = []
     for place, tensor in step.tensors.items():
         if tensor.kind not in kinds:
@@ -184,7 +210,7 @@ def _norm(numbers: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
     return float(np.linalg.norm(numbers))
 
 
-# --- what it comes from ----------------------------------------------------------------------------------------------
+# --- what it comes from ---------------------------------------------------------------------------
 
 
 def _blamed(
@@ -199,7 +225,9 @@ def _blamed(
     assert difference is not None
     sets_weights = apart is not None and _same_gradients(records, apart.step)
     if apart is not None and plan.first is not None:
-        comes_first = apart.step < plan.first.step or (sets_weights and apart.step == plan.first.step)
+        comes_first = apart.step < plan.first.step or (
+            sets_weights and apart.step == plan.first.step
+        )
         difference = apart if comes_first else plan.first
     cause, detail = _cause(records, plan, apart, difference)
     if cause is Why.APART and sets_weights:
@@ -233,13 +261,17 @@ def _cause(
         cause = Why.BUFFER
     elif apart is not None:
         cause = Why.APART
-    elif difference.kind == WEIGHT and at.tensors.keys() & {(GRADIENT, name) for name in difference.tensors}:
+    elif difference.kind == WEIGHT and at.tensors.keys() & {
+        (GRADIENT, name) for name in difference.tensors
+    }:
         cause = Why.OPTIMIZER
     return cause, detail
 
 
 def _same_gradients(records: Records, step: int) -> bool:
-    """Whether all workers have had the same gradients up to a step, as far as they have any that are seen."""
+    """Whether all workers have had the same gradients up to a step, as far as they have any that
+    are seen.
+    """
     first, *others = records.workers
     if not any(kind == GRADIENT for at in first.steps.values() for kind, _ in at.tensors):
         return False
@@ -258,7 +290,9 @@ def _unprepared(record: TrainingRecord) -> bool:
 
 
 def _same_samples(records: Records, key: Key) -> bool:
-    """Whether the workers' parts of the batches up to a step are together the batches of the script alone."""
+    """Whether the workers' parts of the batches up to a step are together the batches of the script
+    alone.
+    """
     close = 1e-9 if records.double else 1e-4
     for place, step in records.alone.steps.items():
         parts = [worker.steps[place].batch for worker in records.workers if place in worker.steps]
@@ -280,14 +314,18 @@ def _buffers_apart(records: Records, key: Key) -> bool:
         return False
     places = [place for place in first.tensors if place[0] == BUFFER]
     return any(
-        other is not None and place in other.tensors and not _same_bits(first.tensors[place], other.tensors[place])
+        other is not None
+        and place in other.tensors
+        and not _same_bits(first.tensors[place], other.tensors[place])
         for place in places
         for other in others
     )
 
 
 def _losses_apart(records: Records) -> float:
-    """How far the losses that the workers reported together are from those of the script alone, relative."""
+    """How far the losses that the workers reported together are from those of the script alone,
+    relative.
+    """
     worst = 0.0
     for at, (loss, _) in enumerate(records.alone.losses):
         parts = [worker.losses[at] for worker in records.workers if at < len(worker.losses)]
@@ -304,10 +342,12 @@ def repeats(one: TrainingRecord, other: TrainingRecord) -> bool:
     return distance(one, other, True, {}).largest < _VARIES[True]
 
 
-# --- a resume --------------------------------------------------------------------------------------------------------
+# --- a resume -------------------------------------------------------------------------------------
 
 
-def compared_resume(whole: Sequence[TrainingRecord], resumed: Sequence[TrainingRecord], double: bool) -> Verification:
+def compared_resume(
+    whole: Sequence[TrainingRecord], resumed: Sequence[TrainingRecord], double: bool
+) -> Verification:
     """Whether a run that was stopped and resumed goes on as one that was not stopped.
 
     Args:
@@ -316,10 +356,16 @@ def compared_resume(whole: Sequence[TrainingRecord], resumed: Sequence[TrainingR
         double: Whether they computed in float64.
     """
     apart = [distance(one, other, double, {}) for one, other in zip(whole, resumed)]
-    steps = len({number for each in resumed[:1] for optimizer, number in each.steps if optimizer == 0})
+    steps = len(
+        {number for each in resumed[:1] for optimizer, number in each.steps if optimizer == 0}
+    )
     first = [each.first for each in apart if each.first is not None]
     answer = Verification(
-        Sameness.SAME, len(whole), steps=steps, double=double, largest=max((each.largest for each in apart), default=0)
+        Sameness.SAME,
+        len(whole),
+        steps=steps,
+        double=double,
+        largest=max((each.largest for each in apart), default=0),
     )
     if not steps:
         return replace(answer, answer=Sameness.UNKNOWN, cause=Why.NO_STEP)

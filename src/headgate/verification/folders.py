@@ -1,4 +1,6 @@
-"""Copies of the folders that a script runs in, so that what it writes there stays away from the user's files."""
+"""Copies of the folders that a script runs in, so that what it writes there stays away from the
+user's files.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headgate.engines.program import source
-from headgate.jobs import Job
+from headgate.model.jobs import Job
+from headgate.scripts.program import source
 
 MOST_BYTES = 256 << 20
 MOST_ENTRIES = 20_000
 _LOCK = "lock"
-_LEFT_OUT = frozenset({"__pycache__", ".git", ".hg", ".svn", "node_modules", ".mypy_cache", ".pytest_cache"})
+_LEFT_OUT = frozenset(
+    {"__pycache__", ".git", ".hg", ".svn", "node_modules", ".mypy_cache", ".pytest_cache"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +39,26 @@ class Copied:
     scratch: Path
 
     def job(self, job: Job) -> Job:
-        """A job that runs in the copies. Paths below the folders that its command or variables name are exchanged."""
+        """A job that runs in the copies. Paths below the folders that its command or variables name
+        are exchanged.
+        """
         args = tuple(map(self.path, job.args))
-        run = self.path(job.run) if isinstance(job.run, str) else tuple(map(self.path, job.run)) if job.run else None
+        run = (
+            self.path(job.run)
+            if isinstance(job.run, str)
+            else tuple(map(self.path, job.run))
+            if job.run
+            else None
+        )
         script = self.path(job.script) if job.script is not None else None
         env = {name: self.path(value) for name, value in job.env.items()}
-        return replace(job, workdir=self.path(job.workdir), script=script, run=run, args=args, env=env)
+        return replace(
+            job, workdir=self.path(job.workdir), script=script, run=run, args=args, env=env
+        )
 
     def sources(self, hashes: Mapping[str, str]) -> dict[str, str]:
-        """Those files in the copies that are still as they were copied, named as `outer` numbers their folders.
+        """Those files in the copies that are still as they were copied, named as `outer` numbers
+        their folders.
 
         Args:
             hashes: The SHA-256 of each file, by its path in the copies.
@@ -69,7 +84,9 @@ class Copied:
 
 @contextmanager
 def scratch(place: Path) -> Iterator[Path]:
-    """A folder of its own in `place`, as long as the block lasts; its lock tells that somebody uses it."""
+    """A folder of its own in `place`, as long as the block lasts; its lock tells that somebody uses
+    it.
+    """
     folder = Path(tempfile.mkdtemp(dir=place))
     with open(folder / _LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -88,11 +105,17 @@ def remove_abandoned(place: Path) -> None:
 
 
 def outer(job: Job) -> list[str]:
-    """The folder that a job runs in, and that of its script where it is another one; none that is all of a disk."""
+    """The folder that a job runs in, and that of its script where it is another one; none that is
+    all of a disk.
+    """
     folders = [os.path.realpath(job.workdir)]
     if (file := source(job)) is not None:
         folders.append(os.path.realpath(Path(file).parent))
-    own = [f for f in dict.fromkeys(folders) if not any(f != o and f"{f}/".startswith(f"{o}/") for o in folders)]
+    own = [
+        f
+        for f in dict.fromkeys(folders)
+        if not any(f != o and f"{f}/".startswith(f"{o}/") for o in folders)
+    ]
     return [folder for folder in own if folder.count("/") >= 2]
 
 
@@ -120,7 +143,9 @@ def digest_of(file: Path) -> str:
 
 
 def copied(job: Job, scratch: Path) -> Copied:
-    """Copy the folder that a job runs in, and that of its script. What is large is shown by links to it."""
+    """Copy the folder that a job runs in, and that of its script. What is large is shown by links
+    to it.
+    """
     places = {}
     for number, folder in enumerate(outer(job)):
         places[folder] = str(scratch / f"folder-{number}" / Path(folder).name)
@@ -130,7 +155,9 @@ def copied(job: Job, scratch: Path) -> Copied:
 
 
 def _copy(folder: Path, to: Path, scratch: Path) -> None:
-    """Copy a folder breadth first, small files before large ones, as long as it is no more than so much."""
+    """Copy a folder breadth first, small files before large ones, as long as it is no more than so
+    much.
+    """
     to.mkdir(parents=True)
     left, entries = MOST_BYTES, MOST_ENTRIES
     queue = deque([(folder, to)])
@@ -166,7 +193,9 @@ def _copy(folder: Path, to: Path, scratch: Path) -> None:
 
 
 def _is_apart(entry: os.DirEntry[str], scratch: Path) -> bool:
-    """Whether a folder is none of the user's own files: an environment, what a tool keeps, or where copies go."""
+    """Whether a folder is none of the user's own files: an environment, what a tool keeps, or where
+    copies go.
+    """
     if entry.name in _LEFT_OUT or os.path.exists(os.path.join(entry.path, "pyvenv.cfg")):
         return True
     return f"{os.path.realpath(scratch)}/".startswith(f"{os.path.realpath(entry.path)}/")

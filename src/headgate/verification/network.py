@@ -43,7 +43,9 @@ class Namespaces:
         return self._seen > seen
 
     def _lost(self) -> int:
-        """Packets that had no way out, and those to ports of UDP, as of DNS, at which nobody listens."""
+        """Packets that had no way out, and those to ports of UDP, as of DNS, at which nobody
+        listens.
+        """
         if self._pid is None:
             return 0
         counts: dict[tuple[str, str], int] = {}
@@ -51,7 +53,9 @@ class Namespaces:
             lines = Path(f"/proc/{self._pid}/net/snmp").read_text().splitlines()
             for names, values in zip(lines[::2], lines[1::2]):
                 kind, *columns = names.split()
-                counts.update(((kind, name), int(value)) for name, value in zip(columns, values.split()[1:]))
+                counts.update(
+                    ((kind, name), int(value)) for name, value in zip(columns, values.split()[1:])
+                )
         return counts.get(("Ip:", "OutNoRoutes"), 0) + counts.get(("Udp:", "NoPorts"), 0)
 
 
@@ -97,7 +101,9 @@ def _hold() -> None:
         fcntl.ioctl(asking, _SIOCSIFFLAGS, _FLAGS.pack(b"lo", _UP))
         if address is not None:  # by which libraries reach this machine where they ask for its name
             with suppress(OSError):
-                fcntl.ioctl(asking, _SIOCSIFADDR, _ADDRESS.pack(b"lo:1", socket.AF_INET, 0, address))
+                fcntl.ioctl(
+                    asking, _SIOCSIFADDR, _ADDRESS.pack(b"lo:1", socket.AF_INET, 0, address)
+                )
     print("ready", flush=True)
     sys.stdin.read()
 

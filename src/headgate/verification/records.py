@@ -48,7 +48,8 @@ class RecordedStep:
 
     Args:
         tensors: What is trained, by kind and name, in the order of the models.
-        batch: Samples since the step before, the sum of their numbers and of the squares; empty: none were seen.
+        batch: Samples since the step before, the sum of their numbers and of the squares; empty:
+            none were seen.
         drew: Whether the script drew random numbers between a batch and the step.
         unprepared: Whether its optimizer was not given to `prepare`.
     """
@@ -61,7 +62,9 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
-    """A forward pass of a model: its number, whether it trains, the epoch (-1: not known), and the steps before it."""
+    """A forward pass of a model: its number, whether it trains, the epoch (-1: not known), and the
+    steps before it.
+    """
 
     number: int
     trains: bool
@@ -85,7 +88,8 @@ class TrainingRecord:
         cut_off: What keeps it from other programs.
         outside: What it tried to write elsewhere.
         network: What it tried to reach over a network.
-        refused: What it was refused last, `OUTSIDE` or `NETWORK`; None: nothing since its last step.
+        refused: What it was refused last, `OUTSIDE` or `NETWORK`; None: nothing since its last
+            step.
         left_out: What it asks for and was not done.
         sources: The modules and settings of its own, with the SHA-256 of each.
         ended: Whether all steps that were asked for were recorded.
@@ -165,5 +169,9 @@ def _step(entry: Mapping[str, Any], numbers: NDArray[np.float64]) -> RecordedSte
         begin, count = told["at"] // 8, told["bytes"] // 8
         kind, name = told["kind"], told["name"]
         values = numbers[begin : begin + count]
-        tensors[kind, name] = TensorAt(kind, name, tuple(told["shape"]), values, told["total"], told["squares"])
-    return RecordedStep(tensors, tuple(entry["batch"]), entry["drew"], entry.get("unprepared", False))
+        tensors[kind, name] = TensorAt(
+            kind, name, tuple(told["shape"]), values, told["total"], told["squares"]
+        )
+    return RecordedStep(
+        tensors, tuple(entry["batch"]), entry["drew"], entry.get("unprepared", False)
+    )

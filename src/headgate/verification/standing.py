@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from headgate.engines import scripts
-from headgate.engines.program import program, source
 from headgate.isolation import DEFAULT
-from headgate.jobs import Job
-from headgate.plans import Plan
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.scripts import inspection
+from headgate.scripts.program import program, source
 from headgate.task import fence
 from headgate.verification import store
 from headgate.verification.verdict import Sameness, Verification, Why
@@ -21,13 +21,15 @@ _OF_PYTORCH = ("torchrun", "deepspeed")
 
 
 def is_off(spec: Job, environment: Mapping[str, str]) -> bool:
-    """Whether a job is not to be verified: it says so, or the environment of whoever submitted it, where it says
-    nothing."""
+    """Whether a job is not to be verified: it says so, or the environment of whoever submitted it,
+    where it says nothing.
+    """
     return spec.verify == "off" or (spec.verify == "auto" and environment.get(VARIABLE) == "off")
 
 
 def standing(home: Path, spec: Job, profile_key: str, plan: Plan, path: str | None) -> Verification:
-    """The verdict on a job under a plan: why nothing can be said, what was found before, or that it is to be tried.
+    """The verdict on a job under a plan: why nothing can be said, what was found before, or that it
+    is to be tried.
 
     Args:
         home: Headgate's folder.
@@ -43,15 +45,19 @@ def standing(home: Path, spec: Job, profile_key: str, plan: Plan, path: str | No
 
 
 def bars(verdict: Verification) -> bool:
-    """Whether Headgate does not choose several workers for a job because of its verdict: they differ, fail, or are to
-    be tried. Batch normalisation differs under every launcher: that is no reason."""
+    """Whether Headgate does not choose several workers for a job because of its verdict: they
+    differ, fail, or are to be tried. Batch normalisation differs under every launcher: that is no
+    reason.
+    """
     differs = verdict.answer is Sameness.DIFFERS and verdict.cause is not Why.NORMALISATION
     return differs or verdict.cause in (Why.NOT_YET, Why.WORKERS_FAILED)
 
 
 def unknown(plan: Plan, why: Why) -> Verification:
     """That a job is not verified under a plan, and why."""
-    return Verification(Sameness.UNKNOWN, plan.workers, cause=why, strategy=plan.strategy, servers=plan.servers)
+    return Verification(
+        Sameness.UNKNOWN, plan.workers, cause=why, strategy=plan.strategy, servers=plan.servers
+    )
 
 
 def left_out(spec: Job, plan: Plan) -> Why | None:
@@ -72,8 +78,10 @@ def left_out(spec: Job, plan: Plan) -> Why | None:
 
 
 def hides_steps(spec: Job) -> bool:
-    """Whether a script is for a launcher of another framework than PyTorch, whose optimizers alone show their steps."""
+    """Whether a script is for a launcher of another framework than PyTorch, whose optimizers alone
+    show their steps.
+    """
     if spec.contract in (None, *_OF_PYTORCH):
         return False
-    names = scripts.plain_imports(spec)
+    names = inspection.plain_imports(spec)
     return names is not None and "torch" not in names

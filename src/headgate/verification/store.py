@@ -1,4 +1,6 @@
-"""Verdicts of before, by what they depend on: the script, its arguments, versions, how its workers learn together."""
+"""Verdicts of before, by what they depend on: the script, its arguments, versions, how its workers
+learn together.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from pydantic import TypeAdapter
 
 from headgate import __version__
 from headgate.engines.launch import interpreter
-from headgate.errors import HeadgateError
-from headgate.jobs import Job
-from headgate.plans import Plan
+from headgate.model.errors import HeadgateError
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
 from headgate.verification import folders
 from headgate.verification.verdict import Verification
 
@@ -42,7 +44,9 @@ def key(job: Job, profile_key: str, plan: Plan, path: str | None) -> str:
 
 
 def load(folder: Path, key: str, job: Job) -> Verification | None:
-    """The stored verdict on a job; None where there is none that can be read, or a module of its script is another."""
+    """The stored verdict on a job; None where there is none that can be read, or a module of its
+    script is another.
+    """
     try:
         known = _ADAPTER.validate_json((folder / f"{key}.json").read_text())
         return known if folders.is_as_it_was(job, known.sources) else None
@@ -77,7 +81,14 @@ def parse(text: str) -> Verification:
 
 
 def _versions(python: str) -> tuple[str, ...]:
-    """Frameworks that are installed beside an interpreter, with their versions, as their folders are called."""
+    """Frameworks that are installed beside an interpreter, with their versions, as their folders
+    are called.
+    """
     places = Path(python).parent.parent.glob("lib/python3*/*-packages")
-    names = [found.name for place in places for name in _FRAMEWORKS for found in place.glob(f"{name}-*.dist-info")]
+    names = [
+        found.name
+        for place in places
+        for name in _FRAMEWORKS
+        for found in place.glob(f"{name}-*.dist-info")
+    ]
     return tuple(sorted(names))

@@ -146,8 +146,8 @@ class Verification:
         seed: What decided that.
         seconds: How long it took.
         output: Where what the script printed is, where it failed.
-        sources: The modules and settings of its own that it read, with the SHA-256 of each. A path begins with the
-            number of its folder, as of `folders.outer`.
+        sources: The modules and settings of its own that it read, with the SHA-256 of each. A path
+            begins with the number of its folder, as of `folders.outer`.
     """
 
     answer: Sameness

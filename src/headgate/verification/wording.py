@@ -2,48 +2,79 @@
 
 from __future__ import annotations
 
-from headgate.verification.verdict import CutOff, FirstDifference, LeftOut, Sameness, StopPlace, Verification, Why
+from headgate.verification.verdict import (
+    CutOff,
+    FirstDifference,
+    LeftOut,
+    Sameness,
+    StopPlace,
+    Verification,
+    Why,
+)
 
 _KINDS = {"gradient": "the gradient of", "weight": "the weights", "buffer": "the buffer"}
 _PLURAL = {"gradient": "gradients of", "weight": "the weights", "buffer": "the buffers"}
 _NAMED = 3
 
 _CAUSES = {
-    Why.LOSS: "parts of the loss weigh unequally in the workers: say `hg.report(loss=..., weight=...)` before "
+    Why.LOSS: "parts of the loss weigh unequally in the workers: say `hg.report(loss=..., "
+    "weight=...)` before "
     "`backward`, or `prepare(..., loss_reduction=...)`",
-    Why.HOOK: "hooks change gradients in each worker before they are averaged; only a linear hook stays right",
+    Why.HOOK: (
+        "hooks change gradients in each worker before they are averaged; only a linear "
+        "hook stays right"
+    ),
     Why.BUFFER: "a forward pass changes buffers, in each worker by its own samples",
     Why.NORMALISATION: "batch normalisation takes the statistics of each worker's own samples, as in "
+    ""
     "DistributedDataParallel",
     Why.RANDOM: "the script draws random numbers in its steps, and each worker draws others",
-    Why.DATA: "the samples differ: the data set draws at random, or without a seed that all workers share, or its "
+    Why.DATA: "the samples differ: the data set draws at random, or without a seed that all "
+    "workers share, or its "
     "loader is not divided among them",
-    Why.UNPREPARED: "an optimizer takes steps that was not given to `prepare`: give it, with its model",
+    Why.UNPREPARED: (
+        "an optimizer takes steps that was not given to `prepare`: give it, with its model"
+    ),
     Why.APART: "the workers differ from each other: each trains by gradients of its own",
-    Why.SET: "the script changes weights or learning rates by what each worker has, as gradients are the same: let all "
+    Why.SET: "the script changes weights or learning rates by what each worker has, as gradients "
+    "are the same: let all "
     "decide alike, by `hg.mean(...)` or `hg.agree(...)`",
-    Why.OPTIMIZER: "gradients are the same, and what the optimizer makes of them is not: its state, its schedule, "
+    Why.OPTIMIZER: "gradients are the same, and what the optimizer makes of them is not: its state, its "
+    "schedule, "
     "or weights that the script sets",
-    Why.RESUME: "the checkpoint does not hold all that the script goes on from; `hg.keep(...)` saves more",
+    Why.RESUME: (
+        "the checkpoint does not hold all that the script goes on from; `hg.keep(...)` saves more"
+    ),
     Why.NO_STEP: "no step of an optimizer was seen",
     Why.FAILED: "the script failed",
     Why.WORKERS_FAILED: "its workers failed",
     Why.SLOW: "it did not take its steps in time; `--seconds` gives it more",
-    Why.VARIES: "the script differs from itself: run twice alone, with the same seeds, it trains something else",
+    Why.VARIES: (
+        "the script differs from itself: run twice alone, with the same seeds, it "
+        "trains something else"
+    ),
     Why.SENSITIVE: "a difference of rounding alone makes it train something else",
     Why.OUTSIDE: "the script writes outside of its folder, which `--writable FOLDER` allows",
     Why.NETWORK: "it needs the network, which a trial keeps it from",
-    Why.OPEN: "this kernel has neither network namespaces nor Landlock for TCP, which would keep a trial from the "
+    Why.OPEN: "this kernel has neither network namespaces nor Landlock for TCP, which would keep a "
+    "trial from the "
     "network; ask for one: `headgate verify`",
-    Why.GPU: "it fails without the GPUs that the job holds; ask for a trial when they are free: `headgate verify`",
-    Why.UNSEEN: "it is no Python script, or trains by a framework that shows its steps to nobody; headgate.keras and "
+    Why.GPU: (
+        "it fails without the GPUs that the job holds; ask for a trial when they are "
+        "free: `headgate verify`"
+    ),
+    Why.UNSEEN: "it is no Python script, or trains by a framework that shows its steps to nobody; "
+    "headgate.keras and "
     "headgate.jax show them",
     Why.SHARDED: "no worker has a whole tensor, as under FullyShardedDataParallel",
-    Why.OWN_BATCH: "each worker has a whole batch, so that no run alone trains the same; the workers are the same "
+    Why.OWN_BATCH: "each worker has a whole batch, so that no run alone trains the same; the workers "
+    "are the same "
     "as each other",
     Why.ASYNCHRONOUS: "workers that do not wait for each other are not meant to train the same",
     Why.NOT_STOPPED: "it saved no checkpoint where it was asked to stop",
-    Why.UNFENCED: "this kernel has no Landlock, which would keep a trial in; ask for one: `headgate verify`",
+    Why.UNFENCED: (
+        "this kernel has no Landlock, which would keep a trial in; ask for one: `headgate verify`"
+    ),
     Why.NOT_YET: "that takes a run of some seconds, from the 20th second of the job on",
     Why.ROOM: "there is no room to run it a second time",
     Why.ELSEWHERE: "it runs in a container or a guest",
@@ -67,7 +98,8 @@ _LEFT_OUT = {
     LeftOut.GPUS: "GPUs",
 }
 _OPEN = {
-    CutOff.PORTS: "note: without network namespaces, what it sent by UDP, and by TCP to ports from 15000 on, was not "
+    CutOff.PORTS: "note: without network namespaces, what it sent by UDP, and by TCP to ports from "
+    "15000 on, was not "
     "held back",
     CutOff.PYTHON: "note: without network namespaces, what extensions sent was not held back",
 }
@@ -93,9 +125,16 @@ def words(found: Verification) -> str:
 
 def sentence(found: Verification) -> str:
     """The answer in one sentence."""
-    with_what = "after a stop and a resume" if found.stopped_in is not None else f"with {found.workers} workers"
+    with_what = (
+        "after a stop and a resume"
+        if found.stopped_in is not None
+        else f"with {found.workers} workers"
+    )
     if found.answer is Sameness.SAME:
-        return f"the same {with_what} to {_least(found.largest)}, over {_steps(found.steps)}{_left_out(found)}"
+        return (
+            f"the same {with_what} to {_least(found.largest)}, over "
+            f"{_steps(found.steps)}{_left_out(found)}"
+        )
     if found.answer is Sameness.DIFFERS and found.difference is not None:
         return f"differs {with_what} by {differs(found.difference)}{_left_out(found)}"
     reason = _CAUSES[found.cause] if found.cause is not None else "nothing can be said"
@@ -131,12 +170,20 @@ def _notes(found: Verification) -> list[str]:
     lines = []
     if found.steps and not found.double:
         alone = _least(found.rounding)
-        lines.append(f"note: it cannot compute in float64; two runs alone, rounded otherwise, differ by {alone}")
+        lines.append(
+            "note: it cannot compute in float64; two runs alone, rounded otherwise, differ "
+            f"by {alone}"
+        )
     if found.loss_differs:
         off = _percent(found.loss_differs)
-        lines.append(f"note: the loss that is reported differs by {off}; what is trained is the same")
+        lines.append(
+            f"note: the loss that is reported differs by {off}; what is trained is the same"
+        )
     if not found.fenced:
-        lines.append("note: without Landlock in the kernel, what extensions write elsewhere was not kept away")
+        lines.append(
+            "note: without Landlock in the kernel, what extensions write elsewhere was "
+            "not kept away"
+        )
     if found.answer is Sameness.SAME and found.outside:
         paths = ", ".join(found.outside[:_NAMED])
         lines.append(f"note: it tried to write outside of its folder, and could not: {paths}")
@@ -152,7 +199,11 @@ def _notes(found: Verification) -> list[str]:
 
 def _left_out(found: Verification) -> str:
     """What the trial did not do, alone or with workers."""
-    return f"; left out: {', '.join(_LEFT_OUT[what] for what in found.left_out)}" if found.left_out else ""
+    return (
+        f"; left out: {', '.join(_LEFT_OUT[what] for what in found.left_out)}"
+        if found.left_out
+        else ""
+    )
 
 
 def _steps(count: int) -> str:

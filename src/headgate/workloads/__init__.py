@@ -1,7 +1,8 @@
-"""What studies train: the same networks and sparse models in each framework, from the same weights on the same batches.
+"""What studies train: the same networks and sparse models in each framework, from the same weights
+on the same batches.
 
-`python -m headgate.workloads` lists them; each framework has a script of its own, `python -m headgate.workloads.torch`.
-Standard library only: whoever plans a study needs no framework for it.
+`python -m headgate.workloads` lists them; each framework has a script of its own, `python -m
+headgate.workloads.torch`. Standard library only: whoever plans a study needs no framework for it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ __all__ = ["FRAMEWORKS", "SIZES", "WORKLOADS", "WorkloadError", "command", "fram
 WORKLOADS: Mapping[str, str] = {
     "alexnet": "AlexNet (Krizhevsky 2014, one tower): few convolutions, 61 million parameters",
     "resnet50": "ResNet-50 (He et al. 2015): many convolutions, 25.6 million parameters",
-    "inception3": "Inception V3 (Szegedy et al. 2015): many small convolutions side by side, 23.8 million parameters",
+    "inception3": (
+        "Inception V3 (Szegedy et al. 2015): many small convolutions side by side, "
+        "23.8 million parameters"
+    ),
     "mlp": "two hidden layers on vectors",
-    "sparse": "sparse logistic regression: 39 of up to 33,762,578 features in a row, as in a log of clicks",
+    "sparse": (
+        "sparse logistic regression: 39 of up to 33,762,578 features in a row, as in a "
+        "log of clicks"
+    ),
     "trace": "trace of A·A for a matrix A in blocks: multiplies blocks and trains nothing",
 }
 """What each is, by name."""
@@ -26,12 +33,16 @@ WORKLOADS: Mapping[str, str] = {
 FRAMEWORKS: Mapping[str, str] = {
     "torch": "PyTorch",
     "keras": "Keras by `fit`, over the back end that KERAS_BACKEND names",
-    "tensorflow": "TensorFlow, with a loop of its own: the one for its all-reduce and its parameter servers",
+    "tensorflow": (
+        "TensorFlow, with a loop of its own: the one for its all-reduce and its parameter servers"
+    ),
     "jax": "JAX",
     "numpy": "NumPy, for `trace` alone",
     "spark": "PySpark, for `sparse` and `trace`",
 }
-"""What each is. Each but NumPy has a script of that name below `headgate.workloads`; `trace` has one for all."""
+"""What each is. Each but NumPy has a script of that name below `headgate.workloads`; `trace` has
+one for all.
+"""
 _FEW: Mapping[str, tuple[str, ...]] = {
     "numpy": ("trace",),
     "spark": ("sparse", "trace"),
@@ -58,12 +69,16 @@ def frameworks_of(workload: str) -> tuple[str, ...]:
 
 
 def lack(framework: str) -> str:
-    """What this machine lacks to run workloads of a framework, and what to do; empty if it lacks nothing."""
+    """What this machine lacks to run workloads of a framework, and what to do; empty if it lacks
+    nothing.
+    """
     module = _MODULES.get(framework, framework)
     if importlib.util.find_spec(module) is None:
         return f"{module} is not installed; `pip install {module}`"
     if framework == "spark" and not (os.environ.get("JAVA_HOME") or shutil.which("java")):
-        return "Spark needs Java 17, and there is no `java`; `apt-get install openjdk-17-jre-headless`"
+        return (
+            "Spark needs Java 17, and there is no `java`; `apt-get install openjdk-17-jre-headless`"
+        )
     return ""
 
 
@@ -85,7 +100,8 @@ def command(
         size: `small`, or `full` for that of the papers.
         steps: How many are counted, after those of the warm-up.
         batch: Samples of a step, of all workers together.
-        data: Folder of real data, made there if it is missing; None: the same few batches from memory, again and again.
+        data: Folder of real data, made there if it is missing; None: the same few batches from
+            memory, again and again.
         more: Further options of the workload, such as `--pull dense`.
 
     Raises:
@@ -95,12 +111,19 @@ def command(
     _check("framework", framework, FRAMEWORKS)
     _check("size", size, SIZES)
     if framework not in known:
-        raise WorkloadError(f"workload {workload!r} is not written in {framework}; expected {', '.join(known)}")
+        raise WorkloadError(
+            f"workload {workload!r} is not written in {framework}; expected {', '.join(known)}"
+        )
     script, first = ("trace", framework) if workload == "trace" else (framework, workload)
     options = {"steps": steps, "warmup": warmup, "batch": batch, "data": data, "seed": seed}
     if script == "trace" and (batch, data) != (None, None):
         raise WorkloadError("workload 'trace' has neither batches nor data; leave them out")
-    said = [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+    said = [
+        word
+        for name, value in options.items()
+        if value is not None
+        for word in (f"--{name}", str(value))
+    ]
     return ("python", "-m", f"headgate.workloads.{script}", first, "--size", size, *said, *more)
 
 

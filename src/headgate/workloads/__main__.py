@@ -26,12 +26,25 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     doing = parser.add_mutually_exclusive_group()
-    doing.add_argument("--make", metavar="WORKLOAD", help="make the data of this workload, where it is not there yet")
-    doing.add_argument("--check", metavar="DIR", type=Path, help="compare the files of a folder with their checksums")
-    parser.add_argument("--data", metavar="DIR", type=Path, help="its folder; default: below HEADGATE_HOME")
+    doing.add_argument(
+        "--make",
+        metavar="WORKLOAD",
+        help="make the data of this workload, where it is not there yet",
+    )
+    doing.add_argument(
+        "--check",
+        metavar="DIR",
+        type=Path,
+        help="compare the files of a folder with their checksums",
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", type=Path, help="its folder; default: below HEADGATE_HOME"
+    )
     parser.add_argument("--size", choices=workloads.SIZES, default="small")
     parser.add_argument("--samples", type=int, metavar="N", help="how many")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="they are drawn from it (0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="they are drawn from it (0)"
+    )
     asked = parser.parse_args()
     if asked.samples is not None and asked.samples < 1:
         parser.error(f"--samples: found {asked.samples}; expected a whole number from 1")
@@ -56,7 +69,10 @@ def _make(asked: argparse.Namespace) -> None:
 
 
 def _show(folder: Path, found: dict[str, Any]) -> None:
-    print(f"{folder}: {found['samples']} samples of {found['workload']}, {found['size']}, seed {found['seed']}")
+    print(
+        f"{folder}: {found['samples']} samples of {found['workload']}, {found['size']}, seed "
+        f"{found['seed']}"
+    )
     for name, about in found["files"].items():
         print(f"  {name:12} {about['bytes']:>14,} bytes  sha256 {about['sha256']}")
 
@@ -68,7 +84,10 @@ def _list() -> None:
             for size in workloads.SIZES:
                 net = networks.build(name, size)
                 shape = " × ".join(map(str, net.shape))
-                print(f"{'':11} {size:6} {shape:13} {net.parameters:>12,} parameters, {net.flops / 1e6:,.2f} MFLOPs")
+                print(
+                    f"{'':11} {size:6} {shape:13} {net.parameters:>12,} parameters, "
+                    f"{net.flops / 1e6:,.2f} MFLOPs"
+                )
         print(f"{'':11} in {', '.join(workloads.frameworks_of(name))}")
 
 

@@ -20,17 +20,29 @@ Tree = dict[str, Any]
 def placed(weights: Mapping[str, np.ndarray]) -> Tree:
     """Weights in JAX's layout: height and width before input before output."""
     turned = {2: lambda value: value.T, 4: lambda value: value.transpose(2, 3, 1, 0)}
-    return {name: jnp.asarray(turned.get(value.ndim, np.array)(value)) for name, value in weights.items()}
+    return {
+        name: jnp.asarray(turned.get(value.ndim, np.array)(value))
+        for name, value in weights.items()
+    }
 
 
 def running(network: networks.Architecture) -> Tree:
     """Means and variances of batch normalisations, before the first step."""
-    norms = {str(place): layer for place, layer in enumerate(network.layers) if layer.kind == "norm"}
-    return {place: (jnp.zeros(layer.shape[0]), jnp.ones(layer.shape[0])) for place, layer in norms.items()}
+    norms = {
+        str(place): layer for place, layer in enumerate(network.layers) if layer.kind == "norm"
+    }
+    return {
+        place: (jnp.zeros(layer.shape[0]), jnp.ones(layer.shape[0]))
+        for place, layer in norms.items()
+    }
 
 
-def forward(network: networks.Architecture, weights: Tree, state: Tree, images: Any) -> tuple[Any, Tree]:
-    """Logits of a batch in training, and the running means and variances after it. Images have channels last."""
+def forward(
+    network: networks.Architecture, weights: Tree, state: Tree, images: Any
+) -> tuple[Any, Tree]:
+    """Logits of a batch in training, and the running means and variances after it. Images have
+    channels last.
+    """
     values: list[Any] = []
     after = {}
     for place, layer in enumerate(network.layers):
@@ -44,7 +56,9 @@ def forward(network: networks.Architecture, weights: Tree, state: Tree, images: 
     return values[-1], after
 
 
-def _normed(layer: networks.Layer, own: Tree, before: tuple[Any, Any], x: Any) -> tuple[Any, tuple[Any, Any]]:
+def _normed(
+    layer: networks.Layer, own: Tree, before: tuple[Any, Any], x: Any
+) -> tuple[Any, tuple[Any, Any]]:
     mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
     kept = networks.MOMENTUM
     after = kept * before[0] + (1 - kept) * mean, kept * before[1] + (1 - kept) * variance
@@ -68,8 +82,15 @@ def _computed(layer: networks.Layer, own: Tree, inputs: list[Any]) -> Any:
         return x.transpose(0, 3, 1, 2).reshape(len(x), -1)
     if layer.kind == "add":
         return x + inputs[1]
-    plain: dict[str, Callable[[Any], Any]] = {"relu": jax.nn.relu, "global": lambda x: x.mean((1, 2))}
-    return jnp.concatenate(inputs, -1) if layer.kind == "concat" else plain.get(layer.kind, lambda x: x)(x)
+    plain: dict[str, Callable[[Any], Any]] = {
+        "relu": jax.nn.relu,
+        "global": lambda x: x.mean((1, 2)),
+    }
+    return (
+        jnp.concatenate(inputs, -1)
+        if layer.kind == "concat"
+        else plain.get(layer.kind, lambda x: x)(x)
+    )
 
 
 def _network_step(options: script.Options) -> tuple[tuple[Any, ...], Callable[..., Any]]:
@@ -84,7 +105,9 @@ def _network_step(options: script.Options) -> tuple[tuple[Any, ...], Callable[..
 
     @partial(jax.jit, donate_argnums=(0, 1, 2))
     def step(weights: Tree, speed: Tree, state: Tree, images: Any, labels: Any) -> Any:
-        (loss, state), slope = jax.value_and_grad(loss_of, has_aux=True)(weights, state, images, labels)
+        (loss, state), slope = jax.value_and_grad(loss_of, has_aux=True)(
+            weights, state, images, labels
+        )
         speed = jax.tree.map(lambda v, g: script.MOMENTUM * v + g, speed, slope)
         return (jax.tree.map(lambda w, v: w - rate * v, weights, speed), speed, state), loss
 
@@ -104,7 +127,9 @@ def _clicks_step(options: script.Options) -> tuple[tuple[Any, ...], Callable[...
         table, bias = weights["rows"], weights["bias"]
         if options.pull == "sparse":
             loss, slopes = jax.value_and_grad(loss_of, (0, 1))(table[ids], bias, values, clicked)
-            return ({"rows": table.at[ids].add(-rate * slopes[0]), "bias": bias - rate * slopes[1]},), loss
+            return (
+                {"rows": table.at[ids].add(-rate * slopes[0]), "bias": bias - rate * slopes[1]},
+            ), loss
         whole = jax.value_and_grad(lambda table, *others: loss_of(table[ids], *others), (0, 1))
         loss, slopes = whole(table, bias, values, clicked)
         return ({"rows": table - rate * slopes[0], "bias": bias - rate * slopes[1]},), loss

@@ -43,21 +43,27 @@ def _turned(value: np.ndarray) -> np.ndarray:
 
 
 def _padded(layer: networks.Layer, x: Any) -> Any:
-    """Zeros around an image. A largest value is only taken of what is not negative, where zeros change nothing."""
+    """Zeros around an image. A largest value is only taken of what is not negative, where zeros
+    change nothing.
+    """
     if layer.padding == (0, 0) or _same(layer):
         return x
     return layers.ZeroPadding2D(layer.padding)(x)
 
 
 def _same(layer: networks.Layer) -> bool:
-    """Whether Keras' own padding is what the layer states. A mean would leave out what was padded."""
+    """Whether Keras' own padding is what the layer states. A mean would leave out what was
+    padded.
+    """
     return layer.kind == "conv" and layer.stride == 1 and layer.shape[1:] == layer.taken[1:]
 
 
 def _layer(layer: networks.Layer) -> Any:
     if layer.kind == "conv":
         padding = "same" if _same(layer) else "valid"
-        return layers.Conv2D(layer.shape[0], layer.kernel, layer.stride, padding, use_bias=layer.bias)
+        return layers.Conv2D(
+            layer.shape[0], layer.kernel, layer.stride, padding, use_bias=layer.bias
+        )
     if layer.kind in ("max", "mean"):
         kind = layers.MaxPooling2D if layer.kind == "max" else layers.AveragePooling2D
         return kind(layer.kernel, layer.stride)
@@ -72,7 +78,10 @@ def _layer(layer: networks.Layer) -> Any:
 
 def clicks(features: int) -> Any:
     """Sparse logistic regression, from zero."""
-    ids, values = keras.Input((samples.NON_ZEROS,), dtype="int32"), keras.Input((samples.NON_ZEROS,))
+    ids, values = (
+        keras.Input((samples.NON_ZEROS,), dtype="int32"),
+        keras.Input((samples.NON_ZEROS,)),
+    )
     rows = layers.Flatten()(layers.Embedding(features, 1, embeddings_initializer="zeros")(ids))
     total = layers.Dot(1)([rows, values])
     return keras.Model([ids, values], _Bias()(total))
@@ -86,14 +95,19 @@ class _Bias(layers.Layer):  # type: ignore[misc]  # has no types
         return x + self.bias
 
 
-def model_of(options: script.Options, clicks: Callable[[int], Any] = clicks) -> tuple[Any, Any, Any]:
+def model_of(
+    options: script.Options, clicks: Callable[[int], Any] = clicks
+) -> tuple[Any, Any, Any]:
     """Model, optimizer and loss of a workload.
 
     Args:
         clicks: Makes the model of sparse logistic regression from its number of features.
     """
     if options.workload == "sparse":
-        model, loss = clicks(samples.FEATURES[options.size]), keras.losses.BinaryCrossentropy(from_logits=True)
+        model, loss = (
+            clicks(samples.FEATURES[options.size]),
+            keras.losses.BinaryCrossentropy(from_logits=True),
+        )
         return model, keras.optimizers.SGD(script.rate(options.workload)), loss
     network = networks.build(options.workload, options.size)
     optimizer = keras.optimizers.SGD(script.rate(options.workload), script.MOMENTUM)
@@ -102,7 +116,9 @@ def model_of(options: script.Options, clicks: Callable[[int], Any] = clicks) -> 
 
 
 class _Told(keras.callbacks.Callback):  # type: ignore[misc]  # has no types
-    """Tells the printer the loss of each batch, which Keras logs as the mean since the epoch began."""
+    """Tells the printer the loss of each batch, which Keras logs as the mean since the epoch
+    began.
+    """
 
     def __init__(self, printer: script.StepPrinter) -> None:
         super().__init__()
@@ -120,7 +136,11 @@ def train(options: script.Options) -> list[float]:
     """Train a workload; returns the loss of each step."""
     with hg.strategy().scope():
         model, optimizer, loss = model_of(options)
-        model.compile(optimizer, loss, jit_compile=False if keras.backend.backend() == "tensorflow" else "auto")
+        model.compile(
+            optimizer,
+            loss,
+            jit_compile=False if keras.backend.backend() == "tensorflow" else "auto",
+        )
 
     found = options.samples().batches(options.batch)
 
@@ -135,7 +155,8 @@ def train(options: script.Options) -> list[float]:
     model = hg.prepare(model)
     told = _Told(script.StepPrinter(options))
     model.fit(Data(), epochs=1, shuffle=False, verbose=0, callbacks=[told, hg.callback()])
-    hg.report(loss=told.losses[-1], step=len(told.losses))  # as in every framework, and not Keras' mean of the epoch
+    # as in every framework, and not Keras' mean of the epoch
+    hg.report(loss=told.losses[-1], step=len(told.losses))
     told.printer.end()
     return told.losses
 

@@ -1,11 +1,12 @@
-"""The networks, written once: layers with their shapes, as plain data. The script of each framework builds from it.
+"""The networks, written once: layers with their shapes, as plain data. The script of each framework
+builds from it.
 
     network = networks.build("resnet50", "full")
     network.parameters, network.flops       # 25,557,032, and 4.1e9 multiplications with their additions a sample
     networks.weights(network, seed=0)       # NumPy arrays, in PyTorch's layout
 
-Shapes are those of one sample, channels first. Padding is stated in numbers and is the same on both sides. Dropout is
-left out, because frameworks draw it from different random streams.
+Shapes are those of one sample, channels first. Padding is stated in numbers and is the same on both
+sides. Dropout is left out, because frameworks draw it from different random streams.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ Shape = tuple[int, ...]
 Pair = tuple[int, int]
 
 MOMENTUM = 0.9
-"""Of the running mean and variance of a batch normalisation that is kept in a step. PyTorch names what is left: 0.1."""
+"""Of the running mean and variance of a batch normalisation that is kept in a step. PyTorch names
+what is left: 0.1.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,9 @@ class Layer:
     """A layer, which names those that it reads by their place in the list.
 
     Args:
-        kind: `input`, `conv`, `norm` (batch normalisation), `relu`, `max` and `mean` (pools; a mean counts
-            the padding), `global` (mean over height and width), `flatten` (channels, then rows, then columns),
-            `dense`, `add`, `concat` (along channels).
+        kind: `input`, `conv`, `norm` (batch normalisation), `relu`, `max` and `mean` (pools; a mean
+            counts the padding), `global` (mean over height and width), `flatten` (channels, then
+            rows, then columns), `dense`, `add`, `concat` (along channels).
         inputs: What it reads.
         shape: Of its output.
         taken: The shape of its first input.
@@ -54,7 +57,9 @@ class Layer:
 
     @property
     def weights(self) -> dict[str, Shape]:
-        """The trained tensors by name, in PyTorch's layout: output before input before height and width."""
+        """The trained tensors by name, in PyTorch's layout: output before input before height and
+        width.
+        """
         if self.kind == "conv":
             kernel: Shape = (self.shape[0], self.taken[0], *self.kernel)
             return {"weight": kernel, "bias": self.shape[:1]} if self.bias else {"weight": kernel}
@@ -66,8 +71,9 @@ class Layer:
 
     @property
     def flops(self) -> int:
-        """Multiplications with their additions in a forward pass of one sample; convolutions and dense layers alone
-        count."""
+        """Multiplications with their additions in a forward pass of one sample; convolutions and
+        dense layers alone count.
+        """
         if self.kind not in ("conv", "dense"):
             return 0
         return math.prod(self.weights["weight"]) * math.prod(self.shape[1:])
@@ -75,7 +81,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Layers in an order in which they can be computed; the last one's output is the logits of the classes."""
+    """Layers in an order in which they can be computed; the last one's output is the logits of the
+    classes.
+    """
 
     layers: tuple[Layer, ...]
 
@@ -136,7 +144,13 @@ class _Drawing:
         return self.plain("concat", *inputs, shape=(channels, *self.layers[inputs[0]].shape[1:]))
 
     def normed(
-        self, x: int, channels: int, kernel: int | Pair, epsilon: float = 1e-5, factor: float = 1.0, **options: Any
+        self,
+        x: int,
+        channels: int,
+        kernel: int | Pair,
+        epsilon: float = 1e-5,
+        factor: float = 1.0,
+        **options: Any,
     ) -> int:
         """A convolution without bias, and its batch normalisation."""
         x = self.conv(x, channels, kernel, **options)
@@ -158,9 +172,13 @@ class _Drawing:
     ) -> int:
         sides, pads = ((n, n) if isinstance(n, int) else n for n in (kernel, padding))
         taken = self.layers[x].shape
-        rows, columns = ((n + 2 * pad - side) // stride + 1 for n, side, pad in zip(taken[1:], sides, pads))
+        rows, columns = (
+            (n + 2 * pad - side) // stride + 1 for n, side, pad in zip(taken[1:], sides, pads)
+        )
         if min(rows, columns) < 1:
-            raise ValueError(f"a window of {sides} does not fit an image of {taken[1:]}; expected a larger image")
+            raise ValueError(
+                f"a window of {sides} does not fit an image of {taken[1:]}; expected a larger image"
+            )
         shape = (channels or taken[0], rows, columns)
         return self._added(Layer(kind, (x,), shape, taken, sides, stride, pads, bias))
 
@@ -174,7 +192,8 @@ def build(name: str, size: str) -> Architecture:
 
     Args:
         name: `alexnet`, `resnet50`, `inception3` or `mlp`.
-        size: `full` as in the papers, for 1,000 classes; `small` is narrower and for smaller images of 10 classes.
+        size: `full` as in the papers, for 1,000 classes; `small` is narrower and for smaller images
+            of 10 classes.
     """
     if name == "mlp":
         return mlp(784, 4096, 10) if size == "full" else mlp(64, 256, 10)
@@ -186,8 +205,8 @@ def build(name: str, size: str) -> Architecture:
 
 
 def weights(network: Architecture, seed: int) -> dict[str, np.ndarray]:
-    """First values, the same for each framework: normal with variance 2 / inputs (He et al. 2015, eq. 10). Biases are
-    0, and normalisations have the factors that their layers name.
+    """First values, the same for each framework: normal with variance 2 / inputs (He et al. 2015,
+    eq. 10). Biases are 0, and normalisations have the factors that their layers name.
 
     Returns:
         Float32 arrays in PyTorch's layout, by place of the layer and name: `3.weight`.
@@ -212,8 +231,9 @@ def mlp(features: int, hidden: int, classes: int) -> Architecture:
 
 
 def alexnet(pixels: int = 224, width: float = 1.0, classes: int = 1000) -> Architecture:
-    """One tower (Krizhevsky 2014, arXiv:1404.5997), with torchvision's channels. torchvision's adaptive pool changes
-    nothing at 224 pixels and is left out."""
+    """One tower (Krizhevsky 2014, arXiv:1404.5997), with torchvision's channels. torchvision's
+    adaptive pool changes nothing at 224 pixels and is left out.
+    """
     net = _Drawing()
     x = net.input(3, pixels, pixels)
     for channels, kernel, stride, padding, pooled in (
@@ -223,7 +243,9 @@ def alexnet(pixels: int = 224, width: float = 1.0, classes: int = 1000) -> Archi
         (256, 3, 1, 1, False),
         (256, 3, 1, 1, True),
     ):
-        x = net.relu(net.conv(x, int(channels * width), kernel, stride=stride, padding=padding, bias=True))
+        x = net.relu(
+            net.conv(x, int(channels * width), kernel, stride=stride, padding=padding, bias=True)
+        )
         x = net.pool("max", x, 3, stride=2) if pooled else x
     x = net.flatten(x)
     for _ in range(2):
@@ -235,8 +257,9 @@ def alexnet(pixels: int = 224, width: float = 1.0, classes: int = 1000) -> Archi
 def resnet(
     pixels: int = 224, width: int = 64, classes: int = 1000, blocks: tuple[int, ...] = (3, 4, 6, 3)
 ) -> Architecture:
-    """Bottlenecks (He et al. 2015, arXiv:1512.03385, table 1), the stride on the 3 × 3 as in torchvision. Each adds
-    nothing at first (Goyal et al. 2017, arXiv:1706.02677, section 5.1): otherwise rounding errors grow in each step.
+    """Bottlenecks (He et al. 2015, arXiv:1512.03385, table 1), the stride on the 3 × 3 as in
+    torchvision. Each adds nothing at first (Goyal et al. 2017, arXiv:1706.02677, section 5.1):
+    otherwise rounding errors grow in each step.
 
     Args:
         width: Channels of the first layer.
@@ -259,14 +282,17 @@ def resnet(
 
 
 def inception3(pixels: int = 299, width: float = 1.0, classes: int = 1000) -> Architecture:
-    """Inception V3 (Szegedy et al. 2015, arXiv:1512.00567) as torchvision has it, without the second, auxiliary
-    output."""
+    """Inception V3 (Szegedy et al. 2015, arXiv:1512.00567) as torchvision has it, without the
+    second, auxiliary output.
+    """
     net = _Drawing()
 
     def conv(x: int, channels: int, *kernel: int, stride: int = 1, same: bool = True) -> int:
         rows, columns = kernel * (3 - len(kernel))
         padding = ((rows - 1) // 2, (columns - 1) // 2) if same and stride == 1 else (0, 0)
-        x = net.normed(x, int(channels * width), (rows, columns), 1e-3, stride=stride, padding=padding)
+        x = net.normed(
+            x, int(channels * width), (rows, columns), 1e-3, stride=stride, padding=padding
+        )
         return net.relu(x)
 
     def chain(x: int, channels: int, *kernels: Pair, last: int = 0, stride: int = 1) -> int:
@@ -299,7 +325,9 @@ def inception3(pixels: int = 299, width: float = 1.0, classes: int = 1000) -> Ar
     x = halved(x, short, long)
     for _ in range(2):
         one, two = conv(x, 384, 1), conv(conv(x, 448, 1), 384, 3)
-        crossed = [conv(branch, 384, *kernel) for branch in (one, two) for kernel in ((1, 3), (3, 1))]
+        crossed = [
+            conv(branch, 384, *kernel) for branch in (one, two) for kernel in ((1, 3), (3, 1))
+        ]
         x = net.concat(conv(x, 320, 1), *crossed, pooled(x, 192))
     net.dense(net.mean_of_all(x), classes)
     return net.done()

@@ -1,7 +1,8 @@
 """What workloads train on: made from a seed, in memory or in a folder of files with a checksum.
 
-Images and vectors carry the pattern of their class under noise, so that losses fall. Rows of clicks have 13 numbers and
-26 categories, as the Criteo logs: the categories follow Zipf's law, each within its own range of features.
+Images and vectors carry the pattern of their class under noise, so that losses fall. Rows of clicks
+have 13 numbers and 26 categories, as the Criteo logs: the categories follow Zipf's law, each within
+its own range of features.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Samples:
     """Samples to train on, with the class of each (or whether it was clicked) last.
 
     Args:
-        arrays: With a row for each sample: in memory and ready, or files (uint8, channels last) that are read as they
-            are used. Those in memory cost a step nothing.
+        arrays: With a row for each sample: in memory and ready, or files (uint8, channels last)
+            that are read as they are used. Those in memory cost a step nothing.
         total: How many are gone through, from the first again after the last.
         channels_first: How images are handed out.
     """
@@ -83,10 +84,16 @@ class Batches(Sequence[Any]):
 def _ready(array: np.ndarray, channels_first: bool) -> np.ndarray:
     if array.dtype == np.uint8:
         array = (array.astype(np.float32) - 128) / 64
-    return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if channels_first and array.ndim == 4 else np.array(array)
+    return (
+        np.ascontiguousarray(array.transpose(0, 3, 1, 2))
+        if channels_first and array.ndim == 4
+        else np.array(array)
+    )
 
 
-def made(workload: str, size: str, count: int, seed: int, channels_first: bool = False) -> tuple[np.ndarray, ...]:
+def made(
+    workload: str, size: str, count: int, seed: int, channels_first: bool = False
+) -> tuple[np.ndarray, ...]:
     """Samples in memory, ready to train on: images and classes, or ids, values and clicks."""
     first, *others = (np.concatenate(parts) for parts in zip(*_chunks(workload, size, count, seed)))
     return (_ready(first, channels_first), *others)
@@ -98,14 +105,18 @@ def where(workload: str, size: str) -> Path:
     return Path(home).expanduser() / "data" / f"{workload}-{size}"
 
 
-def make(folder: Path, workload: str, size: str, seed: int = 0, count: int | None = None) -> tuple[np.ndarray, ...]:
-    """The samples of a folder, which is made if it is missing. One that was just made is not in the machine's cache.
+def make(
+    folder: Path, workload: str, size: str, seed: int = 0, count: int | None = None
+) -> tuple[np.ndarray, ...]:
+    """The samples of a folder, which is made if it is missing. One that was just made is not in the
+    machine's cache.
 
     Args:
-        count: How many there have to be; None: as many as there are, or 2,048 (`full`: 1,024; clicks: 64 times that).
+        count: How many there have to be; None: as many as there are, or 2,048 (`full`: 1,024;
+            clicks: 64 times that).
 
-    Two processes that ask for the same folder at once make it once. Each job needs a folder of its own where reading
-    is measured: two readers of one warm each other's cache.
+    Two processes that ask for the same folder at once make it once. Each job needs a folder of its
+    own where reading is measured: two readers of one warm each other's cache.
 
     Returns:
         Arrays that are read from the files as they are used.
@@ -120,17 +131,27 @@ def make(folder: Path, workload: str, size: str, seed: int = 0, count: int | Non
         with (folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / _MANIFEST).exists():
-                _write(folder, {"samples": COUNTS[size] * (64 if workload == "sparse" else 1), **asked})
+                _write(
+                    folder, {"samples": COUNTS[size] * (64 if workload == "sparse" else 1), **asked}
+                )
             found = manifest(folder)
     except OSError as error:
-        raise WorkloadError(f"cannot make data in {folder}: {error.strerror}; name another folder") from error
-    differing = [f"{name} {found.get(name)!r}" for name, value in asked.items() if found.get(name) != value]
+        raise WorkloadError(
+            f"cannot make data in {folder}: {error.strerror}; name another folder"
+        ) from error
+    differing = [
+        f"{name} {found.get(name)!r}" for name, value in asked.items() if found.get(name) != value
+    ]
     if differing:
         wanted = ", ".join(f"{name} {value!r}" for name, value in asked.items())
-        raise WorkloadError(f"{folder} holds data of {', '.join(differing)}; expected {wanted}; name another folder")
+        raise WorkloadError(
+            f"{folder} holds data of {', '.join(differing)}; expected {wanted}; name another folder"
+        )
     for name, about in found["files"].items():
         if not (folder / name).is_file() or (folder / name).stat().st_size != about["bytes"]:
-            raise WorkloadError(f"{folder / name} is missing or not whole; remove {folder} to make it again")
+            raise WorkloadError(
+                f"{folder / name} is missing or not whole; remove {folder} to make it again"
+            )
     return tuple(np.load(folder / name, mmap_mode="r") for name in found["files"])
 
 
@@ -142,20 +163,31 @@ def check(folder: Path) -> dict[str, Any]:
     """
     try:
         found = manifest(folder)
-        wrong = [name for name, about in found["files"].items() if _checksum(folder / name) != about["sha256"]]
+        wrong = [
+            name
+            for name, about in found["files"].items()
+            if _checksum(folder / name) != about["sha256"]
+        ]
     except OSError as error:
         raise WorkloadError(f"{folder} has no data of a workload: {error.strerror}") from error
     if wrong:
-        raise WorkloadError(f"{folder / wrong[0]} is not what was made; remove {folder} to make it again")
+        raise WorkloadError(
+            f"{folder / wrong[0]} is not what was made; remove {folder} to make it again"
+        )
     return found
 
 
 def _write(folder: Path, asked: dict[str, Any]) -> None:
     chunks = _chunks(*(asked[name] for name in ("workload", "size", "samples", "seed")))
     first = next(chunks)
-    names = [f"{name}.npy" for name in (("ids", "values", "labels") if len(first) == 3 else ("samples", "labels"))]
+    names = [
+        f"{name}.npy"
+        for name in (("ids", "values", "labels") if len(first) == 3 else ("samples", "labels"))
+    ]
     whole = [
-        np.lib.format.open_memmap(folder / name, "w+", part.dtype, (asked["samples"], *part.shape[1:]))
+        np.lib.format.open_memmap(
+            folder / name, "w+", part.dtype, (asked["samples"], *part.shape[1:])
+        )
         for name, part in zip(names, first)
     ]
     at = 0
@@ -166,7 +198,10 @@ def _write(folder: Path, asked: dict[str, Any]) -> None:
     for array in whole:
         array.flush()
     del array, whole
-    files = {name: {"bytes": (folder / name).stat().st_size, "sha256": _checksum(folder / name)} for name in names}
+    files = {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": _checksum(folder / name)}
+        for name in names
+    }
     for name in names:
         with (folder / name).open("rb") as file:
             os.fsync(file.fileno())
@@ -177,11 +212,15 @@ def _write(folder: Path, asked: dict[str, Any]) -> None:
 
 
 def manifest(folder: Path) -> dict[str, Any]:
-    """What a folder holds: workload, size, seed, samples, and by name of its files their bytes and SHA-256."""
+    """What a folder holds: workload, size, seed, samples, and by name of its files their bytes and
+    SHA-256.
+    """
     try:
         found: dict[str, Any] = json.loads((folder / _MANIFEST).read_text())
     except ValueError as error:
-        raise WorkloadError(f"{folder / _MANIFEST} cannot be read; remove {folder} to make it again") from error
+        raise WorkloadError(
+            f"{folder / _MANIFEST} cannot be read; remove {folder} to make it again"
+        ) from error
     return found
 
 
@@ -193,23 +232,33 @@ def _checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-# --- what is drawn ---------------------------------------------------------------------------------------------------
+# --- what is drawn --------------------------------------------------------------------------------
 
 
 def _chunks(workload: str, size: str, count: int, seed: int) -> Iterator[tuple[np.ndarray, ...]]:
     """Samples, some hundreds at a time; those of a number are the same however many there are."""
     for number, start in enumerate(range(0, count, _CHUNK)):
         rng, most = np.random.default_rng([seed, 1, number]), min(_CHUNK, count - start)
-        chunk = _clicks(rng, FEATURES[size]) if workload == "sparse" else _classes(rng, workload, size, seed)
+        chunk = (
+            _clicks(rng, FEATURES[size])
+            if workload == "sparse"
+            else _classes(rng, workload, size, seed)
+        )
         yield tuple(array[:most] for array in chunk)
 
 
-def _classes(rng: np.random.Generator, workload: str, size: str, seed: int) -> tuple[np.ndarray, ...]:
+def _classes(
+    rng: np.random.Generator, workload: str, size: str, seed: int
+) -> tuple[np.ndarray, ...]:
     network = networks.build(workload, size)
     labels = rng.integers(network.classes, size=_CHUNK)
     *channels, side = network.shape if len(network.shape) == 1 else (3, network.shape[-1])
     coarse = (8, 8, 3) if channels else (side,)
-    patterns = np.random.default_rng([seed, 2]).normal(0, 30, (network.classes, *coarse)).astype(np.float32)[labels]
+    patterns = (
+        np.random.default_rng([seed, 2])
+        .normal(0, 30, (network.classes, *coarse))
+        .astype(np.float32)[labels]
+    )
     if channels:
         wide = np.arange(side) * 8 // side
         patterns = patterns[:, wide][:, :, wide]
@@ -218,13 +267,18 @@ def _classes(rng: np.random.Generator, workload: str, size: str, seed: int) -> t
 
 
 def _clicks(rng: np.random.Generator, features: int) -> tuple[np.ndarray, ...]:
-    """Each category has features of its own. A hidden weight of each feature decides how likely a click is."""
+    """Each category has features of its own. A hidden weight of each feature decides how likely a
+    click is.
+    """
     wide = (features - NUMBERS) // CATEGORIES
     drawn = (rng.zipf(1.2, (_CHUNK, CATEGORIES)) - 1) % wide
     categories = NUMBERS + np.arange(CATEGORIES) * wide + drawn
-    ids = np.concatenate([np.tile(np.arange(NUMBERS), (_CHUNK, 1)), categories], axis=1).astype(np.int64)
+    ids = np.concatenate([np.tile(np.arange(NUMBERS), (_CHUNK, 1)), categories], axis=1).astype(
+        np.int64
+    )
     numbers = np.log1p(rng.exponential(3, (_CHUNK, NUMBERS)))
     values = np.concatenate([numbers, np.ones((_CHUNK, CATEGORIES))], axis=1).astype(np.float32)
-    hidden = (ids * 2_654_435_761 % 2**32 / 2**31 - 1).astype(np.float32)  # Knuth's multiplicative hash, as -1 to 1
+    # Knuth's multiplicative hash, as -1 to 1
+    hidden = (ids * 2_654_435_761 % 2**32 / 2**31 - 1).astype(np.float32)
     likely = 1 / (1 + np.exp(-(hidden * values).sum(axis=1)))
     return ids, values, (rng.random(_CHUNK) < likely).astype(np.float32)

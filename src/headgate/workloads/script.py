@@ -1,4 +1,6 @@
-"""What the scripts of all frameworks share: their options, their samples, and the lines that they print."""
+"""What the scripts of all frameworks share: their options, their samples, and the lines that they
+print.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,13 @@ from headgate.workloads import WorkloadError, samples
 __all__ = ["MOMENTUM", "StepPrinter", "Options", "parser", "rate", "run"]
 
 MOMENTUM = 0.9
-"""Of stochastic gradient descent on networks; sparse regression has none, which would move every row in every step."""
+"""Of stochastic gradient descent on networks; sparse regression has none, which would move every
+row in every step.
+"""
 _RATES = {"sparse": 0.1, "inception3": 2e-8}
-"""Inception V3 has no shortcuts. Through its normalisations the first gradients are very large (Yang et al. 2019,
-arXiv:1902.08129): a rate of 1e-6 trains it, and multiplies rounding errors in each step, so that no two runs are alike.
+"""Inception V3 has no shortcuts. Through its normalisations the first gradients are very large
+(Yang et al. 2019, arXiv:1902.08129): a rate of 1e-6 trains it, and multiplies rounding errors in
+each step, so that no two runs are alike.
 """
 _BATCHES = {
     "alexnet": {"small": 16, "full": 128},
@@ -68,7 +73,9 @@ class Options(argparse.Namespace):
         return samples.Samples(arrays, self.total * self.batch, channels_first)
 
 
-def run(name: str, train: Callable[[Options], object], read: Callable[[], Options] | None = None) -> None:
+def run(
+    name: str, train: Callable[[Options], object], read: Callable[[], Options] | None = None
+) -> None:
     """Read the command line of a script and train. Bad input ends it with status 2 and one message.
 
     Args:
@@ -90,15 +97,27 @@ def parser(module: str, about: str, *examples: str) -> argparse.ArgumentParser:
         epilog="\n  ".join(("Examples:", *examples)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--size", choices=workloads.SIZES, default="small", help="full: as in the papers")
-    made.add_argument("--steps", type=_whole(1), default=100, metavar="N", help="steps that are counted (100)")
-    made.add_argument("--warmup", type=_whole(0), default=10, metavar="N", help="steps before these (10)")
-    made.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="of weights and samples (0)")
+    made.add_argument(
+        "--size", choices=workloads.SIZES, default="small", help="full: as in the papers"
+    )
+    made.add_argument(
+        "--steps", type=_whole(1), default=100, metavar="N", help="steps that are counted (100)"
+    )
+    made.add_argument(
+        "--warmup", type=_whole(0), default=10, metavar="N", help="steps before these (10)"
+    )
+    made.add_argument(
+        "--seed", type=_whole(0), default=0, metavar="N", help="of weights and samples (0)"
+    )
     return made
 
 
 def _parsed(framework: str) -> Options:
-    names = [name for name in workloads.WORKLOADS if name != "trace" and framework in workloads.frameworks_of(name)]
+    names = [
+        name
+        for name in workloads.WORKLOADS
+        if name != "trace" and framework in workloads.frameworks_of(name)
+    ]
     module = f"headgate.workloads.{framework}"
     reader = parser(
         module,
@@ -107,8 +126,12 @@ def _parsed(framework: str) -> Options:
         f"headgate run -m {module} -- resnet50 --size small --batch 32",
     )
     reader.add_argument("workload", metavar="WORKLOAD", help=f"one of {', '.join(names)}")
-    reader.add_argument("--batch", type=_whole(1), metavar="N", help="samples of a step, of all workers together")
-    reader.add_argument("--data", metavar="DIR", help="read samples from this folder, and make it if it is missing")
+    reader.add_argument(
+        "--batch", type=_whole(1), metavar="N", help="samples of a step, of all workers together"
+    )
+    reader.add_argument(
+        "--data", metavar="DIR", help="read samples from this folder, and make it if it is missing"
+    )
     if framework != "keras":
         about = "sparse: read and move the rows in use (default), or all"
         reader.add_argument("--pull", choices=("sparse", "dense"), default="sparse", help=about)
@@ -122,23 +145,28 @@ def _parsed(framework: str) -> Options:
 def _whole(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"found {text!r}; expected a whole number from {least}")
+            raise argparse.ArgumentTypeError(
+                f"found {text!r}; expected a whole number from {least}"
+            )
         return int(text)
 
     return read
 
 
 class StepPrinter:
-    """Counts steps and prints how fast they go: a line every ten steps, or each where nothing else tells Headgate of
-    them, and one at the end.
+    """Counts steps and prints how fast they go: a line every ten steps, or each where nothing else
+    tells Headgate of them, and one at the end.
 
-    The rate is that of the job where its workers train on one batch together, else that of this worker.
+    The rate is that of the job where its workers train on one batch together, else that of this
+    worker.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._begun = self._last = time.perf_counter()
-        self._unit = {"sparse": "rows", "mlp": "samples", "trace": "traces"}.get(options.workload, "images")
+        self._unit = {"sparse": "rows", "mlp": "samples", "trace": "traces"}.get(
+            options.workload, "images"
+        )
         self._every = 1 if options.workload == "trace" or options.framework in _SILENT else _EVERY
         self.steps = 0
 
@@ -148,7 +176,9 @@ class StepPrinter:
         if self.steps == self._options.warmup:
             float(loss)
             self._begun = self._last = time.perf_counter()
-        elif (self.steps - self._options.warmup) % self._every == 0 or self.steps == self._options.total:
+        elif (
+            self.steps - self._options.warmup
+        ) % self._every == 0 or self.steps == self._options.total:
             value, now = float(loss), time.perf_counter()
             counted = self.steps - self._options.warmup
             lately = (counted - 1) % self._every + 1 if counted > 0 else self._every
@@ -162,4 +192,7 @@ class StepPrinter:
         counted, seconds = self.steps - self._options.warmup, self._last - self._begun
         if counted > 0:
             speed = counted * self._options.batch / seconds
-            print(f"{counted} steps in {seconds:.3f} s: {speed:.1f} {self._unit}/s, {seconds / counted:.5f} s a step")
+            print(
+                f"{counted} steps in {seconds:.3f} s: {speed:.1f} {self._unit}/s, "
+                f"{seconds / counted:.5f} s a step"
+            )

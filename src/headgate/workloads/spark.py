@@ -1,5 +1,6 @@
-"""Sparse logistic regression in Spark, step by step as in the other frameworks: a batch's rows lie in partitions, each
-task adds up the gradient of its own, and the driver adds these and moves the weights.
+"""Sparse logistic regression in Spark, step by step as in the other frameworks: a batch's rows lie
+in partitions, each task adds up the gradient of its own, and the driver adds these and moves the
+weights.
 """
 
 from __future__ import annotations
@@ -20,20 +21,26 @@ Part = tuple[np.ndarray, ...]
 
 
 def context(name: str) -> tuple[Any, int]:
-    """Where Spark runs, and into how many parts data is divided. Without a master of its user's, on the cores here."""
+    """Where Spark runs, and into how many parts data is divided. Without a master of its user's, on
+    the cores here.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = SparkConf().setAppName(name)
-    for what in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):  # bars would cut lines of steps
+    # bars would cut lines of steps
+    for what in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):
         settings.setIfMissing(what, "false")
     cores = os.environ.get("OMP_NUM_THREADS", "")
-    settings.setIfMissing("spark.master", f"local[{cores if cores.isdecimal() else len(os.sched_getaffinity(0))}]")
+    settings.setIfMissing(
+        "spark.master", f"local[{cores if cores.isdecimal() else len(os.sched_getaffinity(0))}]"
+    )
     made = SparkContext.getOrCreate(settings)
     made.setLogLevel("ERROR")
     return made, made.defaultParallelism
 
 
 def _sloped(part: Part, told: Any, bias: float, whole: bool) -> tuple[float, float, Any, Any]:
-    """Sums over the rows of a part: of losses, of slopes of the bias, and of slopes of the weights that it uses.
+    """Sums over the rows of a part: of losses, of slopes of the bias, and of slopes of the weights
+    that it uses.
 
     Args:
         told: Weights: all of them, or with their numbers those that the batch uses.
@@ -46,7 +53,9 @@ def _sloped(part: Part, told: Any, bias: float, whole: bool) -> tuple[float, flo
     logits = (weights[there] * values).sum(1) + bias
     loss = float((np.logaddexp(0, logits) - logits * clicked).sum())
     slope = 1 / (1 + np.exp(-logits)) - clicked
-    sums = np.bincount(there.ravel(), (slope[:, None] * values).ravel(), len(weights)).astype(np.float32)
+    sums = np.bincount(there.ravel(), (slope[:, None] * values).ravel(), len(weights)).astype(
+        np.float32
+    )
     if whole:
         return loss, float(slope.sum()), None, sums
     used = np.flatnonzero(sums)

@@ -1,4 +1,6 @@
-"""Workloads in TensorFlow, with a loop of its own: one task, its all-reduce, and its parameter servers."""
+"""Workloads in TensorFlow, with a loop of its own: one task, its all-reduce, and its parameter
+servers.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,15 @@ class _Clicks:
 
 
 def train(options: script.Options) -> list[float]:
-    """Train a workload; returns the loss of each step, or under parameter servers the mean of each ten."""
+    """Train a workload; returns the loss of each step, or under parameter servers the mean of each
+    ten.
+    """
     strategy = hg.strategy()
     sparse = options.workload == "sparse"
     with strategy.scope():
-        model, optimizer, loss_of = model_of(options, lambda features: _Clicks(features, options.pull == "sparse"))
+        model, optimizer, loss_of = model_of(
+            options, lambda features: _Clicks(features, options.pull == "sparse")
+        )
         optimizer.build(model.trainable_variables)
     hg.prepare(model.module if sparse else model, optimizer)
     loss_of.reduction = "none"
@@ -46,7 +52,9 @@ def train(options: script.Options) -> list[float]:
         *inputs, labels = batch
         with tf.GradientTape() as tape:
             logits = model(inputs if sparse else inputs[0], training=True)
-            losses = loss_of(labels[:, None], logits[:, None]) if sparse else loss_of(labels, logits)
+            losses = (
+                loss_of(labels[:, None], logits[:, None]) if sparse else loss_of(labels, logits)
+            )
             loss = tf.reduce_sum(losses) / options.batch
         slopes = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(slopes, model.trainable_variables))
@@ -67,16 +75,30 @@ def train(options: script.Options) -> list[float]:
     return [float(loss) for loss in losses]
 
 
-def _over_servers(strategy: Any, step: Any, options: script.Options, printer: script.StepPrinter) -> list[float]:
-    """Hand out steps by TensorFlow's coordinator. Each worker goes through the samples in an order of its own."""
+def _over_servers(
+    strategy: Any, step: Any, options: script.Options, printer: script.StepPrinter
+) -> list[float]:
+    """Hand out steps by TensorFlow's coordinator. Each worker goes through the samples in an order
+    of its own.
+    """
     if options.data is not None:
-        raise WorkloadError("workers of TensorFlow's parameter servers read no files of this machine; leave --data out")
+        raise WorkloadError(
+            "workers of TensorFlow's parameter servers read no files of this machine; leave "
+            "--data out"
+        )
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    whole = tf.function(lambda each: strategy.reduce("SUM", strategy.run(step, next(each)), axis=None))
+    whole = tf.function(
+        lambda each: strategy.reduce("SUM", strategy.run(step, next(each)), axis=None)
+    )
     kept = options.samples().arrays
 
     def data() -> Any:
-        return tf.data.Dataset.from_tensor_slices(kept).shuffle(len(kept[0])).repeat().batch(options.batch)
+        return (
+            tf.data.Dataset.from_tensor_slices(kept)
+            .shuffle(len(kept[0]))
+            .repeat()
+            .batch(options.batch)
+        )
 
     each = iter(coordinator.create_per_worker_dataset(data))
     losses = []
@@ -96,13 +118,17 @@ def _over_servers(strategy: Any, step: Any, options: script.Options, printer: sc
 def _data(options: script.Options) -> Any:
     found = options.samples()
     if options.data is None:
-        data = tf.data.Dataset.from_tensor_slices(found.arrays).batch(options.batch).cache().repeat()
+        data = (
+            tf.data.Dataset.from_tensor_slices(found.arrays).batch(options.batch).cache().repeat()
+        )
         return data.take(options.total)
     batches = found.batches(options.batch)
     like = tuple(tf.TensorSpec((options.batch, *part.shape[1:]), part.dtype) for part in batches[0])
 
     def read(index: Any) -> Any:
-        parts = tf.numpy_function(lambda at: batches[int(at)], [index], [each.dtype for each in like])
+        parts = tf.numpy_function(
+            lambda at: batches[int(at)], [index], [each.dtype for each in like]
+        )
         return tuple(tf.ensure_shape(part, each.shape) for part, each in zip(parts, like))
 
     return tf.data.Dataset.range(options.total).map(read).prefetch(1)

@@ -38,7 +38,9 @@ class Built(nn.Module):
         for place, layer in enumerate(self.layers):
             inputs = [values[index] for index in layer.inputs] or [images]
             name = f"{layer.kind}{place}"
-            values.append(self.trained[name](*inputs) if name in self.trained else _plain(layer, inputs))
+            values.append(
+                self.trained[name](*inputs) if name in self.trained else _plain(layer, inputs)
+            )
         return values[-1]
 
 
@@ -102,7 +104,9 @@ class _Rows(torch.utils.data.Dataset[Any]):
 
 
 class RowSGD(torch.optim.SGD):
-    """Adds sparse gradients to rows of one number as to a vector: PyTorch's own takes twenty times as long."""
+    """Adds sparse gradients to rows of one number as to a vector: PyTorch's own takes twenty times
+    as long.
+    """
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -124,9 +128,13 @@ def train(options: script.Options) -> list[float]:
         network = networks.build(options.workload, options.size)
         model = Built(network, networks.weights(network, options.seed))
     # Parameter servers, which have the rows of sparse layers, add them like that by themselves.
-    here = isinstance(model, Clicks) and model.rows.sparse and type(model.rows.weight) is nn.Parameter
+    here = (
+        isinstance(model, Clicks) and model.rows.sparse and type(model.rows.weight) is nn.Parameter
+    )
     kind = RowSGD if here else torch.optim.SGD
-    optimizer = kind(model.parameters(), script.rate(options.workload), 0 if sparse else script.MOMENTUM)
+    optimizer = kind(
+        model.parameters(), script.rate(options.workload), 0 if sparse else script.MOMENTUM
+    )
     rows = _Rows(options.samples(channels_first=True))
     loader = torch.utils.data.DataLoader(rows, options.batch, collate_fn=_whole)
     model, optimizer, loader = hg.prepare(model, optimizer, loader)
@@ -134,7 +142,11 @@ def train(options: script.Options) -> list[float]:
     for _ in hg.epochs(1):
         for *inputs, labels in loader:
             logits = model(*inputs)
-            loss = F.binary_cross_entropy_with_logits(logits, labels) if sparse else F.cross_entropy(logits, labels)
+            loss = (
+                F.binary_cross_entropy_with_logits(logits, labels)
+                if sparse
+                else F.cross_entropy(logits, labels)
+            )
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

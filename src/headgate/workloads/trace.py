@@ -1,7 +1,8 @@
-"""The trace of A·A for a matrix A in blocks, over and over: multiplies each block A_ij by A_ji, and trains nothing.
+"""The trace of A·A for a matrix A in blocks, over and over: multiplies each block A_ij by A_ji, and
+trains nothing.
 
-In PyTorch several workers do it together. Blocks that are multiplied lie on one worker, or the blocks of a row do: then
-the worker of row i gets A_ji from the worker of row j in every step.
+In PyTorch several workers do it together. Blocks that are multiplied lie on one worker, or the
+blocks of a row do: then the worker of row i gets A_ji from the worker of row j in every step.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class _Matrix:
         self._seed = seed
 
     def block(self, i: int, j: int) -> np.ndarray:
-        values = np.random.default_rng([self._seed, i, j]).standard_normal((self.rows, self.rows), np.float32)
+        values = np.random.default_rng([self._seed, i, j]).standard_normal(
+            (self.rows, self.rows), np.float32
+        )
         return values / np.float32((self.blocks * self.rows) ** 0.5)
 
     def factors(self, pairs: list[tuple[int, int]]) -> np.ndarray:
@@ -39,8 +42,9 @@ class _Matrix:
 
 
 def _traced(framework: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Callable[[], Any]]:
-    """What makes, of left and right blocks (pairs, rows, rows) and their factors, the step that adds up the traces of
-    their products."""
+    """What makes, of left and right blocks (pairs, rows, rows) and their factors, the step that
+    adds up the traces of their products.
+    """
     if framework == "torch":
         import torch
 
@@ -54,7 +58,9 @@ def _traced(framework: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Ca
 
         def in_tensorflow(*arrays: np.ndarray) -> Callable[[], Any]:
             kept = [tf.Variable(array) for array in arrays]
-            step: Callable[[], Any] = tf.function(lambda: tf.reduce_sum(tf.linalg.trace(kept[0] @ kept[1]) * kept[2]))
+            step: Callable[[], Any] = tf.function(
+                lambda: tf.reduce_sum(tf.linalg.trace(kept[0] @ kept[1]) * kept[2])
+            )
             return step
 
         return in_tensorflow
@@ -62,7 +68,9 @@ def _traced(framework: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Ca
         import jax
         import jax.numpy as jnp
 
-        step = jax.jit(lambda left, right, factors: jnp.trace(left @ right, axis1=1, axis2=2) @ factors)
+        step = jax.jit(
+            lambda left, right, factors: jnp.trace(left @ right, axis1=1, axis2=2) @ factors
+        )
 
         def in_jax(*arrays: np.ndarray) -> Callable[[], Any]:
             kept = [jnp.asarray(array) for array in arrays]
@@ -74,7 +82,9 @@ def _traced(framework: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Ca
 
         def in_spark(*arrays: np.ndarray) -> Callable[[], Any]:
             spark, parts = context("headgate trace")
-            kept = spark.parallelize(list(zip(*(np.array_split(array, parts) for array in arrays))), parts).cache()
+            kept = spark.parallelize(
+                list(zip(*(np.array_split(array, parts) for array in arrays))), parts
+            ).cache()
             return lambda: kept.map(lambda part: float(_sum(*part))).sum()
 
         return in_spark
@@ -90,7 +100,9 @@ def train(options: script.Options) -> list[float]:
     matrix = _Matrix(options.size, options.seed)
     workers = int(os.environ.get("WORLD_SIZE", "1"))
     if workers > 1 and options.framework != "torch":
-        raise WorkloadError(f"the trace in {options.framework} runs in one task; expected torch, or --workers 1")
+        raise WorkloadError(
+            f"the trace in {options.framework} runs in one task; expected torch, or --workers 1"
+        )
     step = _together(matrix, options, workers) if workers > 1 else _alone(matrix, options.framework)
     printer, traces = script.StepPrinter(options), []
     for _ in range(options.total):
@@ -100,12 +112,15 @@ def train(options: script.Options) -> list[float]:
     if workers > 1:
         from torch import distributed
 
-        distributed.destroy_process_group()  # Gloo's threads, still at work when Python ends, may abort it
+        # Gloo's threads, still at work when Python ends, may abort it
+        distributed.destroy_process_group()
     return traces
 
 
 def _alone(matrix: _Matrix, framework: str) -> Callable[[], Any]:
-    left, right = (np.stack([matrix.block(*pair[::turn]) for pair in matrix.pairs]) for turn in (1, -1))
+    left, right = (
+        np.stack([matrix.block(*pair[::turn]) for pair in matrix.pairs]) for turn in (1, -1)
+    )
     return _traced(framework)(left, right, matrix.factors(matrix.pairs))
 
 
@@ -117,7 +132,10 @@ def _together(matrix: _Matrix, options: script.Options, workers: int) -> Callabl
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     in_rows = options.placed == "rows"
-    on = {pair: pair[0] % workers if in_rows else number % workers for number, pair in enumerate(matrix.pairs)}
+    on = {
+        pair: pair[0] % workers if in_rows else number % workers
+        for number, pair in enumerate(matrix.pairs)
+    }
     own = [pair for pair in matrix.pairs if on[pair] == rank]
     left, right = (np.stack([matrix.block(*pair[::turn]) for pair in own]) for turn in (1, -1))
     step = _traced("torch")(left, right, matrix.factors(own))
@@ -151,7 +169,9 @@ def _options() -> script.Options:
         "--placed",
         choices=("together", "rows"),
         default="together",
-        help="whether blocks that are multiplied lie on one worker (default), or the blocks of a row",
+        help=(
+            "whether blocks that are multiplied lie on one worker (default), or the blocks of a row"
+        ),
     )
     options = parser.parse_args(namespace=script.Options(workload="trace", batch=1, data=None))
     if options.framework not in names:

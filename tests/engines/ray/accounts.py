@@ -47,7 +47,8 @@ class Table:
     Args:
         all: CPU, memory, GPU and so on of each node.
         free: What is left of them.
-        groups: The placement groups that were not removed: the state of each, and node and content of its bundles.
+        groups: The placement groups that were not removed: the state of each, and node and content
+            of its bundles.
     """
 
     all: Mapping[str, Mapping[str, float]]
@@ -72,10 +73,15 @@ class Table:
         return not self.groups and not any(self.taken.values())
 
     def set_aside(self, state: str = "CREATED") -> list[tuple[str, dict[str, float]]]:
-        """Node and content of all bundles of the groups in a state, without what pins them to their node."""
+        """Node and content of all bundles of the groups in a state, without what pins them to their
+        node.
+        """
         return sorted(
             (
-                (node, {what: bundle[what] for what in sorted(bundle) if not what.startswith("node:")})
+                (
+                    node,
+                    {what: bundle[what] for what in sorted(bundle) if not what.startswith("node:")},
+                )
                 for told, bundles in self.groups
                 if told == state
                 for node, bundle in bundles
@@ -115,7 +121,9 @@ class Accounts:
 
 @contextmanager
 def reader(
-    address: str, within: Callable[..., list[str]] = lambda *words: [*words], env: Mapping[str, str] | None = None
+    address: str,
+    within: Callable[..., list[str]] = lambda *words: [*words],
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Accounts]:
     """Somebody who reads the accounts of the cluster whose head is there.
 

@@ -12,7 +12,8 @@ from tests.engines.ray.cluster import head
 @pytest.fixture(scope="session")
 def docker_socket() -> Iterator[Path]:
     """Where the agents on that Ray look for a Docker Engine; there is none yet."""
-    with tempfile.TemporaryDirectory(prefix="hg-", dir="/tmp") as folder:  # sockets' paths must be short
+    # sockets' paths must be short
+    with tempfile.TemporaryDirectory(prefix="hg-", dir="/tmp") as folder:
         yield Path(folder, "docker.sock")
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from headgate.engines.base import Slot
 from headgate.engines.ray.engine import RayEngine
-from headgate.events import Exit
-from headgate.identifiers import JobId, TaskId
-from headgate.isolation import processes
 from headgate.isolation.base import Launch
-from headgate.shares import Share
+from headgate.machine import processes
+from headgate.model.events import Exit
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.shares import Share
 from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
@@ -28,7 +28,9 @@ class Running:
 
     def __init__(self, address: str, folder: Path, *, shared_files: bool = True) -> None:
         self.folder = folder
-        self.engine = RayEngine(address, shared_files=shared_files, speeds=folder.parent / "speeds.json")
+        self.engine = RayEngine(
+            address, shared_files=shared_files, speeds=folder.parent / "speeds.json"
+        )
         self.told = RecordingListener(lambda _: False)
         self.engine.open(self.told)
 
@@ -73,6 +75,10 @@ def bridge() -> int:
     """The bridge that this process started."""
     for path in Path("/proc").glob("[0-9]*"):
         found = processes.look(int(path.name))
-        if found and found.parent == os.getpid() and b"engines.ray.bridge" in (path / "cmdline").read_bytes():
+        if (
+            found
+            and found.parent == os.getpid()
+            and b"engines.ray.bridge" in (path / "cmdline").read_bytes()
+        ):
             return found.pid
     raise AssertionError("there is no bridge")

@@ -11,7 +11,7 @@ from tests.engines.ray.accounts import Accounts, Table, reader
 from tests.engines.ray.running import Running, bridge
 
 from headgate.engines.base import Slot
-from headgate.identifiers import JobId, TaskId
+from headgate.model.identifiers import JobId, TaskId
 from headgate.testing import programs
 
 MIB = 2**20
@@ -46,21 +46,29 @@ def test_a_node_is_of_the_kind_that_its_resources_say(running: Running) -> None:
     assert node.kind == "fast,near"
 
 
-def test_what_a_task_takes_is_set_aside_and_given_back_when_it_ends(running: Running, accounts: Accounts) -> None:
+def test_what_a_task_takes_is_set_aside_and_given_back_when_it_ends(
+    running: Running, accounts: Accounts
+) -> None:
     accounts.show(lambda table: table.whole, "agents and bridge take nothing")
     [node] = running.engine.cluster().nodes
     slots = {FIRST: Slot(node.name, 1.25, 64 * MIB), SECOND: Slot(node.name, 0.5, gpus=1)}
     running.engine.reserve(JOB, 1, slots)
-    table = accounts.show(lambda table: table.taken[node.name].get("CPU") == 1.75, "it is set aside")
+    table = accounts.show(
+        lambda table: table.taken[node.name].get("CPU") == 1.75, "it is set aside"
+    )
     assert table.taken == {node.name: {"CPU": 1.75, "memory": 64 * MIB, "GPU": 1}}
     assert bundles(table) == [{"CPU": 0.5, "GPU": 1}, {"CPU": 1.25, "memory": 64 * MIB}]
     running.engine.release(JOB, 1, [FIRST])
-    accounts.show(lambda table: table.taken == {node.name: {"CPU": 0.5, "GPU": 1}}, "one is given back")
+    accounts.show(
+        lambda table: table.taken == {node.name: {"CPU": 0.5, "GPU": 1}}, "one is given back"
+    )
     running.engine.release(JOB, 1, [SECOND])
     accounts.show(lambda table: table.whole, "all is given back")
 
 
-def test_what_is_set_aside_anew_takes_the_place_of_what_was(running: Running, accounts: Accounts) -> None:
+def test_what_is_set_aside_anew_takes_the_place_of_what_was(
+    running: Running, accounts: Accounts
+) -> None:
     [node] = running.engine.cluster().nodes
     running.engine.reserve(JOB, 1, {FIRST: Slot(node.name, 1.0), SECOND: Slot(node.name, 1.0)})
     accounts.show(lambda table: bundles(table) == cpus(1, 1), "both are set aside")
@@ -73,13 +81,17 @@ def test_what_is_set_aside_anew_takes_the_place_of_what_was(running: Running, ac
     accounts.show(lambda table: table.whole, "all is given back")
 
 
-def test_a_job_that_cannot_have_all_it_takes_holds_nothing_of_it(running: Running, accounts: Accounts) -> None:
+def test_a_job_that_cannot_have_all_it_takes_holds_nothing_of_it(
+    running: Running, accounts: Accounts
+) -> None:
     [node] = running.engine.cluster().nodes
     running.reserve("first", 1.5)
     accounts.show(lambda table: bundles(table) == cpus(1.5), "the first has its part")
     running.engine.reserve(JOB, 1, {FIRST: Slot(node.name, 0.5), SECOND: Slot(node.name, 0.5)})
     accounts.show(
-        lambda table: bundles(table, "PENDING") == cpus(0.5, 0.5) and table.taken == {node.name: {"CPU": 1.5}},
+        lambda table: (
+            bundles(table, "PENDING") == cpus(0.5, 0.5) and table.taken == {node.name: {"CPU": 1.5}}
+        ),
         "both wait, and have nothing",
     )
     running.reserve("small", 0.25)
@@ -97,6 +109,8 @@ def test_a_job_that_cannot_have_all_it_takes_holds_nothing_of_it(running: Runnin
 def test_with_a_killed_bridge_all_is_given_back(running: Running, accounts: Accounts) -> None:
     running.reserve("holds", 0.75)
     running.reserve("waits", 1.5)
-    accounts.show(lambda table: bundles(table) == cpus(0.75) and len(table.groups) == 2, "one is set aside")
+    accounts.show(
+        lambda table: bundles(table) == cpus(0.75) and len(table.groups) == 2, "one is set aside"
+    )
     os.kill(bridge(), signal.SIGKILL)
     accounts.show(lambda table: table.whole, "all is given back")

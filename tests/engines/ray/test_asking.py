@@ -12,12 +12,14 @@ import pytest
 from tests.engines.ray.cluster import folders_left
 from tests.engines.ray.running import PATIENCE_SECONDS, Running
 
-from headgate.errors import HeadgateError
+from headgate.model.errors import HeadgateError
 from headgate.profiling import links
 from headgate.testing.wait import until
 
 
-def test_a_function_is_called_on_the_node_and_what_hinders_it_is_told(ray_address: str, tmp_path: Path) -> None:
+def test_a_function_is_called_on_the_node_and_what_hinders_it_is_told(
+    ray_address: str, tmp_path: Path
+) -> None:
     running = Running(ray_address, tmp_path)
     [node] = running.engine.cluster().nodes
     agent = running.engine.ask(node.name, os.getpid)

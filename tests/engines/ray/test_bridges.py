@@ -14,14 +14,23 @@ import pytest
 from tests.engines.ray.cluster import free_port, head
 from tests.engines.ray.running import PATIENCE_SECONDS, Running
 
-from headgate.cluster import Node
 from headgate.engines.ray.engine import RayEngine
 from headgate.engines.remote.pipe import Pipe, facts
-from headgate.engines.remote.wire import Close, Exited, Joined, Opened, Output, Release, Returned, SampledUsage
-from headgate.errors import HeadgateError, UsageError
-from headgate.events import Exit
-from headgate.identifiers import TaskId
-from headgate.shares import Lever, Uncontrolled
+from headgate.engines.remote.wire import (
+    Close,
+    Exited,
+    Joined,
+    Opened,
+    Output,
+    Release,
+    Returned,
+    SampledUsage,
+)
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Lever, Uncontrolled
 from headgate.testing.recorder import RecordingListener
 from headgate.testing.wait import until
 
@@ -48,7 +57,12 @@ def listens(port: int) -> bool:
 def ours(*before: str) -> list[str]:
     """Folders of bridges and agents, and cgroups of agents' boxes, that were not there before."""
     walk = os.walk("/sys/fs/cgroup")
-    boxes = [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith("headgate-ray-")]
+    boxes = [
+        f"{at}/{name}"
+        for at, names, _ in walk
+        for name in names
+        if name.startswith("headgate-ray-")
+    ]
     found = {*boxes, *map(str, Path("/tmp").glob("headgate-ray-*"))}
     return sorted(found - set(before))
 
@@ -74,8 +88,10 @@ def test_as_a_job_it_does_what_one_beside_the_hub_does(
         "open(path, 'wb').write(bytes(range(256)) * 40_000)\n"
         "channel = socket.socket(socket.AF_UNIX)\n"
         "channel.connect(os.environ['HEADGATE_CHANNEL'].removeprefix('unix:'))\n"
-        "hello = {'type': 'hello', 'v': 1, 'task': os.environ['HEADGATE_TASK'], 'key': os.environ['HEADGATE_KEY']}\n"
-        "for message in ({**hello, 'framework': 'none'}, {'type': 'checkpoint', 'path': path, 'step': 3}):\n"
+        "hello = {'type': 'hello', 'v': 1, 'task': os.environ['HEADGATE_TASK'], 'key': "
+        "os.environ['HEADGATE_KEY']}\n"
+        "for message in ({**hello, 'framework': 'none'}, {'type': 'checkpoint', 'path': path, "
+        "'step': 3}):\n"
         "    channel.sendall(json.dumps(message).encode() + b'\\n')\n"
     )
     earlier.write_bytes(b"x" * 5_000_000)
@@ -96,7 +112,9 @@ def test_as_a_job_it_does_what_one_beside_the_hub_does(
 
 
 def test_where_no_dashboard_is_that_is_said() -> None:
-    assert "no Jobs API of a Ray cluster answers at http://127.0.0.1:9: " in str(refusal("http://127.0.0.1:9"))
+    assert "no Jobs API of a Ray cluster answers at http://127.0.0.1:9: " in str(
+        refusal("http://127.0.0.1:9")
+    )
     assert isinstance(refusal("http://"), UsageError)
 
 

@@ -14,7 +14,7 @@ from headgate.cli.placement import PlacementOptions, Where
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.ray import connect
 from headgate.engines.ray.engine import RayEngine
-from headgate.errors import HeadgateError, UsageError
+from headgate.model.errors import HeadgateError, UsageError
 from headgate.testing.recorder import RecordingListener
 
 
@@ -37,7 +37,9 @@ def test_an_address_where_nobody_answers() -> None:
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize("address", ["ray://10.0.0.1:10001", "10.0.0.1:", ":6379", "10.0.0.1:port", "a:99999"])
+@pytest.mark.parametrize(
+    "address", ["ray://10.0.0.1:10001", "10.0.0.1:", ":6379", "10.0.0.1:port", "a:99999"]
+)
 def test_an_address_that_makes_no_sense(address: str) -> None:
     with pytest.raises(UsageError, match="expected HOST:PORT"):
         connect.split(address)
@@ -54,15 +56,18 @@ def test_other_versions_are_named_on_both_sides(
 ) -> None:
     ray = import_module("ray")
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys, types\nsys.modules['ray._version'] = types.SimpleNamespace(version='2.41.0', commit='none')\n"
+        "import sys, types\nsys.modules['ray._version'] = "
+        "types.SimpleNamespace(version='2.41.0', commit='none')\n"
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     python = ".".join(map(str, sys.version_info[:3]))
     error = refusal(ray_address)
     assert isinstance(error, UsageError)
     assert str(error) == (
-        f"the Ray cluster at {ray_address} has Ray {ray.__version__} and Python {python}, this headgate has Ray "
-        f"2.41.0 and Python {python}; run headgate with the cluster's Python and Ray, or through its Jobs API: "
+        f"the Ray cluster at {ray_address} has Ray {ray.__version__} and Python {python}, this "
+        "headgate has Ray "
+        f"2.41.0 and Python {python}; run headgate with the cluster's Python and Ray, or "
+        "through its Jobs API: "
         "--address http://127.0.0.1:8265"
     )
 
@@ -77,13 +82,20 @@ This process on node 10.0.0.2 was started with:
 """
     error = connect.explained(RuntimeError(text), "10.0.0.1", 6379)
     assert isinstance(error, UsageError)
-    assert "has Ray 2.60.0 and Python 3.10.4, this headgate has Ray 2.60.0 and Python 3.11.7; run" in str(error)
+    assert (
+        "has Ray 2.60.0 and Python 3.10.4, this headgate has Ray 2.60.0 and Python 3.11.7; run"
+        in str(error)
+    )
 
 
-def test_an_address_that_is_not_stated_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_is_not_stated_is_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert PlacementOptions(engine="ray").place().engine == EngineSpec("ray", "10.0.0.1:6379")
-    assert PlacementOptions(engine="ray", address="10.0.0.2:6379").place().engine == EngineSpec("ray", "10.0.0.2:6379")
+    assert PlacementOptions(engine="ray", address="10.0.0.2:6379").place().engine == EngineSpec(
+        "ray", "10.0.0.2:6379"
+    )
     assert PlacementOptions().place().engine == LOCAL
     before = Where(engine=EngineSpec("ray", "10.0.0.3:6379"))  # of a run that is resumed
     assert PlacementOptions().place(before).engine == before.engine
@@ -97,13 +109,18 @@ def test_a_token_that_is_wanted() -> None:
 
 
 def test_a_ray_of_its_own_that_does_not_start_is_not_taken_for_a_cluster_of_others() -> None:
-    error = connect.explained(RuntimeError("The raylet did not start in time.\nSee its log."), "", 0)
+    error = connect.explained(
+        RuntimeError("The raylet did not start in time.\nSee its log."), "", 0
+    )
     assert (
-        str(error) == "Ray did not start on this machine, or refused the connection: The raylet did not start in time; "
+        str(error)
+        == "Ray did not start on this machine, or refused the connection: The raylet did not start in time; "
         "try it with: ray start --head"
     )
 
 
 def test_a_machine_that_is_no_node_of_it() -> None:
-    error = connect.explained(RuntimeError("Can't find a `node_ip_address.json` file from /tmp/ray"), "h", 6379)
+    error = connect.explained(
+        RuntimeError("Can't find a `node_ip_address.json` file from /tmp/ray"), "h", 6379
+    )
     assert "ray start --address h:6379 --num-cpus 0" in str(error)

@@ -11,9 +11,12 @@ import pytest
 
 from headgate.engines.ray import jobs_api
 from headgate.engines.ray.jobs_api import JobsApi
-from headgate.errors import HeadgateError
+from headgate.model.errors import HeadgateError
 
-NO_AGENT = "Traceback (most recent call last):\nException: No available agent to submit job, please try again later."
+NO_AGENT = (
+    "Traceback (most recent call last):\nException: No available agent to submit job, "
+    "please try again later."
+)
 
 
 class Dashboard(HTTPServer):
@@ -34,7 +37,9 @@ class Answers(BaseHTTPRequestHandler):
         refused = self.server.asked <= self.server.refuses
         self.send_response(500 if refused else 200)
         self.end_headers()
-        self.wfile.write(NO_AGENT.encode() if refused else json.dumps({"submission_id": "one"}).encode())
+        self.wfile.write(
+            NO_AGENT.encode() if refused else json.dumps({"submission_id": "one"}).encode()
+        )
 
     def log_message(self, *_: object) -> None:
         pass

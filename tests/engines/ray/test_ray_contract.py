@@ -11,10 +11,10 @@ from tests.harness.cgroups import cgroups
 
 from headgate.engines.base import Engine, Listener
 from headgate.engines.ray.engine import RayEngine
-from headgate.events import Exit
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
-from headgate.shares import Share
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share
 from headgate.testing.engine import EngineContract
 from headgate.testing.wait import until
 
@@ -50,7 +50,9 @@ class Forwarding(Listener):
 
 
 class StaysOpen(RayEngine):
-    """Opened once for many tests: what an open costs, several processes that import Ray, is most of what they take."""
+    """Opened once for many tests: what an open costs, several processes that import Ray, is most of
+    what they take.
+    """
 
     def __init__(self, address: str, speeds: Path) -> None:
         super().__init__(address, shared_files=True, speeds=speeds)
@@ -94,7 +96,8 @@ class TestRay(EngineContract):
         return RayEngine(ray_address, shared_files=True) if ends else kept
 
     def wait(self, predicate: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-        until(lambda: bool(predicate()), max(seconds, 60.0), what)  # what it waits for passes through four processes
+        # what it waits for passes through four processes
+        until(lambda: bool(predicate()), max(seconds, 60.0), what)
 
     def traces(self) -> list[str]:
         return sorted(self.boxed())
@@ -102,7 +105,9 @@ class TestRay(EngineContract):
     def boxed(self) -> set[TaskId]:
         """By their cgroups: Ray's tasks are on this machine here, but its engine need not be."""
         found = (Path(folder) for folder in folders_left() if folder.startswith("/sys/fs/cgroup"))
-        return {TaskId(box.name.replace(":", "/")) for folder in found for box in cgroups("*:*", folder)}
+        return {
+            TaskId(box.name.replace(":", "/")) for folder in found for box in cgroups("*:*", folder)
+        }
 
     def descriptors(self) -> int:
         """Those of an engine that stays open are left out."""

@@ -15,8 +15,8 @@ from tests.engines.ray.cluster import folders_left
 from tests.engines.ray.running import PATIENCE_SECONDS, Running, bridge
 
 from headgate.engines.ray.engine import RayEngine
-from headgate.errors import UsageError
-from headgate.isolation import processes
+from headgate.machine import processes
+from headgate.model.errors import UsageError
 from headgate.testing import engine_programs, programs
 from headgate.testing.wait import until
 
@@ -32,7 +32,11 @@ def running(ray_address: str, tmp_path: Path) -> Iterator[Running]:
 
 def cleared(*pids: int, hub: int | None = None) -> None:
     """Wait until processes are gone and nothing of a hub's agents is left."""
-    until(lambda: not any(processes.look(pid) for pid in pids), PATIENCE_SECONDS, "the end of processes")
+    until(
+        lambda: not any(processes.look(pid) for pid in pids),
+        PATIENCE_SECONDS,
+        "the end of processes",
+    )
     until(lambda: not folders_left(hub), PATIENCE_SECONDS, "nothing left behind")
 
 
@@ -120,7 +124,9 @@ def test_a_killed_hub_leaves_nothing(ray_address: str, tmp_path: Path) -> None:
         print(running.told.pid(task), flush=True)
         time.sleep(1000)
     """
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True) as hub:
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+    ) as hub:
         assert hub.stdout is not None
         pid = int(hub.stdout.readline())
         hub.kill()
@@ -136,6 +142,8 @@ def test_a_ray_of_its_own_ends_with_the_engine(tmp_path: Path) -> None:
     running.engine.close()
     listening = Path("/proc/net/tcp").read_text()
     assert host
-    assert f":{int(port):04X} " not in "".join(line for line in listening.splitlines() if " 0A " in line)
+    assert f":{int(port):04X} " not in "".join(
+        line for line in listening.splitlines() if " 0A " in line
+    )
     assert folders_left() == []
     RayEngine().close()

@@ -1,4 +1,6 @@
-"""Nodes that do not see this machine's files: the job's folder goes there, checkpoints go both ways."""
+"""Nodes that do not see this machine's files: the job's folder goes there, checkpoints go both
+ways.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tests.engines.ray.cluster import folders_left
 from tests.engines.ray.running import PATIENCE_SECONDS, Running
 
 from headgate.engines.remote import files
-from headgate.errors import UsageError
+from headgate.model.errors import UsageError
 from headgate.testing.wait import until
 
 SAVER = """
@@ -70,7 +72,9 @@ def test_a_job_starts_in_a_copy_of_its_folder(remote: Running, tmp_path: Path) -
     assert remote.log().read_text().splitlines() == [answer, sees, where]
 
 
-def test_checkpoints_come_back_before_they_are_told_of_and_go_there_to_resume(remote: Running, tmp_path: Path) -> None:
+def test_checkpoints_come_back_before_they_are_told_of_and_go_there_to_resume(
+    remote: Running, tmp_path: Path
+) -> None:
     saved, work = tmp_path / "checkpoints", tmp_path / "work"
     saved.mkdir()
     work.mkdir()
@@ -78,9 +82,16 @@ def test_checkpoints_come_back_before_they_are_told_of_and_go_there_to_resume(re
     earlier = tmp_path / "earlier.bin"
     earlier.write_bytes(b"x" * 5_000_000)
     task = remote.start(
-        (sys.executable, "save.py"), cwd=str(work), HEADGATE_CHECKPOINTS=str(saved), HEADGATE_RESUME=str(earlier)
+        (sys.executable, "save.py"),
+        cwd=str(work),
+        HEADGATE_CHECKPOINTS=str(saved),
+        HEADGATE_RESUME=str(earlier),
     )
-    until(lambda: len(remote.told.messages(task, "checkpoint")) == 2, PATIENCE_SECONDS, "two checkpoints")
+    until(
+        lambda: len(remote.told.messages(task, "checkpoint")) == 2,
+        PATIENCE_SECONDS,
+        "two checkpoints",
+    )
     file, folder = (Path(message["path"]) for message in remote.told.messages(task, "checkpoint"))
     assert file == saved / "step-3.bin"
     assert file.read_bytes() == bytes(range(256)) * 40_000
@@ -94,8 +105,15 @@ def test_checkpoints_come_back_before_they_are_told_of_and_go_there_to_resume(re
     contents = ["of before", "of lately"]
     for content in contents:
         (saved / "server-0.copy").write_text(content)
-        line = "import os; print(open(os.environ['HEADGATE_CHECKPOINTS'] + '/server-0.copy').read())"
-        task = remote.start((sys.executable, "-c", line), cwd=str(work), role="server", HEADGATE_CHECKPOINTS=str(saved))
+        line = (
+            "import os; print(open(os.environ['HEADGATE_CHECKPOINTS'] + '/server-0.copy').read())"
+        )
+        task = remote.start(
+            (sys.executable, "-c", line),
+            cwd=str(work),
+            role="server",
+            HEADGATE_CHECKPOINTS=str(saved),
+        )
         ends = contents.index(content) + 1
         until(lambda: len(remote.told.of(task, "exited")) == ends, PATIENCE_SECONDS, "its end")  # noqa: B023
     assert remote.told.lines(task) == contents
@@ -118,9 +136,13 @@ def test_a_folder_that_is_not_there_or_too_large_is_the_reason_why_it_does_not_s
     assert "--shared-files" in reason
 
 
-def test_a_python_that_is_not_there_is_replaced_with_a_warning(remote: Running, tmp_path: Path) -> None:
+def test_a_python_that_is_not_there_is_replaced_with_a_warning(
+    remote: Running, tmp_path: Path
+) -> None:
     (tmp_path / "work").mkdir()
-    task = remote.start(("/no/such/env/bin/python", "-c", "print('here')"), cwd=str(tmp_path / "work"))
+    task = remote.start(
+        ("/no/such/env/bin/python", "-c", "print('here')"), cwd=str(tmp_path / "work")
+    )
     assert remote.ended(task).ok
     assert "has no /no/such/env/bin/python" in remote.told.of(task, "warned")[0].what
 
@@ -133,7 +155,11 @@ def test_environments_and_caches_are_not_packed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("kept/file")
     out = tmp_path.parent / f"{tmp_path.name}-unpacked"
     files.unpack(files.pack(tmp_path), out)
-    assert sorted(str(path.relative_to(out)) for path in out.rglob("*")) == ["kept", "kept/file", "link"]
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*")) == [
+        "kept",
+        "kept/file",
+        "link",
+    ]
     assert (out / "link").read_text() == '"kept"'
 
 
@@ -158,15 +184,23 @@ channel.makefile().readline()
 )
 
 
-def test_a_task_has_nothing_written_but_its_own_checkpoints(remote: Running, tmp_path: Path) -> None:
+def test_a_task_has_nothing_written_but_its_own_checkpoints(
+    remote: Running, tmp_path: Path
+) -> None:
     saved, work = tmp_path / "run" / "checkpoints", tmp_path / "work"
     saved.mkdir(parents=True)
     work.mkdir()
     (work / "save.py").write_text(STRAY)
     task = remote.start((sys.executable, "save.py"), cwd=str(work), HEADGATE_CHECKPOINTS=str(saved))
-    until(lambda: len(remote.told.messages(task, "checkpoint")) == 4, PATIENCE_SECONDS, "what it says")
+    until(
+        lambda: len(remote.told.messages(task, "checkpoint")) == 4, PATIENCE_SECONDS, "what it says"
+    )
     # What lies elsewhere is not brought: whoever hears of it finds a path of the node.
-    brought = [m["path"] for m in remote.told.messages(task, "checkpoint") if str(m["path"]).startswith(str(tmp_path))]
+    brought = [
+        m["path"]
+        for m in remote.told.messages(task, "checkpoint")
+        if str(m["path"]).startswith(str(tmp_path))
+    ]
     assert brought == [str(saved / "step-3")]
     [failed] = remote.told.messages(task, "checkpoint_failed")
     assert "is a link that leads out of" in failed["error"]

@@ -38,5 +38,10 @@ def test_what_jobs_need_goes_and_what_is_the_user_s_own_stays() -> None:
 
 
 def test_what_the_user_names_goes_as_well_secrets_too() -> None:
-    environment = {"HEADGATE_RAY_ENV": "HF_TOKEN, WANDB_*", "HF_TOKEN": "x", "WANDB_API_KEY": "y", "AWS_KEY": "z"}
+    environment = {
+        "HEADGATE_RAY_ENV": "HF_TOKEN, WANDB_*",
+        "HF_TOKEN": "x",
+        "WANDB_API_KEY": "y",
+        "AWS_KEY": "z",
+    }
     assert sent(environment, "ray") == {"HF_TOKEN": "x", "WANDB_API_KEY": "y"}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headgate.engines.remote.files import Files
-from headgate.errors import HeadgateError
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
+from headgate.model.errors import HeadgateError
+from headgate.model.identifiers import TaskId
 
 
 def test_nodes_get_no_files_but_those_that_launches_name(tmp_path: Path) -> None:
@@ -22,7 +22,9 @@ def test_nodes_get_no_files_but_those_that_launches_name(tmp_path: Path) -> None
     files = Files()
     env = {"HEADGATE_CHECKPOINTS": str(folder), "HEADGATE_RESUME": str(earlier)}
     files.allow(Launch(TaskId("r/a/worker-0"), ("true",), env, str(work), 1))
-    assert files.read(str(folder / "file"), 0, 9) == files.read(str(earlier / "file"), 0, 9) == b"data"
+    assert (
+        files.read(str(folder / "file"), 0, 9) == files.read(str(earlier / "file"), 0, 9) == b"data"
+    )
     assert files.pack(str(work))
     files.write(str(folder / "new.partial"), 0, b"new")
     files.rename(str(folder / "new.partial"), str(folder / "new"))
@@ -42,4 +44,9 @@ def test_nodes_get_no_files_but_those_that_launches_name(tmp_path: Path) -> None
     with pytest.raises(PermissionError, match="leads out"):
         (earlier / "link").symlink_to(tmp_path / "secret")
         files.sizes(str(earlier))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "earlier", "secret", "work"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoints",
+        "earlier",
+        "secret",
+        "work",
+    ]

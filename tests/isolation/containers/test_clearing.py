@@ -1,4 +1,6 @@
-"""What is left of containers that could not be removed at once: kept in mind, and removed before others start."""
+"""What is left of containers that could not be removed at once: kept in mind, and removed before
+others start.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import IsolationError
 from headgate.isolation.container import isolation as isolation_module
 from headgate.isolation.container import watch as watch_module
 from headgate.isolation.container.daemon import TOKEN, Daemon
 from headgate.isolation.container.isolation import FOLDERS, OWNER, ContainerIsolation
 from headgate.isolation.container.parents import Parent
 from headgate.isolation.container.watch import ContainerWatch
+from headgate.model.errors import IsolationError
 
 SECONDS = 30.0
 DEAD = f"{os.geteuid()}:another boot:1:0"
@@ -36,7 +38,9 @@ class Containers:
         self.asked(label)
         self._refuse()
         name, _, value = label.partition("=")
-        return [{**each, "id": id} for id, each in self.labels.items() if value in ("", each.get(name))]
+        return [
+            {**each, "id": id} for id, each in self.labels.items() if value in ("", each.get(name))
+        ]
 
     def remove(self, id: str) -> None:
         self._refuse()
@@ -68,7 +72,9 @@ def test_what_a_dead_process_left_goes_with_the_cgroups_that_docker_knows_nothin
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_could_not_be_listed_or_removed_at_first_is_tried_again(daemon: str, containers: Containers) -> None:
+def test_what_could_not_be_listed_or_removed_at_first_is_tried_again(
+    daemon: str, containers: Containers
+) -> None:
     isolation = ContainerIsolation("g", daemon=daemon)
     containers.labels |= {id: {OWNER: DEAD, TOKEN: id} for id in ("one", "two")}
     containers.refusals = 1
@@ -85,7 +91,9 @@ def test_what_could_not_be_listed_or_removed_at_first_is_tried_again(daemon: str
     assert containers.labels == {}
 
 
-def test_what_a_start_named_first_is_removed_though_it_is_named_again(daemon: str, containers: Containers) -> None:
+def test_what_a_start_named_first_is_removed_though_it_is_named_again(
+    daemon: str, containers: Containers
+) -> None:
     docker, removed = Daemon(daemon), list[str]()
     containers.refusals = 2
     docker.clear("a", lambda: removed.append("all its folders"))
@@ -95,7 +103,9 @@ def test_what_a_start_named_first_is_removed_though_it_is_named_again(daemon: st
     assert removed == ["all its folders"]
 
 
-def test_a_start_finds_no_folder_that_another_one_is_removing(daemon: str, containers: Containers) -> None:
+def test_a_start_finds_no_folder_that_another_one_is_removing(
+    daemon: str, containers: Containers
+) -> None:
     docker, removed = Daemon(daemon), list[str]()
     containers.refusals = 2
     for token in ("a", "b"):
@@ -132,7 +142,9 @@ def test_one_that_is_away_again_is_not_asked_for_each(daemon: str, containers: C
     assert asked[1:] == [f"{TOKEN}=b", f"{TOKEN}=a"]
 
 
-def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_goes_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make, folder = Path.mkdir, tmp_path / "group"
     folder.mkdir()
 

@@ -1,4 +1,6 @@
-"""What is special about containers: files, images, the daemon's end, lab nodes, and whole runs in them."""
+"""What is special about containers: files, images, the daemon's end, lab nodes, and whole runs in
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,10 @@ from pathlib import Path
 import pytest
 from tests.dockerd import own_dockerd
 from tests.hub.user import SECONDS, User
-from tests.isolation.test_asking import SAVES
+from tests.isolation.test_signals import SAVES
 from tests.places import ADDRESS, placed, set_memory
 
-from headgate.cluster import Place
-from headgate.errors import IsolationError
-from headgate.identifiers import TaskId
-from headgate.isolation import layout, make, processes
+from headgate.isolation import make
 from headgate.isolation.base import Launch
 from headgate.isolation.container import box, limits, outside, parents
 from headgate.isolation.container import box as box_module
@@ -38,8 +37,12 @@ from headgate.isolation.container.daemon import TOKEN, Daemon, NoAnswerError, Un
 from headgate.isolation.container.files import hint, mounts, outputs
 from headgate.isolation.container.isolation import GROUP as LABEL
 from headgate.isolation.container.isolation import OWNER, TASK, ContainerIsolation
-from headgate.jobs import Job
-from headgate.shares import UNLIMITED, Share
+from headgate.machine import cgroup_layout, processes
+from headgate.model.cluster import Place
+from headgate.model.errors import IsolationError
+from headgate.model.identifiers import TaskId
+from headgate.model.jobs import Job
+from headgate.model.shares import UNLIMITED, Share
 from headgate.testing import wait
 from headgate.testing.isolation import RUN, Running
 
@@ -51,12 +54,18 @@ Run = Callable[..., Running]
 
 def launch(command: str, folder: Path, **fields: object) -> Launch:
     env = {"PATH": os.environ["PATH"]}
-    return replace(Launch(f"{RUN}/job/worker-0", ("/bin/sh", "-c", command), env, str(folder), 1), **fields)  # type: ignore[arg-type]
+    return replace(
+        Launch(TaskId(f"{RUN}/job/worker-0"), ("/bin/sh", "-c", command), env, str(folder), 1),
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 def groups() -> set[Path]:
     """The cgroups of the group, in each hierarchy; none where Docker has one of its own."""
-    return {folder.parent for folder in parents.find_parent(f"headgate-{GROUP}", "job", None, "cgroupfs").own}
+    return {
+        folder.parent
+        for folder in parents.find_parent(f"headgate-{GROUP}", "job", None, "cgroupfs").own
+    }
 
 
 @pytest.fixture
@@ -78,7 +87,7 @@ def isolation(daemon: str) -> ContainerIsolation:
     return ContainerIsolation(GROUP, daemon=daemon)
 
 
-# --- files and images -------------------------------------------------------------------------------------------------
+# --- files and images -----------------------------------------------------------------------------
 
 
 def test_of_the_machine_it_sees_what_is_installed_and_its_own_folders(
@@ -87,7 +96,8 @@ def test_of_the_machine_it_sees_what_is_installed_and_its_own_folders(
     for name in ("work", "data", "strange"):
         (tmp_path / name).mkdir()
     looks = (
-        "touch made && echo wrote; touch ../data/made || echo refused; ls -d ../strange /etc/shadow || echo unseen; "
+        "touch made && echo wrote; touch ../data/made || echo refused; ls -d ../strange "
+        "/etc/shadow || echo unseen; "
         "python -c 'print(\"python\")'; echo ready"
     )
     task = run(isolation, launch(looks, tmp_path / "work", reads=(str(tmp_path / "data"),)))
@@ -110,15 +120,27 @@ def test_what_a_task_writes_to_its_container_alone_is_told_and_copied(
         f" echo mine > here; echo theirs > {tmp_path}/data/there; exit 3"
     )
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home")}
-    where = launch(writes, tmp_path / "work", writes=(str(tmp_path / "data"),), keeps=str(tmp_path / "kept"), env=env)
+    where = launch(
+        writes,
+        tmp_path / "work",
+        writes=(str(tmp_path / "data"),),
+        keeps=str(tmp_path / "kept"),
+        env=env,
+    )
     exit = run(isolation, where).ended()
     assert exit.code == 3 and exit.outside is not None
     last, result = f"{tmp_path}/models/deep/last", f"{tmp_path}/home/result"
-    assert (set(exit.outside.paths), exit.outside.count, exit.outside.size) == ({last, result}, 2, 8 + 5)
+    assert (set(exit.outside.paths), exit.outside.count, exit.outside.size) == (
+        {last, result},
+        2,
+        8 + 5,
+    )
     assert (exit.outside.kept, exit.outside.copied) == (str(tmp_path / "kept"), 2)
     assert (tmp_path / f"kept{last}").read_text() == "weights\n"
     assert (tmp_path / f"kept{result}").read_text() == "12345"
-    again = run(isolation, launch("echo mine > here", tmp_path / "work", keeps=str(tmp_path / "kept")))
+    again = run(
+        isolation, launch("echo mine > here", tmp_path / "work", keeps=str(tmp_path / "kept"))
+    )
     assert again.ended().outside is None
 
 
@@ -140,7 +162,10 @@ def test_links_that_lead_to_copies_are_copied_as_links_and_others_are_told(
         "circle": "circle",
     }
     made = "; ".join(f"ln -s {target} {tmp_path}/models/{name}" for name, target in links.items())
-    writes = f"mkdir -p {tmp_path}/models/deep; echo weights > {tmp_path}/models/last; ln {tmp_path}/models/last"
+    writes = (
+        f"mkdir -p {tmp_path}/models/deep; echo weights > {tmp_path}/models/last; ln "
+        f"{tmp_path}/models/last"
+    )
     writes += f" {tmp_path}/models/deep/same; {made}"
     kept = tmp_path / "kept"
     where = launch(writes, tmp_path / "work", reads=(str(tmp_path / "data"),), keeps=str(kept))
@@ -149,10 +174,23 @@ def test_links_that_lead_to_copies_are_copied_as_links_and_others_are_told(
     astray = {f"{tmp_path}/models/{name}" for name in ("astray", "after", "out", "gone", "circle")}
     assert (set(found.astray), found.links, found.copied, found.unsized) == (astray, 5, 6, 0)
     models = Path(f"{kept}{tmp_path}/models")
-    assert {path.name for path in models.rglob("*")} == {"last", "deep", "same", "best", "absolute", "chain", "folder"}
+    assert {path.name for path in models.rglob("*")} == {
+        "last",
+        "deep",
+        "same",
+        "best",
+        "absolute",
+        "chain",
+        "folder",
+    }
     for name in ("best", "deep/absolute", "deep/chain", "folder/same"):
         assert (models / name).read_text() == "weights\n"
-    assert {name for name in links if (models / name).is_symlink()} == {"best", "deep/absolute", "deep/chain", "folder"}
+    assert {name for name in links if (models / name).is_symlink()} == {
+        "best",
+        "deep/absolute",
+        "deep/chain",
+        "folder",
+    }
 
 
 def test_many_files_come_in_one_archive_a_folder(
@@ -168,13 +206,19 @@ def test_many_files_come_in_one_archive_a_folder(
     for name in ("work", "cache"):
         (tmp_path / name).mkdir()
     writes = (
-        f"mkdir -p {tmp_path}/out/a/b /root/.cache; for i in $(seq 300); do echo $i > /tmp/$i; echo $i > "
-        f"{tmp_path}/out/a/b/$i; done; head -c 80000000 /dev/zero > {tmp_path}/out/__pycache__; echo 1 > /root/result"
+        f"mkdir -p {tmp_path}/out/a/b /root/.cache; for i in $(seq 300); do echo $i > /tmp/$i; "
+        "echo $i > "
+        f"{tmp_path}/out/a/b/$i; done; head -c 80000000 /dev/zero > "
+        f"{tmp_path}/out/__pycache__; echo 1 > /root/result"
     )
     kept = tmp_path / "kept"
     found = run(isolation, launch(writes, tmp_path / "work", keeps=str(kept))).ended().outside
     assert found is not None and (found.count, found.copied, found.unsized) == (601, 601, 0)
-    assert (kept / "tmp/300").read_text() == Path(f"{kept}{tmp_path}/out/a/b/300").read_text() == "300\n"
+    assert (
+        (kept / "tmp/300").read_text()
+        == Path(f"{kept}{tmp_path}/out/a/b/300").read_text()
+        == "300\n"
+    )
     assert len(asked) <= 5
 
 
@@ -183,7 +227,9 @@ def test_what_a_task_writes_without_room_for_copies_is_told_all_the_same(
 ) -> None:
     monkeypatch.setattr(outside, "MOST_BYTES", 1000)
     large = launch(
-        "head -c 900 /dev/zero > /tmp/a; head -c 900 /dev/zero > /tmp/b", tmp_path, keeps=str(tmp_path / "k")
+        "head -c 900 /dev/zero > /tmp/a; head -c 900 /dev/zero > /tmp/b",
+        tmp_path,
+        keeps=str(tmp_path / "k"),
     )
     found = run(isolation, large).ended().outside
     assert found is not None and (found.count, found.copied, found.size) == (2, 1, 1800)
@@ -200,7 +246,8 @@ def test_of_more_files_than_are_looked_at_results_come_first_and_all_are_counted
 ) -> None:
     monkeypatch.setattr(outside, "MOST_PATHS", 3)
     writes = (
-        "mkdir -p /var/installed /tmp/a/many /tmp/z; touch /tmp/a/many/0 /tmp/a/many/1 /tmp/a/many/2 /tmp/a/many/3;"
+        "mkdir -p /var/installed /tmp/a/many /tmp/z; touch /tmp/a/many/0 /tmp/a/many/1 "
+        "/tmp/a/many/2 /tmp/a/many/3;"
         " echo x > /var/installed/one; echo best > /tmp/z/best.pt; echo last > /tmp/z/last.pt"
     )
     found = run(isolation, launch(writes, tmp_path, keeps=str(tmp_path / "kept"))).ended().outside
@@ -242,7 +289,9 @@ def test_folders_that_arguments_name_for_output_may_be_written(
     assert all(mounts(command, None)[folder] for folder in outputs(command))
 
 
-def test_any_image_will_do(isolation: ContainerIsolation, daemon: str, run: Run, tmp_path: Path) -> None:
+def test_any_image_will_do(
+    isolation: ContainerIsolation, daemon: str, run: Run, tmp_path: Path
+) -> None:
     """One that holds a shell and the libraries of that, and nothing else."""
     content = io.BytesIO()
     listed = subprocess.run(["ldd", "/bin/sh"], check=True, capture_output=True, text=True).stdout
@@ -252,16 +301,25 @@ def test_any_image_will_do(isolation: ContainerIsolation, daemon: str, run: Run,
     docker = pytest.importorskip("docker")
     with closing(docker.APIClient(base_url=daemon)) as client:
         client.import_image_from_data(
-            content.getvalue(), repository="headgate-test", tag="shell", changes=["ENV PYTHONPATH=/of/image"]
+            content.getvalue(),
+            repository="headgate-test",
+            tag="shell",
+            changes=["ENV PYTHONPATH=/of/image"],
         )
     (tmp_path / "file").write_text("told")
     foreign = launch(
-        'read text < file; echo "$text $HEADGATE_TASK" /usr/*', tmp_path, image="headgate-test:shell", env={}
+        'read text < file; echo "$text $HEADGATE_TASK" /usr/*',
+        tmp_path,
+        image="headgate-test:shell",
+        env={},
     )
     task = run(isolation, foreign)
     assert task.said("told") == f"{RUN}/job/worker-0 /usr/*"
     task.ended()
-    for given, found in (("/library", "/library:/of/image"), ("/library:/of/job", "/library:/of/job")):
+    for given, found in (
+        ("/library", "/library:/of/image"),
+        ("/library:/of/job", "/library:/of/job"),
+    ):
         told = launch(
             'echo "path $PYTHONPATH"',
             tmp_path,
@@ -273,16 +331,23 @@ def test_any_image_will_do(isolation: ContainerIsolation, daemon: str, run: Run,
         assert task.said("path") == found
         task.ended()
     missing = replace(foreign, argv=("no-such-program",))
-    with pytest.raises(IsolationError, match="'no-such-program' cannot be started in image 'headgate-test:shell'"):
+    with pytest.raises(
+        IsolationError, match="'no-such-program' cannot be started in image 'headgate-test:shell'"
+    ):
         run(isolation, missing)
     absent = replace(foreign, image="headgate-test:absent")
-    with pytest.raises(IsolationError, match="'headgate-test:absent' is not on this machine; get it with: docker pull"):
+    with pytest.raises(
+        IsolationError,
+        match="'headgate-test:absent' is not on this machine; get it with: docker pull",
+    ):
         run(isolation, absent)
 
 
 def test_lines_of_both_streams_stay_whole_wherever_their_frames_are_cut() -> None:
     parts = ((1, b"loss "), (2, b"50 %"), (1, b"0.5\nlo"), (2, b"\r60"), (2, b""))
-    framed = b"".join(bytes([stream, 0, 0, 0]) + len(text).to_bytes(4, "big") + text for stream, text in parts)
+    framed = b"".join(
+        bytes([stream, 0, 0, 0]) + len(text).to_bytes(4, "big") + text for stream, text in parts
+    )
     for size in range(1, len(framed) + 1):
         frames = Unframer()
         whole = b"".join(frames.feed(framed[i : i + size]) for i in range(0, len(framed), size))
@@ -290,11 +355,13 @@ def test_lines_of_both_streams_stay_whole_wherever_their_frames_are_cut() -> Non
         assert (frames.rest(), frames.holds) == (b"lo60", False)
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 def logarithmic(shares: int) -> int:
-    """What runc 1.3.2 makes of CPU shares: `ConvertCPUSharesToCgroupV2Value` of opencontainers/cgroups."""
+    """What runc 1.3.2 makes of CPU shares: `ConvertCPUSharesToCgroupV2Value` of
+    opencontainers/cgroups.
+    """
     if not 2 < shares < 262_144:
         return 1 if shares <= 2 else 10_000
     exponent = math.log2(shares)
@@ -326,20 +393,30 @@ def test_under_v2_a_weight_survives_what_docker_makes_of_it() -> None:
         ({}, False),
     ],
 )
-def test_how_weights_come_of_shares_is_told_by_the_runtime(components: Mapping[str, str], linear: bool) -> None:
+def test_how_weights_come_of_shares_is_told_by_the_runtime(
+    components: Mapping[str, str], linear: bool
+) -> None:
     assert limits.are_linear(components) is linear
 
 
 def test_the_daemon_says_which_version_of_its_runtime_it_has(isolation: ContainerIsolation) -> None:
     isolation.check()
-    said = subprocess.run(["runc", "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
+    said = subprocess.run(
+        ["runc", "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()[2]
     assert isolation._connected().components["runc"] == said
 
 
-def test_under_v2_what_is_around_a_container_has_every_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    names, top = {"unified", *layout.V2_CONTROLLERS}, Path("/sys/fs/cgroup")
-    monkeypatch.setattr(layout, "find_layout", lambda _: layout.CgroupLayout("v2", dict.fromkeys(names, top)))
-    monkeypatch.setattr(layout, "roots", lambda _: {"unified": top})
+def test_under_v2_what_is_around_a_container_has_every_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names, top = {"unified", *cgroup_layout.V2_CONTROLLERS}, Path("/sys/fs/cgroup")
+    monkeypatch.setattr(
+        cgroup_layout,
+        "find_layout",
+        lambda _: cgroup_layout.CgroupLayout("v2", dict.fromkeys(names, top)),
+    )
+    monkeypatch.setattr(cgroup_layout, "roots", lambda _: {"unified": top})
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     parent = parents.find_parent("group", "job", None, "cgroupfs")
     assert parent.folders == dict.fromkeys(names, top / "group" / "job")
@@ -362,13 +439,17 @@ def test_a_container_starts_while_the_last_boxes_of_its_group_go(
     going.start()
     try:
         for i in range(3):
-            run(isolation, launch("echo ready", tmp_path, task=f"{RUN}/job/worker-{i}")).said("ready")
+            run(isolation, launch("echo ready", tmp_path, task=f"{RUN}/job/worker-{i}")).said(
+                "ready"
+            )
     finally:
         over.set()
         going.join()
 
 
-def test_a_script_in_one_saves_while_its_workers_live(isolation: ContainerIsolation, run: Run, tmp_path: Path) -> None:
+def test_a_script_in_one_saves_while_its_workers_live(
+    isolation: ContainerIsolation, run: Run, tmp_path: Path
+) -> None:
     (tmp_path / "saves.py").write_text(SAVES)
     for i, number in enumerate((signal.SIGTERM, signal.SIGINT)):
         command = f"python saves.py fork {number.name.removeprefix('SIG')}; echo after"
@@ -414,16 +495,23 @@ def test_one_that_ended_before_it_was_seen_can_be_asked_to_end(
 
 
 def test_one_that_runs_and_whose_cgroups_cannot_be_seen_is_refused(
-    isolation: ContainerIsolation, daemon: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    isolation: ContainerIsolation,
+    daemon: str,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(isolation_module, "folders_of", lambda *_: {})
     monkeypatch.setattr(isolation_module, "SEEN_SECONDS", 0.0)
-    with pytest.raises(IsolationError, match="cgroups of its container cannot be seen from here; run headgate outside"):
+    with pytest.raises(
+        IsolationError,
+        match="cgroups of its container cannot be seen from here; run headgate outside",
+    ):
         run(isolation, launch("exec sleep 1000", tmp_path))
     assert Daemon(daemon).find(f"{LABEL}={GROUP}") == []
 
 
-# --- when the daemon, or somebody else, ends it -----------------------------------------------------------------------
+# --- when the daemon, or somebody else, ends it ---------------------------------------------------
 
 
 def test_a_container_that_somebody_else_removes_is_told(
@@ -451,7 +539,10 @@ def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back
             impatient.setattr(daemon_module, "RESTART_SECONDS", 1.0)
             dockerd.stop()
             end = task.ended()
-        assert end.reason == f"the Docker daemon at {dockerd.url} stopped, and with it the task's container"
+        assert (
+            end.reason
+            == f"the Docker daemon at {dockerd.url} stopped, and with it the task's container"
+        )
         assert end.lost
         task.close()
         refused = f"{RUN}/job/worker-0: no Docker daemon answers at .*; start"
@@ -471,7 +562,9 @@ def test_a_task_is_lost_with_the_daemon_and_its_container_goes_once_that_is_back
         assert Daemon(dockerd.url).find(OWNER) == []
 
 
-def test_how_a_task_ended_while_the_daemon_was_away_is_told_once_that_is_back(run: Run, tmp_path: Path) -> None:
+def test_how_a_task_ended_while_the_daemon_was_away_is_told_once_that_is_back(
+    run: Run, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "in")
     reads = launch("trap 'exit 0' TERM; echo ready; read code < in; exit $code", tmp_path)
     with own_dockerd() as dockerd:
@@ -513,10 +606,14 @@ def test_a_task_that_closed_its_output_is_told_to_have_ended_as_it_did(
 def test_a_task_that_the_daemon_lets_run_on_is_heard_again_and_told_to_have_ended_as_it_did(
     run: Run, tmp_path: Path
 ) -> None:
-    prints = "echo ready; until [ -e dies ]; do if [ -e up ]; then echo again; fi; sleep 0.05; done; kill -ABRT $$"
+    prints = (
+        "echo ready; until [ -e dies ]; do if [ -e up ]; then echo again; fi; sleep 0.05; "
+        "done; kill -ABRT $$"
+    )
     with own_dockerd("--live-restore") as dockerd:
         isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
-        with closing(run(isolation, launch(prints, tmp_path))) as task:  # before the daemon, which would let it run on
+        # before the daemon, which would let it run on
+        with closing(run(isolation, launch(prints, tmp_path))) as task:
             task.said("ready")
             dockerd.kill()
             dockerd.start()
@@ -545,7 +642,11 @@ def test_a_task_whose_daemon_goes_while_it_is_started_is_started_once_it_is_back
 
         monkeypatch.setattr(Daemon, asked, goes)
         try:
-            with closing(run(isolation, launch("echo start >> starts; echo ready; exec sleep 1000", tmp_path))) as task:
+            with closing(
+                run(
+                    isolation, launch("echo start >> starts; echo ready; exec sleep 1000", tmp_path)
+                )
+            ) as task:
                 task.said("ready")
                 assert (tmp_path / "starts").read_text().split() == ["start"] * starts
                 docker = Daemon(dockerd.url)
@@ -555,11 +656,15 @@ def test_a_task_whose_daemon_goes_while_it_is_started_is_started_once_it_is_back
         assert docker.find(TASK) == []
 
 
-def test_what_changes_of_a_share_while_the_daemon_is_away_is_in_force_once_it_is_back(run: Run, tmp_path: Path) -> None:
+def test_what_changes_of_a_share_while_the_daemon_is_away_is_in_force_once_it_is_back(
+    run: Run, tmp_path: Path
+) -> None:
     with own_dockerd("--live-restore") as dockerd:
         isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
         sleeps = launch("echo ready; exec sleep 1000", tmp_path)
-        with closing(run(isolation, sleeps, Share(cpu_cap_cores=1.0, memory_bytes=512 * MIB))) as task:
+        with closing(
+            run(isolation, sleeps, Share(cpu_cap_cores=1.0, memory_bytes=512 * MIB))
+        ) as task:
             task.said("ready")
             assert limits_of(task) == (1.0, 512 * MIB)
             dockerd.kill()
@@ -642,7 +747,7 @@ import os, signal, sys
 from headgate.isolation.base import Launch
 from headgate.isolation.container import ContainerIsolation
 from headgate.isolation.container.daemon import Daemon
-from headgate.shares import Share
+from headgate.model.shares import Share
 
 start = Daemon.start
 Daemon.start = lambda docker, id: (start(docker, id), os.kill(os.getpid(), signal.SIGKILL))
@@ -655,7 +760,9 @@ def test_what_a_process_left_that_died_in_a_start_is_removed_by_the_next_that_us
     daemon: str, tmp_path: Path
 ) -> None:
     task = f"{RUN}/dies/worker-0"
-    died = subprocess.run([sys.executable, "-c", _DIES, task, str(tmp_path), GROUP, daemon], check=False)
+    died = subprocess.run(
+        [sys.executable, "-c", _DIES, task, str(tmp_path), GROUP, daemon], check=False
+    )
     assert died.returncode == -signal.SIGKILL
     assert len(Daemon(daemon).find(f"{TASK}={task}")) == 1
     ContainerIsolation(GROUP, daemon=daemon).check()
@@ -666,8 +773,14 @@ def test_what_a_process_left_that_died_in_a_start_is_removed_by_the_next_that_us
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("unix:///nowhere/docker.sock", "no Docker daemon answers at unix:///nowhere/docker.sock .*start it"),
-        ("tcp://10.0.0.1:2375", "the Docker daemon at tcp://10.0.0.1:2375 may be another machine's"),
+        (
+            "unix:///nowhere/docker.sock",
+            "no Docker daemon answers at unix:///nowhere/docker.sock .*start it",
+        ),
+        (
+            "tcp://10.0.0.1:2375",
+            "the Docker daemon at tcp://10.0.0.1:2375 may be another machine's",
+        ),
     ],
 )
 def test_without_a_daemon_it_is_said_what_to_do(
@@ -682,27 +795,32 @@ def test_without_a_daemon_it_is_said_what_to_do(
     assert re.search(said, isolation.uncontrolled()[0].reason)
 
 
-def test_of_an_address_that_nobody_named_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_of_an_address_that_nobody_named_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setattr(daemon_module, "SOCKET", tmp_path / "docker.sock")
     with pytest.raises(IsolationError, match="No such file or directory; DOCKER_HOST is not set"):
         make("container", GROUP).check()
 
 
-# --- runtimes ---------------------------------------------------------------------------------------------------------
+# --- runtimes -------------------------------------------------------------------------------------
 
 
 def test_a_runtime_that_the_daemon_lacks_is_refused_with_those_it_has(
     isolation: ContainerIsolation, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        IsolationError, match=r"`runtime`: the Docker daemon at .* has no 'kata'; expected one of .*runc"
+        IsolationError,
+        match=r"`runtime`: the Docker daemon at .* has no 'kata'; expected one of .*runc",
     ):
         isolation.start(launch("true", tmp_path, runtime="kata"), NOTHING, 1)
 
 
 @pytest.mark.long
-def test_a_runtime_with_a_kernel_of_its_own_is_limited_held_asked_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
+def test_a_runtime_with_a_kernel_of_its_own_is_limited_held_asked_and_leaves_nothing(
+    run: Run, tmp_path: Path
+) -> None:
     if (runsc := shutil.which("runsc")) is None:
         pytest.skip("gVisor is not installed (apt-get install runsc)")
     options = ["--network=host", "--fsgofer-host-uds"]
@@ -711,12 +829,19 @@ def test_a_runtime_with_a_kernel_of_its_own_is_limited_held_asked_and_leaves_not
     with own_dockerd("--config-file", str(config)) as dockerd:
         isolation = ContainerIsolation(GROUP, daemon=dockerd.url)
         waits = "trap 'echo asked; exit 3' TERM; echo $(uname -r); while :; do sleep 0.1; done"
-        with closing(run(isolation, launch(waits, tmp_path, runtime="runsc"), Share(cpu_weight=100))) as task:
+        with closing(
+            run(isolation, launch(waits, tmp_path, runtime="runsc"), Share(cpu_weight=100))
+        ) as task:
             task.said("4.4.0")  # gVisor's version of Linux
-            assert task.box.apply(Share(cpu_weight=50, cpu_cap_cores=0.5, memory_bytes=512 * MIB)) == ()
+            assert (
+                task.box.apply(Share(cpu_weight=50, cpu_cap_cores=0.5, memory_bytes=512 * MIB))
+                == ()
+            )
             folders = task.box.cgroups
-            v1 = layout.find_layout(Path("/sys/fs/cgroup")).mode == "v1"
-            limit, quota = ("memory.limit_in_bytes", "cpu.cfs_quota_us") if v1 else ("memory.max", "cpu.max")
+            v1 = cgroup_layout.find_layout(Path("/sys/fs/cgroup")).mode == "v1"
+            limit, quota = (
+                ("memory.limit_in_bytes", "cpu.cfs_quota_us") if v1 else ("memory.max", "cpu.max")
+            )
             assert (folders["memory"] / limit).read_text().strip() == str(512 * MIB)
             assert int((folders["cpu"] / quota).read_text().split()[0]) > 0, "a cap"
             assert task.box.hold()
@@ -732,15 +857,17 @@ def test_a_runtime_with_a_kernel_of_its_own_is_limited_held_asked_and_leaves_not
     assert not any(folder.exists() for folder in groups())
 
 
-# --- nodes of a lab ---------------------------------------------------------------------------------------------------
+# --- nodes of a lab -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A node; under v1 its memory is limited by a cgroup of another path than the one of its CPU."""
+    """A node; under v1 its memory is limited by a cgroup of another path than the one of its
+    CPU.
+    """
     with placed(tmp_path_factory.mktemp("place"), "box") as place, ExitStack() as undo:
         memory = place.cgroups.get("memory")
-        if memory is not None and layout.find_layout(Path("/sys/fs/cgroup")).mode == "v1":
+        if memory is not None and cgroup_layout.find_layout(Path("/sys/fs/cgroup")).mode == "v1":
             above = Path(f"{memory}-apart")
             for made in (above, above / "box"):
                 made.mkdir()
@@ -755,7 +882,8 @@ def test_on_a_node_it_has_the_node_s_network_name_and_limits(
 ) -> None:
     sights = (
         'echo "name $(cat /proc/sys/kernel/hostname)"; echo "hosts $(tail -n 1 /etc/hosts)"; '
-        'echo "sysfs $(echo $(ls /sys/class/net))"; echo "address $(ip -brief -4 addr show eth0)"; exec sleep 1000'
+        'echo "sysfs $(echo $(ls /sys/class/net))"; echo "address $(ip -brief -4 addr show '
+        'eth0)"; exec sleep 1000'
     )
     task = run(isolation, launch(sights, tmp_path, place=place), Share(cpu_cap_cores=0.5))
     assert ADDRESS in task.said("address")
@@ -763,7 +891,11 @@ def test_on_a_node_it_has_the_node_s_network_name_and_limits(
     assert task.said("hosts") == f"{ADDRESS} {place.hostname}"
     assert task.said("sysfs") == "eth0 lo"
     folders = task.box.cgroups
-    assert all(folders[name].is_relative_to(folder) for name, folder in place.cgroups.items() if name in folders)
+    assert all(
+        folders[name].is_relative_to(folder)
+        for name, folder in place.cgroups.items()
+        if name in folders
+    )
     task.close()
     walk = [name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names]
     assert not any(name.startswith(f"headgate-{GROUP}") for name in walk)
@@ -774,7 +906,9 @@ def test_a_node_that_is_not_there_or_cannot_be_had_is_refused(
     isolation: ContainerIsolation, run: Run, place: Place, tmp_path: Path
 ) -> None:
     gone = launch("true", tmp_path, place=replace(place, namespace="/run/netns/no-such-node"))
-    with pytest.raises(IsolationError, match="node 'box' cannot be entered: /run/netns/no-such-node does not exist"):
+    with pytest.raises(
+        IsolationError, match="node 'box' cannot be entered: /run/netns/no-such-node does not exist"
+    ):
         run(isolation, gone)
 
 
@@ -783,17 +917,24 @@ def test_what_a_node_limits_holds_for_all_that_runs_in_its_containers(
     isolation: ContainerIsolation, run: Run, place: Place, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "in")
-    program = "held = b'x' * (64 << 20); print('ready', flush=True); open('in').read(); held += b'x' * (256 << 20)"
+    program = (
+        "held = b'x' * (64 << 20); print('ready', flush=True); open('in').read(); held "
+        "+= b'x' * (256 << 20)"
+    )
     command = f'sleep 1000 & python -I -S -c "{program}" || exit 1'
     task = run(isolation, launch(command, tmp_path, place=place), Share(memory_bytes=256 * MIB))
     task.said("ready")
     folder = task.box.cgroups["memory"]
     assert folder.is_relative_to(place.cgroups["memory"])
-    assert {int(pid) for pid in (folder / "cgroup.procs").read_text().split()} == set(task.box.pids())
+    assert {int(pid) for pid in (folder / "cgroup.procs").read_text().split()} == set(
+        task.box.pids()
+    )
     assert len(task.box.pids()) == 3
     limit = folder / ("memory.max" if (folder / "memory.max").exists() else "memory.limit_in_bytes")
     assert limit.read_text().strip() == str(256 * MIB)
-    with pytest.raises(IsolationError, match=r"a memory limit of 16 MiB is below the .* that the task holds now"):
+    with pytest.raises(
+        IsolationError, match=r"a memory limit of 16 MiB is below the .* that the task holds now"
+    ):
         task.box.apply(Share(memory_bytes=16 * MIB))
     task.box.apply(Share(cpu_weight=50, memory_bytes=UNLIMITED))
     set_memory(place, 128 * MIB)  # of the node as a whole
@@ -804,7 +945,7 @@ def test_what_a_node_limits_holds_for_all_that_runs_in_its_containers(
     assert not end.over_memory
 
 
-# --- whole runs -------------------------------------------------------------------------------------------------------
+# --- whole runs -----------------------------------------------------------------------------------
 
 LEARNS = """
     import sys
@@ -824,14 +965,28 @@ LEARNS = """
     ("fields", "said"),
     [
         ({"image": "x"}, "`image`: only containers have it; add `isolation: container`"),
-        ({"isolation": "container", "image": "No Such"}, "`image`: found 'No Such'; give the name of an image"),
+        (
+            {"isolation": "container", "image": "No Such"},
+            "`image`: found 'No Such'; give the name of an image",
+        ),
         ({"runtime": "runsc"}, "`runtime`: only containers have it; add `isolation: container`"),
-        ({"isolation": "container", "runtime": "a b"}, "`runtime`: found 'a b'; give the name of a runtime"),
-        ({"isolation": "container", "mounts": ("data",)}, "`mounts`: found 'data'; give an absolute path"),
-        ({"isolation": "container", "mounts": "/data"}, "`mounts` is '/data'; expected a list of texts"),
+        (
+            {"isolation": "container", "runtime": "a b"},
+            "`runtime`: found 'a b'; give the name of a runtime",
+        ),
+        (
+            {"isolation": "container", "mounts": ("data",)},
+            "`mounts`: found 'data'; give an absolute path",
+        ),
+        (
+            {"isolation": "container", "mounts": "/data"},
+            "`mounts` is '/data'; expected a list of texts",
+        ),
     ],
 )
-def test_what_makes_no_sense_of_a_container_is_said_of_its_job(fields: dict[str, object], said: str) -> None:
+def test_what_makes_no_sense_of_a_container_is_said_of_its_job(
+    fields: dict[str, object], said: str
+) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         Job(name="a", run="true", **fields)  # type: ignore[arg-type]
 
@@ -842,22 +997,32 @@ def docker_user(user: User, daemon: str) -> User:
     return user
 
 
-def test_the_daemon_is_the_one_that_the_submitter_names_and_not_the_hub(user: User, daemon: str) -> None:
+def test_the_daemon_is_the_one_that_the_submitter_names_and_not_the_hub(
+    user: User, daemon: str
+) -> None:
     user.variables["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
     user.write("first.yaml", "jobs: [{name: first, run: 'until [ -e go ]; do sleep 0.05; done'}]")
     user.detaches("first.yaml")  # its hub was started there
     user.write("jobs.yaml", "jobs: [{name: a, run: echo loss 0.5, isolation: container}]")
-    assert "no Docker daemon answers at unix:///nowhere" in user.types("run", "jobs.yaml", code=7).message
+    assert (
+        "no Docker daemon answers at unix:///nowhere"
+        in user.types("run", "jobs.yaml", code=7).message
+    )
     user.variables["DOCKER_HOST"] = daemon
     assert user.json("run", "jobs.yaml")["jobs"][0]["state"] == "done"
     user.touch("go")
 
 
-def test_jobs_run_in_containers_and_say_what_they_learned_or_why_they_ended(docker_user: User) -> None:
+def test_jobs_run_in_containers_and_say_what_they_learned_or_why_they_ended(
+    docker_user: User,
+) -> None:
     user = docker_user
     user.write("a.py", LEARNS)
     user.write("b.py", "held = b'x' * (256 << 20)")
-    child = "import subprocess, sys\nended = subprocess.run([sys.executable, 'b.py'])\nprint('it ended with', ended)"
+    child = (
+        "import subprocess, sys\nended = subprocess.run([sys.executable, "
+        "'b.py'])\nprint('it ended with', ended)"
+    )
     user.write("d.py", child)
     user.write(
         "jobs.yaml",
@@ -870,20 +1035,35 @@ def test_jobs_run_in_containers_and_say_what_they_learned_or_why_they_ended(dock
         """,
     )
     user.types("run", "jobs.yaml", code=1)
-    a, b, c, d = (user.sees_job(name, lambda job: job["state"] in ("done", "failed")) for name in "abcd")
+    a, b, c, d = (
+        user.sees_job(name, lambda job: job["state"] in ("done", "failed")) for name in "abcd"
+    )
     assert (a["state"], a["loss"], a["step"]) == ("done", 0.25, 7)
     assert any("headgate-" in log.read_text() for log in user.home.glob("runs/*/jobs/a/*.log"))
     assert b["reason"].startswith("killed: over its memory limit of 64 MiB (peak ")
     assert d["reason"] == "finished, but 1 of its processes was killed for want of memory"
     [told] = [each["text"] for each in user.json("status")["warnings"] if each["job"] == "d"]
-    assert told.startswith("one of its processes was killed: over its memory limit of 64 MiB (peak ")
-    assert "image 'headgate-test:absent' is not on this machine; get it with: docker pull" in c["reason"]
+    assert told.startswith(
+        "one of its processes was killed: over its memory limit of 64 MiB (peak "
+    )
+    assert (
+        "image 'headgate-test:absent' is not on this machine; get it with: docker pull"
+        in c["reason"]
+    )
 
 
 def test_the_address_of_a_daemon_is_no_file_that_its_container_should_see() -> None:
     job = Job(name="a", run="true", workdir="/srv/a", isolation="container", image="x")
-    assert hint(job, "no Docker daemon answers at unix:///usr/lib/docker.sock (No such file or directory)") == ""
-    assert "--mount /usr/lib," in hint(job, "cannot open /usr/lib/absent.txt: No such file or directory")
+    assert (
+        hint(
+            job,
+            "no Docker daemon answers at unix:///usr/lib/docker.sock (No such file or directory)",
+        )
+        == ""
+    )
+    assert "--mount /usr/lib," in hint(
+        job, "cannot open /usr/lib/absent.txt: No such file or directory"
+    )
 
 
 def test_what_a_container_does_not_see_is_named_with_its_cure_and_seen_with_it(
@@ -893,7 +1073,10 @@ def test_what_a_container_does_not_see_is_named_with_its_cure_and_seen_with_it(
     data.mkdir()
     (data / "numbers.txt").write_text("17")
     user.variables["HOME"] = str(tmp_path)
-    user.write("reads.py", "import os, sys\nprint(open(os.path.expanduser(sys.argv[1])).read(), flush=True)")
+    user.write(
+        "reads.py",
+        "import os, sys\nprint(open(os.path.expanduser(sys.argv[1])).read(), flush=True)",
+    )
     user.write("writes.py", "import sys\nopen(sys.argv[1], 'w').write('1')")
     boxed = ("run", "--isolation", "container")
 
@@ -905,30 +1088,41 @@ def test_what_a_container_does_not_see_is_named_with_its_cure_and_seen_with_it(
     told = fails("reads.py", "--", file)
     assert "FileNotFoundError" in told
     assert told.endswith(
-        f". Next: its container does not see {data} of this machine: --mount {data}, or `mounts: [{data}]`"
+        f". Next: its container does not see {data} of this machine: --mount {data}, or "
+        f"`mounts: [{data}]`"
     )
-    assert fails("reads.py", "--", "../data sets/numbers.txt").endswith(f"--mount {data}, or `mounts: [{data}]`")
-    assert "--mount" not in fails("reads.py", "--", "absent.txt")  # in its own folder, where it is not
-    assert "--mount" not in fails("reads.py", "--", "/usr/absent.txt")  # of the system, which it sees
+    assert fails("reads.py", "--", "../data sets/numbers.txt").endswith(
+        f"--mount {data}, or `mounts: [{data}]`"
+    )
+    # in its own folder, where it is not
+    assert "--mount" not in fails("reads.py", "--", "absent.txt")
+    # of the system, which it sees
+    assert "--mount" not in fails("reads.py", "--", "/usr/absent.txt")
     user.types(*boxed, "--mount", str(data), "reads.py", "--", file)
     assert user.log("reads") == "17\n"
     user.types(*boxed, "--mount=~/data sets:/elsewhere", "reads.py", "--", "/elsewhere/numbers.txt")
     assert user.log("reads") == "17\n"
     told = fails("--mount", f"{data}:ro", "writes.py", "--", f"{data}/new")
-    assert told.endswith(f'. Next: its container may not write {data}: --mount {data}:rw, or `mounts: ["{data}:rw"]`')
+    assert told.endswith(
+        f'. Next: its container may not write {data}: --mount {data}:rw, or `mounts: ["{data}:rw"]`'
+    )
     user.types(*boxed, "--mount", f"{data}:/out:rw", "writes.py", "--", "/out/new")
     assert (data / "new").read_text() == "1"
     refused = user.types("run", "--mount", str(data), "reads.py", code=2).message
     assert "`mounts`: only containers have it" in refused
 
 
-def test_what_a_dead_hub_and_guard_left_is_removed_by_the_next_command(docker_user: User, daemon: str) -> None:
+def test_what_a_dead_hub_and_guard_left_is_removed_by_the_next_command(
+    docker_user: User, daemon: str
+) -> None:
     user = docker_user
     user.write("a.py", "import time\nprint('ready', flush=True)\ntime.sleep(1000)")
     run = user.detaches("--isolation", "container", "a.py")
     user.sees_job("a", lambda job: job["state"] == "running")
     mine = f"{TASK}={run}/a/worker-0"
-    wait.until(lambda: list((user.home / "hub" / "boxes").glob("*.json")), SECONDS, "the record of its box")
+    wait.until(
+        lambda: list((user.home / "hub" / "boxes").glob("*.json")), SECONDS, "the record of its box"
+    )
     assert len(Daemon(daemon).find(mine)) == 1
     hub = user.traces.hub()
     assert hub is not None

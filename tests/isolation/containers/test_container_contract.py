@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.isolation import disks
 from headgate.isolation.base import Isolation, Launch
-from headgate.isolation.cgroup_v1 import THROTTLES
 from headgate.isolation.container import ContainerIsolation
 from headgate.isolation.container.daemon import Daemon
 from headgate.isolation.container.isolation import GROUP as LABEL
-from headgate.shares import UNLIMITED, Share
+from headgate.machine import disks
+from headgate.machine.cgroup_v1 import THROTTLES
+from headgate.model.shares import UNLIMITED, Share
 from headgate.testing import programs
 from headgate.testing.isolation import MIB, IsolationContract
 from headgate.testing.wait import until
@@ -26,16 +26,28 @@ class TestContainers(IsolationContract):
     @pytest.fixture
     def isolation(self, daemon: str) -> Isolation:
         self.daemon = Daemon(daemon)
-        self.elsewhere = ("headgate.isolation.container", f"ContainerIsolation({GROUP!r}, daemon={daemon!r})")
+        self.elsewhere = (
+            "headgate.isolation.container",
+            f"ContainerIsolation({GROUP!r}, daemon={daemon!r})",
+        )
         return ContainerIsolation(GROUP, daemon=daemon)
 
     def launch_in(self, folder: Path, name: str, *arguments: object) -> Launch:
         """As `launch`, with another working directory."""
-        return replace(self.launch(name, *arguments), cwd=str(folder), reads=(str(Path(programs.__file__).parent),))
+        return replace(
+            self.launch(name, *arguments),
+            cwd=str(folder),
+            reads=(str(Path(programs.__file__).parent),),
+        )
 
     def traces(self) -> list[str]:
         walk = os.walk("/sys/fs/cgroup")
-        folders = [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith(f"headgate-{GROUP}")]
+        folders = [
+            f"{at}/{name}"
+            for at, names, _ in walk
+            for name in names
+            if name.startswith(f"headgate-{GROUP}")
+        ]
         return [*folders, *(found["id"] for found in self.daemon.find(f"{LABEL}={GROUP}"))]
 
     def test_13_a_daemon_outlives_its_task_only_until_the_box_is_closed(self) -> None:
@@ -54,9 +66,13 @@ class TestContainers(IsolationContract):
         data = tmp_path / "data"
         data.write_bytes(os.urandom(2 * MIB))
         os.sync()
-        reading = self.run(self.launch_in(tmp_path, "read", data), Share(disk_bytes_per_second=MIB / 16))
+        reading = self.run(
+            self.launch_in(tmp_path, "read", data), Share(disk_bytes_per_second=MIB / 16)
+        )
         assert reading.box.apply(Share(disk_bytes_per_second=MIB)) == ()
-        assert 1.5 <= float(reading.said("seconds")) <= 16, "32 s at the rate at first, 2 s at the later one"
+        assert 1.5 <= float(reading.said("seconds")) <= 16, (
+            "32 s at the rate at first, 2 s at the later one"
+        )
 
     @pytest.mark.hardware
     def test_25_a_disk_rate_stays_while_other_limits_change(self, tmp_path: Path) -> None:
@@ -66,7 +82,9 @@ class TestContainers(IsolationContract):
 
         def rate() -> str:
             v1 = "blkio" in box.cgroups
-            return (box.cgroups["blkio"] / THROTTLES[1] if v1 else box.cgroups["io"] / "io.max").read_text()
+            return (
+                box.cgroups["blkio"] / THROTTLES[1] if v1 else box.cgroups["io"] / "io.max"
+            ).read_text()
 
         assert str(8 * MIB) in rate()
         assert box.apply(Share(disk_bytes_per_second=2 * MIB)) == ()

@@ -1,4 +1,6 @@
-"""GPUs in containers: which devices are asked of Docker, what a task calls them, and how jobs take turns on one."""
+"""GPUs in containers: which devices are asked of Docker, what a task calls them, and how jobs take
+turns on one.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from tests.hub.test_gating import STEPS
 from tests.hub.user import SECONDS, User
 from tests.task.test_gate import Engine, gate_of, steps
 
-from headgate.identifiers import TaskId
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.isolation.container import limits, request
 from headgate.isolation.container.request import ContainerRequest
-from headgate.shares import Share
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share
 from headgate.testing import wait
 
 CONTROL = ("nvidia-uvm", "nvidiactl")
@@ -42,13 +44,23 @@ def devices(tmp_path: Path) -> Path:
     ],
 )
 def test_docker_is_asked_for_the_gpus_of_a_task_and_no_others(
-    devices: Path, image: str, gpus: tuple[int, ...] | None, numbers: tuple[int, ...], seen: str | None
+    devices: Path,
+    image: str,
+    gpus: tuple[int, ...] | None,
+    numbers: tuple[int, ...],
+    seen: str | None,
 ) -> None:
-    launch = Launch(TaskId("run/job/worker-0"), ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus)
-    config = ContainerRequest(launch, image, None, Share(), limits.DockerHost("v1", 2.0), devices=devices).config()
+    launch = Launch(
+        TaskId("run/job/worker-0"), ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus
+    )
+    config = ContainerRequest(
+        launch, image, None, Share(), limits.DockerHost("v1", 2.0), devices=devices
+    ).config()
     host = config["HostConfig"]
     paths = [str(devices / name) for name in (*(f"nvidia{number}" for number in numbers), *CONTROL)]
-    each = [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in paths]
+    each = [
+        {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in paths
+    ]
     asked = [{"DeviceIDs": [str(number) for number in numbers], "Capabilities": [["gpu"]]}]
     assert host.get("Devices") == (each if image == HOST_IMAGE and numbers else None)
     assert host.get("DeviceRequests") == (asked if image != HOST_IMAGE and numbers else None)
@@ -66,14 +78,20 @@ def test_docker_is_asked_for_the_gpus_of_a_task_and_no_others(
     ],
 )
 def test_a_gpu_has_the_device_file_that_nvml_tells(
-    devices: Path, monkeypatch: pytest.MonkeyPatch, image: str, gpus: tuple[int, ...] | None, asked: list[str]
+    devices: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    image: str,
+    gpus: tuple[int, ...] | None,
+    asked: list[str],
 ) -> None:
     monkeypatch.setattr(request, "open_nvml", lambda: None)
     monkeypatch.setattr(request, "device_numbers", lambda nvml: {0: 1, 1: 0, 2: 10})
-    launch = Launch(TaskId("run/job/worker-0"), ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus)
-    host = ContainerRequest(launch, image, None, Share(), limits.DockerHost("v1", 2.0), devices=devices).config()[
-        "HostConfig"
-    ]
+    launch = Launch(
+        TaskId("run/job/worker-0"), ("true",), {}, str(devices.parent), 1, image=image, gpus=gpus
+    )
+    host = ContainerRequest(
+        launch, image, None, Share(), limits.DockerHost("v1", 2.0), devices=devices
+    ).config()["HostConfig"]
     if image == HOST_IMAGE:
         assert [Path(each["PathOnHost"]).name for each in host["Devices"]] == [*asked, *CONTROL]
     else:
@@ -84,7 +102,9 @@ def test_a_task_tells_the_numbers_of_its_node_whatever_its_container_calls_them(
     devices: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = Launch(TaskId("run/job/worker-0"), ("true",), {}, str(devices.parent), 1, gpus=(10, 1))
-    config = ContainerRequest(launch, HOST_IMAGE, None, Share(), limits.DockerHost("v1", 2.0), devices=devices).config()
+    config = ContainerRequest(
+        launch, HOST_IMAGE, None, Share(), limits.DockerHost("v1", 2.0), devices=devices
+    ).config()
     for variable in config["Env"]:
         monkeypatch.setenv(*variable.split("="))
 
@@ -104,7 +124,10 @@ def test_jobs_in_containers_take_turns_on_a_gpu(user: User, daemon: str) -> None
     says = 'import os\nprint("pid", os.getpid(), flush=True)\n'
     for name in ("a", "b"):
         user.write(f"{name}.py", STEPS).write_text(says + (user.folder / f"{name}.py").read_text())
-    user.write("jobs.yaml", "jobs: [{script: a.py, isolation: container}, {script: b.py, isolation: process}]")
+    user.write(
+        "jobs.yaml",
+        "jobs: [{script: a.py, isolation: container}, {script: b.py, isolation: process}]",
+    )
     user.detaches("jobs.yaml", "--policy", "equal")
     pids = set[int]()
     for name in ("a", "b"):

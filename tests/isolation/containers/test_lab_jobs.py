@@ -15,7 +15,9 @@ TASKS = ("server-0", "worker-0", "worker-1")
 
 
 @pytest.mark.long
-def test_tasks_in_containers_are_on_their_nodes_and_find_each_other(team: Team, daemon: str) -> None:
+def test_tasks_in_containers_are_on_their_nodes_and_find_each_other(
+    team: Team, daemon: str
+) -> None:
     team.user.variables["DOCKER_HOST"] = daemon
     team.starts(*PS, "--nodes", "a,c", "--isolation", "container", wait_for=TASKS)
     view = team.sees("worker-0", dict.fromkeys(TASKS, (1, True)))

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.cluster import Place
 from headgate.isolation.container.network import place_of
+from headgate.model.cluster import Place
 
 pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None, reason="a network namespace needs root, and the program ip"
+    os.geteuid() != 0 or shutil.which("ip") is None,
+    reason="a network namespace needs root, and the program ip",
 )
 
 ASKS = """
@@ -41,4 +42,6 @@ def test_a_process_in_a_network_of_its_own_has_its_tasks_there_too(namespace: st
     own = Place("/run/netns/of-a-node", "node", "/etc/hosts", {})
     assert place_of(own) is own
     assert place_of(None) is None
-    assert f"namespace='/run/netns/{namespace}', hostname='{socket.gethostname()}'" in asked_in(namespace)
+    assert f"namespace='/run/netns/{namespace}', hostname='{socket.gethostname()}'" in asked_in(
+        namespace
+    )

@@ -13,7 +13,10 @@ def test_roles_in_containers_find_each_other_and_leave_none(user: User, daemon: 
     user.variables["DOCKER_HOST"] = daemon
     user.write("server.py", SERVER)
     user.write("client.py", CLIENT)
-    user.write("jobs.yaml", SERVING.replace("- name: serving", "- name: serving\n        isolation: container"))
+    user.write(
+        "jobs.yaml",
+        SERVING.replace("- name: serving", "- name: serving\n        isolation: container"),
+    )
     user.types("run", "jobs.yaml")
     assert user.types("logs", "serving/client-1").stdout == "hello client 1\n"
     assert user.types("logs", "serving/server-0").stdout == "starting\nasked to end\n"

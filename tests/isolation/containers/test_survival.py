@@ -1,5 +1,6 @@
-"""What a run in containers survives: its daemon killed and started again, a container that somebody removes, and a task
-that does not end when it is asked to."""
+"""What a run in containers survives: its daemon killed and started again, a container that somebody
+removes, and a task that does not end when it is asked to.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.hub.user import SECONDS, User
 
 from headgate.isolation.container.daemon import Daemon
 from headgate.isolation.container.isolation import TASK
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 SAVES = """
@@ -70,15 +71,26 @@ def checkpoints(user: User, run: str) -> list[int]:
 
 def goes_on(user: User, run: str, why: str) -> None:
     """Its job is started again from its checkpoint, for that reason, and is done."""
-    over = user.sees_job("a", lambda job: checkpoints(user, run) == [5, 10] or job["state"] == "failed", run, "goes on")
+    over = user.sees_job(
+        "a",
+        lambda job: checkpoints(user, run) == [5, 10] or job["state"] == "failed",
+        run,
+        "goes on",
+    )
     assert over["state"] != "failed", over["reason"]
     user.touch("go")
     user.sees_state("a", "done", run=run)
     folder = user.home / "runs" / run
     said = "".join(path.read_text() for path in sorted(folder.glob("jobs/a/*.log")))
-    assert [line for line in said.splitlines() if line.startswith("begins")] == ["begins at 0", "begins at 5"]
+    assert [line for line in said.splitlines() if line.startswith("begins")] == [
+        "begins at 0",
+        "begins at 5",
+    ]
     with RunReader(folder / "run.sqlite") as reader:
-        [fault] = [row["text"] for row in reader.rows("events", "kind = 'fault' AND text LIKE '% was lost: %'")]
+        [fault] = [
+            row["text"]
+            for row in reader.rows("events", "kind = 'fault' AND text LIKE '% was lost: %'")
+        ]
     assert why in fault
     assert fault.endswith("; it is started again from step 5")
 
@@ -94,7 +106,9 @@ def test_a_job_whose_daemon_ends_goes_on_from_its_checkpoint_with_the_next(
     wait.until(lambda: Daemon(dockerd.url).find(TASK) == [], SECONDS, "nothing of it is left")
 
 
-def test_a_job_whose_container_somebody_removes_goes_on_from_its_checkpoint(user: User, daemon: str) -> None:
+def test_a_job_whose_container_somebody_removes_goes_on_from_its_checkpoint(
+    user: User, daemon: str
+) -> None:
     run = saves(user, daemon)
     docker = Daemon(daemon)
     (found,) = docker.find(f"{TASK}={run}/a/worker-0")
@@ -103,11 +117,17 @@ def test_a_job_whose_container_somebody_removes_goes_on_from_its_checkpoint(user
 
 
 @pytest.mark.long  # the grace takes ten seconds
-def test_a_task_that_does_not_end_when_asked_to_is_ended_within_its_grace(user: User, daemon: str) -> None:
+def test_a_task_that_does_not_end_when_asked_to_is_ended_within_its_grace(
+    user: User, daemon: str
+) -> None:
     user.variables["DOCKER_HOST"] = daemon
     user.write("a.py", STUBBORN)
     run = user.detaches("a.py", "--isolation", "container")
     wait.until(lambda: "ready" in user.log("a"), SECONDS, "it ignores SIGTERM")
     user.types("stop", "a")
     user.sees_state("a", "stopped")
-    wait.until(lambda: Daemon(daemon).find(f"{TASK}={run}/a/worker-0") == [], SECONDS, "its container is removed")
+    wait.until(
+        lambda: Daemon(daemon).find(f"{TASK}={run}/a/worker-0") == [],
+        SECONDS,
+        "its container is removed",
+    )

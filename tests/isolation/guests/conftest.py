@@ -1,5 +1,6 @@
-"""Which tests of guests are long: those of what the isolation `process` does for them, and for a container in one what
-the guest does."""
+"""Which tests of guests are long: those of what the isolation `process` does for them, and for a
+container in one what the guest does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is special about containers in guests: their images, what they see, and whole runs in them."""
+"""What is special about containers in guests: their images, what they see, and whole runs in
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,17 @@ from tests.hub.team import Team
 from tests.hub.user import User, speed, user
 from tests.isolation.guests.test_guest_jobs import EMULATED_SECONDS, guests, team
 
-from headgate.errors import IsolationError
 from headgate.isolation.base import Launch
 from headgate.isolation.container.daemon import Daemon
 from headgate.isolation.container.isolation import OWNER
 from headgate.isolation.vm.containers import VmContainerIsolation
 from headgate.isolation.vm.isolation import PREFIX
 from headgate.isolation.vm.machines import EMULATION
-from headgate.jobs import Job
-from headgate.mounts import Mount
-from headgate.shares import Share
+from headgate.model.errors import IsolationError
+from headgate.model.identifiers import TaskId
+from headgate.model.jobs import Job
+from headgate.model.mounts import Mount
+from headgate.model.shares import Share
 from headgate.testing.isolation import MIB, RUN, Running
 from headgate.testing.wait import until
 
@@ -85,13 +88,18 @@ def image(daemon: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     docker = pytest.importorskip("docker")
     with closing(docker.APIClient(base_url=daemon)) as client:
         name, tag = IMAGE.split(":")
-        client.import_image_from_data(content.getvalue(), repository=name, tag=tag, changes=["ENV GIVEN=by-image"])
+        client.import_image_from_data(
+            content.getvalue(), repository=name, tag=tag, changes=["ENV GIVEN=by-image"]
+        )
     yield IMAGE
     assert Daemon(daemon).find(OWNER) == []
 
 
 def launch(command: str, folder: Path, **fields: object) -> Launch:
-    return replace(Launch(f"{RUN}/job/worker-0", ("/bin/sh", "-c", command), {}, str(folder), 1), **fields)  # type: ignore[arg-type]
+    return replace(
+        Launch(TaskId(f"{RUN}/job/worker-0"), ("/bin/sh", "-c", command), {}, str(folder), 1),
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 def test_it_sees_an_image_its_own_processes_and_folders_and_no_other_files(
@@ -109,7 +117,9 @@ def test_it_sees_an_image_its_own_processes_and_folders_and_no_other_files(
         exit 7
     """
     work, images = tmp_path / "work", tmp_path / "cache/headgate/images"
-    begun = images / f"{Daemon(os.environ['DOCKER_HOST']).image_id(image).removeprefix('sha256:')}.part"
+    begun = (
+        images / f"{Daemon(os.environ['DOCKER_HOST']).image_id(image).removeprefix('sha256:')}.part"
+    )
     begun.mkdir(parents=True)
     (begun / "half").write_text("of one who was killed meanwhile")
     data = str(tmp_path / "data")
@@ -126,25 +136,39 @@ def test_it_sees_an_image_its_own_processes_and_folders_and_no_other_files(
     assert not (root / "half").exists()
     assert (root / "of-image").read_text() == "", "what it writes is to stay in its guest's memory"
     written = root.stat().st_ino
-    again = run(launch("cat /of-image; echo ready", work, image=image, task=f"{RUN}/again/worker-0"))
+    again = run(
+        launch("cat /of-image; echo ready", work, image=image, task=f"{RUN}/again/worker-0")
+    )
     again.said("ready")
     assert "lost" not in again.text
     assert root.stat().st_ino == written, "the image was written out once more"
 
 
 def test_what_is_missing_is_said(
-    run: Run, image: str, isolation: VmContainerIsolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    image: str,
+    isolation: VmContainerIsolation,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    absent = "job/worker-0: image 'headgate-test:absent' is not on this machine; get it with: docker pull"
+    absent = (
+        "job/worker-0: image 'headgate-test:absent' is not on this machine; get it with: "
+        "docker pull"
+    )
     with pytest.raises(IsolationError, match=absent):
         run(launch("true", tmp_path, image="headgate-test:absent"))
     end = run(launch("", tmp_path, image=image, argv=("no-such-program",))).ended()
-    assert end.reason == 'could not be started: exec: "no-such-program": executable file not found in $PATH'
+    assert (
+        end.reason
+        == 'could not be started: exec: "no-such-program": executable file not found in $PATH'
+    )
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nowhere")
     with pytest.raises(IsolationError, match="no Docker daemon answers"):
         run(launch("true", tmp_path, image=image))
     which, lacks = shutil.which, "not installed: runc; try: apt-get install runc"
-    monkeypatch.setattr(shutil, "which", lambda name, path: which(name, path=path) if name != "runc" else None)
+    monkeypatch.setattr(
+        shutil, "which", lambda name, path: which(name, path=path) if name != "runc" else None
+    )
     with pytest.raises(IsolationError, match=rf"^isolation vm\+container: {lacks}"):
         isolation.check()
     assert [str(limit) for limit in isolation.uncontrolled()] == [f"containers in guests: {lacks}"]
@@ -153,9 +177,18 @@ def test_what_is_missing_is_said(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"isolation": "vm", "image": "x"}, r"`image`: only containers have it; add `isolation: vm\+container`"),
-        ({"isolation": "vm+container", "runtime": "runsc"}, "`runtime`: only containers of Docker Engine have it"),
-        ({"isolation": "vm+container", "mounts": ("data",)}, "`mounts`: found 'data'; give an absolute path"),
+        (
+            {"isolation": "vm", "image": "x"},
+            r"`image`: only containers have it; add `isolation: vm\+container`",
+        ),
+        (
+            {"isolation": "vm+container", "runtime": "runsc"},
+            "`runtime`: only containers of Docker Engine have it",
+        ),
+        (
+            {"isolation": "vm+container", "mounts": ("data",)},
+            "`mounts`: found 'data'; give an absolute path",
+        ),
     ],
 )
 def test_what_makes_no_sense_of_it_is_said_of_its_job(fields: dict[str, object], said: str) -> None:
@@ -163,17 +196,23 @@ def test_what_makes_no_sense_of_it_is_said_of_its_job(fields: dict[str, object],
         Job(name="a", run="true", **fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("team", ["uml", pytest.param("qemu", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize(
+    "team", ["uml", pytest.param("qemu", marks=pytest.mark.long)], indirect=True
+)
 def test_a_job_learns_in_it_and_is_stopped_with_a_checkpoint(team: Team, tmp_path: Path) -> None:
     team.starts(*BOXED, "--memory", "256MiB")
     until(lambda: team.lines("worker-0"), EMULATED_SECONDS, "its guest is up")
     pid, _ = team.begun("worker-0")
     assert pid == 2, "its process has a number of its container's"
     assert guests(tmp_path)
-    assert team.events("warning") == [f"team: its guest is emulated, as {EMULATION} allows; its times tell nothing"]
+    assert team.events("warning") == [
+        f"team: its guest is emulated, as {EMULATION} allows; its times tell nothing"
+    ]
     team.user.types("stop", "team")
     assert team.ends("stopped")["state"] == "stopped"
-    assert list((team.folder / "jobs/team/checkpoints").glob("step-*.pt")), "it was asked, and saved nothing"
+    assert list((team.folder / "jobs/team/checkpoints").glob("step-*.pt")), (
+        "it was asked, and saved nothing"
+    )
 
 
 def test_a_job_is_told_its_memory_limit_its_exit_code_and_what_its_container_did_not_see(
@@ -185,13 +224,17 @@ def test_a_job_is_told_its_memory_limit_its_exit_code_and_what_its_container_did
     user.write("leaves.py", "raise SystemExit(9)")
     user.write("opens.py", f"open({str(tmp_path / 'unseen' / 'data')!r})")
     jobs = "".join(
-        f"  - {{name: {name}, script: {name}.py, isolation: vm+container, limits: {{memory: 64MiB}}}}\n"
+        (
+            f"  - {{name: {name}, script: {name}.py, isolation: vm+container, limits: {{memory: "
+            "64MiB}}\n"
+        )
         for name in ("holds", "leaves", "opens")
     )
     user.write("jobs.yaml", f"jobs:\n{jobs}")
     user.types("run", "jobs.yaml", code=1)
     holds, leaves, opens = (
-        user.sees_job(name, lambda job: job["state"] == "failed")["reason"] for name in ("holds", "leaves", "opens")
+        user.sees_job(name, lambda job: job["state"] == "failed")["reason"]
+        for name in ("holds", "leaves", "opens")
     )
     assert holds.startswith("killed: over its memory limit of 64 MiB (peak ")
     assert leaves == "exit code 9"
@@ -203,6 +246,9 @@ def test_a_dry_run_and_doctor_tell_of_it(user: User) -> None:
     user.write("train.py", "print('loss 1.0')\n")
     told = user.types("run", "train.py", *BOXED, "--mount", "/var/lib:/of/mine", "--dry-run")
     assert "boot a guest (uml, its own kernel, 1 cores)" in told.stdout
-    assert f"runc run, image host, as {os.geteuid()}:{os.getegid()}, in the network of the guest" in told.stdout
+    assert (
+        f"runc run, image host, as {os.geteuid()}:{os.getegid()}, in the network of the guest"
+        in told.stdout
+    )
     assert "mount /of/mine, read-only" in told.stdout
     assert re.search("guests .*; containers in them by /.*runc", user.types("doctor").stdout)

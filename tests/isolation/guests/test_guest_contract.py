@@ -1,4 +1,6 @@
-"""The isolation `vm` keeps the contract, in guests of user-mode Linux, which boots without KVM in a second or two."""
+"""The isolation `vm` keeps the contract, in guests of user-mode Linux, which boots without KVM in a
+second or two.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,16 @@ from headgate.isolation.vm import VmIsolation
 from headgate.isolation.vm.containers import VmContainerIsolation
 from headgate.isolation.vm.isolation import PREFIX
 from headgate.isolation.vm.machines import EMULATION
-from headgate.shares import UNLIMITED, Share
+from headgate.model.shares import UNLIMITED, Share
 from headgate.testing.isolation import MIB, IsolationContract
 
 GROUP = f"test-guests-{os.getpid()}"
 
 
 class TestGuests(IsolationContract):
-    """Processes of a guest have numbers of their own, which mean nothing here, and it has one core."""
+    """Processes of a guest have numbers of their own, which mean nothing here, and it has one
+    core.
+    """
 
     elsewhere = ("headgate.isolation.vm", f"VmIsolation({GROUP!r})")
     kind = VmIsolation
@@ -44,12 +48,19 @@ class TestGuests(IsolationContract):
 
     def traces(self) -> list[str]:
         walk = os.walk("/sys/fs/cgroup")
-        groups = [f"{at}/{name}" for at, names, _ in walk for name in names if name.startswith(f"headgate-{GROUP}")]
+        groups = [
+            f"{at}/{name}"
+            for at, names, _ in walk
+            for name in names
+            if name.startswith(f"headgate-{GROUP}")
+        ]
         return [*groups, *map(str, self.folders.glob(f"{PREFIX}*"))]
 
     def capped(self, box: Box, cap: float) -> None:
         # With one core it has to wait for others on a machine that is in use.
-        self.uses(box, 0.3 * cap, 1.05 * cap if self.caps_fractions else 1.05, f"under a cap of {cap:g}")
+        self.uses(
+            box, 0.3 * cap, 1.05 * cap if self.caps_fractions else 1.05, f"under a cap of {cap:g}"
+        )
 
     def test_01_a_task_is_in_its_box_before_its_first_instruction(self) -> None:
         running = self.run(self.launch("where"))
@@ -64,7 +75,10 @@ class TestGuests(IsolationContract):
         assert running.box.apply(Share(memory_bytes=256 * MIB)) == ()
         for other in (32 * MIB, UNLIMITED):
             (line,) = running.box.apply(Share(memory_bytes=other))
-            assert str(line) == "memory limit: a guest's is set when it starts, and stays as it is: 256 MiB"
+            assert (
+                str(line)
+                == "memory limit: a guest's is set when it starts, and stays as it is: 256 MiB"
+            )
         assert self.alive(running.box.pid)
 
     def test_04_shares_change_while_a_task_runs(self) -> None:

@@ -1,4 +1,6 @@
-"""Jobs in guests of user-mode Linux: their connection to the hub, checkpoints, networks, and what is left of them."""
+"""Jobs in guests of user-mode Linux: their connection to the hub, checkpoints, networks, and what
+is left of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tests.kernel import kernel
 
 from headgate.isolation.vm.isolation import PREFIX
 from headgate.isolation.vm.machines import EMULATION, KERNEL, QEMU
-from headgate.telemetry.store import RunReader
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 __all__ = ["speed", "user"]
@@ -57,7 +59,9 @@ def team(user: User, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
     user.write("worker.py", ALONE)
     yield found
     wait.until(
-        lambda: not guests(tmp_path) and not list(tmp_path.glob(f"{PREFIX}*")), EMULATED_SECONDS, "no guest is left"
+        lambda: not guests(tmp_path) and not list(tmp_path.glob(f"{PREFIX}*")),
+        EMULATED_SECONDS,
+        "no guest is left",
     )
 
 
@@ -82,19 +86,29 @@ def test_without_kvm_a_job_is_refused_with_what_is_missing(user: User) -> None:
     user.write("train.py", "print('loss 1.0')\n")
     done = user.types("run", "train.py", *VM, code=7, **{KERNEL: "/nowhere/vmlinuz"})
     assert re.match(
-        r"isolation vm: (no KVM on this machine: .*|there is no kernel at /nowhere.*|not installed: .*)", done.message
+        (
+            r"isolation vm: (no KVM on this machine: .*|there is no kernel at /nowhere.*|not "
+            r"installed: .*)"
+        ),
+        done.message,
     )
     assert "emulation" not in user.types("doctor").stdout
 
 
-@pytest.mark.parametrize("team", ["uml", pytest.param("qemu", marks=pytest.mark.long)], indirect=True)
-def test_a_job_in_a_guest_reports_and_is_stopped_with_a_checkpoint(team: Team, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "team", ["uml", pytest.param("qemu", marks=pytest.mark.long)], indirect=True
+)
+def test_a_job_in_a_guest_reports_and_is_stopped_with_a_checkpoint(
+    team: Team, tmp_path: Path
+) -> None:
     team.starts(*VM, "--memory", "256MiB")
     wait.until(lambda: team.lines("worker-0"), EMULATED_SECONDS, "its guest is up")
     pid, _ = team.begun("worker-0")
     assert guests(tmp_path)
     assert str(tmp_path) not in " ".join(command(pid)), "its process has a number of this machine's"
-    assert team.events("warning") == [f"team: its guest is emulated, as {EMULATION} allows; its times tell nothing"]
+    assert team.events("warning") == [
+        f"team: its guest is emulated, as {EMULATION} allows; its times tell nothing"
+    ]
     team.user.types("stop", "team")
     assert team.ends("stopped")["state"] == "stopped"
     saved = list((team.folder / "jobs/team/checkpoints").glob("step-*.pt"))
@@ -107,9 +121,14 @@ def test_a_job_in_a_guest_reports_and_is_stopped_with_a_checkpoint(team: Team, t
 def test_a_mount_at_a_path_that_is_not_there_is_refused_at_once(team: Team, tmp_path: Path) -> None:
     team.user.write("train.py", "import os; print(os.listdir('/tmp/seen'))\n")
     team.user.types("run", "train.py", *VM, "--name", "a", "--mount", f"{tmp_path}:/tmp/seen")
-    team.user.types("run", "train.py", *VM, "--name", "b", "--mount", f"{tmp_path}:/of/mine", code=1)
+    team.user.types(
+        "run", "train.py", *VM, "--name", "b", "--mount", f"{tmp_path}:/of/mine", code=1
+    )
     reason = team.user.sees_job("b", lambda job: job["state"] == "failed")["reason"]
-    assert "`mounts`: a guest sees this machine's files, and there is no /of/mine; name a folder" in reason
+    assert (
+        "`mounts`: a guest sees this machine's files, and there is no /of/mine; name a folder"
+        in reason
+    )
 
 
 def test_a_guest_ends_with_a_killed_hub(team: Team, tmp_path: Path) -> None:
@@ -121,7 +140,9 @@ def test_a_guest_ends_with_a_killed_hub(team: Team, tmp_path: Path) -> None:
 
 @of_labs
 @pytest.mark.parametrize("isolation", ["vm", pytest.param("vm+container", marks=pytest.mark.long)])
-def test_guests_on_nodes_of_a_lab_have_their_addresses_and_find_each_other(team: Team, isolation: str) -> None:
+def test_guests_on_nodes_of_a_lab_have_their_addresses_and_find_each_other(
+    team: Team, isolation: str
+) -> None:
     nodes = ", ".join(f"{{name: {name}, cores: 0.4, memory: 512MiB}}" for name in "ab")
     team.user.write("lab.yaml", f"lab: true\nname: guests\nnodes: [{nodes}]\n")
     team.user.write(
@@ -145,7 +166,10 @@ def test_guests_on_nodes_of_a_lab_have_their_addresses_and_find_each_other(team:
     team.user.types("lab", "up", "lab.yaml")
     try:
         plan = "plan: {strategy: allreduce, workers: 2}"
-        team.user.write("jobs.yaml", f"jobs: [{{name: meet, script: meet.py, isolation: {isolation}, {plan}}}]\n")
+        team.user.write(
+            "jobs.yaml",
+            f"jobs: [{{name: meet, script: meet.py, isolation: {isolation}, {plan}}}]\n",
+        )
         run = team.user.detaches("jobs.yaml", "--cluster", "guests")
         team.user.sees_state("meet", "done", run=run)
         heard = (team.user.home / "runs" / run / "jobs/meet/worker-0.log").read_text()

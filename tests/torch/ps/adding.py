@@ -1,7 +1,8 @@
-"""A worker that adds up numbers over parameter servers, round after round, and checks every sum: run by a gang.
+"""A worker that adds up numbers over parameter servers, round after round, and checks every sum:
+run by a gang.
 
-In round r worker w contributes w + r + 1 everywhere, weighed with 2 ** w. It goes as far as the file `until` says, and
-prints what it saw.
+In round r worker w contributes w + r + 1 everywhere, weighed with 2 ** w. It goes as far as the
+file `until` says, and prints what it saw.
 """
 
 import json
@@ -27,7 +28,9 @@ def until(index: int) -> int:
 
 
 def opened(number: int, backend: Backend, channel: Channel) -> bool:
-    """Wait until a round may be done, or never will be, and give the state to who joins; which of both."""
+    """Wait until a round may be done, or never will be, and give the state to who joins; which of
+    both.
+    """
     while True:
         if channel.take_hold():
             path = Path("state")
@@ -58,7 +61,9 @@ def main() -> None:
     else:
         number = state["number"]
         print("joins in round", number, flush=True)
-    buffers = [torch.zeros(size, dtype=torch.float64) for size in SIZES] + [torch.zeros(1, dtype=torch.float64)]
+    buffers = [torch.zeros(size, dtype=torch.float64) for size in SIZES] + [
+        torch.zeros(1, dtype=torch.float64)
+    ]
     backend.register(buffers)
     seen: list[list[object]] = []
     while opened(number, backend, channel):

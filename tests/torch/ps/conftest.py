@@ -1,4 +1,6 @@
-"""Jobs over parameter servers: as threads of this process, and as gangs of processes that add up numbers."""
+"""Jobs over parameter servers: as threads of this process, and as gangs of processes that add up
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ import pytest
 from tests.harness.gang import Gang
 
 from headgate.hub.state.peers import Peers
-from headgate.identifiers import TaskName
-from headgate.plans import Plan
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
 from headgate.task import Channel
 from headgate.testing import wait
 from headgate.torch import ps
@@ -59,9 +61,20 @@ class Job:
     """The servers and workers of a synchronous plan, in this process."""
 
     def __init__(
-        self, workers: int, servers: int, encrypt: bool = False, backups: int = 0, sockets: Path | None = None
+        self,
+        workers: int,
+        servers: int,
+        encrypt: bool = False,
+        backups: int = 0,
+        sockets: Path | None = None,
     ) -> None:
-        plan = Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=None, backup_workers=backups)
+        plan = Plan(
+            strategy="ps",
+            workers=workers,
+            servers=servers,
+            batch_per_worker=None,
+            backup_workers=backups,
+        )
         self.peers = Peers(plan, encrypt)
         self.tasks: dict[str, Task] = {}
         self.backends: dict[int, Dense] = {}
@@ -176,8 +189,9 @@ class Adding:
         self.gang = gang
 
     def allow(self, rounds: int, index: int | None = None) -> None:
-        """Let the workers, or from now on that of one index, do that many rounds in all, then wait; negative: then
-        end."""
+        """Let the workers, or from now on that of one index, do that many rounds in all, then wait;
+        negative: then end.
+        """
         fresh = self.gang.folder / "until.new"
         fresh.write_text(str(rounds))
         os.replace(fresh, self.gang.folder / ("until" if index is None else f"until-{index}"))

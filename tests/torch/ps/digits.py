@@ -1,4 +1,5 @@
-"""A small convolutional network on scikit-learn's digits: trains, says how right it is, and which samples it used.
+"""A small convolutional network on scikit-learn's digits: trains, says how right it is, and which
+samples it used.
 
 A worker of index 1 ends itself with SIGKILL in the middle of step `KILL`, in its first life.
 """
@@ -31,7 +32,13 @@ labels = torch.tensor(digits.target)
 numbers = torch.arange(len(labels))
 loader = DataLoader(TensorDataset(images[:TRAINED], labels[:TRAINED], numbers[:TRAINED]), **HOW)
 model = nn.Sequential(
-    nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.Linear(512, 10)
+    nn.Conv2d(1, 16, 3),
+    nn.ReLU(),
+    nn.Conv2d(16, 32, 3),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Dropout(0.1),
+    nn.Linear(512, 10),
 )
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.8)
@@ -39,7 +46,9 @@ model, optimizer, loader = hg.prepare(model, optimizer, loader, scheduler=schedu
 
 
 def only_mine_are_left() -> bool:
-    """Whether the other worker, in the first epoch, has used all but what this one has used and holds."""
+    """Whether the other worker, in the first epoch, has used all but what this one has used and
+    holds.
+    """
     other = next(Path().glob("worker-0-*.used")).read_text().count("\n")
     held: int = sum(len(each) for each in hg._session._worker._link.dealer.held.values())  # type: ignore[union-attr,misc]
     return bool(other + steps - 1 + held == len(loader))
@@ -55,7 +64,11 @@ for epoch in hg.epochs(EPOCHS):
         steps += 1
         if TASK == "worker-1" and steps == int(os.environ.get("KILL", "0")):
             if "LAST" in os.environ:
-                wait.until(only_mine_are_left, 100, "all batches to be used but those that this worker holds")
+                wait.until(
+                    only_mine_are_left,
+                    100,
+                    "all batches to be used but those that this worker holds",
+                )
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()
         used.write(f"{epoch} {' '.join(map(str, which.tolist()))}\n")

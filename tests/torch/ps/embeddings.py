@@ -1,5 +1,6 @@
-"""A model with sparse tables, trained with the three calls: `python embeddings.py FOLDER CASE...`; saves for each case
-what it came to as `FOLDER/CASE.pt`. As one process, or as a worker of a job."""
+"""A model with sparse tables, trained with the three calls: `python embeddings.py FOLDER CASE...`;
+saves for each case what it came to as `FOLDER/CASE.pt`. As one process, or as a worker of a job.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +29,22 @@ class Recommender(nn.Module):
     def __init__(self, dtype: torch.dtype = torch.float32, mode: str = "mean") -> None:
         super().__init__()
         self.users = nn.Embedding(ROWS, WIDTH, sparse=True, padding_idx=3, dtype=dtype)
-        self.items = nn.EmbeddingBag(ROWS * 2, WIDTH, sparse=True, mode=mode, padding_idx=-1, dtype=dtype)
+        self.items = nn.EmbeddingBag(
+            ROWS * 2, WIDTH, sparse=True, mode=mode, padding_idx=-1, dtype=dtype
+        )
         nn.init.xavier_uniform_(self.items.weight)
         with torch.no_grad():
             self.items.weight[-1].zero_()
         self.out = nn.Linear(WIDTH * 2, 1, dtype=dtype)
         self.overflows = False
 
-    def forward(self, users: torch.Tensor, items: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, users: torch.Tensor, items: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
         mixed = self.items(items, per_sample_weights=weights if self.items.mode == "sum" else None)
         found = self.users(users)
-        if self.overflows and (users == BROKEN).any():  # nothing but rows of that table gets to know
+        # nothing but rows of that table gets to know
+        if self.overflows and (users == BROKEN).any():
             found.register_hook(lambda gradient: gradient * torch.inf)
         out: torch.Tensor = self.out(torch.cat([found.mean(1), mixed], 1))
         return out
@@ -47,7 +53,9 @@ class Recommender(nn.Module):
 def dataset(dtype: torch.dtype) -> TensorDataset:
     users = torch.randint(0, 40, (SAMPLES, 3))
     items = torch.randint(ROWS * 2 - 60, ROWS * 2, (SAMPLES, 5))
-    return TensorDataset(users, items, torch.rand(SAMPLES, 5, dtype=dtype), torch.randn(SAMPLES, 1, dtype=dtype))
+    return TensorDataset(
+        users, items, torch.rand(SAMPLES, 5, dtype=dtype), torch.randn(SAMPLES, 1, dtype=dtype)
+    )
 
 
 def optimizer_of(case: str, model: Recommender) -> tuple[Any, ...]:
@@ -55,13 +63,17 @@ def optimizer_of(case: str, model: Recommender) -> tuple[Any, ...]:
     if case.startswith("adagrad"):
         return (torch.optim.Adagrad(model.parameters(), lr=0.05),)
     if case.startswith("adam"):
-        return torch.optim.AdamW(model.out.parameters(), lr=0.01), torch.optim.SparseAdam(tables, lr=0.02)
+        return torch.optim.AdamW(model.out.parameters(), lr=0.01), torch.optim.SparseAdam(
+            tables, lr=0.02
+        )
     return (torch.optim.SGD(model.parameters(), lr=0.1),)
 
 
 def train(case: str) -> dict[str, Any]:
-    """Cases: optimizer, and after dashes `double`, `sum` (the loss is one), `bag` (its items are summed), `twice` (two
-    batches to a step), `scaled` (by a gradient scaler, which finds that gradients of one user are not finite)."""
+    """Cases: optimizer, and after dashes `double`, `sum` (the loss is one), `bag` (its items are
+    summed), `twice` (two batches to a step), `scaled` (by a gradient scaler, which finds that
+    gradients of one user are not finite).
+    """
     torch.manual_seed(1)
     torch.set_num_threads(1)
     dtype = torch.float64 if "double" in case else torch.float32
@@ -71,15 +83,23 @@ def train(case: str) -> dict[str, Any]:
     loss_of = nn.MSELoss(reduction=reduction)
     loader: Any = DataLoader(dataset(dtype), batch_size=12, shuffle=True)
     optimizers = optimizer_of(case, model)
-    schedulers = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) for optimizer in optimizers]
+    schedulers = [
+        torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) for optimizer in optimizers
+    ]
     if len(optimizers) == 1:
-        model, _, loader = hg.prepare(model, optimizers[0], loader, scheduler=schedulers[0], loss_reduction=reduction)
+        model, _, loader = hg.prepare(
+            model, optimizers[0], loader, scheduler=schedulers[0], loss_reduction=reduction
+        )
     else:
         tables = nn.ModuleList([model.users, model.items])
         hg.prepare(model.out, optimizers[0], scheduler=schedulers[0], loss_reduction=reduction)
-        tables, _, loader = hg.prepare(tables, optimizers[1], loader, scheduler=schedulers[1], loss_reduction=reduction)
+        tables, _, loader = hg.prepare(
+            tables, optimizers[1], loader, scheduler=schedulers[1], loss_reduction=reduction
+        )
     every = 2 if "twice" in case else 1
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=7, enabled="scaled" in case)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=4.0, growth_interval=7, enabled="scaled" in case
+    )
     done = 0
     for epoch in hg.epochs(EPOCHS):
         wait_at(epoch)
@@ -98,11 +118,18 @@ def train(case: str) -> dict[str, Any]:
         for scheduler in schedulers:
             scheduler.step()
     states = [optimizer.state_dict() for optimizer in optimizers]
-    return {"model": model.state_dict(), "optimizers": states, "next": following, "scale": scaler.get_scale()}
+    return {
+        "model": model.state_dict(),
+        "optimizers": states,
+        "next": following,
+        "scale": scaler.get_scale(),
+    }
 
 
 def wait_at(epoch: int) -> None:
-    """Wait until what has to happen before this epoch has: until there is a file of that name in the folder."""
+    """Wait until what has to happen before this epoch has: until there is a file of that name in
+    the folder.
+    """
     if str(epoch) in os.environ.get("WAIT_AT", "").split():
         wait.until((Path(sys.argv[1]) / f"epoch-{epoch}").exists, 200, f"epoch {epoch} may begin")
 

@@ -1,4 +1,6 @@
-"""Workers that do not wait for each other: as right as those that do, never too far ahead, and nothing twice."""
+"""Workers that do not wait for each other: as right as those that do, never too far ahead, and
+nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ import torch
 from tests.harness.gang import Gang
 from tests.harness.warm import TORCH
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 from headgate.testing import wait
-from headgate.torch.dealing import Pass
 from headgate.torch.ps.asynchronous.leased import Leased
 from headgate.torch.ps.transport import snapshots
 from headgate.torch.ps.transport.calls import Answer, Caller
+from headgate.torch.sharding import Pass
 
 SCRIPT = Path(__file__).with_name("digits.py")
 SAMPLES = 1440
@@ -28,12 +30,19 @@ SAMPLES = 1440
 
 def plan(synchronous: bool = False, staleness: int | None = None) -> Plan:
     return Plan(
-        strategy="ps", workers=2, servers=1, batch_per_worker=None, synchronous=synchronous, staleness=staleness
+        strategy="ps",
+        workers=2,
+        servers=1,
+        batch_per_worker=None,
+        synchronous=synchronous,
+        staleness=staleness,
     )
 
 
 def gang(folder: Path, made: Plan, **environment: str) -> Gang:
-    return Gang(folder, made, [sys.executable, str(SCRIPT)], environment, warm=(*TORCH, "sklearn.datasets"))
+    return Gang(
+        folder, made, [sys.executable, str(SCRIPT)], environment, warm=(*TORCH, "sklearn.datasets")
+    )
 
 
 def accuracy(running: Gang) -> float:
@@ -57,7 +66,9 @@ def notes(running: Gang, name: str, kind: str = "note") -> str:
 
 
 def check_spans(running: Gang) -> None:
-    """Sampled steps say what they exchanged, and no more than they took; the server times some of them too."""
+    """Sampled steps say what they exchanged, and no more than they took; the server times some of
+    them too.
+    """
     values = 4 * 9_930  # bytes of the parameters
     steps = running.of("worker-0", "spans")
     assert steps
@@ -68,8 +79,13 @@ def check_spans(running: Gang) -> None:
         assert spans["push"]["bytes_out"] > values and spans["pull"]["bytes_in"] > values
         (transfer,) = step["transfers"]
         assert transfer["peer"] == "server-0"
-        (push_begin, push_end, pushed), (pull_begin, pull_end, pulled) = transfer["push"], transfer["pull"]
-        assert 0 <= push_begin <= push_end and push_begin <= pull_begin <= pull_end <= step["seconds"]
+        (push_begin, push_end, pushed), (pull_begin, pull_end, pulled) = (
+            transfer["push"],
+            transfer["pull"],
+        )
+        assert (
+            0 <= push_begin <= push_end and push_begin <= pull_begin <= pull_end <= step["seconds"]
+        )
         assert pushed == spans["push"]["bytes_out"] and pulled == spans["pull"]["bytes_in"]
     (first, *_) = running.of("server-0", "spans")
     spans = {span["name"]: span for span in first["spans"]}
@@ -117,7 +133,10 @@ def test_what_a_killed_worker_had_is_done_by_another_and_nobody_waits_for_it(
         assert running.left("worker-1") == -signal.SIGKILL
         running.finish()
         assert "worker-1 is gone: others train on batches" in notes(running, "server-0")
-    assert {epoch: set(counts.values()) for epoch, counts in used(tmp_path).items()} == {0: {1}, 1: {1}}
+    assert {epoch: set(counts.values()) for epoch, counts in used(tmp_path).items()} == {
+        0: {1},
+        1: {1},
+    }
     assert all(len(counts) == SAMPLES for counts in used(tmp_path).values())
 
 
@@ -133,12 +152,17 @@ def test_what_one_that_reads_ahead_left_undone_is_done_by_another_that_had_ended
         running.finish()
         assert "worker-1 is gone: others train on batches" in notes(running, "server-0")
         assert "left out" not in notes(running, "worker-0")
-    assert {epoch: set(counts.values()) for epoch, counts in used(tmp_path).items()} == {0: {1}, 1: {1}}
+    assert {epoch: set(counts.values()) for epoch, counts in used(tmp_path).items()} == {
+        0: {1},
+        1: {1},
+    }
     assert all(len(counts) == SAMPLES for counts in used(tmp_path).values())
 
 
 @pytest.mark.parametrize("damaged", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_killed_server_goes_on_from_its_last_whole_snapshot(damaged: bool, tmp_path: Path) -> None:
+def test_a_killed_server_goes_on_from_its_last_whole_snapshot(
+    damaged: bool, tmp_path: Path
+) -> None:
     pytest.importorskip("sklearn")
     with gang(tmp_path, plan(staleness=3), HEADGATE_SNAPSHOT_SECONDS="0.2", EPOCHS="12") as running:
         running.start()
@@ -153,11 +177,17 @@ def test_a_killed_server_goes_on_from_its_last_whole_snapshot(damaged: bool, tmp
             snapshot.write_bytes(content)
         running.start("server-0")
         running.finish()
-        assert re.search(r"goes on from what it had [\d.]+ s before", notes(running, "server-0", "fault"))
-        assert ("server-0.snapshot cannot be read: it is damaged" in notes(running, "server-0")) == damaged
+        assert re.search(
+            r"goes on from what it had [\d.]+ s before", notes(running, "server-0", "fault")
+        )
+        assert (
+            "server-0.snapshot cannot be read: it is damaged" in notes(running, "server-0")
+        ) == damaged
         assert accuracy(running) > 0.8
     assert not snapshot.exists()
-    assert all(len(counts) == SAMPLES and set(counts.values()) == {1} for counts in used(tmp_path).values())
+    assert all(
+        len(counts) == SAMPLES and set(counts.values()) == {1} for counts in used(tmp_path).values()
+    )
 
 
 def test_a_server_that_had_saved_nothing_says_what_is_lost(tmp_path: Path) -> None:
@@ -169,11 +199,18 @@ def test_a_server_that_had_saved_nothing_says_what_is_lost(tmp_path: Path) -> No
         running.start("server-0")
         running.finish()
         (fault,) = running.of("server-0", "fault")
-        assert "before it had saved anything: dense parameters go on from a worker's values" in fault["text"]
-    assert all(len(counts) == SAMPLES and set(counts.values()) == {1} for counts in used(tmp_path).values())
+        assert (
+            "before it had saved anything: dense parameters go on from a worker's values"
+            in fault["text"]
+        )
+    assert all(
+        len(counts) == SAMPLES and set(counts.values()) == {1} for counts in used(tmp_path).values()
+    )
 
 
-def test_what_a_resume_will_train_on_again_is_told_when_it_is_saved_and_when_it_is_resumed(tmp_path: Path) -> None:
+def test_what_a_resume_will_train_on_again_is_told_when_it_is_saved_and_when_it_is_resumed(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("sklearn")
     with gang(tmp_path, plan(), EPOCHS="4") as running:
         running.start()
@@ -197,7 +234,9 @@ def test_a_batch_counts_as_held_before_the_script_has_it() -> None:
     leased = Leased(caller, lambda: None, lambda text: None, lambda: None)
     told = []
 
-    def call(server: int, operation: str, content: object, then: Callable[[object], None]) -> Answer:
+    def call(
+        server: int, operation: str, content: object, then: Callable[[object], None]
+    ) -> Answer:
         answer = Answer(caller, server, 0, then)
         caller.settle(answer, {"number": 7, "refresh": False}, None)
         told.extend(leased.told())  # to a server that is started just then

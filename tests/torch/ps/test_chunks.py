@@ -18,7 +18,9 @@ def test_every_byte_has_one_server(sizes: list[int], servers: int) -> None:
     layout = lay_out(sizes, servers)
     for buffer, size in enumerate(sizes):
         chunks = sorted(layout.buffers[buffer], key=lambda chunk: chunk.offset)
-        assert [chunk.offset for chunk in chunks] == [sum(c.size for c in chunks[:i]) for i in range(len(chunks))]
+        assert [chunk.offset for chunk in chunks] == [
+            sum(c.size for c in chunks[:i]) for i in range(len(chunks))
+        ]
         assert sum(chunk.size for chunk in chunks) == size
         assert all(0 < chunk.size <= CHUNK_BYTES and chunk.buffer == buffer for chunk in chunks)
     assert [chunk.number for chunk in layout.chunks] == list(range(len(layout.chunks)))
@@ -29,7 +31,9 @@ def test_the_bytes_of_a_server_lie_side_by_side(sizes: list[int], servers: int) 
     layout = lay_out(sizes, servers)
     for server in range(servers):
         chunks = [chunk for chunk in layout.chunks if chunk.server == server]
-        assert [chunk.place for chunk in chunks] == [sum(c.size for c in chunks[:i]) for i in range(len(chunks))]
+        assert [chunk.place for chunk in chunks] == [
+            sum(c.size for c in chunks[:i]) for i in range(len(chunks))
+        ]
         assert layout.loads[server] == sum(chunk.size for chunk in chunks)
         assert layout.counts[server] == len(chunks)
 
@@ -72,7 +76,10 @@ def test_a_small_buffer_is_not_split() -> None:
 
 @given(st.lists(st.integers(1, MIB // 8), min_size=1, max_size=12), st.integers(1, 4))
 def test_no_number_is_cut_in_two(elements: list[int], servers: int) -> None:
-    assert all(chunk.offset % 8 == 0 for chunk in lay_out([8 * count for count in elements], servers).chunks)
+    assert all(
+        chunk.offset % 8 == 0
+        for chunk in lay_out([8 * count for count in elements], servers).chunks
+    )
 
 
 def test_plans_are_costed_with_the_messages_that_are_sent() -> None:

@@ -1,4 +1,6 @@
-"""What the lowest worker gives reaches all, also when the server is started again in between: without any process."""
+"""What the lowest worker gives reaches all, also when the server is started again in between:
+without any process.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 import zmq
 
 from headgate.hub.state.peers import Peers
-from headgate.identifiers import TaskName
+from headgate.model.identifiers import TaskName
 from headgate.torch.ps.transport.wire import _LAYOUT, Header, MessageKind, token
 
 MakeJob = Callable[..., Any]
@@ -43,7 +43,9 @@ def stranger() -> Iterator[Stranger]:
 
 def message(secrets: dict[str, Any], **header: int) -> list[bytes]:
     """A message as a worker of the job sends it."""
-    return [_LAYOUT.pack(token(secrets), *Header(**{"kind": MessageKind.PING, "life": 1, **header}))]
+    return [
+        _LAYOUT.pack(token(secrets), *Header(**{"kind": MessageKind.PING, "life": 1, **header}))
+    ]
 
 
 def endpoint(running: Any) -> str:
@@ -81,7 +83,9 @@ def test_who_has_the_keys_is_answered(job: MakeJob, stranger: Stranger) -> None:
     assert insider.poll(10_000)
 
 
-@pytest.mark.parametrize("kind", ["no keys", "keys of its own", "keys of another job", "the servers' keys"])
+@pytest.mark.parametrize(
+    "kind", ["no keys", "keys of its own", "keys of another job", "the servers' keys"]
+)
 def test_a_stranger_is_not_admitted(kind: str, job: MakeJob, stranger: Stranger) -> None:
     running = job(2, 1, encrypt=True)
     running.start()
@@ -93,7 +97,11 @@ def test_a_stranger_is_not_admitted(kind: str, job: MakeJob, stranger: Stranger)
     server = secrets(running, "server-0")
     keys = {
         "no keys": {},
-        "keys of its own": {"serverkey": known["server_public"], "publickey": public, "secretkey": secret},
+        "keys of its own": {
+            "serverkey": known["server_public"],
+            "publickey": public,
+            "secretkey": secret,
+        },
         "keys of another job": {
             "serverkey": known["server_public"],
             "publickey": others["client_public"],
@@ -114,7 +122,8 @@ def test_a_stranger_is_not_admitted(kind: str, job: MakeJob, stranger: Stranger)
 
 @pytest.mark.parametrize("encrypt", [True, False])
 @pytest.mark.parametrize(
-    "said", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03" * 4000, b"\0" * 70_000]
+    "said",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03" * 4000, b"\0" * 70_000],
 )
 def test_garbage_disturbs_nobody(said: bytes, encrypt: bool, job: MakeJob) -> None:
     running = job(2, 1, encrypt=encrypt)
@@ -139,7 +148,9 @@ def test_without_keys_only_messages_of_the_job_count(job: MakeJob, stranger: Str
     assert not outsider.poll(_QUIET_MILLISECONDS)
 
 
-def test_a_message_of_the_job_that_makes_no_sense_is_ignored(job: MakeJob, stranger: Stranger) -> None:
+def test_a_message_of_the_job_that_makes_no_sense_is_ignored(
+    job: MakeJob, stranger: Stranger
+) -> None:
     running = job(2, 1)
     running.start()
     known = secrets(running)

@@ -1,5 +1,7 @@
-"""Real tasks that are killed, stopped, started again or added while others add up: the sums stay right for who is
-left. The workers check every sum themselves. A gang goes through several faults, since it takes seconds to start."""
+"""Real tasks that are killed, stopped, started again or added while others add up: the sums stay
+right for who is left. The workers check every sum themselves. A gang goes through several faults,
+since it takes seconds to start.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def test_a_worker_and_a_server_may_be_killed_and_a_worker_join(adding: Callable[
     os.kill(run.gang.pid("worker-0"), signal.SIGSTOP)
     run.allow(20)
     run.await_push(10, "worker-1", "worker-2")
-    run.gang.kill("worker-0")  # in the middle of a round, and the lowest, whose values all began with
+    # in the middle of a round, and the lowest, whose values all began with
+    run.gang.kill("worker-0")
     run.reach(20, "worker-1", "worker-2")
     for worker in ("worker-1", "worker-2"):
         (fault,) = run.gang.wait_for(worker, "fault")
@@ -42,7 +45,8 @@ def test_a_worker_and_a_server_may_be_killed_and_a_worker_join(adding: Callable[
     run.reach(50, *WORKERS)
     run.finish(55)
     (joined, *_), *_ = run.seen("worker-0")
-    ending = [[joined, [0, 1, 2], [1, 2]], [joined + 1, [0, 1, 2], [0, 1, 2]]]  # at first without weight
+    # at first without weight
+    ending = [[joined, [0, 1, 2], [1, 2]], [joined + 1, [0, 1, 2], [0, 1, 2]]]
     assert run.seen("worker-0") == ending
     for worker in ("worker-1", "worker-2"):
         assert run.seen(worker) == [[0, [0, 1, 2], [0, 1, 2]], [10, [1, 2], [1, 2]], *ending]
@@ -74,7 +78,9 @@ def test_who_joins_goes_on_from_the_state_that_it_was_given_though_the_others_ar
 
 
 @pytest.mark.long
-def test_others_do_not_wait_for_a_stopped_worker_where_some_may_be_left_out(adding: Callable[..., Any]) -> None:
+def test_others_do_not_wait_for_a_stopped_worker_where_some_may_be_left_out(
+    adding: Callable[..., Any],
+) -> None:
     run = adding(3, 1, backups=1)
     run.reach(10, *WORKERS)
     os.kill(run.gang.pid("worker-2"), signal.SIGSTOP)

@@ -1,4 +1,6 @@
-"""A worker joins a script whose loader cannot say where it is, or that does not count its epochs."""
+"""A worker joins a script whose loader cannot say where it is, or that does not count its
+epochs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.harness.gang import Gang
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 
 SCRIPT = """
 import os, sys
@@ -72,7 +74,10 @@ def test_between_two_epochs_where_there_is_no_way_to_in_the_middle_of_one(tmp_pa
         gang.finish()
         [saved] = [each for each in gang.of("worker-0", "checkpoint") if each["why"] == "join"]
         assert (saved["epoch"], saved["position"]) == (1, 0)
-        assert gang.of("worker-1", "progress")[-1]["step"] == gang.of("worker-0", "progress")[-1]["step"]
+        assert (
+            gang.of("worker-1", "progress")[-1]["step"]
+            == gang.of("worker-0", "progress")[-1]["step"]
+        )
 
 
 @pytest.mark.long

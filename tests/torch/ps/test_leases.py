@@ -87,7 +87,12 @@ def test_a_server_that_was_started_again_leases_nothing_twice() -> None:
     again.retell("b", 0, done=[], held=[1, 3])
     assert [lease(again, "a"), lease(again, "b")] == [4, 5]
     again.gone("b")
-    assert [lease(again, "a"), lease(again, "a"), lease(again, "a"), lease(again, "a")] == [1, 3, 5, 6]
+    assert [lease(again, "a"), lease(again, "a"), lease(again, "a"), lease(again, "a")] == [
+        1,
+        3,
+        5,
+        6,
+    ]
 
 
 def test_what_a_worker_left_behind_is_over_for_a_server_that_was_started_again_too() -> None:
@@ -136,7 +141,7 @@ def test_whatever_happens_every_batch_is_done_exactly_once(seed: int) -> None:
     assert sorted(done) == list(range(total))
 
 
-# --- clocks ----------------------------------------------------------------------------------------------------------
+# --- clocks ---------------------------------------------------------------------------------------
 
 
 def step(clocks: Staleness, worker: str) -> bool:
@@ -176,7 +181,9 @@ def test_who_is_gone_or_has_nothing_to_do_holds_nobody(leave: str) -> None:
     assert clocks.allowed() == ["fast"]
 
 
-def test_who_goes_on_after_it_had_nothing_to_do_takes_new_values_and_is_beside_the_slowest() -> None:
+def test_who_goes_on_after_it_had_nothing_to_do_takes_new_values_and_is_beside_the_slowest() -> (
+    None
+):
     clocks = Staleness(1)
     clocks.enter("a")
     clocks.enter("b")

@@ -49,15 +49,21 @@ class Servers:
     """Two servers' chunks of an optimizer's parameters, in this process."""
 
     def __init__(self, optimizer: Any) -> None:
-        self.tensors = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        groups = [number for number, group in enumerate(optimizer.param_groups) for _ in group["params"]]
+        self.tensors = [
+            parameter for group in optimizer.param_groups for parameter in group["params"]
+        ]
+        groups = [
+            number for number, group in enumerate(optimizer.param_groups) for _ in group["params"]
+        ]
         recipe = optimizers.recipe(optimizer)
         self.chunks = cut(self.tensors, 2, optimizers.element_wise(type(optimizer)))
         self.held = [
             Held(
                 **over_the_wire(
                     {
-                        "values": [part(self.tensors[p.parameter], p).clone() for p in chunk.pieces],
+                        "values": [
+                            part(self.tensors[p.parameter], p).clone() for p in chunk.pieces
+                        ],
                         "states": [self._state(optimizer, p) for p in chunk.pieces],
                         "groups": [groups[p.parameter] for p in chunk.pieces],
                         "recipe": recipe,
@@ -71,7 +77,9 @@ class Servers:
         tensor = self.tensors[piece.parameter]
         return cut_state(optimizer.state.get(tensor, {}), tensor.shape, piece)
 
-    def step(self, gradients: list[torch.Tensor | None], changed: dict[int, dict[str, Any]]) -> None:
+    def step(
+        self, gradients: list[torch.Tensor | None], changed: dict[int, dict[str, Any]]
+    ) -> None:
         for chunk, held in zip(self.chunks, self.held):
             here = [(i, gradients[p.parameter], p) for i, p in enumerate(chunk.pieces)]
             sent = [part(g, p).reshape(-1) for _, g, p in here if g is not None]
@@ -83,7 +91,9 @@ class Servers:
         for chunk, held in zip(self.chunks, self.held):
             begin = 0
             for piece in chunk.pieces:
-                flat[piece.parameter][piece.start : piece.stop] = held.values[begin : begin + piece.elements]
+                flat[piece.parameter][piece.start : piece.stop] = held.values[
+                    begin : begin + piece.elements
+                ]
                 begin += piece.elements
         return [values.view(tensor.shape) for values, tensor in zip(flat, self.tensors)]
 
@@ -109,7 +119,9 @@ def test_servers_come_to_what_one_process_comes_to(make: Callable[[Any], Any]) -
         if step == 4:
             optimizer.param_groups[0]["lr"] = 0.03
             changed = {0: {"lr": 0.03}}
-        gradients = [None if number == step - 1 else torch.randn_like(t) for number, t in enumerate(tensors)]
+        gradients = [
+            None if number == step - 1 else torch.randn_like(t) for number, t in enumerate(tensors)
+        ]
         for tensor, gradient in zip(tensors, gradients):
             tensor.grad = gradient
         optimizer.step()
@@ -122,7 +134,9 @@ def test_servers_come_to_what_one_process_comes_to(make: Callable[[Any], Any]) -
         for name, wanted in optimizer.state[tensor].items():
             found = servers.state(number)[name]
             assert torch.as_tensor(found).shape == torch.as_tensor(wanted).shape, name
-            torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(wanted), rtol=1e-12, atol=1e-14)
+            torch.testing.assert_close(
+                torch.as_tensor(found), torch.as_tensor(wanted), rtol=1e-12, atol=1e-14
+            )
 
 
 def test_a_server_goes_on_from_what_it_saved() -> None:
@@ -139,7 +153,9 @@ def test_a_server_goes_on_from_what_it_saved() -> None:
 
 @pytest.mark.parametrize("servers", [2, 3, 7])
 @pytest.mark.parametrize("sizes", [[1_000_000], [300_000, 5000, 5000, 64], [10_000] * 40])
-def test_tensors_that_may_be_split_lie_on_servers_within_five_percent(servers: int, sizes: list[int]) -> None:
+def test_tensors_that_may_be_split_lie_on_servers_within_five_percent(
+    servers: int, sizes: list[int]
+) -> None:
     loads = [0] * servers
     for chunk in cut([torch.empty(size) for size in sizes], servers, split=True):
         loads[chunk.server] += sum(piece.elements for piece in chunk.pieces)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.torch import right_answers
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,8 @@ def test_comes_to_what_one_process_comes_to(
 
 
 @pytest.mark.long
-def test_a_loss_over_some_of_the_samples_comes_to_it_too(wrong_answers: Callable[..., dict[str, float]]) -> None:
+def test_a_loss_over_some_of_the_samples_comes_to_it_too(
+    wrong_answers: Callable[..., dict[str, float]],
+) -> None:
     plan = Plan(strategy="ps", workers=2, servers=2, batch_per_worker=(9, 3))
     assert wrong_answers(plan, *right_answers.MASKED, *right_answers.SPARSE_MASKED) == {}

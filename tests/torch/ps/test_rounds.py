@@ -5,17 +5,28 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headgate.torch.ps.rounds.aggregation import HISTORY, HISTORY_BYTES, LONGEST_HISTORY, Contribution, Reply, Rounds
+from headgate.torch.ps.rounds.aggregation import (
+    HISTORY,
+    HISTORY_BYTES,
+    LONGEST_HISTORY,
+    Contribution,
+    Reply,
+    Rounds,
+)
 
 VIEW = 5
 
 
-def of(value: float, weight: float = 1.0, at: float = 0.0, place: int | None = None) -> Contribution:
+def of(
+    value: float, weight: float = 1.0, at: float = 0.0, place: int | None = None
+) -> Contribution:
     return Contribution(torch.full((2,), value), 0, 8, weight, at, place)
 
 
 def made(workers: int = 3, needed: int | None = None) -> Rounds:
-    """The rounds of workers that count, and that are in step where they need not be: round 0 was in a view before."""
+    """The rounds of workers that count, and that are in step where they need not be: round 0 was in
+    a view before.
+    """
     rounds, workers_there = Rounds(), frozenset(range(workers))
     if needed is not None:
         rounds.enter(VIEW - 1, workers_there, needed)
@@ -25,7 +36,9 @@ def made(workers: int = 3, needed: int | None = None) -> Rounds:
     return rounds
 
 
-def push(rounds: Rounds, worker: int, number: int = 0, chunk: int = 0, view: int = VIEW, count: int = 1) -> list[Reply]:
+def push(
+    rounds: Rounds, worker: int, number: int = 0, chunk: int = 0, view: int = VIEW, count: int = 1
+) -> list[Reply]:
     return rounds.push(worker, number, view, chunk, count, of(10.0**worker, 2.0**worker))
 
 
@@ -158,7 +171,9 @@ def test_those_who_are_left_are_enough() -> None:
     assert len(push(rounds, 0)) == 1
 
 
-@pytest.mark.parametrize(("size", "kept"), [(8, LONGEST_HISTORY), (HISTORY_BYTES // 20, 20), (HISTORY_BYTES, HISTORY)])
+@pytest.mark.parametrize(
+    ("size", "kept"), [(8, LONGEST_HISTORY), (HISTORY_BYTES // 20, 20), (HISTORY_BYTES, HISTORY)]
+)
 def test_a_worker_may_be_behind_by_as_many_rounds_as_are_kept(size: int, kept: int) -> None:
     rounds = made(3, needed=2)
     for number in range(kept + 1):

@@ -21,7 +21,9 @@ def scheduler_of(kind: Any, **options: Any) -> Any:
 
 
 def rates(scheduler: Any, taken: list[int], after: bool = False) -> list[float]:
-    """The rate with each batch of a worker that takes these of every pass; `after`: stepped between passes."""
+    """The rate with each batch of a worker that takes these of every pass; `after`: stepped between
+    passes.
+    """
     schedule = Schedule(scheduler)
     found = []
     for _ in range(PASSES):
@@ -41,9 +43,14 @@ def rates(scheduler: Any, taken: list[int], after: bool = False) -> list[float]:
 
 def test_a_step_with_each_batch_counts_the_batches_of_all_workers() -> None:
     options = {"max_lr": 1.0, "total_steps": PASSES * BATCHES}
-    alone = rates(scheduler_of(torch.optim.lr_scheduler.OneCycleLR, **options), list(range(BATCHES)))
-    shared = rates(scheduler_of(torch.optim.lr_scheduler.OneCycleLR, **options), list(range(0, BATCHES, 2)))
-    # A worker steps after batch 2 for that one and for the one before: so much it is behind at most.
+    alone = rates(
+        scheduler_of(torch.optim.lr_scheduler.OneCycleLR, **options), list(range(BATCHES))
+    )
+    shared = rates(
+        scheduler_of(torch.optim.lr_scheduler.OneCycleLR, **options), list(range(0, BATCHES, 2))
+    )
+    # A worker steps after batch 2 for that one and for the one before: so much it is behind at
+    # most.
     assert shared == pytest.approx([alone[max(n * 2 - 1, n // 5 * 10)] for n in range(len(shared))])
 
 

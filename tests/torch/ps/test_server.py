@@ -45,13 +45,18 @@ def test_a_server_whose_hub_is_gone_serves_until_no_worker_speaks(
     running.start()
     ended = running.run("server-0")
     running.tasks["server-0"].hang_up()
-    wait.until(lambda: running.tasks["server-0"].channel.stopping == "orphaned", what="the hub to be missed")
+    wait.until(
+        lambda: running.tasks["server-0"].channel.stopping == "orphaned",
+        what="the hub to be missed",
+    )
     running.together(rounds(3))
     assert not ended.done()
     assert ended.result(30) == 0
 
 
-def test_an_error_ends_a_server_and_is_printed(job: MakeJob, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_ends_a_server_and_is_printed(
+    job: MakeJob, capfd: pytest.CaptureFixture[str]
+) -> None:
     running = job(2, 1)
     running.start()
     running.server("server-0").loop.call(lambda: 1 // 0)
@@ -63,11 +68,13 @@ def test_a_server_tells_where_the_time_of_some_rounds_went(job: MakeJob) -> None
     running = job(2, 1)
     running.start()
     running.together(rounds(7))
-    told = wait.until(lambda: running.tasks["server-0"].of("spans")[4:], what="spans") and running.tasks["server-0"].of(
-        "spans"
-    )
+    told = wait.until(
+        lambda: running.tasks["server-0"].of("spans")[4:], what="spans"
+    ) and running.tasks["server-0"].of("spans")
     assert [message["step"] for message in told] == [3, 4, 5, 6, 7]
     for message in told:
         assert [span["name"] for span in message["spans"]] == ["receive", "update", "send", "idle"]
-        assert sum(span["seconds"] for span in message["spans"]) == pytest.approx(message["seconds"], rel=0.01)
+        assert sum(span["seconds"] for span in message["spans"]) == pytest.approx(
+            message["seconds"], rel=0.01
+        )
         assert message["spans"][0]["bytes_in"] == message["spans"][2]["bytes_out"] == 8000

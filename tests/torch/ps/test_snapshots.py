@@ -16,19 +16,34 @@ TREE = {
     "numbers": [1, 2.5, None, True, "text", float("inf")],
     "options": {"betas": (0.9, 0.999)},
     "by number": {0: {"step": torch.tensor(3.0)}, 1: {}},
-    "tensors": [torch.randn(70, 100), torch.arange(5, dtype=torch.int32), torch.zeros(0, 4), torch.randn(3).bfloat16()],
+    "tensors": [
+        torch.randn(70, 100),
+        torch.arange(5, dtype=torch.int32),
+        torch.zeros(0, 4),
+        torch.randn(3).bfloat16(),
+    ],
 }
 
 
 def same(found: object, wanted: object) -> bool:
     if isinstance(wanted, torch.Tensor):
-        return isinstance(found, torch.Tensor) and found.dtype == wanted.dtype and torch.equal(found, wanted)
+        return (
+            isinstance(found, torch.Tensor)
+            and found.dtype == wanted.dtype
+            and torch.equal(found, wanted)
+        )
     if isinstance(wanted, dict):
         return (
-            isinstance(found, dict) and found.keys() == wanted.keys() and all(same(found[k], wanted[k]) for k in wanted)
+            isinstance(found, dict)
+            and found.keys() == wanted.keys()
+            and all(same(found[k], wanted[k]) for k in wanted)
         )
     if isinstance(wanted, (list, tuple)):
-        return type(found) is type(wanted) and len(found) == len(wanted) and all(map(same, found, wanted))
+        return (
+            type(found) is type(wanted)
+            and len(found) == len(wanted)
+            and all(map(same, found, wanted))
+        )
     return found == wanted
 
 
@@ -70,11 +85,16 @@ def test_the_one_before_stays(tmp_path: Path) -> None:
     path = tmp_path / "server-0.snapshot"
     for value in (1.0, 2.0, 3.0):
         snapshots.write(path, *pack({"values": torch.full((3,), value)}))
-    assert [snapshots.read(each)["values"][0] for each in (path, snapshots.former_of(path))] == [3.0, 2.0]
+    assert [snapshots.read(each)["values"][0] for each in (path, snapshots.former_of(path))] == [
+        3.0,
+        2.0,
+    ]
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_disk_that_does_not_take_it_is_told_of_once_and_what_was_there_stays(tmp_path: Path) -> None:
+def test_a_disk_that_does_not_take_it_is_told_of_once_and_what_was_there_stays(
+    tmp_path: Path,
+) -> None:
     told: list[str] = []
     folder = tmp_path / "file"
     folder.write_text("no folder")
@@ -122,7 +142,8 @@ def test_only_plain_values_and_tensors_are_packed() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"{", b'{"$tensor": [3, "torch.float32", [1]]}', b'{"$tensor": [0, "torch.float32", [9]]}']
+    "text",
+    [b"{", b'{"$tensor": [3, "torch.float32", [1]]}', b'{"$tensor": [0, "torch.float32", [9]]}'],
 )
 def test_what_was_not_packed_is_not_unpacked(text: bytes) -> None:
     with pytest.raises(PayloadError, match="cannot be read"):

@@ -17,7 +17,7 @@ from tests.harness.gang import Gang
 from tests.torch.ps import embeddings
 from torch import nn
 
-from headgate.plans import Plan
+from headgate.model.plans import Plan
 from headgate.testing import wait
 from headgate.torch import sparse_layers
 from headgate.torch.ps import optimizers
@@ -48,7 +48,9 @@ def on_servers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def both(on_servers: list[bool], make: Callable[[], Any]) -> tuple[torch.Tensor, LazyTensor]:
-    """The weight that one process makes, and the one that a worker makes; what is drawn next has to be the same."""
+    """The weight that one process makes, and the one that a worker makes; what is drawn next has to
+    be the same.
+    """
     made = []
     for deferred in (False, True):
         on_servers[0] = deferred
@@ -59,7 +61,9 @@ def both(on_servers: list[bool], make: Callable[[], Any]) -> tuple[torch.Tensor,
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-@pytest.mark.parametrize(("rows", "width"), [(1000, 7), (3, 5), (17, 1), (9, 300_000), (1_500_003, 1)])
+@pytest.mark.parametrize(
+    ("rows", "width"), [(1000, 7), (3, 5), (17, 1), (9, 300_000), (1_500_003, 1)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("init", ["none", "uniform", "xavier", "constant", "copied"])
 def test_first_values_are_bit_by_bit_those_of_one_process(
@@ -80,11 +84,17 @@ def test_first_values_are_bit_by_bit_those_of_one_process(
         return layer
 
     wanted, weight = both(on_servers, make)
-    assert isinstance(weight, nn.Parameter) and weight.shape == wanted.shape and weight.dtype == wanted.dtype
+    assert (
+        isinstance(weight, nn.Parameter)
+        and weight.shape == wanted.shape
+        and weight.dtype == wanted.dtype
+    )
     found = torch.full_like(wanted, float("nan"))
     place = Rows(rows, servers)
     for server in range(servers):
-        operations = [Operation.received(operation.sent()) for operation in weight._deferred.operations]
+        operations = [
+            Operation.received(operation.sent()) for operation in weight._deferred.operations
+        ]
         values = filled(operations, place, server, width, weight._deferred.first_dtype)
         for row, local, count in place.runs(server, 0, place.count(server)):
             found[row : row + count] = values[local : local + count]
@@ -99,7 +109,9 @@ def test_rows_lie_on_servers_evenly_and_each_on_one(rows: int, servers: int) -> 
     assert sum(counts) == rows
     if rows >= 1000:
         assert max(counts) / (rows / servers) < 1.05
-    some = torch.unique(torch.randint(0, rows, (500,))) if rows else torch.empty(0, dtype=torch.int64)
+    some = (
+        torch.unique(torch.randint(0, rows, (500,))) if rows else torch.empty(0, dtype=torch.int64)
+    )
     for server in range(servers):
         here = some[place.owner(some) == server]
         for row, local in zip(here.tolist(), place.local(here).tolist()):
@@ -122,10 +134,15 @@ def test_a_layer_can_be_moved_to_another_type_before_it_is_used(on_servers: list
         (lambda layer: layer.weight.detach().clone(), "no worker holds it"),
         (lambda layer: __import__("copy").deepcopy(layer), "copy.deepcopy"),
         (lambda layer: nn.Embedding(5, 2, sparse=True, max_norm=1.0), "leave max_norm out"),
-        (lambda layer: nn.Embedding(5, 2, sparse=True, scale_grad_by_freq=True), "scale_grad_by_freq"),
+        (
+            lambda layer: nn.Embedding(5, 2, sparse=True, scale_grad_by_freq=True),
+            "scale_grad_by_freq",
+        ),
     ],
 )
-def test_what_needs_all_rows_is_one_clear_error(use: Callable[[Any], Any], reason: str, on_servers: list[bool]) -> None:
+def test_what_needs_all_rows_is_one_clear_error(
+    use: Callable[[Any], Any], reason: str, on_servers: list[bool]
+) -> None:
     layer = nn.Embedding(10, 3, sparse=True)
     with pytest.raises(TableError, match=reason):
         use(layer)
@@ -141,7 +158,12 @@ def test_other_layers_and_other_plans_are_left_alone(on_servers: list[bool]) -> 
 
 def push(rows: list[int], share: float | None = 0.5, used: bool = True) -> dict[str, Any]:
     gradients = torch.ones(len(rows), 1) * (1.0 if share is None else share)
-    return {"rows": torch.tensor(rows, dtype=torch.int32), "gradients": gradients, "fraction": share, "used": used}
+    return {
+        "rows": torch.tensor(rows, dtype=torch.int32),
+        "gradients": gradients,
+        "fraction": share,
+        "used": used,
+    }
 
 
 def test_contributions_that_are_there_stand_for_those_that_are_missing() -> None:
@@ -163,11 +185,13 @@ def test_a_step_that_no_row_of_a_server_is_part_of_counts_there_too() -> None:
     assert shard.fields()["step"] == 3
 
 
-# --- whole trainings -------------------------------------------------------------------------------------------------
+# --- whole trainings ------------------------------------------------------------------------------
 
 
 def alone(folder: Path, *cases: str, **added: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")
+    }
     subprocess.run(
         [sys.executable, SCRIPT, folder, *cases],
         env={**environment, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **added},
@@ -186,21 +210,33 @@ def together(folder: Path, plan: Plan, *cases: str) -> list[dict[str, Any]]:
 def far(found: Any, wanted: Any, bound: float, where: str = "") -> dict[str, float]:
     """Tensors that are further from what they should be than `bound`, as a relative norm."""
     if isinstance(wanted, torch.Tensor):
-        difference = (found.double() - wanted.double()).norm() / wanted.double().norm().clamp_min(1e-30)
-        return {where: float(difference)} if difference > bound or found.dtype != wanted.dtype else {}
+        difference = (found.double() - wanted.double()).norm() / wanted.double().norm().clamp_min(
+            1e-30
+        )
+        return (
+            {where: float(difference)} if difference > bound or found.dtype != wanted.dtype else {}
+        )
     if isinstance(wanted, dict):
         assert found.keys() == wanted.keys(), where
-        return {w: d for key in wanted for w, d in far(found[key], wanted[key], bound, f"{where}.{key}").items()}
+        return {
+            w: d
+            for key in wanted
+            for w, d in far(found[key], wanted[key], bound, f"{where}.{key}").items()
+        }
     if isinstance(wanted, (list, tuple)):
         return {
-            w: d for n, (f, w_) in enumerate(zip(found, wanted)) for w, d in far(f, w_, bound, f"{where}.{n}").items()
+            w: d
+            for n, (f, w_) in enumerate(zip(found, wanted))
+            for w, d in far(f, w_, bound, f"{where}.{n}").items()
         }
     assert found == wanted, where
     return {}
 
 
 def compare(folder: Path, case: str) -> dict[str, float]:
-    read = [torch.load(folder / f"{who}-{case}.pt", weights_only=True) for who in ("worker-0", "plain")]
+    read = [
+        torch.load(folder / f"{who}-{case}.pt", weights_only=True) for who in ("worker-0", "plain")
+    ]
     return far(read[0], read[1], 1e-10 if "double" in case else 1e-5, case)
 
 
@@ -217,7 +253,11 @@ def test_workers_that_step_together_come_to_what_one_process_comes_to(
 ) -> None:
     alone(tmp_path, *cases)
     unlike = (9, 3) if workers == 2 else None
-    together(tmp_path, Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=unlike), *cases)
+    together(
+        tmp_path,
+        Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=unlike),
+        *cases,
+    )
     assert {where: by for case in cases for where, by in compare(tmp_path, case).items()} == {}
 
 
@@ -252,7 +292,9 @@ def test_a_checkpoint_of_any_strategy_is_resumed_under_any_other(tmp_path: Path)
         folder = tmp_path / str(number)
         folder.mkdir()
         variables = {**epochs, **resume, **({} if last else {"WAIT_AT": str(epoch)})}
-        with Gang(folder, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], variables) as gang:
+        with Gang(
+            folder, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], variables
+        ) as gang:
             gang.start()
             if not last:
                 gang.wait_for("worker-0", "progress")
@@ -272,7 +314,9 @@ def test_a_worker_that_joins_takes_part_in_the_steps_of_tables(tmp_path: Path) -
     case = "adagrad-double"
     alone(tmp_path, case)
     plan = Plan(strategy="ps", workers=1, servers=2, batch_per_worker=None)
-    with Gang(tmp_path, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], {"WAIT_AT": "4"}) as gang:
+    with Gang(
+        tmp_path, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], {"WAIT_AT": "4"}
+    ) as gang:
         gang.start()
         gang.wait_for("worker-0", "progress")  # it is there to be asked for a checkpoint
         gang.start("worker-1", joins=True)
@@ -280,20 +324,30 @@ def test_a_worker_that_joins_takes_part_in_the_steps_of_tables(tmp_path: Path) -
         (tmp_path / "epoch-4").touch()
         gang.finish()
         assert gang.of("worker-0", "checkpoint")[0]["why"] == "join"
-        assert gang.of("worker-1", "progress")[-1]["step"] == gang.of("worker-0", "progress")[-1]["step"] == 50
+        assert (
+            gang.of("worker-1", "progress")[-1]["step"]
+            == gang.of("worker-0", "progress")[-1]["step"]
+            == 50
+        )
     assert compare(tmp_path, case) == {}
 
 
 def test_a_table_does_not_wait_for_a_worker_that_may_be_left_out(tmp_path: Path) -> None:
     case = "sgd-double"
     plan = Plan(strategy="ps", workers=3, servers=1, batch_per_worker=None, backup_workers=1)
-    # Never are there more steps between two of them than servers keep sums of: it would be too far behind to go on.
+    # Never are there more steps between two of them than servers keep sums of: it would be too far
+    # behind to go on.
     variables = {"WAIT_AT": "2 4", "EPOCHS": "5"}
-    with Gang(tmp_path, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], variables) as gang:
+    with Gang(
+        tmp_path, plan, [sys.executable, str(SCRIPT), str(tmp_path), case], variables
+    ) as gang:
         gang.start()
 
         def are_at(step: int, *workers: str) -> bool:
-            return all((told := gang.of(worker, "progress")) and told[-1]["step"] >= step for worker in workers)
+            return all(
+                (told := gang.of(worker, "progress")) and told[-1]["step"] >= step
+                for worker in workers
+            )
 
         wait.until(lambda: are_at(10, "worker-0", "worker-1", "worker-2"))
         os.kill(gang.pid("worker-2"), signal.SIGSTOP)
@@ -303,7 +357,10 @@ def test_a_table_does_not_wait_for_a_worker_that_may_be_left_out(tmp_path: Path)
         wait.until(lambda: are_at(20, "worker-2"))
         (tmp_path / "epoch-4").touch()
         gang.finish()
-        assert any("gradients of sparse tables came too late" in n["text"] for n in gang.of("server-0", "note"))
+        assert any(
+            "gradients of sparse tables came too late" in n["text"]
+            for n in gang.of("server-0", "note")
+        )
 
 
 class Pushed:
@@ -314,7 +371,9 @@ class Pushed:
         self.content = {"step": step, "members": [0, 1, 2]}
 
 
-def due(steps: Steps, present: frozenset[int], needed: int | None = None) -> tuple[list[int], bool] | None:
+def due(
+    steps: Steps, present: frozenset[int], needed: int | None = None
+) -> tuple[list[int], bool] | None:
     found = steps.next(present, needed)
     return None if found is None else ([request.worker for request in found.requests], found.counts)
 
@@ -375,14 +434,19 @@ def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path
         (folder / "large.py").write_text(LARGE)
         plan = Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None)
         with Gang(
-            folder, plan, [sys.executable, "large.py"], {"BATCH": str(batch), "ROWS": str(rows)}, warm=None
+            folder,
+            plan,
+            [sys.executable, "large.py"],
+            {"BATCH": str(batch), "ROWS": str(rows)},
+            warm=None,
         ) as gang:
             gang.start()
             gang.finish()
             _, memory, _, came, _, went = gang.output("worker-0").split()[-6:]
             steps = gang.of("worker-0", "spans")
         assert steps
-        for step in steps:  # rows that are looked up are pulled in the midst of forward, their gradients pushed
+        # rows that are looked up are pulled in the midst of forward, their gradients pushed
+        for step in steps:
             spans = {span["name"]: span for span in step["spans"]}
             used = 8 * batch
             assert 0.99 * 4 * used < spans["pull"]["bytes_in"] < 5 * used
@@ -431,13 +495,23 @@ def test_servers_receive_what_workers_send(tmp_path: Path) -> None:
     with Gang(tmp_path, plan, [sys.executable, "mixed.py"], {}) as gang:
         gang.start()
         gang.finish()
-        told = {task: gang.of(task, "spans") for task in ("worker-0", "worker-1", "server-0", "server-1")}
-    steps = set.intersection(*({message["step"] for message in messages} for messages in told.values()))
+        told = {
+            task: gang.of(task, "spans")
+            for task in ("worker-0", "worker-1", "server-0", "server-1")
+        }
+    steps = set.intersection(
+        *({message["step"] for message in messages} for messages in told.values())
+    )
     assert len(steps) >= 3
     moved: Counter[tuple[str, str]] = Counter()
     for task, messages in told.items():
         for way in ("bytes_in", "bytes_out"):
-            spans = [span for message in messages if message["step"] in steps for span in message["spans"]]
+            spans = [
+                span
+                for message in messages
+                if message["step"] in steps
+                for span in message["spans"]
+            ]
             moved[task.partition("-")[0], way] += sum(span[way] or 0 for span in spans)
     assert moved["server", "bytes_in"] == pytest.approx(moved["worker", "bytes_out"], rel=0.02)
     assert moved["server", "bytes_out"] == pytest.approx(moved["worker", "bytes_in"], rel=0.02)
@@ -453,21 +527,33 @@ def test_gradients_of_summed_rows_are_those_of_torch(width: int) -> None:
     found = lookups._SumOfRows.apply(values, numbers, factors)  # type: ignore[no-untyped-call]
     expected = nn.functional.embedding_bag(numbers, values, mode="sum", per_sample_weights=factors)
     torch.testing.assert_close(found, expected)
-    slopes = [torch.autograd.grad((each * weights).sum(), (values, factors)) for each in (found, expected)]
+    slopes = [
+        torch.autograd.grad((each * weights).sum(), (values, factors)) for each in (found, expected)
+    ]
     for mine, theirs in zip(*slopes):
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("options", [{"lr": 0.1}, {"lr": 0.1, "maximize": True}, {"lr": 0.1, "momentum": 0.9}])
+@pytest.mark.parametrize(
+    "options", [{"lr": 0.1}, {"lr": 0.1, "maximize": True}, {"lr": 0.1, "momentum": 0.9}]
+)
 @pytest.mark.parametrize("width", [1, 3])
-def test_rows_that_are_named_twice_are_stepped_as_by_the_optimizer(width: int, options: dict[str, Any]) -> None:
-    start, rows, gradients = torch.randn(9, width), torch.tensor([2, 5, 2, 8]), torch.randn(4, width)
+def test_rows_that_are_named_twice_are_stepped_as_by_the_optimizer(
+    width: int, options: dict[str, Any]
+) -> None:
+    start, rows, gradients = (
+        torch.randn(9, width),
+        torch.tensor([2, 5, 2, 8]),
+        torch.randn(4, width),
+    )
     weight = start.clone().requires_grad_()
     optimizer = torch.optim.SGD([weight], **options)
     shard = Shard(Rows(9, 1), 0, start.clone())
     shard.optimize(optimizers.recipe(optimizer), {})
     for _ in range(2):
-        weight.grad = torch.sparse_coo_tensor(rows[None], gradients, weight.shape, check_invariants=False)
+        weight.grad = torch.sparse_coo_tensor(
+            rows[None], gradients, weight.shape, check_invariants=False
+        )
         optimizer.step()
         shard.apply(rows.to(torch.int32), gradients, {})
     torch.testing.assert_close(shard.values, weight.detach())
@@ -483,7 +569,9 @@ def test_different_rows_of_a_batch_are_those_of_torch(shape: tuple[int, ...], ro
         assert mine.dtype == torch.int64
 
 
-@pytest.mark.parametrize(("rows", "again"), [([2, 5, 8], False), ([2, 5, 5], True), ([5, 2, 8], True), ([], False)])
+@pytest.mark.parametrize(
+    ("rows", "again"), [([2, 5, 8], False), ([2, 5, 5], True), ([5, 2, 8], True), ([], False)]
+)
 def test_a_gradient_whose_rows_ascend_is_not_sorted_again(rows: list[int], again: bool) -> None:
     values = torch.randn(len(rows), 3)
     index = torch.tensor([rows], dtype=torch.int64)

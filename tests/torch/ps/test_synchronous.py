@@ -1,5 +1,6 @@
-"""Workers that add up over parameter servers, in one process: what they get, how it went there, and what they do when
-something is lost on the way."""
+"""Workers that add up over parameter servers, in one process: what they get, how it went there, and
+what they do when something is lost on the way.
+"""
 
 from __future__ import annotations
 
@@ -60,17 +61,32 @@ def push_and_block(backend: Dense, unblock: threading.Event) -> None:
 
 
 def equal(sums: Any, buffers: list[torch.Tensor], times: float) -> bool:
-    return all(torch.allclose(found, buffer * times) for found, buffer in zip(sums, buffers, strict=True))
+    return all(
+        torch.allclose(found, buffer * times) for found, buffer in zip(sums, buffers, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
     ("workers", "servers", "apart", "encrypt"),
-    [(1, 1, True, False), (2, 1, True, True), (3, 2, True, False), (2, 2, False, False), (4, 3, False, True)],
+    [
+        (1, 1, True, False),
+        (2, 1, True, True),
+        (3, 2, True, False),
+        (2, 2, False, False),
+        (4, 3, False, True),
+    ],
 )
-def test_every_worker_gets_the_sum(workers: int, servers: int, apart: bool, encrypt: bool, job: MakeJob) -> None:
+def test_every_worker_gets_the_sum(
+    workers: int, servers: int, apart: bool, encrypt: bool, job: MakeJob
+) -> None:
     running = job(workers, servers, encrypt=encrypt)
     running.start(apart)
-    buffers = [torch.randn(300_001), torch.randn(3), torch.randn(200_000, dtype=torch.float64), torch.empty(0)]
+    buffers = [
+        torch.randn(300_001),
+        torch.randn(3),
+        torch.randn(200_000, dtype=torch.float64),
+        torch.empty(0),
+    ]
     for _ in range(3):
         for result in running.together(add(*buffers)).values():
             assert result.members == tuple(range(workers))
@@ -82,10 +98,16 @@ def test_workers_begin_with_what_the_lowest_has(job: MakeJob) -> None:
     running.start()
 
     def begin(backend: Dense) -> tuple[list[torch.Tensor], Any]:
-        mine = [torch.randn(70_001), torch.randn(5, 4).T, torch.tensor(backend.index, dtype=torch.int64)]
+        mine = [
+            torch.randn(70_001),
+            torch.randn(5, 4).T,
+            torch.tensor(backend.index, dtype=torch.int64),
+        ]
         mine += [torch.rand(3).to(torch.bfloat16), torch.tensor([True, backend.index == 1])]
         backend.broadcast(mine)
-        return mine, backend.broadcast_value({"seed": backend.index + 3, "text": "t" * backend.index})
+        return mine, backend.broadcast_value(
+            {"seed": backend.index + 3, "text": "t" * backend.index}
+        )
 
     found = running.together(begin)
     assert all(value == {"seed": 3, "text": ""} for _, value in found.values())
@@ -98,7 +120,11 @@ def test_bytes_go_evenly_to_all_servers_and_are_told(job: MakeJob) -> None:
     running.start()
     results = running.together(add(torch.ones(400_000), torch.ones(100_000)))
     for result in results.values():
-        assert [transfer.peer for transfer in result.transfers] == ["server-0", "server-1", "server-2"]
+        assert [transfer.peer for transfer in result.transfers] == [
+            "server-0",
+            "server-1",
+            "server-2",
+        ]
         pushed = [transfer.push.bytes for transfer in result.transfers]
         assert sum(pushed) == 2_000_000 == sum(transfer.pull.bytes for transfer in result.transfers)
         assert max(pushed) <= 1.05 * min(pushed)
@@ -124,7 +150,9 @@ def test_a_worker_and_its_server_on_one_node_send_each_other_headers_only(
     sent: list[int] = []
     send = wire.Socket.send
 
-    def counted(socket: wire.Socket, header: wire.Header, *frames: wire.Buffer, route: bytes = b"") -> None:
+    def counted(
+        socket: wire.Socket, header: wire.Header, *frames: wire.Buffer, route: bytes = b""
+    ) -> None:
         sent.append(sum(map(len, frames)))
         send(socket, header, *frames, route=route)
 
@@ -160,7 +188,9 @@ def test_a_worker_takes_the_unix_socket_of_a_server_on_its_node_alone(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_differ_by_chunk_where_some_may_be_left_out_and_are_evened_out(job: MakeJob) -> None:
+def test_weights_differ_by_chunk_where_some_may_be_left_out_and_are_evened_out(
+    job: MakeJob,
+) -> None:
     """Of two workers one is enough: whoever comes second finds sums of which it is no part."""
     running = job(2, 1, backups=1)
     running.start()
@@ -187,7 +217,9 @@ def test_weights_differ_by_chunk_where_some_may_be_left_out_and_are_evened_out(j
     assert all(torch.equal(a, b) for a, b in zip(result.sums, other.sums))
 
 
-def test_what_was_lost_on_the_way_is_asked_for_again(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_lost_on_the_way_is_asked_for_again(
+    job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.1)
     running = job(2, 1)
     lost: list[Any] = []
@@ -207,7 +239,9 @@ def test_what_was_lost_on_the_way_is_asked_for_again(job: MakeJob, monkeypatch: 
     assert len(lost) == 3
 
 
-def test_a_push_that_was_lost_is_pushed_again(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_that_was_lost_is_pushed_again(
+    job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.1)
     running = job(2, 1)
     lost: list[Any] = []
@@ -289,14 +323,19 @@ def test_the_rest_push_again_when_a_worker_is_lost_in_the_middle_of_a_round(job:
     half.begin(1.0)
     half.launch(0)  # and never the second
     others = [running.apart(once(list(running.backends[n]._registered.buffers)), n) for n in (1, 2)]
-    wait.until(lambda: all(running.backends[n]._client._round for n in (1, 2)), what="the round to begin")
+    wait.until(
+        lambda: all(running.backends[n]._client._round for n in (1, 2)), what="the round to begin"
+    )
     running.lose_worker(0)
     for other in others:
         result = other.result(30)
         assert result.members == (1, 2)
         assert equal(result.sums, buffers, 5)
     (fault,) = running.told("worker-1", "fault")
-    assert (fault["text"], fault["steps"]) == ("worker-0 lost in a step; all others pushed again", 1)
+    assert (fault["text"], fault["steps"]) == (
+        "worker-0 lost in a step; all others pushed again",
+        1,
+    )
     assert fault["seconds"] >= 0
 
 
@@ -306,7 +345,9 @@ def test_a_server_and_a_worker_may_be_lost_at_once(job: MakeJob) -> None:
     buffers = [torch.randn(200_000), torch.randn(7)]
     running.together(add(*buffers))
     others = [running.apart(once(list(running.backends[n]._registered.buffers)), n) for n in (0, 2)]
-    wait.until(lambda: all(running.backends[n]._client._round for n in (0, 2)), what="the round to begin")
+    wait.until(
+        lambda: all(running.backends[n]._client._round for n in (0, 2)), what="the round to begin"
+    )
     running.lose_worker(1)
     running.restart_server("server-0")
     for other in others:
@@ -316,7 +357,9 @@ def test_a_server_and_a_worker_may_be_lost_at_once(job: MakeJob) -> None:
         assert equal(result.sums, buffers, 4)
 
 
-def test_a_worker_that_only_lacks_sums_when_another_leaves_takes_them_as_they_were(job: MakeJob) -> None:
+def test_a_worker_that_only_lacks_sums_when_another_leaves_takes_them_as_they_were(
+    job: MakeJob,
+) -> None:
     running = job(2, 2)
     running.start()
     buffers = [torch.randn(200_000), torch.randn(7)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headgate.hub.state.peers import Peers
-from headgate.identifiers import TaskName
-from headgate.plans import Plan
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
 from headgate.torch.ps.transport.views import Member, View
 
 
@@ -24,5 +24,8 @@ def test_servers_of_another_library_are_not_waited_for() -> None:
     peers.meet(TaskName("server-0"), "torch")
     assert set(View.read(peers.view()).servers) == {0}
     peers.meet(TaskName("server-0"), "keras")
-    with pytest.raises(RuntimeError, match=r"servers were started as those of headgate\.keras.*leave that import out"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"servers were started as those of headgate\.keras.*leave that import out",
+    ):
         View.read(peers.view())

@@ -16,8 +16,8 @@ import torch
 
 from headgate.engines import launch
 from headgate.hub.state.peers import Peers
-from headgate.identifiers import TaskName
-from headgate.plans import Plan
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
 from headgate.torch import ps
 from headgate.torch.ps.transport import wire
 from headgate.torch.ps.transport.loop import Loop
@@ -38,7 +38,9 @@ def secrets(encrypt: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     peers = Peers(Plan(strategy="ps", workers=1, servers=1, batch_per_worker=None), encrypt)
     for name in ("server-0", "worker-0"):
         peers.start(TaskName(name), "here", "127.0.0.1")
-    server, worker = (peers.welcome(TaskName(name), 1)["secrets"] for name in ("server-0", "worker-0"))
+    server, worker = (
+        peers.welcome(TaskName(name), 1)["secrets"] for name in ("server-0", "worker-0")
+    )
     return dict(server), dict(worker)
 
 
@@ -75,7 +77,9 @@ class Ends:
         return into
 
 
-@pytest.mark.parametrize(("encrypt", "address"), [(True, "127.0.0.1"), (False, "127.0.0.1"), (False, "::1")])
+@pytest.mark.parametrize(
+    ("encrypt", "address"), [(True, "127.0.0.1"), (False, "127.0.0.1"), (False, "::1")]
+)
 def test_messages_arrive_as_they_were_sent(encrypt: bool, address: str, loop: Loop) -> None:
     ends = Ends(loop, encrypt, address)
     values = torch.randn(200_000, dtype=torch.float64)
@@ -93,7 +97,9 @@ def test_messages_arrive_as_they_were_sent(encrypt: bool, address: str, loop: Lo
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("count", [0, 3, 40_000])
-def test_every_type_and_size_of_payload_goes_through(dtype: torch.dtype, count: int, loop: Loop) -> None:
+def test_every_type_and_size_of_payload_goes_through(
+    dtype: torch.dtype, count: int, loop: Loop
+) -> None:
     ends = Ends(loop, False, "127.0.0.1")
     values = (torch.randn(count) * 50).to(dtype)
     loop.call(lambda: ends.worker.send(Header(5, dtype=DTYPES.index(dtype)), memory(values)))
@@ -109,7 +115,9 @@ def test_a_lot_at_once_is_neither_lost_nor_reordered(loop: Loop) -> None:
             ends.worker.send(Header(5, round=number), payload)
 
     loop.call(send)
-    assert [message.header.round for message in ends.arrived(ends.at_server, 500)] == list(range(500))
+    assert [message.header.round for message in ends.arrived(ends.at_server, 500)] == list(
+        range(500)
+    )
 
 
 def test_what_comes_from_another_job_is_no_message(loop: Loop) -> None:
@@ -128,7 +136,9 @@ def test_what_comes_from_another_job_is_no_message(loop: Loop) -> None:
     assert [message.header.kind for message in ends.arrived(ends.at_server, 2)] == [6, 7]
 
 
-def test_beside_a_server_nothing_is_encrypted_and_from_elsewhere_still_all(loop: Loop, tmp_path: Path) -> None:
+def test_beside_a_server_nothing_is_encrypted_and_from_elsewhere_still_all(
+    loop: Loop, tmp_path: Path
+) -> None:
     ends = Ends(loop, True, "127.0.0.1", tmp_path / "s.sock")
     assert [endpoint.partition(":")[0] for endpoint in ends.endpoints] == ["tcp", "ipc"]
     assert wire.reaches(ends.endpoints[1])
@@ -146,7 +156,9 @@ def test_beside_a_server_nothing_is_encrypted_and_from_elsewhere_still_all(loop:
     assert ends.arrived(ends.at_server, 3)[2].header.kind == 7
 
 
-def test_workers_take_the_address_of_a_server_whose_unix_socket_they_cannot_reach(loop: Loop, tmp_path: Path) -> None:
+def test_workers_take_the_address_of_a_server_whose_unix_socket_they_cannot_reach(
+    loop: Loop, tmp_path: Path
+) -> None:
     ends = Ends(loop, True, "127.0.0.1", tmp_path / "missing" / "s.sock")
     assert len(ends.endpoints) == 1
     assert not wire.reaches(f"ipc://{tmp_path}/s.sock")
@@ -189,8 +201,12 @@ def test_zmq_is_found_where_the_hub_says_and_leaves_no_trace_in_the_path(tmp_pat
     folder = launch.transport(launch.inject(tmp_path))
     bare = [sys.executable, "-S"]  # without what this interpreter has installed, zmq among it
     env = {**os.environ, "HEADGATE_ZMQ": str(folder), "PYTHONPATH": ""}
-    found = subprocess.run([*bare, "-c", FINDS, ps.__file__], env=env, capture_output=True, text=True, check=False)
-    assert found.stdout.split() == [str(folder / "zmq" / "__init__.py"), "True", "True"], found.stderr
+    found = subprocess.run(
+        [*bare, "-c", FINDS, ps.__file__], env=env, capture_output=True, text=True, check=False
+    )
+    assert found.stdout.split() == [str(folder / "zmq" / "__init__.py"), "True", "True"], (
+        found.stderr
+    )
 
 
 def test_without_zmq_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
 """Engine `ray`: tasks on the nodes of a Ray cluster.
 
-The hub holds a `RayEngine`. It starts a bridge: the process that is connected to Ray. Ray ends a driver whose head is
-gone, so it ends the bridge and not the hub. With several bridges, the hub can use several clusters. A bridge puts an
-agent on each node, as a Ray actor. `headgate.engines.remote` has the agent and the messages between it and the hub.
+The hub holds a `RayEngine`. It starts a bridge: the process that is connected to Ray. Ray ends a
+driver whose head is gone, so it ends the bridge and not the hub. With several bridges, the hub can
+use several clusters. A bridge puts an agent on each node, as a Ray actor. `headgate.engines.remote`
+has the agent and the messages between it and the hub.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headgate.engines.declared import Declaration, Option
+from headgate.engines.engine_options import Declaration, Option
 
 if TYPE_CHECKING:
     from headgate.engines.base import Engine, EngineSpec

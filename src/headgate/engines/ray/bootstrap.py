@@ -14,7 +14,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 import headgate
 from headgate.engines.remote import files
 from headgate.engines.remote.link import AgentGone, AgentHandle, Lane, Unreachable
-from headgate.shares import Lever, Uncontrolled
+from headgate.model.shares import Lever, Uncontrolled
 
 
 def package() -> Any:
@@ -23,8 +23,9 @@ def package() -> Any:
 
 
 def actor_class() -> Any:
-    """The class of the actor. It travels by value, because it is made in a function. It imports nothing of Headgate
-    before it has unpacked Headgate."""
+    """The class of the actor. It travels by value, because it is made in a function. It imports
+    nothing of Headgate before it has unpacked Headgate.
+    """
 
     class HeadgateAgent:
         def __init__(self, package: bytes, settings: bytes, owner: str) -> None:
@@ -50,7 +51,10 @@ def actor_class() -> Any:
 
                 self.agent = Agent(folder, settings, owner, undo_priorities())
             except ImportError as error:
-                self.trouble = f"its Python {sys.executable} lacks {error.name}; install headgate's requirements there"
+                self.trouble = (
+                    f"its Python {sys.executable} lacks {error.name}; install "
+                    "headgate's requirements there"
+                )
             except Exception as error:  # noqa: BLE001  # told in words, for its class may not be known there
                 self.trouble = f"{type(error).__name__}: {error}"
             if self.trouble:
@@ -78,9 +82,9 @@ def actor_class() -> Any:
             return getattr(self.agent, method)(*arguments)
 
     remote: Any = ray.remote  # its types know nothing of concurrency groups
-    return remote(num_cpus=0, max_restarts=0, concurrency_groups={"events": 1, "files": 1, "questions": 1})(
-        HeadgateAgent
-    )
+    return remote(
+        num_cpus=0, max_restarts=0, concurrency_groups={"events": 1, "files": 1, "questions": 1}
+    )(HeadgateAgent)
 
 
 class RayAgent(AgentHandle):
@@ -113,14 +117,16 @@ class RayAgent(AgentHandle):
 
 def _said(error: BaseException) -> str:
     """What happened, and if Ray knows, why the process of the actor ended."""
-    text = str(getattr(error, "cause", None) or error).strip()  # what was raised there, without Ray's own words
+    # what was raised there, without Ray's own words
+    text = str(getattr(error, "cause", None) or error).strip()
     why = re.search(r"exit detail: (.+)", text)
     return " ".join([*text.splitlines()[:1], *([why[1]] if why else [])]) or type(error).__name__
 
 
 def undo_priorities() -> tuple[Uncontrolled, ...]:
-    """Undo what Ray does to the priorities of its workers, so that tasks do not inherit it. Return what cannot be
-    undone."""
+    """Undo what Ray does to the priorities of its workers, so that tasks do not inherit it. Return
+    what cannot be undone.
+    """
     with contextlib.suppress(OSError):  # Ray has the kernel kill its workers first
         Path("/proc/self/oom_score_adj").write_text("0")
     niceness = os.getpriority(os.PRIO_PROCESS, 0)

@@ -1,4 +1,6 @@
-"""The bridge: the process that is connected to Ray. The hub starts it, or Ray does as a job. It ends with the hub."""
+"""The bridge: the process that is connected to Ray. The hub starts it, or Ray does as a job. It
+ends with the hub.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ import threading
 from headgate.engines.ray import connect
 from headgate.engines.remote.pipe import Pipe
 from headgate.engines.remote.wire import Open, Refused
-from headgate.errors import HeadgateError
+from headgate.model.errors import HeadgateError
 
 
 def main() -> None:
     """Run the bridge of the hub at the other end of the given socket."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not inherited by the Ray that is started here
+        # unlike SIG_IGN, not inherited by the Ray that is started here
+        signal.signal(number, lambda *_: None)
     key = bytes.fromhex(os.environ.pop("HEADGATE_BRIDGE_KEY", ""))
     pipe = Pipe(socket.socket(fileno=int(sys.argv[1])), key, "bridge")
     wanted = pipe.receive()
@@ -44,7 +47,8 @@ def main() -> None:
 def _give_up(pipe: Pipe, wanted: Open) -> None:
     pipe.send(
         Refused(
-            f"the server at {wanted.address or 'this machine'} did not accept the connection within "
+            f"the server at {wanted.address or 'this machine'} did not accept the connection "
+            "within "
             f"{connect.CONNECT_SECONDS:g} s; check that it is the head of a Ray cluster"
         )
     )

@@ -1,4 +1,6 @@
-"""The two ways to a bridge: a process beside the hub, and a job on the cluster that calls the hub."""
+"""The two ways to a bridge: a process beside the hub, and a job on the cluster that calls the
+hub.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ import headgate
 from headgate.engines.ray.jobs_api import JobsApi
 from headgate.engines.remote import files
 from headgate.engines.remote.pipe import Pipe
-from headgate.errors import HeadgateError
+from headgate.model.errors import HeadgateError
 
 CALL_SECONDS = 120.0
 """How long a submitted bridge may take to call the hub: Ray starts two processes for it."""
@@ -55,8 +57,9 @@ finally:
     shutil.rmtree(folder, ignore_errors=True)
 sys.exit(code)
 """
-"""The program of the submitted job: it calls the hub, gets Headgate from it, and runs its bridge. Each end proves that
-it has the key before the other uses anything from it."""
+"""The program of the submitted job: it calls the hub, gets Headgate from it, and runs its bridge.
+Each end proves that it has the key before the other uses anything from it.
+"""
 
 
 class Bridge(ABC):
@@ -78,8 +81,8 @@ def start(address: str) -> Bridge:
     """Start the bridge to a cluster.
 
     Args:
-        address: With `http://HOST:PORT` of its dashboard, the bridge is a job there. With anything else, it is a
-            process here.
+        address: With `http://HOST:PORT` of its dashboard, the bridge is a job there. With anything
+            else, it is a process here.
 
     Raises:
         UsageError: The address makes no sense.
@@ -111,8 +114,9 @@ class Child(Bridge):
 
 
 class Submitted(Bridge):
-    """A bridge as a job on the cluster, submitted through Ray's Jobs API. This machine needs no Ray, and no Python like
-    the cluster's."""
+    """A bridge as a job on the cluster, submitted through Ray's Jobs API. This machine needs no
+    Ray, and no Python like the cluster's.
+    """
 
     def __init__(self, url: str) -> None:
         self._api = JobsApi(url)
@@ -130,7 +134,9 @@ class Submitted(Bridge):
         packed = files.pack(Path(headgate.__file__).parent)
         self.pipe = Pipe(connection, key, "hub")
         with contextlib.suppress(OSError):  # whoever hung up says so when it is asked
-            connection.sendall(hmac.new(key, packed, hashlib.sha256).digest() + struct.pack("!Q", len(packed)))
+            connection.sendall(
+                hmac.new(key, packed, hashlib.sha256).digest() + struct.pack("!Q", len(packed))
+            )
             connection.sendall(packed)
 
     def wait(self) -> str:
@@ -159,17 +165,22 @@ class Submitted(Bridge):
                 connection, _ = server.accept()
             except TimeoutError:
                 if (how := self._api.ended(self._id)) is not None:
-                    raise HeadgateError(f"Ray ended the job through which Headgate connects: {how}") from None
+                    raise HeadgateError(
+                        f"Ray ended the job through which Headgate connects: {how}"
+                    ) from None
                 continue
             connection.settimeout(_GREETING_SECONDS)
             with contextlib.suppress(OSError):
-                if hmac.compare_digest(connection.recv(len(greeting), socket.MSG_WAITALL), greeting):
+                if hmac.compare_digest(
+                    connection.recv(len(greeting), socket.MSG_WAITALL), greeting
+                ):
                     connection.settimeout(None)
                     return connection
             connection.close()
         host, port = server.getsockname()[:2]
         raise HeadgateError(
-            f"the job on the cluster at {self._api.url} did not connect to {host}:{port} within {CALL_SECONDS:g} s; "
+            f"the job on the cluster at {self._api.url} did not connect to {host}:{port} "
+            f"within {CALL_SECONDS:g} s; "
             "check that the cluster's head can reach this machine, and has room for a job"
         )
 
@@ -183,5 +194,6 @@ def _address_towards(host: str, port: int) -> str:
             return str(towards.getsockname()[0])
     except OSError as error:
         raise HeadgateError(
-            f"--address: {host} cannot be reached: {error.strerror or error}; check its name and the network"
+            f"--address: {host} cannot be reached: {error.strerror or error}; check its name "
+            "and the network"
         ) from error

@@ -1,5 +1,6 @@
-"""Connects this process to a Ray cluster, or to one that it starts. Errors of Ray become one line that says what to
-do."""
+"""Connects this process to a Ray cluster, or to one that it starts. Errors of Ray become one line
+that says what to do.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 
 from headgate.engines.ray import REQUIREMENT
 from headgate.engines.remote.wire import HERE, Open
-from headgate.errors import HeadgateError, MissingExtraError, UsageError
+from headgate.model.errors import HeadgateError, MissingExtraError, UsageError
 
 PROBE_SECONDS = 5.0
 """How long an address may take to answer."""
@@ -36,8 +37,8 @@ def require(wanted: Open) -> None:
     os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if not wanted.address:
-        # A cluster of our own, which listens on every address of this machine: whoever has no token is not let in. Ray
-        # takes it when it is imported; before 2.52 it has none.
+        # A cluster of our own, which listens on every address of this machine: whoever has no token
+        # is not let in. Ray takes it when it is imported; before 2.52 it has none.
         os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
     try:
         import_module("ray")
@@ -60,7 +61,8 @@ def connect(wanted: Open) -> str:
     host, port = split(wanted.address) if wanted.address not in ("", HERE) else ("", 0)
     if host and not answers(host, port, PROBE_SECONDS):
         raise HeadgateError(
-            f"no Ray cluster answers at {host}:{port}; give the address of its head (ray start --head prints it), "
+            f"no Ray cluster answers at {host}:{port}; give the address of its head (ray start "
+            "--head prints it), "
             "and check that this machine can reach it"
         )
     own: dict[str, Any] = {} if wanted.address else {"include_dashboard": False}
@@ -83,7 +85,10 @@ def split(address: str) -> tuple[str, int]:
     """
     if "://" in address:
         scheme = address.split("://")[0]
-        raise UsageError(f"found --address {address}; expected HOST:PORT of the cluster's head, without {scheme}://")
+        raise UsageError(
+            f"found --address {address}; expected HOST:PORT of the cluster's head, without "
+            f"{scheme}://"
+        )
     host, _, port = address.rpartition(":") if ":" in address else (address, "", str(_PORT))
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise UsageError(f"found --address {address}; expected HOST:PORT, such as 10.0.0.1:{_PORT}")
@@ -100,9 +105,11 @@ def answers(host: str, port: int, seconds: float) -> bool:
 
 
 def _take_token(address: str) -> None:
-    """Show the cluster this user's token if it asks for one: `ray start` does this, `ray.init` does not.
+    """Show the cluster this user's token if it asks for one: `ray start` does this, `ray.init` does
+    not.
 
-    A cluster that wants no token loses each actor of a driver that shows one. So this function asks first.
+    A cluster that wants no token loses each actor of a driver that shows one. So this function asks
+    first.
     """
     try:
         gcs_client = import_module("ray._raylet").GcsClient
@@ -124,27 +131,39 @@ def explained(error: Exception, host: str, port: int) -> HeadgateError:
     if "ersion mismatch" in text and len(versions) == 2:
         (ray_there, python_there), (ray_here, python_here) = versions
         return UsageError(
-            f"the Ray cluster at {host}:{port} has Ray {ray_there} and Python {python_there}, this headgate has Ray "
-            f"{ray_here} and Python {python_here}; run headgate with the cluster's Python and Ray, or through its Jobs "
+            f"the Ray cluster at {host}:{port} has Ray {ray_there} and Python {python_there}, "
+            "this headgate has Ray "
+            f"{ray_here} and Python {python_here}; run headgate with the cluster's Python and "
+            "Ray, or through its Jobs "
             f"API: --address http://{host}:8265"
         )
     if "nauthenticated" in text or "AuthToken" in text or "uthentication" in text:
         return HeadgateError(
-            f"the Ray cluster at {host}:{port} asks for a token, and you have none; copy that of its head "
+            f"the Ray cluster at {host}:{port} asks for a token, and you have none; copy that "
+            "of its head "
             "(ray get-auth-token prints it there) to ~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
     first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     if not host:
         why = first.rstrip(".")
         return HeadgateError(
-            f"Ray did not start on this machine, or refused the connection: {why}; try it with: ray start --head"
+            f"Ray did not start on this machine, or refused the connection: {why}; try it with: "
+            "ray start --head"
         )
-    if "node_ip_address" in text or "No node info" in text or "matching" in text or "raylet" in text.lower():
+    if (
+        "node_ip_address" in text
+        or "No node info" in text
+        or "matching" in text
+        or "raylet" in text.lower()
+    ):
         return HeadgateError(
-            f"this machine is not a node of the Ray cluster at {host}:{port}; run headgate on one of its nodes, or "
-            f"make it one that takes no tasks: ray start --address {host}:{port} --num-cpus 0; or go through its "
+            f"this machine is not a node of the Ray cluster at {host}:{port}; run headgate on "
+            "one of its nodes, or "
+            f"make it one that takes no tasks: ray start --address {host}:{port} --num-cpus 0; "
+            "or go through its "
             f"Jobs API: --address http://{host}:8265"
         )
     return HeadgateError(
-        f"the Ray cluster at {host}:{port} refused the connection: {first.rstrip('.')}; try it there with: ray status"
+        f"the Ray cluster at {host}:{port} refused the connection: {first.rstrip('.')}; try "
+        "it there with: ray status"
     )

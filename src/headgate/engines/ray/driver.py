@@ -1,4 +1,6 @@
-"""The connected bridge: it puts agents on the nodes, reserves, and carries out the hub's requests."""
+"""The connected bridge: it puts agents on the nodes, reserves, and carries out the hub's
+requests.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,6 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from headgate.cluster import Node
 from headgate.engines.ray import connect
 from headgate.engines.ray.bootstrap import RayAgent, actor_class, package
 from headgate.engines.ray.reservation import Reservations
@@ -37,8 +38,9 @@ from headgate.engines.remote.wire import (
     To,
     Warned,
 )
-from headgate.errors import HeadgateError, UsageError
-from headgate.shares import Uncontrolled
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.shares import Uncontrolled
 
 LOOK_SECONDS = 1.0
 """How often the driver looks for new and lost nodes, and whether the head answers."""
@@ -53,8 +55,9 @@ ORPHANED_SECONDS = 10.0
 """How long tasks have to save a checkpoint once the hub is gone."""
 
 PATIENCE_SECONDS = 90.0
-"""Silence after which an agent takes itself for cut off, unless `HEADGATE_RAY_PATIENCE_SECONDS` says otherwise. By
-default, Ray gives a node up after 64 s."""
+"""Silence after which an agent takes itself for cut off, unless `HEADGATE_RAY_PATIENCE_SECONDS`
+says otherwise. By default, Ray gives a node up after 64 s.
+"""
 
 _nodes: Callable[[], list[Mapping[str, Any]]] = ray.nodes
 _HEAD = "node:__internal_head__"
@@ -98,7 +101,10 @@ class Driver:
         if not opened:
             raise HeadgateError(
                 "; ".join(troubles)
-                or f"the Ray cluster at {address} has no node with a CPU; add one: ray start --address {address}"
+                or (
+                    f"the Ray cluster at {address} has no node with a CPU; add one: ray start "
+                    f"--address {address}"
+                )
             )
         for trouble in troubles:
             self._pipe.send(Warned(None, trouble))
@@ -165,7 +171,7 @@ class Driver:
         while any(link.running for link in links) and time.monotonic() < deadline:
             time.sleep(0.1)
 
-    # --- nodes ------------------------------------------------------------------------------------------------------
+    # --- nodes ------------------------------------------------------------------------------------
 
     def _newcomers(self) -> list[Mapping[str, Any]]:
         """Nodes with a CPU that have no agent yet. Nodes that are gone are reported."""
@@ -173,11 +179,18 @@ class Driver:
         for link in list(self._links.values()):
             if link.id not in alive:
                 self._lose(link.name, "Ray's health check does not reach it")
-        return [node for id, node in alive.items() if id not in self._known and node["Resources"].get("CPU", 0) > 0]
+        return [
+            node
+            for id, node in alive.items()
+            if id not in self._known and node["Resources"].get("CPU", 0) > 0
+        ]
 
-    def _welcome(self, nodes: list[Mapping[str, Any]]) -> tuple[list[tuple[Node, tuple[Uncontrolled, ...]]], list[str]]:
-        """Put agents on nodes. Return the nodes that answer with what cannot be controlled there, and the reasons of
-        the others."""
+    def _welcome(
+        self, nodes: list[Mapping[str, Any]]
+    ) -> tuple[list[tuple[Node, tuple[Uncontrolled, ...]]], list[str]]:
+        """Put agents on nodes. Return the nodes that answer with what cannot be controlled there,
+        and the reasons of the others.
+        """
         links = []
         for facts in nodes:
             self._known.add(facts["NodeID"])
@@ -196,7 +209,11 @@ class Driver:
 
     def _start(self, facts: Mapping[str, Any]) -> AgentLink:
         given = facts["Resources"]
-        custom = [name for name in given if name not in _PLAIN and not name.startswith(("node:", "accelerator_type:"))]
+        custom = [
+            name
+            for name in given
+            if name not in _PLAIN and not name.startswith(("node:", "accelerator_type:"))
+        ]
         settings = Settings(
             engine="ray",
             name=self._name(facts),
@@ -216,11 +233,17 @@ class Driver:
         archive = None if self._wanted.shared else self._archive
         tell, gone = self._pipe.send, self._gone
         agent = RayAgent(actor)
-        return AgentLink(settings.name, facts["NodeID"], agent, tell, archive, self._files, gone, self._patience)
+        return AgentLink(
+            settings.name, facts["NodeID"], agent, tell, archive, self._files, gone, self._patience
+        )
 
     def _head(self) -> str:
         """Address and port of the head; the port alone if Ray does not say which node it is."""
-        heads = [str(node["NodeManagerAddress"]) for node in _nodes() if node["Alive"] and _HEAD in node["Resources"]]
+        heads = [
+            str(node["NodeManagerAddress"])
+            for node in _nodes()
+            if node["Alive"] and _HEAD in node["Resources"]
+        ]
         return f"{''.join(heads)}:{connect.split(self._address)[1]}"
 
     def _name(self, facts: Mapping[str, Any]) -> str:
@@ -271,7 +294,9 @@ class Driver:
                 self._pipe.send(Warned(None, trouble))
 
     def _give_up(self, reason: str) -> None:
-        """End everything now: without a head, Ray ends every process of the cluster after a while, this one too."""
+        """End everything now: without a head, Ray ends every process of the cluster after a while,
+        this one too.
+        """
         self._headless = True  # nobody can be killed through Ray any more
         links = list(self._links.values())
         for link in links:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from headgate.cluster import Cluster, Node
 from headgate.engines.base import Engine, Listener, Slot
 from headgate.engines.log import TaskLog
 from headgate.engines.ray import bridges
@@ -19,11 +18,12 @@ from headgate.engines.remote.files import Files
 from headgate.engines.remote.questions import Questions
 from headgate.engines.remote.speeds import CoreSpeeds
 from headgate.engines.remote.wire import ApplyShare, Command, StartLaunch
-from headgate.errors import HeadgateError, UsageError
-from headgate.events import Exit
-from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box, Launch
-from headgate.shares import Share, Uncontrolled
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.events import Exit
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.shares import Share, Uncontrolled
 
 T = TypeVar("T")
 
@@ -37,7 +37,9 @@ class _RayTask:
     node: str
     log: TaskLog
     held: list[Command] | None = None
-    """Commands to send once the reservation is granted; None if it is granted, or if there is none."""
+    """Commands to send once the reservation is granted; None if it is granted, or if there is
+    none.
+    """
     complained: str | None = field(default=None)
 
 
@@ -55,15 +57,19 @@ class RayEngine(Engine):
     """Starts tasks on the nodes of a Ray cluster.
 
     Args:
-        address: HOST:PORT of the cluster's head, or `http://HOST:PORT` of its dashboard, to use its Jobs API. If empty,
-            the engine starts a Ray of its own on this machine, and ends it.
-        shared_files: Whether the nodes see this machine's files under the same paths. Then no files are sent.
-        speeds: JSON file that keeps the measured speeds of kinds of nodes. None: measure them each time.
+        address: HOST:PORT of the cluster's head, or `http://HOST:PORT` of its dashboard, to use its
+            Jobs API. If empty, the engine starts a Ray of its own on this machine, and ends it.
+        shared_files: Whether the nodes see this machine's files under the same paths. Then no files
+            are sent.
+        speeds: JSON file that keeps the measured speeds of kinds of nodes. None: measure them each
+            time.
     """
 
     name = "ray"
 
-    def __init__(self, address: str = "", *, shared_files: bool = False, speeds: Path | None = None) -> None:
+    def __init__(
+        self, address: str = "", *, shared_files: bool = False, speeds: Path | None = None
+    ) -> None:
         self.address = address
         self._shared = shared_files or not address
         self._speeds = None if speeds is None else CoreSpeeds(speeds)
@@ -80,7 +86,7 @@ class RayEngine(Engine):
         self._open = False
         self._closing = False
 
-    # --- the contract -----------------------------------------------------------------------------------------------
+    # --- the contract -----------------------------------------------------------------------------
 
     def open(self, listener: Listener) -> None:
         """Connect; takes some seconds.
@@ -93,7 +99,9 @@ class RayEngine(Engine):
         self._bridge = bridges.start(self.address)
         self._pipe = self._bridge.pipe
         at = self.address if isinstance(self._bridge, bridges.Child) else wire.HERE
-        self._pipe.send(wire.Open(at, self._shared, {} if self._speeds is None else self._speeds.known()))
+        self._pipe.send(
+            wire.Open(at, self._shared, {} if self._speeds is None else self._speeds.known())
+        )
         while not isinstance(answer := self._pipe.receive(), wire.Opened):
             if isinstance(answer, wire.Warned):
                 listener.warned(None, answer.text)
@@ -105,8 +113,11 @@ class RayEngine(Engine):
                 error = UsageError(answer.text) if is_usage else HeadgateError(answer.text)
                 error.exit_code = answer.exit_code
                 raise error
-            raise HeadgateError(f"the process that connects to Ray ended before it was connected: {how}")
-        self._called = f"ray-{answer.head}" if self.address else ""  # what is started here is another each time
+            raise HeadgateError(
+                f"the process that connects to Ray ended before it was connected: {how}"
+            )
+        # what is started here is another each time
+        self._called = f"ray-{answer.head}" if self.address else ""
         self._questions = Questions(self._pipe.send)
         if at != wire.HERE:
             self.address = answer.address
@@ -144,7 +155,9 @@ class RayEngine(Engine):
         with self._lock:
             of_attempt = f"{job}#{attempt}#"
             had = [task for task in tasks if task in self._slots]
-            self._give_back([task for task in had if self._slots[task][1].key.startswith(of_attempt)])
+            self._give_back(
+                [task for task in had if self._slots[task][1].key.startswith(of_attempt)]
+            )
 
     def _give_back(self, tasks: Iterable[TaskId]) -> None:
         given: dict[str, list[TaskId]] = {}
@@ -188,9 +201,14 @@ class RayEngine(Engine):
                 made = self._tasks[task] = _RayTask(task, node, TaskLog(log), [] if held else None)
                 waits = reservation.told if reservation is not None and held else ""
                 granted = None if reservation is None else reservation.granted
-                self._do(made, StartLaunch(launch if granted is None else _with_gpus(launch, granted), share))
+                self._do(
+                    made,
+                    StartLaunch(launch if granted is None else _with_gpus(launch, granted), share),
+                )
         if refusal:
-            self._listener.exited(task, Exit(code=None, reason=f"could not be started: {refusal}", lost=lost))
+            self._listener.exited(
+                task, Exit(code=None, reason=f"could not be started: {refusal}", lost=lost)
+            )
         elif waits:
             self._listener.waits(task, waits)
 
@@ -207,7 +225,14 @@ class RayEngine(Engine):
             if found is not None and waiting:
                 del self._tasks[task]
         if found is not None and waiting:
-            self._end(found, Exit(code=None, signal=signal.SIGTERM, reason="it was stopped while it waited for Ray"))
+            self._end(
+                found,
+                Exit(
+                    code=None,
+                    signal=signal.SIGTERM,
+                    reason="it was stopped while it waited for Ray",
+                ),
+            )
         else:
             self._ask(task, wire.EndTask(task, grace))
 
@@ -228,7 +253,7 @@ class RayEngine(Engine):
         self._pipe.close()
         self._open = False
 
-    # --- to the bridge ----------------------------------------------------------------------------------------------
+    # --- to the bridge ----------------------------------------------------------------------------
 
     def _ask(self, task: TaskId, command: Command) -> None:
         with self._lock:
@@ -241,15 +266,19 @@ class RayEngine(Engine):
         else:
             self._pipe.send(wire.To(task.node, command))
 
-    # --- from the bridge --------------------------------------------------------------------------------------------
+    # --- from the bridge --------------------------------------------------------------------------
 
     def _read(self) -> None:
         while (report := self._pipe.receive()) is not None:
             try:
                 self._hear(report)
             except Exception as error:  # noqa: BLE001  # one that cannot be told must not silence the others
-                self._listener.warned(None, f"engine {self.name!r} met an error and goes on: {error!r}")
-        self._questions.end("this engine is closing" if self._closing else "the connection to Ray is gone")
+                self._listener.warned(
+                    None, f"engine {self.name!r} met an error and goes on: {error!r}"
+                )
+        self._questions.end(
+            "this engine is closing" if self._closing else "the connection to Ray is gone"
+        )
         if self._closing:
             for task in list(self._tasks.values()):
                 del self._tasks[task.id]
@@ -261,7 +290,8 @@ class RayEngine(Engine):
         match report:
             case wire.Started(task, pid):
                 found = self._tasks.get(task)
-                if found is not None and found.held is None:  # and not one that waits after its node was lost
+                # and not one that waits after its node was lost
+                if found is not None and found.held is None:
                     self._listener.started(task, pid)
             case wire.Output(task, data):
                 self._write(task, bytes(data))
@@ -360,7 +390,9 @@ class RayEngine(Engine):
         with self._lock:
             self._nodes.pop(name, None)
             self._away.add(name)
-            gone = [self._tasks.pop(task.id) for task in list(self._tasks.values()) if task.node == name]
+            gone = [
+                self._tasks.pop(task.id) for task in list(self._tasks.values()) if task.node == name
+            ]
         self._listener.left(name, reason, for_good)
         for task in gone:
             self._end(task, Exit(code=None, reason=f"node {name} is gone: {reason}", lost=True))

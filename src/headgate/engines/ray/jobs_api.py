@@ -1,4 +1,5 @@
-"""Ray's Jobs API: the HTTP interface of a cluster's dashboard. The caller needs no Ray and no particular Python.
+"""Ray's Jobs API: the HTTP interface of a cluster's dashboard. The caller needs no Ray and no
+particular Python.
 
 Source: https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html
 """
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headgate.errors import HeadgateError, UsageError
+from headgate.model.errors import HeadgateError, UsageError
 
 REQUEST_SECONDS = 30.0
 AGENT_SECONDS = 60.0
@@ -40,7 +41,9 @@ class JobsApi:
     def __init__(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"found --address {url}; expected http://HOST:PORT of the cluster's dashboard")
+            raise UsageError(
+                f"found --address {url}; expected http://HOST:PORT of the cluster's dashboard"
+            )
         self.url = url.rstrip("/")
         self.host = parts.hostname
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -51,7 +54,11 @@ class JobsApi:
         Raises:
             HeadgateError: Nobody answers, or the job is refused.
         """
-        job = {"entrypoint": entrypoint, "submission_id": id, "runtime_env": {"env_vars": dict(env)}}
+        job = {
+            "entrypoint": entrypoint,
+            "submission_id": id,
+            "runtime_env": {"env_vars": dict(env)},
+        }
         deadline = time.monotonic() + AGENT_SECONDS
         while True:
             try:
@@ -80,7 +87,9 @@ class JobsApi:
         if token := _token():
             headers["Authorization"] = f"Bearer {token}"
         data = None if content is None else json.dumps(content).encode()
-        request = urllib.request.Request(f"{self.url}/api/jobs/{path}", data, headers, method=method)
+        request = urllib.request.Request(
+            f"{self.url}/api/jobs/{path}", data, headers, method=method
+        )
         try:
             with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as response:
                 answer: dict[str, Any] = json.load(response)
@@ -88,17 +97,23 @@ class JobsApi:
             said = error.read().decode(errors="replace").strip().splitlines()
             if error.code in (401, 403):
                 raise HeadgateError(
-                    f"the Ray cluster at {self.url} asks for a token, and you have none; copy that of its "
-                    "head (ray get-auth-token prints it there) to ~/.ray/auth_token or RAY_AUTH_TOKEN"
+                    f"the Ray cluster at {self.url} asks for a token, and you have none; copy "
+                    "that of its "
+                    "head (ray get-auth-token prints it there) to ~/.ray/auth_token or "
+                    "RAY_AUTH_TOKEN"
                 ) from error
             raise HeadgateError(
-                f"{self.url} refused: {said[-1] if said else error.reason} ({error.code}); --address has to name the "
-                "dashboard of a Ray cluster that has the Jobs API (pip install 'ray[default]' there)"
+                f"{self.url} refused: {said[-1] if said else error.reason} ({error.code}); "
+                "--address has to name the "
+                "dashboard of a Ray cluster that has the Jobs API (pip install 'ray[default]' "
+                "there)"
             ) from error
         except (OSError, ValueError) as error:
             raise HeadgateError(
-                f"no Jobs API of a Ray cluster answers at {self.url}: {getattr(error, 'reason', error)}; give the "
-                "address of its dashboard (ray start --head prints it; for other machines: --dashboard-host 0.0.0.0)"
+                f"no Jobs API of a Ray cluster answers at {self.url}: "
+                f"{getattr(error, 'reason', error)}; give the "
+                "address of its dashboard (ray start --head prints it; for other machines: "
+                "--dashboard-host 0.0.0.0)"
             ) from error
         return answer
 

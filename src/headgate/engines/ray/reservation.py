@@ -2,10 +2,10 @@
 
 Each task has its own group, because tasks leave before others do and a group cannot shrink.
 
-A job gets all its groups together, or none (gang scheduling). Otherwise two jobs could each hold a part and wait for
-the rest for ever. If the groups do not fit at once, one group for all tasks waits in their place. It holds nothing
-while it waits. Once Ray grants it, it makes room for the groups of the tasks. Another job may be faster then, so it may
-take several tries.
+A job gets all its groups together, or none (gang scheduling). Otherwise two jobs could each hold a
+part and wait for the rest for ever. If the groups do not fit at once, one group for all tasks waits
+in their place. It holds nothing while it waits. Once Ray grants it, it makes room for the groups of
+the tasks. Another job may be faster then, so it may take several tries.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headgate.engines.base import Slot
 from headgate.engines.remote.wire import Granted, Impossible, Report, ReservationWaits
-from headgate.identifiers import TaskId
+from headgate.model.identifiers import TaskId
 
 PATIENCE_SECONDS = 2.0
 """A reservation that takes longer is reported."""
 
 _LOOK_SECONDS = 0.5
 _TOGETHER_SECONDS = (2.0, 4.0)
-"""How long the groups of several tasks may take. It is drawn anew each time, so that two jobs that disturb each other
-part. Groups take 2 ms each, and all of them up to 1 s more if another was just removed."""
+"""How long the groups of several tasks may take. It is drawn anew each time, so that two jobs that
+disturb each other part. Groups take 2 ms each, and all of them up to 1 s more if another was just
+removed.
+"""
 
 _TASK_SECONDS = 0.05
 """How much longer for each task."""
 
 _PIN = 0.001
-"""An amount of the resource that Ray gives each node by its address. Whatever asks for some of it is put on that
-node."""
+"""An amount of the resource that Ray gives each node by its address. Whatever asks for some of it
+is put on that node.
+"""
 
 
 class Reservations:
@@ -52,7 +55,9 @@ class Reservations:
         self._tell = tell
         self._open: dict[str, _Reservation] = {}
 
-    def reserve(self, key: str, slots: Mapping[TaskId, Slot], nodes: Mapping[str, Mapping[str, Any]]) -> None:
+    def reserve(
+        self, key: str, slots: Mapping[TaskId, Slot], nodes: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         """Reserve what tasks take; return at once.
 
         Args:
@@ -124,18 +129,24 @@ class _Reservation:
             gpus = self._hold_gpus()
         except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
             if self.tasks():
-                self._tell(Impossible(self._key, f"Ray could not reserve what it asks for: {error}"))
+                self._tell(
+                    Impossible(self._key, f"Ray could not reserve what it asks for: {error}")
+                )
             return
         if self.tasks():
             self._tell(Granted(self._key, gpus))
 
     def _each(self) -> bool:
-        """Reserve what each task takes. If that takes long for several tasks, hold nothing and return False."""
+        """Reserve what each task takes. If that takes long for several tasks, hold nothing and
+        return False.
+        """
         tasks = self.tasks()
         for task in tasks:
             self._set_aside(task)
         alone = len(tasks) == 1
-        patience = math.inf if alone else random.uniform(*_TOGETHER_SECONDS) + _TASK_SECONDS * len(tasks)
+        patience = (
+            math.inf if alone else random.uniform(*_TOGETHER_SECONDS) + _TASK_SECONDS * len(tasks)
+        )
         deadline = time.monotonic() + patience
         for task in tasks:
             while not self._has(task):
@@ -152,7 +163,9 @@ class _Reservation:
             slots = dict(self._slots)
         if len(slots) < 2:
             return
-        group = placement_group([_bundle(slot, self._nodes[slot.node]) for slot in slots.values()], strategy="PACK")
+        group = placement_group(
+            [_bundle(slot, self._nodes[slot.node]) for slot in slots.values()], strategy="PACK"
+        )
         try:
             while len(self.tasks()) == len(slots) and not group.wait(_LOOK_SECONDS):
                 self._complain()
@@ -173,7 +186,9 @@ class _Reservation:
             remove_placement_group(group)
 
     def _has(self, task: TaskId) -> bool:
-        """Whether a task has its group, after a short wait; also true if nobody wants it any more."""
+        """Whether a task has its group, after a short wait; also true if nobody wants it any
+        more.
+        """
         with self._lock:
             group = self._groups.get(task)
         try:
@@ -197,7 +212,9 @@ class _Reservation:
             self._tell(ReservationWaits(self._key, _shortage(slots, self._nodes)))
 
     def _hold_gpus(self) -> dict[TaskId, tuple[str, ...]]:
-        """Find out which GPUs of its node each task has: Ray tells only an actor that holds them."""
+        """Find out which GPUs of its node each task has: Ray tells only an actor that holds
+        them.
+        """
         with self._lock:
             groups = {task: group for task, group in self._groups.items() if self._slots[task].gpus}
             counts = {task: self._slots[task].gpus for task in groups}
@@ -217,7 +234,9 @@ class _Reservation:
 
 
 def _holder() -> Any:
-    """The class of an actor that holds GPUs. It travels by value, because it is made in a function."""
+    """The class of an actor that holds GPUs. It travels by value, because it is made in a
+    function.
+    """
 
     class HeadgateGpus:
         def gpus(self) -> list[str]:
@@ -240,7 +259,10 @@ def _taken(slots: Mapping[TaskId, Slot]) -> dict[str, dict[str, float]]:
 
 def _bundle(slot: Slot, node: Mapping[str, Any]) -> dict[str, float]:
     wanted = {"CPU": slot.cores, "memory": float(slot.memory_bytes or 0), "GPU": float(slot.gpus)}
-    return {f"node:{node['NodeManagerAddress']}": _PIN, **{name: count for name, count in wanted.items() if count > 0}}
+    return {
+        f"node:{node['NodeManagerAddress']}": _PIN,
+        **{name: count for name, count in wanted.items() if count > 0},
+    }
 
 
 def _lacking(name: str, slots: Mapping[TaskId, Slot], node: Mapping[str, Any] | None) -> str:
@@ -250,7 +272,10 @@ def _lacking(name: str, slots: Mapping[TaskId, Slot], node: Mapping[str, Any] | 
     there = node["Resources"]
     for what, asked in _taken(slots)[name].items():
         if asked > there.get(what, 0.0) + 1e-9:
-            return f"asked for {_amount(what, asked)} on node {name}, where Ray has {_amount(what, there.get(what, 0))}"
+            return (
+                f"asked for {_amount(what, asked)} on node {name}, where Ray has "
+                f"{_amount(what, there.get(what, 0))}"
+            )
     return ""
 
 
@@ -263,7 +288,8 @@ def _shortage(slots: Mapping[TaskId, Slot], nodes: Mapping[str, Mapping[str, Any
         for what, asked in taken.items():
             if asked > left.get(what, 0.0):
                 lines.append(
-                    f"asked for {_amount(what, asked)} on node {name}, {_amount(what, left.get(what, 0))} free"
+                    f"asked for {_amount(what, asked)} on node {name}, "
+                    f"{_amount(what, left.get(what, 0))} free"
                 )
     return "; ".join(lines) or "what it asked for is being freed"
 

@@ -1,4 +1,6 @@
-"""The agent of a node: it runs a `LocalEngine` for the bridge, and keeps events until the bridge has them."""
+"""The agent of a node: it runs a `LocalEngine` for the bridge, and keeps events until the bridge
+has them.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from headgate import isolation
-from headgate.cluster import Node
 from headgate.engines.base import Listener
 from headgate.engines.launch import files_of, inject, transport
 from headgate.engines.local import LocalEngine
 from headgate.engines.remote import files, speeds
 from headgate.engines.remote.outbox import Outbox, RelayedLog
 from headgate.engines.remote.settings import Settings
-from headgate.engines.remote.warden import Warden
+from headgate.engines.remote.watchdog import Warden
 from headgate.engines.remote.wire import (
     ApplyShare,
     CheckpointMessage,
@@ -35,16 +36,17 @@ from headgate.engines.remote.wire import (
     TaskMessage,
     Warned,
 )
-from headgate.errors import HeadgateError
-from headgate.events import Exit
-from headgate.identifiers import TaskId
 from headgate.isolation.base import HOST_IMAGE, Launch
-from headgate.paths import below
-from headgate.shares import Uncontrolled
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.paths import below
+from headgate.model.shares import Uncontrolled
+from headgate.sampling import machine
+from headgate.sampling.base import Target
+from headgate.sampling.round import SamplingRound, samplers
 from headgate.task.grants import TURNS
-from headgate.telemetry import machine
-from headgate.telemetry.base import Target
-from headgate.telemetry.round import SamplingRound, samplers
 
 SAMPLE_SECONDS = 1.0
 
@@ -59,7 +61,9 @@ class Agent:
         uncontrolled: What cannot be controlled in a process that the cluster started.
     """
 
-    def __init__(self, folder: str, settings: bytes, owner: str, uncontrolled: tuple[Uncontrolled, ...] = ()) -> None:
+    def __init__(
+        self, folder: str, settings: bytes, owner: str, uncontrolled: tuple[Uncontrolled, ...] = ()
+    ) -> None:
         self._settings: Settings = pickle.loads(settings)
         self._folder = Path(folder)
         self._uncontrolled = uncontrolled
@@ -83,15 +87,16 @@ class Agent:
         self._sampler = threading.Thread(target=self._sample, name="samplers", daemon=True)
         self._sampler.start()
 
-    # --- what the bridge calls --------------------------------------------------------------------------------------
+    # --- what the bridge calls --------------------------------------------------------------------
 
     def describe(self) -> bytes:
         """Pickled: the node, and what is `uncontrolled` on it."""
         return pickle.dumps((self._node, (*self._uncontrolled, *self._engine.uncontrolled())))
 
     def do(self, number: int, commands: bytes) -> None:
-        """Carry out commands (a pickled list). If their number came before, only the answer was lost: leave them
-        alone."""
+        """Carry out commands (a pickled list). If their number came before, only the answer was
+        lost: leave them alone.
+        """
         if number <= self._done:
             return
         self._done = number
@@ -112,8 +117,9 @@ class Agent:
         return str(self._folder / "work" / key)
 
     def sizes(self, path: str) -> dict[str, int] | None:
-        """Bytes of each file below a path, by name relative to it ("" for the path itself); None if there is no such
-        path."""
+        """Bytes of each file below a path, by name relative to it ("" for the path itself); None if
+        there is no such path.
+        """
         self._heard = time.monotonic()
         return files.sizes(Path(path))
 
@@ -131,8 +137,9 @@ class Agent:
         return str(self._checkpoints(job))
 
     def ask(self, question: bytes) -> bytes:
-        """Call a function. The question is the pickled function and its arguments; the answer is, pickled, what it
-        returned and in words why it failed."""
+        """Call a function. The question is the pickled function and its arguments; the answer is,
+        pickled, what it returned and in words why it failed.
+        """
         self._heard = time.monotonic()
         function, arguments = pickle.loads(question)
         try:
@@ -156,7 +163,7 @@ class Agent:
         """Remove everything of the agent from the node."""
         self._warden.close()
 
-    # --- commands ---------------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     def _obey(self, command: Command) -> None:
         match command:
@@ -176,14 +183,16 @@ class Agent:
                 self._engine.stop(task, grace)
 
     def _prepare(self, launch: Launch) -> Launch:
-        """The launch as this node starts it: with the node's paths, the task library, and an interpreter that the node
-        has."""
+        """The launch as this node starts it: with the node's paths, the task library, and an
+        interpreter that the node has.
+        """
         env, argv, reads, writes = dict(launch.env), launch.argv, launch.reads, launch.writes
         if brought := env.get("HEADGATE_ZMQ"):
             here = inject(self._folder / "inject")
             there = brought.removesuffix("-zmq")
             env["PYTHONPATH"] = os.pathsep.join(
-                str(here) if part == there else part for part in env.get("PYTHONPATH", "").split(os.pathsep)
+                str(here) if part == there else part
+                for part in env.get("PYTHONPATH", "").split(os.pathsep)
             )
             env["HEADGATE_ZMQ"] = str(transport(here))
             reads = (*reads, *files_of(here))
@@ -205,20 +214,27 @@ class Agent:
         return replace(launch, env=env, argv=argv, reads=reads, writes=writes, keeps=keeps)
 
     def _interpreter(self, launch: Launch) -> tuple[str, ...]:
-        """The program and its arguments. If this node lacks the hub's Python, one that it has takes its place."""
+        """The program and its arguments. If this node lacks the hub's Python, one that it has takes
+        its place.
+        """
         program, *rest = launch.argv
         elsewhere = launch.image != HOST_IMAGE or not os.path.isabs(program)
         if elsewhere or os.path.exists(program) or "python" not in os.path.basename(program):
             return launch.argv
         path = launch.env.get("PATH", os.defpath)
-        here = next(filter(None, (shutil.which(name, path=path) for name in ("python", "python3"))), sys.executable)
-        self._outbox.put(Warned(launch.task, f"node {self._node.name} has no {program}; it runs under {here}"))
+        here = next(
+            filter(None, (shutil.which(name, path=path) for name in ("python", "python3"))),
+            sys.executable,
+        )
+        self._outbox.put(
+            Warned(launch.task, f"node {self._node.name} has no {program}; it runs under {here}")
+        )
         return (here, *rest)
 
     def _checkpoints(self, job: str) -> Path:
         return self._folder / "checkpoints" / files.key_of(job)
 
-    # --- the node ---------------------------------------------------------------------------------------------------
+    # --- the node ---------------------------------------------------------------------------------
 
     def _describe(self) -> Node:
         """The node: its hardware, and how much of it the cluster gives to jobs."""
@@ -227,20 +243,28 @@ class Agent:
         cache = self._folder / "node.json"
         known = given.speeds.get(speeds.key(found.cpu_model, found.cores))
         if known is not None:
-            cache.write_text(json.dumps({"cpu_model": found.cpu_model, "cores": found.cores, "core_gflops": known}))
+            cache.write_text(
+                json.dumps(
+                    {"cpu_model": found.cpu_model, "cores": found.cores, "core_gflops": known}
+                )
+            )
         found = machine.detect(cache, {})  # the cluster says how many GPUs there are
         return replace(
             found,
             name=given.name,
             address=given.address,
             cores=given.cores,
-            memory_bytes=min(given.memory_bytes, found.memory_bytes) if given.memory_bytes else found.memory_bytes,
+            memory_bytes=min(given.memory_bytes, found.memory_bytes)
+            if given.memory_bytes
+            else found.memory_bytes,
             gpus=found.gpus[: given.gpus],
             kind=given.kind,
         )
 
     def _sample(self) -> None:
-        """From the first command on, read what the node uses, which others may use as well, and its tasks."""
+        """From the first command on, read what the node uses, which others may use as well, and its
+        tasks.
+        """
 
         def report(text: str) -> None:
             self._outbox.put(Warned(None, f"node {self._node.name}: {text}"))
@@ -258,11 +282,15 @@ class Agent:
         reader.read(time.monotonic(), [])
 
     def _end_if_cut_off(self) -> None:
-        """End if the hub was silent for too long: it takes the node for gone, and may start its tasks again elsewhere.
-        The warden clears up."""
+        """End if the hub was silent for too long: it takes the node for gone, and may start its
+        tasks again elsewhere. The warden clears up.
+        """
         patience = self._settings.patience_seconds
         if self._heard is not None and time.monotonic() - self._heard > patience:
-            print(f"headgate: heard nothing from the hub for {patience:g} s; the tasks here end", file=sys.stderr)
+            print(
+                f"headgate: heard nothing from the hub for {patience:g} s; the tasks here end",
+                file=sys.stderr,
+            )
             os._exit(1)
 
 
@@ -272,7 +300,9 @@ class _Relay(Listener):
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self.returns: dict[TaskId, Path] = {}
-        """The folder of checkpoints of each task on this node. What is saved there has to go to the hub's machine."""
+        """The folder of checkpoints of each task on this node. What is saved there has to go to the
+        hub's machine.
+        """
 
     def started(self, task: TaskId, pid: int) -> None:
         self._outbox.put(Started(task, pid))
@@ -284,7 +314,9 @@ class _Relay(Listener):
         here, path = self.returns.get(task), message.get("path")
         name = below(here, path) if here is not None and isinstance(path, str) else None
         if name is not None:
-            self._outbox.put(CheckpointMessage(task, {**message, "path": os.path.join(here or "", name)}, name))
+            self._outbox.put(
+                CheckpointMessage(task, {**message, "path": os.path.join(here or "", name)}, name)
+            )
         else:
             self._outbox.put(TaskMessage(task, message))
 

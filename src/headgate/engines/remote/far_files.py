@@ -8,8 +8,8 @@ from typing import Any, cast
 from headgate.engines.remote.files import Files
 from headgate.engines.remote.pipe import Pipe
 from headgate.engines.remote.wire import Answered, FileAsked
-from headgate.errors import HeadgateError
 from headgate.isolation.base import Launch
+from headgate.model.errors import HeadgateError
 
 OPERATIONS = frozenset({"pack", "sizes", "read", "write", "rename"})
 

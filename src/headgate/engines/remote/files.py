@@ -1,4 +1,6 @@
-"""Brings files of jobs to nodes that do not see those of the hub's machine, and brings checkpoints back."""
+"""Brings files of jobs to nodes that do not see those of the hub's machine, and brings checkpoints
+back.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import os
 import tarfile
 from pathlib import Path
 
-from headgate.errors import HeadgateError, UsageError
 from headgate.isolation.base import Launch
-from headgate.paths import below
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.paths import below
 
 CHUNK_BYTES = 4 * 2**20
 """How many bytes of a file go in one message."""
@@ -18,7 +20,9 @@ CHUNK_BYTES = 4 * 2**20
 MOST_BYTES = 200 * 2**20
 """The largest folder of a job that is sent."""
 
-LEFT_OUT = frozenset({".git", ".hg", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"})
+LEFT_OUT = frozenset(
+    {".git", ".hg", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"}
+)
 _NAMED = 3
 
 
@@ -28,7 +32,8 @@ def key_of(name: str) -> str:
 
 
 def pack(folder: Path) -> bytes:
-    """An archive of a job's folder, without what the job does not need to run (`LEFT_OUT`, environments).
+    """An archive of a job's folder, without what the job does not need to run (`LEFT_OUT`,
+    environments).
 
     Raises:
         UsageError: The folder is larger than `MOST_BYTES`, or cannot be read.
@@ -62,7 +67,8 @@ def unpack(archive: bytes, folder: Path) -> None:
 
 
 def sizes(path: Path) -> dict[str, int] | None:
-    """Bytes of each file below a path, by name relative to it ("" for the path itself); None if there is no such path.
+    """Bytes of each file below a path, by name relative to it ("" for the path itself); None if
+    there is no such path.
 
     Raises:
         PermissionError: A link below the path leads out of it.
@@ -94,7 +100,8 @@ def write(path: Path, offset: int, data: bytes) -> None:
 
 
 class Files:
-    """Files of the hub's machine, for a bridge. It gives only those that launches name, whatever a node asks for.
+    """Files of the hub's machine, for a bridge. It gives only those that launches name, whatever a
+    node asks for.
 
     Every operation raises `HeadgateError` for a path that no launch names.
     """
@@ -105,8 +112,9 @@ class Files:
         self._read: set[str] = set()
 
     def allow(self, launch: Launch) -> None:
-        """From now on, allow to pack the job's folder, to read and write its folder of checkpoints, and to read the
-        checkpoint from which it goes on."""
+        """From now on, allow to pack the job's folder, to read and write its folder of checkpoints,
+        and to read the checkpoint from which it goes on.
+        """
         self._packed.add(launch.cwd)
         if folder := launch.env.get("HEADGATE_CHECKPOINTS"):
             self._written.add(folder)
@@ -142,11 +150,14 @@ class Files:
 
     def _readable(self, path: str) -> Path:
         # What a job goes on from is a file, or a folder with what is in it.
-        return Path(path) if path in self._read or _is_in(path, self._read) else self._writable(path)
+        return (
+            Path(path) if path in self._read or _is_in(path, self._read) else self._writable(path)
+        )
 
 
 def _is_in(path: str, folders: set[str]) -> bool:
-    return any(below(folder, path) is not None for folder in tuple(folders))  # another thread may add to them
+    # another thread may add to them
+    return any(below(folder, path) is not None for folder in tuple(folders))
 
 
 def _refused(path: str, why: str) -> HeadgateError:
@@ -161,7 +172,9 @@ def _gather(folder: Path) -> list[tuple[Path, int]]:
 
     found = []
     for at, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if name not in LEFT_OUT and not _is_environment(Path(at, name))]
+        folders[:] = [
+            name for name in folders if name not in LEFT_OUT and not _is_environment(Path(at, name))
+        ]
         for name in [*names, *(name for name in folders if Path(at, name).is_symlink())]:
             path = Path(at, name)
             if path.is_symlink() or path.is_file():  # no sockets, no devices
@@ -181,6 +194,8 @@ def _too_large(folder: Path, found: list[tuple[Path, int]], total: int) -> str:
     largest = sorted(entries.items(), key=lambda entry: -entry[1])[:_NAMED]
     named = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in largest)
     return (
-        f"the job's folder {folder} has {total / 1e6:.0f} MB ({named}); at most {MOST_BYTES / 1e6:.0f} MB are sent to "
-        "the nodes; move data elsewhere, name another `workdir:`, or use --shared-files where the nodes see it"
+        f"the job's folder {folder} has {total / 1e6:.0f} MB ({named}); at most "
+        f"{MOST_BYTES / 1e6:.0f} MB are sent to "
+        "the nodes; move data elsewhere, name another `workdir:`, or use --shared-files where "
+        "the nodes see it"
     )

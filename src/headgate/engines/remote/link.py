@@ -1,4 +1,6 @@
-"""The link to an agent: it sends commands in order, receives events in order, and moves files both ways."""
+"""The link to an agent: it sends commands in order, receives events in order, and moves files both
+ways.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
-from headgate.cluster import Node
 from headgate.engines.launch import snapshot_of
 from headgate.engines.remote import files
 from headgate.engines.remote.pipe import facts
@@ -29,12 +30,13 @@ from headgate.engines.remote.wire import (
     StartLaunch,
     TaskMessage,
 )
-from headgate.errors import HeadgateError
-from headgate.events import Exit
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
-from headgate.paths import below
-from headgate.shares import Uncontrolled
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.paths import below
+from headgate.model.shares import Uncontrolled
 
 _POLL_SECONDS = 10.0
 _RETRY_SECONDS = 0.2
@@ -142,7 +144,9 @@ class AgentLink:
             if not trouble:
                 node, uncontrolled = facts(self._agent.call("commands", "describe"))
         except (AgentGone, Unreachable, OSError, pickle.UnpicklingError) as error:
-            raise HeadgateError(f"no agent could be started on node {self.name}: {_first_line(error)}") from error
+            raise HeadgateError(
+                f"no agent could be started on node {self.name}: {_first_line(error)}"
+            ) from error
         if trouble:
             raise HeadgateError(f"no agent can run on node {self.name}: {trouble}")
         for thread in self._threads:
@@ -156,7 +160,9 @@ class AgentLink:
         self._commands.put(command)
 
     def ask(self, question: Ask) -> None:
-        """Have the agent call a function at the same time as its other work, and tell the result."""
+        """Have the agent call a function at the same time as its other work, and tell the
+        result.
+        """
         try:
             packed = pickle.dumps((question.function, question.arguments))
             value, error = facts(self._ask("questions", "ask", packed))
@@ -194,7 +200,7 @@ class AgentLink:
             return
         self._agent.kill()
 
-    # --- to the agent -----------------------------------------------------------------------------------------------
+    # --- to the agent -----------------------------------------------------------------------------
 
     def _command(self) -> None:
         number = 0
@@ -203,7 +209,12 @@ class AgentLink:
                 prepared = self._with_files(command)
             except (HeadgateError, OSError) as error:
                 if isinstance(command, StartLaunch):
-                    self._pass_on(Exited(command.launch.task, Exit(code=None, reason=f"could not be started: {error}")))
+                    self._pass_on(
+                        Exited(
+                            command.launch.task,
+                            Exit(code=None, reason=f"could not be started: {error}"),
+                        )
+                    )
                 continue
             except (AgentGone, Unreachable) as error:
                 self.lose(self._why(error))
@@ -216,8 +227,9 @@ class AgentLink:
                 return
 
     def _ask(self, lane: Lane, method: str, *arguments: Any) -> Any:
-        """Call the agent, and repeat the call while the network does not carry it. The cluster says when the agent is
-        gone for good."""
+        """Call the agent, and repeat the call while the network does not carry it. The cluster says
+        when the agent is gone for good.
+        """
         while True:
             try:
                 return self._agent.call(lane, method, *arguments)
@@ -236,7 +248,9 @@ class AgentLink:
         match command:
             case StartLaunch(launch, share):
                 return StartLaunch(self._moved(launch), share)
-            case Send(task, {"path": str(path)} as message) if (there := self._brought(task, path)) is not None:
+            case Send(task, {"path": str(path)} as message) if (
+                there := self._brought(task, path)
+            ) is not None:
                 return Send(task, {**message, "path": there})
             case _:
                 return command
@@ -252,16 +266,23 @@ class AgentLink:
             self._ask("files", "unpack", key, archive)
             self._sent.add(key)
         folder = str(self._ask("files", "folder", key))
-        env, argv = dict(launch.env), tuple(_below(part, launch.cwd, folder) for part in launch.argv)
-        if (path := env.get("HEADGATE_RESUME")) and (there := self._brought(launch.task, path)) is not None:
+        env, argv = (
+            dict(launch.env),
+            tuple(_below(part, launch.cwd, folder) for part in launch.argv),
+        )
+        if (path := env.get("HEADGATE_RESUME")) and (
+            there := self._brought(launch.task, path)
+        ) is not None:
             env["HEADGATE_RESUME"] = there
         if (saved := env.get("HEADGATE_CHECKPOINTS")) and (copy := snapshot_of(launch.task)):
-            self._brought(launch.task, os.path.join(saved, copy), anew=True)  # another of the same size may be there
+            # another of the same size may be there
+            self._brought(launch.task, os.path.join(saved, copy), anew=True)
         return replace(launch, cwd=folder, env=env, argv=argv)
 
     def _brought(self, task: TaskId, path: str, anew: bool = False) -> str | None:
-        """Send a checkpoint of the hub's to the node, if it is not there yet or `anew`. Return its path there; None if
-        the hub has no such checkpoint."""
+        """Send a checkpoint of the hub's to the node, if it is not there yet or `anew`. Return its
+        path there; None if the hub has no such checkpoint.
+        """
         here = self._here.sizes(path)
         if here is None:
             return None
@@ -270,11 +291,15 @@ class AgentLink:
         if anew or self._ask("files", "sizes", there) != here:
             for name, size in here.items():
                 for offset in range(0, max(size, 1), files.CHUNK_BYTES):
-                    data = self._here.read(os.path.join(path, name) if name else path, offset, files.CHUNK_BYTES)
-                    self._ask("files", "write", os.path.join(there, name) if name else there, offset, data)
+                    data = self._here.read(
+                        os.path.join(path, name) if name else path, offset, files.CHUNK_BYTES
+                    )
+                    self._ask(
+                        "files", "write", os.path.join(there, name) if name else there, offset, data
+                    )
         return there
 
-    # --- from the agent ---------------------------------------------------------------------------------------------
+    # --- from the agent ---------------------------------------------------------------------------
 
     def _listen(self) -> None:
         arrived = 0
@@ -304,7 +329,11 @@ class AgentLink:
                 self._fetch(event.task, str(event.message["path"]), path)
             except (HeadgateError, OSError, AgentGone, Unreachable) as error:
                 text = f"it could not be brought here: {_first_line(error)}"
-                failed = {"type": "checkpoint_failed", "error": text, "why": event.message.get("why")}
+                failed = {
+                    "type": "checkpoint_failed",
+                    "error": text,
+                    "why": event.message.get("why"),
+                }
                 self._say(TaskMessage(event.task, failed))
                 return
             event = TaskMessage(event.task, {**event.message, "path": path})
@@ -314,13 +343,16 @@ class AgentLink:
         self._say(event)
 
     def _say(self, report: Report) -> None:
-        """Tell what happened there, unless the node was reported gone: its tasks may run elsewhere by then."""
+        """Tell what happened there, unless the node was reported gone: its tasks may run elsewhere
+        by then.
+        """
         with self._lock:
             if not self._gone:
                 self._tell(report)
 
     def _fetch(self, task: TaskId, there: str, path: str) -> None:
-        """Bring a checkpoint to the hub, whole or not at all, into the folder of its own job's checkpoints only.
+        """Bring a checkpoint to the hub, whole or not at all, into the folder of its own job's
+        checkpoints only.
 
         Raises:
             HeadgateError: It would lie elsewhere.
@@ -336,7 +368,11 @@ class AgentLink:
                 raise HeadgateError(f"its part {name!r} is not in {path}")
             for offset in range(0, max(size, 1), files.CHUNK_BYTES):
                 data = self._ask(
-                    "files", "read", os.path.join(there, name) if name else there, offset, files.CHUNK_BYTES
+                    "files",
+                    "read",
+                    os.path.join(there, name) if name else there,
+                    offset,
+                    files.CHUNK_BYTES,
                 )
                 self._here.write(os.path.join(partial, name) if name else partial, offset, data)
         self._here.rename(partial, path)
@@ -344,7 +380,11 @@ class AgentLink:
 
 def _below(part: str, old: str, new: str) -> str:
     """Move a path from below one folder to below another; leave anything else as it is."""
-    return new + part.removeprefix(old) if part == old or part.startswith(old.rstrip("/") + "/") else part
+    return (
+        new + part.removeprefix(old)
+        if part == old or part.startswith(old.rstrip("/") + "/")
+        else part
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,10 +8,12 @@ from collections import deque
 
 from headgate.engines.log import TaskLog
 from headgate.engines.remote.wire import Event, Output
-from headgate.identifiers import TaskId
+from headgate.model.identifiers import TaskId
 
 BATCH_BYTES = 64 * 2**10
-"""Output in one batch. It has to fit into the answer of one call: some clusters send larger answers on a slower way."""
+"""Output in one batch. It has to fit into the answer of one call: some clusters send larger answers
+on a slower way.
+"""
 
 HELD_BYTES = 2 * 2**20
 """Output of one task that may wait to be fetched. Beyond it, the task waits."""
@@ -21,8 +23,10 @@ _BATCH_EVENTS = 500
 
 
 class Outbox:
-    """Events in the order in which they were put, handed out in numbered batches. An answer may be lost on the way, so
-    a batch is handed out again until the bridge says that it has arrived. Any thread may use an outbox."""
+    """Events in the order in which they were put, handed out in numbered batches. An answer may be
+    lost on the way, so a batch is handed out again until the bridge says that it has arrived. Any
+    thread may use an outbox.
+    """
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
@@ -33,12 +37,18 @@ class Outbox:
         self._closed = False
 
     def put(self, event: Event) -> None:
-        """Add an event. Output is joined to the output just before it, if that is of the same task."""
+        """Add an event. Output is joined to the output just before it, if that is of the same
+        task.
+        """
         with self._changed:
             if isinstance(event, Output):
                 self._held[event.task] = self._held.get(event.task, 0) + len(event.data)
                 last = self._events[-1] if self._events else None
-                if isinstance(last, Output) and last.task == event.task and len(last.data) < BATCH_BYTES:
+                if (
+                    isinstance(last, Output)
+                    and last.task == event.task
+                    and len(last.data) < BATCH_BYTES
+                ):
                     last.data += event.data
                     return
             self._events.append(event)
@@ -88,7 +98,9 @@ class Outbox:
 
 
 class RelayedLog(TaskLog):
-    """A task's output on its way to the hub's machine. Here it goes to no file, and is not divided into lines."""
+    """A task's output on its way to the hub's machine. Here it goes to no file, and is not divided
+    into lines.
+    """
 
     def __init__(self, task: TaskId, outbox: Outbox) -> None:
         super().__init__("")

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from headgate.engines.remote.wire import Report, Request
-from headgate.identifiers import IDENTIFIERS
+from headgate.model.identifiers import IDENTIFIERS
 
 _HEADER = struct.Struct("!Q")
 _IDLE_SECONDS = 20
@@ -27,10 +27,11 @@ class Pipe:
 
     Args:
         connection: To the other end.
-        key: A secret of both ends, if strangers can reach the connection; else empty. It authenticates every object:
-            HMAC-SHA256 of its place in the order and its content. Other objects are refused.
-        side: Which end this is, "hub" or "bridge". The hub accepts only plain facts (`facts`), so that the cluster
-            cannot make it call anything.
+        key: A secret of both ends, if strangers can reach the connection; else empty. It
+            authenticates every object: HMAC-SHA256 of its place in the order and its content. Other
+            objects are refused.
+        side: Which end this is, "hub" or "bridge". The hub accepts only plain facts (`facts`), so
+            that the cluster cannot make it call anything.
     """
 
     def __init__(self, connection: socket.socket, key: bytes, side: str) -> None:
@@ -55,11 +56,19 @@ class Pipe:
                 return
 
     def receive(self) -> Request | Report | None:
-        """The next object; None if the other end is gone, or if somebody tampered with the connection."""
+        """The next object; None if the other end is gone, or if somebody tampered with the
+        connection.
+        """
         head = self._exactly(_HEADER.size)
         seal = self._exactly(_MAC_BYTES) if head is not None and self._check is not None else b""
-        data = self._exactly(_HEADER.unpack(head)[0]) if head is not None and seal is not None else None
-        if data is None or (self._check is not None and not hmac.compare_digest(self._check.next(data), seal or b"")):
+        data = (
+            self._exactly(_HEADER.unpack(head)[0])
+            if head is not None and seal is not None
+            else None
+        )
+        if data is None or (
+            self._check is not None and not hmac.compare_digest(self._check.next(data), seal or b"")
+        ):
             return None
         try:
             received: Request | Report = self._load(data)
@@ -86,10 +95,12 @@ class Pipe:
 
 
 def facts(data: bytes) -> Any:
-    """Unpickle plain values and Headgate's own dataclasses, enumerations and identifiers, and nothing else.
+    """Unpickle plain values and Headgate's own dataclasses, enumerations and identifiers, and
+    nothing else.
 
     Raises:
-        pickle.UnpicklingError: The data hold something else, which could run any code, or are damaged.
+        pickle.UnpicklingError: The data hold something else, which could run any code, or are
+            damaged.
     """
     try:
         return _Facts(io.BytesIO(data)).load()
@@ -104,10 +115,18 @@ class _Facts(pickle.Unpickler):
         if (module, name) == ("builtins", "bytearray"):
             return bytearray
         # Of what is loaded here already: importing runs a module.
-        found = super().find_class(module, name) if module.startswith("headgate.") and module in sys.modules else None
-        if isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum) or found in IDENTIFIERS):
+        found = (
+            super().find_class(module, name)
+            if module.startswith("headgate.") and module in sys.modules
+            else None
+        )
+        if isinstance(found, type) and (
+            is_dataclass(found) or issubclass(found, Enum) or found in IDENTIFIERS
+        ):
             return found
-        raise pickle.UnpicklingError(f"found {module}.{name}; expected plain values and Headgate's own")
+        raise pickle.UnpicklingError(
+            f"found {module}.{name}; expected plain values and Headgate's own"
+        )
 
 
 def _notice_silence(connection: socket.socket) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from headgate.engines.remote.wire import Ask, Returned
-from headgate.errors import HeadgateError
+from headgate.model.errors import HeadgateError
 
 
 class Questions:

@@ -20,7 +20,8 @@ class Settings:
         kind: Names of the node's custom resources.
         shared: Whether the node sees the files of the hub's machine under the same paths.
         speeds: Measured GFLOP/s of a core, by `speeds.key`.
-        patience_seconds: An agent that hears nothing from the bridge for longer takes itself for cut off, and ends.
+        patience_seconds: An agent that hears nothing from the bridge for longer takes itself for
+            cut off, and ends.
     """
 
     engine: str

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from headgate.cluster import Node
+from headgate.model.cluster import Node
 
 
 def key(cpu_model: str, cores: float) -> str:
@@ -27,10 +27,18 @@ class CoreSpeeds:
             found = json.loads(self._path.read_text())
         except (OSError, ValueError):
             return {}
-        return {str(key): float(value) for key, value in found.items()} if isinstance(found, dict) else {}
+        return (
+            {str(key): float(value) for key, value in found.items()}
+            if isinstance(found, dict)
+            else {}
+        )
 
     def keep(self, nodes: Iterable[Node]) -> None:
         """Add the speeds that nodes measured."""
-        found = {key(node.cpu_model, node.cores): node.core_gflops for node in nodes if node.core_gflops is not None}
+        found = {
+            key(node.cpu_model, node.cores): node.core_gflops
+            for node in nodes
+            if node.core_gflops is not None
+        }
         with contextlib.suppress(OSError):  # they are measured again
             self._path.write_text(json.dumps(self.known() | found, indent=2) + "\n")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from headgate.cluster import Node
 from headgate.engines.base import Slot
-from headgate.errors import HeadgateError
-from headgate.events import Exit
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Launch
-from headgate.shares import Share, Uncontrolled
-from headgate.telemetry.columns import Column
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import Share, Uncontrolled
+from headgate.sampling.columns import Column
 
 # --- commands: hub to bridge, these four on to the agent of a node
 
@@ -61,8 +61,8 @@ class Open:
     """The first request to the bridge.
 
     Args:
-        address: HOST:PORT of the cluster's head. Empty: start a cluster on this machine. `HERE`: the cluster on which
-            the bridge is a job.
+        address: HOST:PORT of the cluster's head. Empty: start a cluster on this machine. `HERE`:
+            the cluster on which the bridge is a job.
         shared: Whether the nodes see the files of this machine under the same paths.
         speeds: Measured GFLOP/s of a core, by `speeds.key`; nodes of other kinds are measured.
     """
@@ -140,8 +140,9 @@ class TaskMessage:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMessage:
-    """A message that names a file or folder, `name`, in the job's folder of checkpoints on the node. It has to go to
-    that folder on the hub's machine."""
+    """A message that names a file or folder, `name`, in the job's folder of checkpoints on the
+    node. It has to go to that folder on the hub's machine.
+    """
 
     task: TaskId
     message: Mapping[str, object]
@@ -215,7 +216,8 @@ class Granted:
     """A reservation can be used.
 
     Args:
-        gpus: The cluster's names of the GPUs of each task that has some: numbers, or names of parts of a GPU.
+        gpus: The cluster's names of the GPUs of each task that has some: numbers, or names of parts
+            of a GPU.
     """
 
     key: str
@@ -256,4 +258,15 @@ class FileAsked:
     arguments: tuple[object, ...]
 
 
-Report = Event | Opened | Refused | Joined | NodeGone | Granted | ReservationWaits | Impossible | Returned | FileAsked
+Report = (
+    Event
+    | Opened
+    | Refused
+    | Joined
+    | NodeGone
+    | Granted
+    | ReservationWaits
+    | Impossible
+    | Returned
+    | FileAsked
+)

@@ -15,18 +15,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headgate import engines
-from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec, Listener, Slot
-from headgate.errors import HeadgateError
-from headgate.events import Action, Event, Exit, MoveRequested, NodeJoined, StartTask, TaskExited
 from headgate.hub.parts import Component
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.state.run import LiveRuns
-from headgate.identifiers import JobId, TaskId
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import HeadgateError
+from headgate.model.events import (
+    Action,
+    Event,
+    Exit,
+    MoveRequested,
+    NodeJoined,
+    StartTask,
+    TaskExited,
+)
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.plans import Plan
 from headgate.planning.placement import place, place_within, unplaced
-from headgate.plans import Plan
 from headgate.profiling import calibration
-from headgate.telemetry.columns import Column
+from headgate.sampling.columns import Column
 
 Usage = Callable[[EngineSpec, str, Mapping[Column, float]], None]
 
@@ -38,13 +46,20 @@ class Engines:
         home: Headgate's folder.
         local: The engine of this machine, made and not yet open.
         listener: Whom the engines tell of tasks.
-        usage: Told on the loop what the tasks and nodes of an engine used that are not on this machine.
+        usage: Told on the loop what the tasks and nodes of an engine used that are not on this
+            machine.
         nodes: Told of the nodes of engines.
         live_runs: The runs that use engines.
     """
 
     def __init__(
-        self, home: Path, local: Engine, listener: Listener, usage: Usage, nodes: Nodes, live_runs: LiveRuns
+        self,
+        home: Path,
+        local: Engine,
+        listener: Listener,
+        usage: Usage,
+        nodes: Nodes,
+        live_runs: LiveRuns,
     ) -> None:
         self._home = home
         self._open: dict[EngineSpec, Engine] = {LOCAL: local}
@@ -66,8 +81,8 @@ class Engines:
 
     @asynccontextmanager
     async def opened(self, spec: EngineSpec) -> AsyncIterator[Engine]:
-        """The engine of a submission, open for as long as it takes to hand that in; if no run uses it then, it is
-        closed.
+        """The engine of a submission, open for as long as it takes to hand that in; if no run uses
+        it then, it is closed.
 
         Raises:
             HeadgateError: It cannot be opened.
@@ -104,7 +119,10 @@ class Engines:
         if spec == LOCAL or spec not in self._open or self._open[spec].cluster().nodes:
             return
         if any(run.submission.engine == spec for run in self._live_runs.runs.values()):
-            raise HeadgateError(f"the cluster of engine {spec} is gone, and jobs that ran there are ending; try again")
+            raise HeadgateError(
+                f"the cluster of engine {spec} is gone, and jobs that ran there are "
+                "ending; try again"
+            )
         await self._end(spec)
 
     async def _end(self, spec: EngineSpec) -> None:
@@ -115,7 +133,9 @@ class Engines:
     async def _start(self, spec: EngineSpec) -> None:
         engine = engines.make(spec, self._home)
         try:
-            heard = _Heard(spec, self._listener, self._usage, self._nodes, partial(self._measured, engine))
+            heard = _Heard(
+                spec, self._listener, self._usage, self._nodes, partial(self._measured, engine)
+            )
             await asyncio.to_thread(engine.open, heard)
         except HeadgateError:
             raise
@@ -137,14 +157,21 @@ class Engines:
         return self._turns.setdefault(spec, asyncio.Lock())
 
     def _is_used(self, spec: EngineSpec) -> bool:
-        return self._handed_in[spec] > 0 or any(run.submission.engine == spec for run in self._live_runs.runs.values())
+        return self._handed_in[spec] > 0 or any(
+            run.submission.engine == spec for run in self._live_runs.runs.values()
+        )
 
 
 class _Heard(Listener):
     """What one engine tells, from its threads."""
 
     def __init__(
-        self, spec: EngineSpec, listener: Listener, usage: Usage, nodes: Nodes, measured: Callable[[], Cluster]
+        self,
+        spec: EngineSpec,
+        listener: Listener,
+        usage: Usage,
+        nodes: Nodes,
+        measured: Callable[[], Cluster],
     ) -> None:
         self._spec = spec
         self._listener = listener
@@ -200,8 +227,9 @@ class _Amount(NamedTuple):
 class Reserving(Component):
     """Has engines reserve what tasks take, and give it back.
 
-    A task takes the cores that its plan states, or its part of the job's limit. Tasks without either take equal parts
-    of what these leave of their node. They give back what they lose to a task that comes later.
+    A task takes the cores that its plan states, or its part of the job's limit. Tasks without
+    either take equal parts of what these leave of their node. They give back what they lose to a
+    task that comes later.
 
     Args:
         live_runs: Where the runs are.
@@ -210,7 +238,9 @@ class Reserving(Component):
         step: Told of jobs that are to go to a node that has come.
     """
 
-    def __init__(self, live_runs: LiveRuns, engines: Engines, nodes: Nodes, step: Callable[[Event], None]) -> None:
+    def __init__(
+        self, live_runs: LiveRuns, engines: Engines, nodes: Nodes, step: Callable[[Event], None]
+    ) -> None:
         self._live_runs = live_runs
         self._engines = engines
         self._nodes = nodes
@@ -218,12 +248,16 @@ class Reserving(Component):
         self._held: dict[JobId, dict[int, dict[TaskId, Slot]]] = {}  # by attempt
 
     def reserve(self, starts: Sequence[StartTask]) -> None:
-        """Reserve what tasks take that are about to be started, all tasks of a job together. Tasks that run beside them
-        first give back what is no longer theirs."""
+        """Reserve what tasks take that are about to be started, all tasks of a job together. Tasks
+        that run beside them first give back what is no longer theirs.
+        """
         parts = self._parts(starts)
         for job, attempts in self._held.items():
             for attempt, held in attempts.items():
-                most = {task: parts.get((self._engines.spec_of(job.run), slot.node)) for task, slot in held.items()}
+                most = {
+                    task: parts.get((self._engines.spec_of(job.run), slot.node))
+                    for task, slot in held.items()
+                }
                 cut = {
                     task: replace(held[task], cores=part)
                     for task, part in most.items()
@@ -235,11 +269,14 @@ class Reserving(Component):
             wanted.setdefault((start.job, start.attempt), {})[start.task] = self._slot(start, parts)
         for (job, attempt), slots in wanted.items():
             held = self._held.setdefault(job, {}).setdefault(attempt, {})
-            self._set_aside(job, attempt, {task: slot for task, slot in slots.items() if held.get(task) != slot})
+            self._set_aside(
+                job, attempt, {task: slot for task, slot in slots.items() if held.get(task) != slot}
+            )
 
     def _parts(self, starts: Iterable[StartTask]) -> dict[tuple[EngineSpec, str], float]:
-        """Cores of each task whose plan states none, by engine and node: equal parts of what the other tasks leave. The
-        policy's grants are no measure, because they change."""
+        """Cores of each task whose plan states none, by engine and node: equal parts of what the
+        other tasks leave. The policy's grants are no measure, because they change.
+        """
         sharing: dict[tuple[EngineSpec, str], int] = {}
         left: dict[tuple[EngineSpec, str], float] = {}
         attempts: dict[JobId, int] = {}
@@ -252,7 +289,8 @@ class Reserving(Component):
             for attempt, slots in held.items():
                 for task, slot in slots.items():
                     place = self._engines.spec_of(job.run), slot.node
-                    if place in sharing and attempts.get(job, attempt) == attempt:  # the former one has ended
+                    # the former one has ended
+                    if place in sharing and attempts.get(job, attempt) == attempt:
                         states = self._states_cores(task)
                         sharing[place] += not states
                         left[place] -= slot.cores if states else 0.0
@@ -264,26 +302,38 @@ class Reserving(Component):
         }
 
     def offer(self, node: Node) -> list[MoveRequested]:
-        """A node has come: which jobs that wait for others of its engine are to go there instead, and how."""
+        """A node has come: which jobs that wait for others of its engine are to go there instead,
+        and how.
+        """
         found: list[MoveRequested] = []
         room: dict[str, _Amount] = {}
         for job in list(self._held):
             _, live = self._live_runs.find(job)
             spec, current = self._engines.spec_of(job.run), live.current
-            if current is None or self._nodes.get(spec, node.name) is not node or not self._may_use(job, node.name):
+            if (
+                current is None
+                or self._nodes.get(spec, node.name) is not node
+                or not self._may_use(job, node.name)
+            ):
                 continue
             slots = self._held[job].get(live.attempt, {})
             if not slots or job not in self._engines.of(job.run).waiting():
                 continue
             room = room or self._room(spec)
-            others = [each for each in self._nodes.of(spec) if each is not node and self._may_use(job, each.name)]
+            others = [
+                each
+                for each in self._nodes.of(spec)
+                if each is not node and self._may_use(job, each.name)
+            ]
             plan = self._elsewhere(current.plan, slots, node, others, room)
             if plan is None or plan == current.plan:
                 continue
             there = dict.fromkeys((*plan.worker_nodes, *plan.server_nodes))
             reason = f"node {node.name} has come, and is free"
             if len(there) > 1:
-                reason = f"node {node.name} has come, and there is room on {', '.join(there)} together"
+                reason = (
+                    f"node {node.name} has come, and there is room on {', '.join(there)} together"
+                )
             found.append(MoveRequested(job, plan, reason, waits=True))
             for task, slot in slots.items():
                 name = (plan.server_nodes if task.name.is_server else plan.worker_nodes)[task.index]
@@ -298,32 +348,48 @@ class Reserving(Component):
         others: Sequence[Node],
         room: Mapping[str, _Amount],
     ) -> Plan | None:
-        """The plan of a job on a node that has come, or else on this and others together; None: there is no room."""
+        """The plan of a job on a node that has come, or else on this and others together; None:
+        there is no room.
+        """
         nothing = _Amount(0.0, 0, 0)
         each = {"worker": nothing, "server": nothing}
         for task, slot in slots.items():
-            each["server" if task.name.is_server else "worker"] = _amount(slot, self._states_cores(task))
+            each["server" if task.name.is_server else "worker"] = _amount(
+                slot, self._states_cores(task)
+            )
 
         def fits(name: str, workers: int, servers: int) -> bool:
             left = room[name].less(each["worker"], workers).less(each["server"], servers)
-            return room[name].cores > 0 and min(left.cores + 1e-6, left.memory_bytes, left.gpus) >= 0
+            return (
+                room[name].cores > 0 and min(left.cores + 1e-6, left.memory_bytes, left.gpus) >= 0
+            )
 
         if fits(node.name, plan.workers, plan.servers):
             return place(unplaced(plan), [node])
         spread = place_within(plan, [node, *others], fits)
-        return spread if spread is not None and node.name in (*spread.worker_nodes, *spread.server_nodes) else None
+        return (
+            spread
+            if spread is not None and node.name in (*spread.worker_nodes, *spread.server_nodes)
+            else None
+        )
 
     def _room(self, spec: EngineSpec) -> dict[str, _Amount]:
-        """The part of each node of an engine that running jobs leave free. Tasks without a stated number of cores make
-        room."""
-        room = {node.name: _Amount(node.cores, node.memory_bytes, len(node.gpus)) for node in self._nodes.of(spec)}
+        """The part of each node of an engine that running jobs leave free. Tasks without a stated
+        number of cores make room.
+        """
+        room = {
+            node.name: _Amount(node.cores, node.memory_bytes, len(node.gpus))
+            for node in self._nodes.of(spec)
+        }
         for job, attempts in self._held.items():
             if self._engines.spec_of(job.run) != spec or job in self._engines.of(job.run).waiting():
                 continue
             for slots in attempts.values():
                 for task, slot in slots.items():
                     if slot.node in room:
-                        room[slot.node] = room[slot.node].less(_amount(slot, self._states_cores(task)))
+                        room[slot.node] = room[slot.node].less(
+                            _amount(slot, self._states_cores(task))
+                        )
         return room
 
     def _may_use(self, job: JobId, node: str) -> bool:
@@ -338,7 +404,8 @@ class Reserving(Component):
         match event:
             case TaskExited(task):
                 self._give_back(task.job, starts)
-            case NodeJoined(node):  # its jobs may be started there: what is to be moved is looked for after that
+            case NodeJoined(node):
+                # its jobs may be started there: what is to be moved is looked for after that
                 asyncio.get_running_loop().call_soon(self._move_to, node)
 
     def _move_to(self, node: Node) -> None:
@@ -346,10 +413,14 @@ class Reserving(Component):
             self._step(move)
 
     def _give_back(self, job: JobId, starts: Iterable[StartTask]) -> None:
-        """Give back what is held for those tasks of a job that have ended, be it for one that others go on without."""
+        """Give back what is held for those tasks of a job that have ended, be it for one that
+        others go on without.
+        """
         _, live = self._live_runs.find(job)
         now = live.current.tasks if live.current is not None else {}
-        running = {(live.attempt, job.task(name)) for name, task in now.items() if task.state != "ended"}
+        running = {
+            (live.attempt, job.task(name)) for name, task in now.items() if task.state != "ended"
+        }
         running |= {(start.attempt, start.task) for start in starts}
         attempts = self._held.get(job, {})
         for attempt, held in list(attempts.items()):

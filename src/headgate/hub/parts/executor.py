@@ -1,4 +1,6 @@
-"""The controller's actions: brought to the engine, the stores and the tasks; and which tasks may let threads spin."""
+"""The controller's actions: brought to the engine, the stores and the tasks; and which tasks may
+let threads spin.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from headgate import events, isolation
-from headgate.cluster import Node
-from headgate.engines import contracts, scripts
+from headgate import isolation
 from headgate.engines.base import LOCAL
-from headgate.engines.contracts import LaunchedGroup
-from headgate.engines.job_files import FileLook, edited
 from headgate.engines.launch import inject, launch, stated_threads
-from headgate.engines.program import source
-from headgate.errors import HeadgateError
-from headgate.events import Action, Event, Exit, MarkIdle, SetShare, StartTask, TaskExited, TaskStarted
 from headgate.hub.messages import gate, turns_in
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
@@ -29,14 +24,31 @@ from headgate.hub.parts.planning import Choosing
 from headgate.hub.state.attempt import Attempt, LiveTask
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.identifiers import JobId, TaskId
-from headgate.plans import Plan
-from headgate.roles import Addresses, task_names
-from headgate.shares import Share, spare
-from headgate.task.part import LOOPBACK
-from headgate.telemetry import visible
-from headgate.telemetry.patterns import ProgressReader
-from headgate.units import say_seconds
+from headgate.machine import gpu_visibility
+from headgate.model import events
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError
+from headgate.model.events import (
+    Action,
+    Event,
+    Exit,
+    MarkIdle,
+    SetShare,
+    StartTask,
+    TaskExited,
+    TaskStarted,
+)
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.plans import Plan
+from headgate.model.roles import Addresses, task_names
+from headgate.model.shares import Share, spare
+from headgate.model.units import say_seconds
+from headgate.output.patterns import ProgressReader
+from headgate.scripts import contracts, inspection
+from headgate.scripts.contracts import LaunchedGroup
+from headgate.scripts.job_files import FileLook, edited
+from headgate.scripts.program import source
+from headgate.task.membership import LOOPBACK
 
 _AGAIN_SECONDS = 1.0
 _EXACT = 1e-6
@@ -89,8 +101,9 @@ class Executor(Component):
             self.take(action)
 
     def take(self, action: Action, again: bool = False) -> None:
-        """Carry out an action, for the first time or `again`. Its run tells of an error, which does not affect other
-        actions."""
+        """Carry out an action, for the first time or `again`. Its run tells of an error, which does
+        not affect other actions.
+        """
         try:
             self._act(action)
         except Exception as error:  # noqa: BLE001
@@ -120,7 +133,10 @@ class Executor(Component):
                 run, live = self._live_runs.find(job)
                 names = [other.name if other.run == job.run else str(other) for other in beside]
                 lent = f"which {', '.join(names)} {'lend' if len(names) > 1 else 'lends'} it"
-                text = f"tried on {cores:g} cores for {say_seconds(seconds)}, {lent}: nothing tells yet what they bring"
+                text = (
+                    f"tried on {cores:g} cores for {say_seconds(seconds)}, {lent}: nothing "
+                    "tells yet what they bring"
+                )
                 self._live_runs.event(run, events.TRIAL, text, live.spec.name)
             case events.StopTask(task, grace, _, leaves):
                 _, live = self._live_runs.find(task)
@@ -171,19 +187,30 @@ class Executor(Component):
             send, ports = self._engines.of(run.id).send, self._ports(run, action)
             roles = task_names(action.spec.roles)
             attempt = Attempt(
-                action.job, action.attempt, action.plan, action.spec.encrypt, send, ports, roles, live.spec.grace
+                action.job,
+                action.attempt,
+                action.plan,
+                action.spec.encrypt,
+                send,
+                ports,
+                roles,
+                live.spec.grace,
             )
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
             self._compare_files(run, live)
-            if action.plan.workers > 1 and not ports and scripts.shares_nothing(live.spec):
+            if action.plan.workers > 1 and not ports and inspection.shares_nothing(live.spec):
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
             if not ports and (empty := _without_samples(action.plan, live.profile)):
-                self._live_runs.event(run, "warning", f"job {live.spec.name}: {empty}", live.spec.name)
+                self._live_runs.event(
+                    run, "warning", f"job {live.spec.name}: {empty}", live.spec.name
+                )
         else:
             attempt = live.current
         unknown = {"pid": None, "ended": None, "exit": None, "gpus": None}
-        run.record_task(action.task, node=action.node, attempt=action.attempt, started=run.clock(), **unknown)
+        run.record_task(
+            action.task, node=action.node, attempt=action.attempt, started=run.clock(), **unknown
+        )
         spec = self._engines.spec_of(run.id)
         node = self._nodes.get(spec, action.node)
         reader = ProgressReader(action.spec.progress)
@@ -191,15 +218,22 @@ class Executor(Component):
         group = self._group(run, action, attempt)
         if group is not None and not attempt.tasks and group.addresses[0] != LOOPBACK:
             where = f"{group.addresses[0]}:{group.ports[0]}"
-            text = f"its workers meet at {where} without a key: whoever reaches that can read and change the training"
+            text = (
+                f"its workers meet at {where} without a key: whoever reaches that can read "
+                "and change the training"
+            )
             self._live_runs.event(run, "note", text, live.spec.name)
         addresses = None
         if action.spec.roles:
-            addresses = Addresses.of(action.spec.roles, action.plan, attempt.ports, self._finder(run, action))
+            addresses = Addresses.of(
+                action.spec.roles, action.plan, attempt.ports, self._finder(run, action)
+            )
         stated = stated_threads(action.spec, action.task.name)
         attempt.start(action.task.name, action.node, address, reader, action.joins, stated)
         self._shares.pop(action.task, None)
-        self._granted(action.task, action.share, action.threads, action.entitled_cores, action.reason)
+        self._granted(
+            action.task, action.share, action.threads, action.entitled_cores, action.reason
+        )
         try:
             if node is None:
                 raise HeadgateError(f"node {action.node} is gone")
@@ -212,7 +246,9 @@ class Executor(Component):
                 checkpoints=run.checkpoints(action.spec.name),
                 resume=action.resume,
                 gpus=action.gpus,
-                gpu_names=visible.names({**run.submission.environment, **action.spec.env}, node.gpus),
+                gpu_names=gpu_visibility.names(
+                    {**run.submission.environment, **action.spec.env}, node.gpus
+                ),
                 mode=run.submission.mode,
                 place=node.place,
                 turns=turns_in(self._home) if spec == LOCAL else None,
@@ -231,8 +267,9 @@ class Executor(Component):
         self._engines.of(run.id).start(prepared, action.share, run.log(action.task))
 
     def _compare_files(self, run: LiveRun, live: LiveJob) -> None:
-        """Warn of a program, a module of its own or settings that were edited while its job waited, or between two
-        attempts."""
+        """Warn of a program, a module of its own or settings that were edited while its job waited,
+        or between two attempts.
+        """
         if not (paths := edited(live.files)):
             return
         again = live.current is not None and live.current.number > 1
@@ -240,32 +277,51 @@ class Executor(Component):
         names = [os.path.relpath(path, live.spec.workdir) for path in paths]
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         were = f"{', '.join(names[:_MOST_NAMED])}{more} {'were' if names[1:] else 'was'}"
-        text = f"{were} edited since {since}: it runs as it is now, and the run records the commit of before"
+        text = (
+            f"{were} edited since {since}: it runs as it is now, and the run records the "
+            "commit of before"
+        )
         self._live_runs.event(run, "warning", text, live.spec.name)
         live.files = FileLook().files(live.spec, run.submission.environment)
 
     def _address(self, run: LiveRun, plan: Plan, node: Node) -> str:
-        """Where a task listens for the others of its job: the loopback where none of them will be on another node."""
-        stays = plan.strategy != "ps" or (run.submission.engine == LOCAL and not run.submission.nodes)
-        return LOOPBACK if stays and len({*plan.worker_nodes, *plan.server_nodes}) == 1 else node.address
+        """Where a task listens for the others of its job: the loopback where none of them will be
+        on another node.
+        """
+        stays = plan.strategy != "ps" or (
+            run.submission.engine == LOCAL and not run.submission.nodes
+        )
+        return (
+            LOOPBACK
+            if stays and len({*plan.worker_nodes, *plan.server_nodes}) == 1
+            else node.address
+        )
 
     def _ports(self, run: LiveRun, action: events.StartTask) -> tuple[int, ...]:
-        """Ports for the tasks of an attempt, where they find each other by another launcher's contract or by roles."""
+        """Ports for the tasks of an attempt, where they find each other by another launcher's
+        contract or by roles.
+        """
         if action.spec.contract is None and not action.spec.roles:
             return ()
-        others = [live.current for each in self._live_runs.runs.values() for live in each.jobs.values()]
+        others = [
+            live.current for each in self._live_runs.runs.values() for live in each.jobs.values()
+        ]
         taken = {port for other in others if other is not None for port in other.ports}
         here = run.submission.engine == LOCAL and not run.submission.nodes
         return contracts.free_ports(action.plan.tasks, taken, here=here)
 
-    def _group(self, run: LiveRun, action: events.StartTask, attempt: Attempt) -> LaunchedGroup | None:
+    def _group(
+        self, run: LiveRun, action: events.StartTask, attempt: Attempt
+    ) -> LaunchedGroup | None:
         """The workers of an attempt, as another launcher would count them."""
         if action.spec.contract is None:
             return None
         return LaunchedGroup.of(action, attempt.ports, self._finder(run, action), attempt.key)
 
     def _finder(self, run: LiveRun, action: events.StartTask) -> Callable[[str], str]:
-        """Gives the address of an attempt's tasks on a node, by its name; empty where the node is gone."""
+        """Gives the address of an attempt's tasks on a node, by its name; empty where the node is
+        gone.
+        """
         spec = self._engines.spec_of(run.id)
 
         def address(name: str) -> str:
@@ -274,7 +330,9 @@ class Executor(Component):
 
         return address
 
-    def _granted(self, task: TaskId, change: Share, threads: int, entitled: float, reason: str) -> None:
+    def _granted(
+        self, task: TaskId, change: Share, threads: int, entitled: float, reason: str
+    ) -> None:
         run, live = self._live_runs.find(task)
         share = self._shares[task] = self._shares.get(task, Share()).merged(change)
         name = task.name
@@ -283,15 +341,21 @@ class Executor(Component):
             told.grant_threads(threads)
             threads, told.entitled_cores = told.threads, entitled
             spec = self._engines.spec_of(run.id)
-            # What the engine cannot control concerns processes; containers have weights wherever they run.
+            # What the engine cannot control concerns processes; containers have weights wherever
+            # they run.
             in_process = live.spec.isolation in (None, isolation.DEFAULT)
             limits = self._engines.of(run.id).uncontrolled() if in_process else ()
             uncontrolled = {limit.lever for limit in limits}
             node = self._nodes.get(spec, told.node)
             # One worker may be held for all, so it has to reach the locks of all.
-            here = spec == LOCAL or len({*live.current.plan.worker_nodes, *live.current.plan.server_nodes}) == 1
+            here = (
+                spec == LOCAL
+                or len({*live.current.plan.worker_nodes, *live.current.plan.server_nodes}) == 1
+            )
             turns = [f"gpu-{gpu}" for gpu in told.gpus] if here else ()
-            told.gate = gate(share, entitled, node.cores if node is not None else None, uncontrolled, turns)
+            told.gate = gate(
+                share, entitled, node.cores if node is not None else None, uncontrolled, turns
+            )
             live.current.hold()
         run.record_share(task, share, threads, entitled, reason)
 
@@ -311,14 +375,20 @@ class Executor(Component):
 
 
 def _is_observed(run: LiveRun, live: LiveJob, action: events.StartTask) -> bool:
-    """Whether the steps of a task are seen from outside: of a single worker, for a profile of its own, or in a run
-    where its job has none yet and Headgate may choose its plan."""
+    """Whether the steps of a task are seen from outside: of a single worker, for a profile of its
+    own, or in a run where its job has none yet and Headgate may choose its plan.
+    """
     spec = action.spec
     if action.plan.workers > 1 or run.submission.engine != LOCAL or (file := source(spec)) is None:
         return False
     if run.submission.mode != "run":
-        return run.submission.mode == "profile" and not scripts.libraries(file)
-    return spec.contract is not None and spec.batch is not None and spec.plan is None and live.profile is None
+        return run.submission.mode == "profile" and not inspection.libraries(file)
+    return (
+        spec.contract is not None
+        and spec.batch is not None
+        and spec.plan is None
+        and live.profile is None
+    )
 
 
 def _remove_copies(checkpoints: Path) -> None:
@@ -328,14 +398,23 @@ def _remove_copies(checkpoints: Path) -> None:
 
 
 def _without_samples(plan: Plan, profile: str | None) -> str:
-    """What is said of a plan with more workers than a step of the job's profile has samples; empty: it has enough."""
+    """What is said of a plan with more workers than a step of the job's profile has samples; empty:
+    it has enough.
+    """
     batch = json.loads(profile).get("batch") if profile is not None else None
-    if not plan.in_step or plan.batch_per_worker is not None or batch is None or batch >= plan.workers:
+    if (
+        not plan.in_step
+        or plan.batch_per_worker is not None
+        or batch is None
+        or batch >= plan.workers
+    ):
         return ""
     empty = plan.workers - batch
     return (
-        f"a step has {batch} {'sample' if batch == 1 else 'samples'}, as its profile says, for {plan.workers} workers: "
-        f"{empty} of them {'gets' if empty == 1 else 'get'} nothing; if its items are ready-made batches, have the "
+        f"a step has {batch} {'sample' if batch == 1 else 'samples'}, as its profile says, for "
+        f"{plan.workers} workers: "
+        f"{empty} of them {'gets' if empty == 1 else 'get'} nothing; if its items are "
+        "ready-made batches, have the "
         "loader take them as they are (batch_size=None), else make batches larger, or workers fewer"
     )
 
@@ -343,13 +422,15 @@ def _without_samples(plan: Plan, profile: str | None) -> str:
 class Oversubscription(Component):
     """Tells each task whether its threads may spin, whenever that changes.
 
-    Spinning threads react sooner. A thread that sleeps beside a busy task waits for its core each time that it is
-    woken, and does not get its share. But spinning threads steal the cores of other tasks where no weight holds them
-    back. They also eat up a task's own part where it has more threads than cores. So a task's threads may spin while
-    both hold:
+    Spinning threads react sooner. A thread that sleeps beside a busy task waits for its core each
+    time that it is woken, and does not get its share. But spinning threads steal the cores of other
+    tasks where no weight holds them back. They also eat up a task's own part where it has more
+    threads than cores. So a task's threads may spin while both hold:
 
-    - all threads on its machine have a core each, or the task's own part has (nearly) a core for each of its threads;
-    - all tasks of the machine together are entitled to no more cores than it has, by weights and not by holding steps.
+    - all threads on its machine have a core each, or the task's own part has (nearly) a core for
+      each of its threads;
+    - all tasks of the machine together are entitled to no more cores than it has, by weights and
+      not by holding steps.
 
     Idle tasks do not count.
 
@@ -364,7 +445,9 @@ class Oversubscription(Component):
         self._started: dict[JobId, None] = {}
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
-        self._started.update({action.job: None for action in actions if isinstance(action, StartTask)})
+        self._started.update(
+            {action.job: None for action in actions if isinstance(action, StartTask)}
+        )
         if isinstance(event, TaskExited) or any(
             isinstance(action, StartTask | SetShare | MarkIdle) for action in actions
         ):
@@ -380,7 +463,11 @@ class Oversubscription(Component):
         running: list[tuple[Attempt, LiveTask, str]] = []
         for id in list(self._started):
             run, job = live_runs.find(id)
-            tasks = [task for task in job.current.tasks.values() if task.state != "ended"] if job.current else []
+            tasks = (
+                [task for task in job.current.tasks.values() if task.state != "ended"]
+                if job.current
+                else []
+            )
             if job.current is None or not tasks:
                 del self._started[id]
                 continue
@@ -397,7 +484,9 @@ class Oversubscription(Component):
             there = cores.get(where, 0.0) + _EXACT
             mine = (task.entitled_cores, task.threads) if task.idle else (0.0, 0)  # not counted yet
             divided = promised[where] + mine[0] <= there and "cores" not in task.gate
-            fits = threads[where] + mine[1] <= there or task.threads <= task.entitled_cores + spare(task.threads)
+            fits = threads[where] + mine[1] <= there or task.threads <= task.entitled_cores + spare(
+                task.threads
+            )
             spin = divided and fits
             if spin != task.spin:
                 task.spin = spin

@@ -1,5 +1,6 @@
-"""What is left of the jobs that run, worked out beside the hub's loop where somebody asks for it; and what jobs that
-wait for room wait for, and when they are expected to start."""
+"""What is left of the jobs that run, worked out beside the hub's loop where somebody asks for it;
+and what jobs that wait for room wait for, and when they are expected to start.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from headgate.analysis.forecast import LONGEST_SECONDS, Outlook, Question, answer
-from headgate.analysis.scaling import Scaling, useful_cores
 from headgate.controller.shortage import Shortage
 from headgate.controller.start_forecast import StartForecast
-from headgate.events import Action, Event, Fitted, Progress, TaskExited, TaskStarted, Usage
+from headgate.forecast.remaining import LONGEST_SECONDS, Outlook, Question, answer
+from headgate.forecast.scaling import Scaling, useful_cores
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import REST, LiveRuns
-from headgate.identifiers import JobId, TaskId
+from headgate.model.events import Action, Event, Fitted, Progress, TaskExited, TaskStarted, Usage
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.units import say_time
+from headgate.output.vocabulary import is_adversarial
 from headgate.profiling import lengths, store
-from headgate.telemetry.vocabulary import is_adversarial
-from headgate.units import say_time
 
 _AGAIN_SECONDS = 5.0
 """After so long all are told anew, though nothing was done: what they wait for may be late."""
@@ -35,10 +36,11 @@ _NAMED = 3
 
 @dataclass
 class _ForecastJob:
-    """The attempt of a job: its outlook, the tasks that train, the cores that each uses, the core-seconds that they
-    used, the most memory that one of its workers did (and of a GPU), when it began, and when it is expected to end.
-    `whole` is whether all that it takes is seen, as of a job that does not resume; `power` is what runs before told of
-    its threads (`Scaling.power`)."""
+    """The attempt of a job: its outlook, the tasks that train, the cores that each uses, the
+    core-seconds that they used, the most memory that one of its workers did (and of a GPU), when it
+    began, and when it is expected to end. `whole` is whether all that it takes is seen, as of a job
+    that does not resume; `power` is what runs before told of its threads (`Scaling.power`).
+    """
 
     live: LiveJob
     outlook: Outlook
@@ -66,28 +68,34 @@ class _ForecastJob:
         return frozenset(name for name, task in tasks.items() if task.state == "running")
 
     def useful(self) -> float | None:
-        """Cores that it puts to good use while others want them, of several tasks one for each worker; None: not known
-        yet."""
+        """Cores that it puts to good use while others want them, of several tasks one for each
+        worker; None: not known yet.
+        """
         attempt = self.live.current
         if attempt is None or len(attempt.tasks) < 2:
             told = self.scaling.power()
             power = told if told is not None else self.power
             return useful_cores(power) if power is not None else None
-        workers = sum(name.is_worker and task.state != "ended" for name, task in attempt.tasks.items())
+        workers = sum(
+            name.is_worker and task.state != "ended" for name, task in attempt.tasks.items()
+        )
         return float(max(workers, 1))
 
     def follows(self) -> bool:
         """Whether the threads of its one task become as many as it is granted."""
         attempt = self.live.current
         tasks = attempt.tasks.values() if attempt is not None else ()
-        return len(tasks) == 1 and all(task.follows_threads and task.stated_threads is None for task in tasks)
+        return len(tasks) == 1 and all(
+            task.follows_threads and task.stated_threads is None for task in tasks
+        )
 
 
 class Forecasting(Component):
     """Hears what jobs report and use, and tells what is left of them.
 
-    A job has one outlook, which lasts as long as it goes on from what it did: an attempt that starts from a checkpoint
-    keeps the losses of those before it, and one that starts from the beginning does not.
+    A job has one outlook, which lasts as long as it goes on from what it did: an attempt that
+    starts from a checkpoint keeps the losses of those before it, and one that starts from the
+    beginning does not.
 
     Args:
         live_runs: Where the runs are.
@@ -95,8 +103,8 @@ class Forecasting(Component):
         profiles: Folder of the stored profiles.
         tell: Takes a `Fitted`.
         asks: Whether anybody goes by what is left of this job, though it may run alone.
-        predicts: Whether the policy goes by what is left of jobs that run at once. Curves are fitted only where either
-            is so.
+        predicts: Whether the policy goes by what is left of jobs that run at once. Curves are
+            fitted only where either is so.
     """
 
     def __init__(
@@ -122,19 +130,26 @@ class Forecasting(Component):
 
     @property
     def ends(self) -> Mapping[JobId, float]:
-        """When running jobs are expected to end, seconds as of `time.monotonic`, where that is known: by their speed,
-        or else by how long such jobs took. A job that should have ended is expected to end now."""
+        """When running jobs are expected to end, seconds as of `time.monotonic`, where that is
+        known: by their speed, or else by how long such jobs took. A job that should have ended is
+        expected to end now.
+        """
         now, found = time.monotonic(), dict[JobId, float]()
         for job, watched in self._watched.items():
             if watched.ends is not None:
                 found[job] = max(watched.ends, now)
-            elif watched.whole and (took := self._takes(job)) is not None and watched.began + took > now:
+            elif (
+                watched.whole
+                and (took := self._takes(job)) is not None
+                and watched.began + took > now
+            ):
                 found[job] = watched.began + took
         return found
 
     def lasts(self, job: JobId) -> float | None:
-        """Seconds that a job is expected to run, by how long such jobs took. None: there were none, or it goes on from
-        a checkpoint and has done a part already."""
+        """Seconds that a job is expected to run, by how long such jobs took. None: there were none,
+        or it goes on from a checkpoint and has done a part already.
+        """
         return self._takes(job) if self._live_runs.find(job)[1].checkpoint is None else None
 
     def _takes(self, job: JobId) -> float | None:
@@ -145,7 +160,9 @@ class Forecasting(Component):
         return self._took[job]
 
     def step_seconds(self, job: JobId, fewest: float) -> float | None:
-        """How long a step takes with the tasks that train now, by at least `fewest` steps; None: not known."""
+        """How long a step takes with the tasks that train now, by at least `fewest` steps; None:
+        not known.
+        """
         return self._outlooks[job].step_seconds(fewest) if job in self._outlooks else None
 
     def forget(self, run: str) -> None:
@@ -166,7 +183,9 @@ class Forecasting(Component):
                     watched.most_bytes = max(watched.most_bytes, memory_bytes)
                     attempt = watched.live.current
                     gpus = attempt.tasks[task.name].gpus if attempt is not None else ()
-                    watched.most_gpu_bytes = max(watched.most_gpu_bytes, on_gpus / max(len(gpus), 1))
+                    watched.most_gpu_bytes = max(
+                        watched.most_gpu_bytes, on_gpus / max(len(gpus), 1)
+                    )
                 watched.used(now)
                 watched.outlook.used(now, sum(watched.cores.values()))
                 self._scale(watched, now)
@@ -174,12 +193,16 @@ class Forecasting(Component):
                 self._ended(task)
 
     def _scale(self, watched: _ForecastJob, now: float) -> None:
-        """Note with how many threads a job used what; of one with several tasks that says nothing of its cores."""
+        """Note with how many threads a job used what; of one with several tasks that says nothing
+        of its cores.
+        """
         attempt = watched.live.current
         if attempt is not None and len(attempt.tasks) == 1:
             [task] = attempt.tasks.values()
             waits = (task.usage or {}).get("cpu_waiting", 0.0)
-            watched.scaling.used(now, sum(watched.cores.values()), task.threads, task.entitled_cores, waits)
+            watched.scaling.used(
+                now, sum(watched.cores.values()), task.threads, task.entitled_cores, waits
+            )
 
     def _runs(self, task: TaskId) -> bool:
         """Whether it has not ended yet: what was measured of one may come after its end."""
@@ -191,19 +214,29 @@ class Forecasting(Component):
         job = task.job
         if job not in self._watched:
             now, (run, live) = time.monotonic(), self._live_runs.find(job)
-            whole = starts and live.checkpoint is None and live.attempt == 1 and run.submission.mode == "run"
+            whole = (
+                starts
+                and live.checkpoint is None
+                and live.attempt == 1
+                and run.submission.mode == "run"
+            )
             rule = live.spec.progress
             outlook = self._outlooks.get(job) if live.checkpoint is not None else None
             if outlook is None:
-                outlook = self._outlooks[job] = Outlook(now, goal=rule.goal, rising=rule.rising, began=now)
-            known = json.loads(live.profile).get("thread_power") if live.profile is not None else None
+                outlook = self._outlooks[job] = Outlook(
+                    now, goal=rule.goal, rising=rule.rising, began=now
+                )
+            known = (
+                json.loads(live.profile).get("thread_power") if live.profile is not None else None
+            )
             power = self._powers.get(live.profile_key, known)
             self._watched[job] = _ForecastJob(live, outlook, whole, now, now, power=power)
         return self._watched[job]
 
     def _ended(self, task: TaskId) -> None:
-        """A task has ended: where it was the last of a job that ran from its beginning to its end, what that took is
-        remembered."""
+        """A task has ended: where it was the last of a job that ran from its beginning to its end,
+        what that took is remembered.
+        """
         job = task.job
         watched = self._watched.get(job)
         if watched is None:
@@ -277,11 +310,15 @@ class StartEstimates(Component):
     Args:
         live_runs: The runs.
         waits: Whether any job does.
-        ahead: The jobs that wait, in their turn, each with when it is expected to start as of `time.monotonic`.
+        ahead: The jobs that wait, in their turn, each with when it is expected to start as of
+            `time.monotonic`.
     """
 
     def __init__(
-        self, live_runs: LiveRuns, waits: Callable[[], bool], ahead: Callable[[float], Sequence[StartForecast]]
+        self,
+        live_runs: LiveRuns,
+        waits: Callable[[], bool],
+        ahead: Callable[[float], Sequence[StartForecast]],
     ) -> None:
         self._live_runs = live_runs
         self._waits = waits
@@ -293,7 +330,8 @@ class StartEstimates(Component):
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         now = time.monotonic()
         self._has_news = self._has_news or bool(actions) or isinstance(event, Fitted | TaskStarted)
-        # All that wait are told anew: of many not with each one that starts. Events come every second.
+        # All that wait are told anew: of many not with each one that starts. Events come every
+        # second.
         pause = max(_SOONEST_SECONDS if self._has_news else _AGAIN_SECONDS, self._rest_seconds)
         if self._waits() and now >= self._told_at + pause:
             before = time.thread_time()
@@ -307,8 +345,14 @@ class StartEstimates(Component):
             run, live = self._live_runs.find(each.job)
             before_it = f"; {place} before it" if place else ""
             lacks = each.lacks
-            reason = before_it.join(words(each.job.run, lacks, each.holders, each.unknown, each.at, now))
-            waits = {"kind": lacks.kind, **lacks.facts, "holders": known(each.job.run, each.holders)}
+            reason = before_it.join(
+                words(each.job.run, lacks, each.holders, each.unknown, each.at, now)
+            )
+            waits = {
+                "kind": lacks.kind,
+                **lacks.facts,
+                "holders": known(each.job.run, each.holders),
+            }
             if live.state == "waiting" and (live.reason, live.waits) != (reason, waits):
                 live.reason, live.waits = reason, waits
                 live.expected = run.clock() + each.at - now if each.at is not None else None
@@ -316,7 +360,12 @@ class StartEstimates(Component):
 
 
 def _in_words(
-    run: str, lacks: Shortage, holders: tuple[JobId, ...], unknown: tuple[JobId, ...], at: float | None, now: float
+    run: str,
+    lacks: Shortage,
+    holders: tuple[JobId, ...],
+    unknown: tuple[JobId, ...],
+    at: float | None,
+    now: float,
 ) -> tuple[str, str]:
     """What a job of a run waits for, and until when: what comes before its place, and after."""
     words, later = f"for {lacks.in_words()}", ""
@@ -326,7 +375,11 @@ def _in_words(
             words += f"; {names} {'are' if many else 'is'} there"
         else:
             has = "have" if many else "has"
-            words += f"; {names} {has} some of it" if lacks.free_bytes is not None else f", which {names} {has}"
+            words += (
+                f"; {names} {has} some of it"
+                if lacks.free_bytes is not None
+                else f", which {names} {has}"
+            )
     if lacks.kind == "gpu-unseen":
         return words, later  # that is over before any of them ends
     if unknown:

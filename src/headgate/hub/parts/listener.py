@@ -1,4 +1,6 @@
-"""What the engine and the tasks say: brought to the hub's loop, and from there to controller, stores and watchers."""
+"""What the engine and the tasks say: brought to the hub's loop, and from there to controller,
+stores and watchers.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +15,45 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headgate import events, isolation
-from headgate.cluster import Node
-from headgate.engines import scripts
+from headgate import isolation
 from headgate.engines.base import LOCAL, Listener
-from headgate.engines.program import is_of_a_shell, program
-from headgate.events import NEXT, Event, Exit, OutsideFiles
 from headgate.hub import messages
 from headgate.hub.parts.throttle import ProgressThrottle
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.identifiers import TaskId, TaskName
-from headgate.plans import APART
+from headgate.model import events
+from headgate.model.cluster import Node
+from headgate.model.events import NEXT, Event, Exit, OutsideFiles
+from headgate.model.identifiers import TaskId, TaskName
+from headgate.model.plans import APART
+from headgate.model.units import say_bytes, say_seconds
+from headgate.output.failures import FailureReader
 from headgate.profiling import store as profiles
-from headgate.telemetry.failures import FailureReader
-from headgate.telemetry.shared_memory import LeftFile, left_since
-from headgate.units import say_bytes, say_seconds
+from headgate.sampling.shared_memory import LeftFile, left_since
+from headgate.scripts import inspection
+from headgate.scripts.program import is_of_a_shell, program
 
-_OPEN = "listen without a key ({}): whoever reaches these addresses can read and change the training"
+_OPEN = (
+    "listen without a key ({}): whoever reaches these addresses can read and change the training"
+)
 MOST_COMPLAINTS = 20
 """Warnings of what one task says that makes no sense."""
 
 _NO_INPUT = re.compile(r"EOFError: EOF when reading a line")
 """What a script ends with that asks for input, and has none."""
-_INPUT_CURE = "it has no standard input, as a terminal's is no job's; give it a file with `< FILE`, or its arguments"
+_INPUT_CURE = (
+    "it has no standard input, as a terminal's is no job's; give it a file with `< "
+    "FILE`, or its arguments"
+)
 _MOST_ENDPOINTS = 16
 _CONNECTS_SECONDS = 30.0
 """A script that tells of progress for so long, and has not connected, will not."""
 _UNCONNECTED = (
-    "its script imports one of Headgate's libraries and has not connected, so it cannot be asked for checkpoints: it "
-    "calls nothing of the library, or what starts it takes Headgate's variables away (`python -E`, `PYTHONPATH=…`, "
+    "its script imports one of Headgate's libraries and has not connected, so it cannot be "
+    "asked for checkpoints: it "
+    "calls nothing of the library, or what starts it takes Headgate's variables away (`python "
+    "-E`, `PYTHONPATH=…`, "
     "`env -i`)"
 )
 _MOST_NAMED = 5
@@ -59,7 +69,8 @@ class HubListener(Listener):
         live_runs: Where the runs are.
         profiles: Folder of the stored profiles.
         step: Tells the controller.
-        suspect: Called with a task that did not end well, before its end is told: its node may be gone.
+        suspect: Called with a task that did not end well, before its end is told: its node may be
+            gone.
         hardware: The machine that a task runs on, None where it is gone.
         printed: Told what a task prints.
     """
@@ -82,7 +93,7 @@ class HubListener(Listener):
         self._printed = printed
         self._throttles: dict[TaskId, ProgressThrottle] = {}
 
-    # --- from the engine's threads ----------------------------------------------------------------------------------
+    # --- from the engine's threads ----------------------------------------------------------------
 
     def started(self, task: TaskId, pid: int) -> None:
         self._soon(self._started, task, pid)
@@ -105,7 +116,7 @@ class HubListener(Listener):
     def _soon(self, hear: Callable[..., None], task: TaskId | None, *told: object) -> None:
         self._loop.call_soon_threadsafe(self._try, hear, task, *told)
 
-    # --- on the loop ------------------------------------------------------------------------------------------------
+    # --- on the loop ------------------------------------------------------------------------------
 
     def _try(self, hear: Callable[..., None], task: TaskId | None, *told: object) -> None:
         """Hear something; what cannot be heard costs nothing but itself."""
@@ -120,7 +131,9 @@ class HubListener(Listener):
         told = attempt.tasks[name]
         told.complaints += 1
         if told.complaints <= MOST_COMPLAINTS:
-            more = "; further such warnings are left out" if told.complaints == MOST_COMPLAINTS else ""
+            more = (
+                "; further such warnings are left out" if told.complaints == MOST_COMPLAINTS else ""
+            )
             self._live_runs.event(run, "warning", f"{text}{more}", live.spec.name, task)
 
     def _find(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, TaskName]:
@@ -147,7 +160,10 @@ class HubListener(Listener):
                 found = told.reader.feed([line])
                 readings += [messages.read(task, each, live.spec.progress.metric) for each in found]
             except Exception as error:  # noqa: BLE001  # whatever one line may do, the next ones are read
-                self._complain(task, f"a line of its output could not be read: {line[:_TEXT_SHOWN]!r} ({error})")
+                self._complain(
+                    task,
+                    f"a line of its output could not be read: {line[:_TEXT_SHOWN]!r} ({error})",
+                )
         if told.reader.problem is not None and not told.reader_failed:
             told.reader_failed = True
             self._live_runs.event(run, "warning", told.reader.problem, live.spec.name, task)
@@ -158,7 +174,11 @@ class HubListener(Listener):
                 )
             for reading in readings:
                 self._throttles[task].add(reading)
-        if name == live.spec.first_task and not told.reports_itself and (warning := told.reader.missed()) is not None:
+        if (
+            name == live.spec.first_task
+            and not told.reports_itself
+            and (warning := told.reader.missed()) is not None
+        ):
             self._live_runs.event(run, "warning", warning, live.spec.name, task)
         if readings and run.clock() - (live.started or 0.0) > _CONNECTS_SECONDS:
             self._tell_unconnected(run, live, name)
@@ -200,7 +220,9 @@ class HubListener(Listener):
                     kind = "warning" if message.get("warns") else "note"
                     self._live_runs.event(run, kind, messages.text(message["text"]), job, task)
                 case "unreadable":
-                    self._complain(task, f"a message that is no JSON object was left out: {message['line']!r}")
+                    self._complain(
+                        task, f"a message that is no JSON object was left out: {message['line']!r}"
+                    )
         except Exception as error:  # noqa: BLE001  # whatever one message may do, the next ones are heard
             self._complain(task, f"a message that makes no sense was left out: {error!r:.300}")
 
@@ -215,9 +237,13 @@ class HubListener(Listener):
                 attempt.connect(name, framework)
                 self._step(events.TaskConnected(task, framework))
             case "listening":
-                endpoints = [messages.text(each) for each in islice(message["endpoints"], _MOST_ENDPOINTS)]
+                endpoints = [
+                    messages.text(each) for each in islice(message["endpoints"], _MOST_ENDPOINTS)
+                ]
                 if attempt.listen(name, endpoints):
-                    self._live_runs.event(run, "note", f"its tasks {_OPEN.format(', '.join(endpoints))}", job, task)
+                    self._live_runs.event(
+                        run, "note", f"its tasks {_OPEN.format(', '.join(endpoints))}", job, task
+                    )
             case "gpus":
                 attempt.tasks[name].gpus = messages.gpus(message)
                 run.record_gpus(task, attempt.tasks[name].gpus)
@@ -243,7 +269,11 @@ class HubListener(Listener):
         self._tell_rest(task)
         if not exit.ok and exit.reason is None:
             exit = replace(exit, reason=_reason(exit, attempt.tasks[name].failure))
-        if not exit.ok and live.spec.isolation in isolation.IN_CONTAINERS and run.submission.engine == LOCAL:
+        if (
+            not exit.ok
+            and live.spec.isolation in isolation.IN_CONTAINERS
+            and run.submission.engine == LOCAL
+        ):
             from headgate.isolation.container.files import hint
 
             if cure := hint(live.spec, exit.in_words()):
@@ -251,9 +281,13 @@ class HubListener(Listener):
         if not exit.ok and run.given is None and _NO_INPUT.search(exit.reason or ""):
             exit = replace(exit, reason=f"{exit.reason}; {_INPUT_CURE}")
         if exit.outside is not None:
-            self._live_runs.event(run, "warning", _written_outside(exit.outside), live.spec.name, task)
+            self._live_runs.event(
+                run, "warning", _written_outside(exit.outside), live.spec.name, task
+            )
         if exit.ok:
-            exit = replace(exit, last_failure=attempt.tasks[name].failure.last(is_of_a_shell(live.spec)))
+            exit = replace(
+                exit, last_failure=attempt.tasks[name].failure.last(is_of_a_shell(live.spec))
+            )
         if run.submission.engine == LOCAL and (left := left_since(attempt.tasks[name].began)):
             self._live_runs.event(run, "note", _left_behind(left), live.spec.name, task)
         exit = attempt.end(name, exit)
@@ -299,7 +333,7 @@ class HubListener(Listener):
             run.record_job(live.spec.name)
             self._live_runs.event(run, live.state, what, live.spec.name)
 
-    # --- what tasks tell --------------------------------------------------------------------------------------------
+    # --- what tasks tell --------------------------------------------------------------------------
 
     def _progress(self, task: TaskId, progress: events.Progress) -> None:
         run, live, attempt, name = self._find(task)
@@ -316,11 +350,15 @@ class HubListener(Listener):
             self._live_runs.event(run, "warning", warning, live.spec.name, task)
         if (cost := live.caught_up(run.clock())) is not None:
             text = f"at step {live.step} again, as before its tasks were lost"
-            self._live_runs.event(run, "fault", text, live.spec.name, seconds=cost[0], steps=cost[1])
+            self._live_runs.event(
+                run, "fault", text, live.spec.name, seconds=cost[0], steps=cost[1]
+            )
         self._step(whole)
 
     def _tell_rest(self, task: TaskId) -> None:
-        """Tell what was read from a task's output and is not told yet; nothing more is read from it."""
+        """Tell what was read from a task's output and is not told yet; nothing more is read from
+        it.
+        """
         if (throttle := self._throttles.pop(task, None)) is not None:
             throttle.flush()
 
@@ -335,15 +373,24 @@ class HubListener(Listener):
             self._paced(task, message)
 
     def _paced(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """A worker told how a step of its divides: it may be much slower than the others, or no longer."""
+        """A worker told how a step of its divides: it may be much slower than the others, or no
+        longer.
+        """
         run, live, attempt, name = self._find(task)
-        change = attempt.stragglers.add(name, {str(span["name"]): float(span["seconds"]) for span in message["spans"]})
+        change = attempt.stragglers.add(
+            name, {str(span["name"]): float(span["seconds"]) for span in message["spans"]}
+        )
         if change is None:
             return
         node, job = attempt.tasks[name].node, live.spec.name
         if change.slow:
-            took = f"{say_seconds(change.own)} for its own part of a step, the others {say_seconds(change.others)}"
-            self._live_runs.event(run, "fault", f"node {node} is slow: its {name} takes {took}", job, task)
+            took = (
+                f"{say_seconds(change.own)} for its own part of a step, the others "
+                f"{say_seconds(change.others)}"
+            )
+            self._live_runs.event(
+                run, "fault", f"node {node} is slow: its {name} takes {took}", job, task
+            )
         else:
             self._live_runs.event(run, "note", f"node {node} is no longer slow", job, task)
 
@@ -352,7 +399,7 @@ class HubListener(Listener):
         if live.plan is not None:
             live.plan = json.dumps({**json.loads(live.plan), APART: True})
         workers = live.current.plan.workers if live.current is not None else 0
-        return scripts.told_apart(live.spec, workers)
+        return inspection.told_apart(live.spec, workers)
 
     def _apart(self, run: LiveRun, live: LiveJob) -> None:
         """The workers of a job turn out to know nothing of each other."""
@@ -373,7 +420,9 @@ class HubListener(Listener):
         self._step(events.CheckpointDone(task, checkpoint))
         if message.get("why") == "join":
             for joined in attempt.saved(name, checkpoint.path):
-                self._live_runs.event(run, "note", f"{joined} has joined at step {checkpoint.step}", live.spec.name)
+                self._live_runs.event(
+                    run, "note", f"{joined} has joined at step {checkpoint.step}", live.spec.name
+                )
                 self._step(events.TaskJoined(task.job.task(joined)))
 
     def _not_saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
@@ -392,21 +441,29 @@ class HubListener(Listener):
             self._step(events.CheckpointLost(task, text, live.give_up(file)))
 
     def _recovered(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """A task survived a fault of another one, of its node or of the network, or it leaves for being left behind."""
+        """A task survived a fault of another one, of its node or of the network, or it leaves for
+        being left behind.
+        """
         run, live, _, name = self._find(task)
         seconds, steps = messages.cost(message)
         text = f"{name}: {messages.text(message['text'])}"
-        self._live_runs.event(run, "fault", text, live.spec.name, task, seconds=seconds, steps=steps)
+        self._live_runs.event(
+            run, "fault", text, live.spec.name, task, seconds=seconds, steps=steps
+        )
         if message.get("leaves"):
             self._step(events.TaskLeaves(task))
 
     def _profiled(self, task: TaskId, data: dict[str, Any]) -> None:
         run, live, attempt, name = self._find(task)
         profile, node = profiles.parse(data), self._hardware(task, attempt.tasks[name].node)
-        profile = replace(profile, arguments=found.args if (found := program(live.spec)) is not None else ())
+        profile = replace(
+            profile, arguments=found.args if (found := program(live.spec)) is not None else ()
+        )
         if node is not None:
             convolution = node.core_convolution_gflops
-            profile = replace(profile, core_gflops=node.core_gflops, core_convolution_gflops=convolution)
+            profile = replace(
+                profile, core_gflops=node.core_gflops, core_convolution_gflops=convolution
+            )
         known = profiles.parse(json.loads(live.profile)) if live.profile is not None else None
         if known is None or attempt.plan.workers > 1 or not profiles.is_better(known, profile):
             live.profile = profiles.dump(profiles.merged(known, profile))
@@ -416,7 +473,9 @@ class HubListener(Listener):
         try:
             profiles.save(self._profiles, live.profile_key, profile)
         except OSError as error:
-            self._live_runs.event(run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name)
+            self._live_runs.event(
+                run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name
+            )
 
 
 def _left_behind(files: Sequence[LeftFile]) -> str:
@@ -425,7 +484,10 @@ def _left_behind(files: Sequence[LeftFile]) -> str:
     more = f" and {len(files) - len(names)} more" if len(files) > len(names) else ""
     size = say_bytes(sum(file.size for file in files))
     paths = " ".join(shlex.quote(f"/dev/shm/{name}") for name in names)
-    return f"left in /dev/shm: {', '.join(names)}{more}; that takes {size} of memory until it is removed: `rm {paths}`"
+    return (
+        f"left in /dev/shm: {', '.join(names)}{more}; that takes {size} of memory until it "
+        f"is removed: `rm {paths}`"
+    )
 
 
 def _written_outside(files: OutsideFiles) -> str:
@@ -434,7 +496,9 @@ def _written_outside(files: OutsideFiles) -> str:
     size = f"{say_bytes(files.size)} and more" if files.unsized else say_bytes(files.size)
     where = f"{files.paths[0]}{more} ({size})"
     folder = os.path.dirname(files.paths[0])
-    cure = f'to keep such files where they belong: `mounts: ["{folder}:rw"]`, or --mount {folder}:rw'
+    cure = (
+        f'to keep such files where they belong: `mounts: ["{folder}:rw"]`, or --mount {folder}:rw'
+    )
     if not files.kept:
         return f"it wrote {where} to its container alone: that is gone with it; {cure}"
     part = "" if files.copied == files.count else f" of {files.copied}, {_why_not_all(files)},"
@@ -444,7 +508,11 @@ def _written_outside(files: OutsideFiles) -> str:
 def _why_not_all(files: OutsideFiles) -> str:
     why = []
     if files.links:
-        links = f"{files.astray[0]} is a link that leads" if files.links == 1 else f"{files.links} are links that lead"
+        links = (
+            f"{files.astray[0]} is a link that leads"
+            if files.links == 1
+            else f"{files.links} are links that lead"
+        )
         why.append(f"since {links} elsewhere")
     if files.unsized:
         why.append(f"since {files.unsized} are too many to look at")

@@ -1,4 +1,6 @@
-"""What is seen of tasks from outside: what they and nodes use, whether those of roles are ready, and jobs that hang."""
+"""What is seen of tasks from outside: what they and nodes use, whether those of roles are ready,
+and jobs that hang.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from headgate import events
-from headgate.cluster import Node
 from headgate.engines.base import LOCAL, Engine, EngineSpec
-from headgate.errors import HeadgateError
-from headgate.events import (
+from headgate.hub.parts import Component
+from headgate.hub.parts.engines import Engines
+from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.model import events
+from headgate.model.cluster import Node
+from headgate.model.errors import HeadgateError
+from headgate.model.events import (
     Action,
     Event,
     Progress,
@@ -25,20 +30,17 @@ from headgate.events import (
     TaskStarted,
     Usage,
 )
-from headgate.hub.parts import Component
-from headgate.hub.parts.engines import Engines
-from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.identifiers import JobId, TaskId
-from headgate.roles import Ready
-from headgate.telemetry import stacks
-from headgate.telemetry.base import Target
-from headgate.telemetry.columns import Column
-from headgate.telemetry.connections import listens
-from headgate.telemetry.expressions import Expression, TooSlowError
-from headgate.telemetry.gpu import GpuSampler
-from headgate.telemetry.round import SamplingRound, samplers
-from headgate.telemetry.stacks import Frame, TaskStacks
-from headgate.units import say_seconds
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.roles import Ready
+from headgate.model.units import say_seconds
+from headgate.output.expressions import Expression, TooSlowError
+from headgate.sampling import stacks
+from headgate.sampling.base import Target
+from headgate.sampling.columns import Column
+from headgate.sampling.connections import listens
+from headgate.sampling.gpu import GpuSampler
+from headgate.sampling.round import SamplingRound, samplers
+from headgate.sampling.stacks import Frame, TaskStacks
 
 SAMPLE_SECONDS = 1.0
 _NODE = "node:"
@@ -87,7 +89,9 @@ class Sampling(Component):
             self._round.read(time.monotonic(), [])  # lets go of the files of what is gone
             return
         self._timer = asyncio.get_running_loop().call_later(SAMPLE_SECONDS, self._sample)
-        targets: dict[str, Target] = {task: Target(task, box) for task, box in self._engine.boxes().items()}
+        targets: dict[str, Target] = {
+            task: Target(task, box) for task, box in self._engine.boxes().items()
+        }
         of_runs: dict[str, list[tuple[LiveRun, Node]]] = {}
         for run in runs.values():
             for node in run.nodes if run.submission.engine == LOCAL else ():
@@ -110,9 +114,13 @@ class Sampling(Component):
                 live = self._live_runs.find(TaskId(id))[1]
                 if live.current is not None and TaskId(id).name in live.current.tasks:
                     live.current.tasks[TaskId(id).name].held_gpus = tuple(sorted(by_gpu))
-        for name in {node.name for nodes in of_runs.values() for _, node in nodes} if self._gpu.used else ():
+        for name in (
+            {node.name for nodes in of_runs.values() for _, node in nodes} if self._gpu.used else ()
+        ):
             held = {TaskId(id): by_gpu for id, by_gpu in self._gpu.held.items()}
-            self._step(events.GpuMemoryUsed(name, self._gpu.used, held, self._gpu.single, self._gpu.closed))
+            self._step(
+                events.GpuMemoryUsed(name, self._gpu.used, held, self._gpu.single, self._gpu.closed)
+            )
 
     def _left(self, name: str, reading: Mapping[Column, float]) -> None:
         """Tell the controller what a node has left of its memory, and what tasks hold there."""
@@ -123,7 +131,9 @@ class Sampling(Component):
             for job, live in run.jobs.items():
                 for task in live.current.tasks.values() if live.current is not None else ():
                     if task.node == name and task.state != "ended" and task.usage is not None:
-                        held[JobId.of(run.id, job).task(task.name)] = task.usage.get("memory_bytes", 0.0)
+                        held[JobId.of(run.id, job).task(task.name)] = task.usage.get(
+                            "memory_bytes", 0.0
+                        )
         self._step(events.MemoryUsed(name, available, held))
 
     def _task(self, id: TaskId, reading: Mapping[Column, float]) -> None:
@@ -142,17 +152,21 @@ class Sampling(Component):
 
 
 def _target(node: Node) -> Target:
-    """A node of this machine; that itself with the GPUs that a run's environment allows, which differ between runs."""
+    """A node of this machine; that itself with the GPUs that a run's environment allows, which
+    differ between runs.
+    """
     if node.place is not None:
         return Target(_NODE + node.name, None, node.place)
     gpus = tuple(gpu.index for gpu in node.gpus)
     return Target(f"{_NODE}{node.name} {gpus}", None, gpus=gpus)
 
 
-# --- which tasks of roles are ready -----------------------------------------------------------------------------------
+# --- which tasks of roles are ready ---------------------------------------------------------------
 
 _SOONEST_SECONDS, _LATEST_SECONDS, _RARER = 0.05, 0.5, 1.3
-"""Between two looks at a port, at first and later on, and how much longer each pause is than the one before."""
+"""Between two looks at a port, at first and later on, and how much longer each pause is than the
+one before.
+"""
 _TAIL = 5
 """Lines of its output that are quoted of a task which does not become ready."""
 
@@ -181,7 +195,9 @@ class Readiness(Component):
         step: Tells the controller.
     """
 
-    def __init__(self, live_runs: LiveRuns, engines: Engines, step: Callable[[Event], None]) -> None:
+    def __init__(
+        self, live_runs: LiveRuns, engines: Engines, step: Callable[[Event], None]
+    ) -> None:
         self._live_runs = live_runs
         self._engines = engines
         self._step = step
@@ -272,14 +288,18 @@ class Readiness(Component):
             watched.end()
 
 
-# --- which jobs hang --------------------------------------------------------------------------------------------------
+# --- which jobs hang ------------------------------------------------------------------------------
 
 _LEAST_SILENCE = 60.0
 """Without a step: a shorter silence is not told of, however short steps are."""
 _TIMES = 10.0
-"""By so many times the longest time between two steps so far, which an evaluation or a checkpoint may have been."""
+"""By so many times the longest time between two steps so far, which an evaluation or a checkpoint
+may have been.
+"""
 _LEAST_STEPS = 3
-"""Reports of a step, before what is usual is known. Until then a job is late that does nothing at all."""
+"""Reports of a step, before what is usual is known. Until then a job is late that does nothing at
+all.
+"""
 _BUSY_CORES, _BUSY_BYTES = 0.05, 50e3
 """What a job does that is not idle: cores in use, and bytes a second on disks and networks."""
 
@@ -322,8 +342,9 @@ class StepClock:
         return silence if was_told else None
 
     def is_late(self, now: float) -> bool:
-        """Whether it has made no step for far longer than usual, and nobody was told. Before anything is usual: whether
-        it did nothing at all for long."""
+        """Whether it has made no step for far longer than usual, and nobody was told. Before
+        anything is usual: whether it did nothing at all for long.
+        """
         if self.reports < _LEAST_STEPS:
             return not self.told and self.idle_for(now) > self.least
         return not self.told and now - self.at > max(self.least, _TIMES * self.longest)
@@ -353,7 +374,9 @@ class Hangs(Component):
         least: Seconds without a step that are never told of; it looks ten times as often.
     """
 
-    def __init__(self, live_runs: LiveRuns, is_here: Callable[[LiveRun], bool], least: float = _LEAST_SILENCE) -> None:
+    def __init__(
+        self, live_runs: LiveRuns, is_here: Callable[[LiveRun], bool], least: float = _LEAST_SILENCE
+    ) -> None:
         self._live_runs = live_runs
         self._is_here = is_here
         self._least = least
@@ -372,13 +395,23 @@ class Hangs(Component):
                 self._look_later()
         elif isinstance(event, Progress) and event.step is not None:
             self._reported(event.task, event.step)
-        elif isinstance(event, Usage) and (watched := self._watched.get(event.task.job)) is not None:
+        elif (
+            isinstance(event, Usage) and (watched := self._watched.get(event.task.job)) is not None
+        ):
             moved = event.disk_bytes_per_second + event.network_bytes_per_second
-            busy = event.cpu_cores > _BUSY_CORES or moved > _BUSY_BYTES or event.gpu_memory_bytes > 0.0
+            busy = (
+                event.cpu_cores > _BUSY_CORES or moved > _BUSY_BYTES or event.gpu_memory_bytes > 0.0
+            )
             watched.clock.worked(time.monotonic(), busy)
-        elif isinstance(event, TaskConnected) and (watched := self._watched.get(event.task.job)) is not None:
+        elif (
+            isinstance(event, TaskConnected)
+            and (watched := self._watched.get(event.task.job)) is not None
+        ):
             watched.connects = True
-        elif isinstance(event, TaskExited) and (watched := self._watched.get(event.task.job)) is not None:
+        elif (
+            isinstance(event, TaskExited)
+            and (watched := self._watched.get(event.task.job)) is not None
+        ):
             watched.pids.pop(event.task, None)
             if not watched.pids:
                 del self._watched[event.task.job]
@@ -400,7 +433,10 @@ class Hangs(Component):
         if silence is not None and job.run in self._live_runs.runs:
             run = self._live_runs.runs[job.run]
             self._live_runs.event(
-                run, "note", f"it makes steps again, after {say_seconds(silence)} without one", job.name
+                run,
+                "note",
+                f"it makes steps again, after {say_seconds(silence)} without one",
+                job.name,
             )
 
     def _look_later(self) -> None:
@@ -422,13 +458,22 @@ class Hangs(Component):
                 kind, text = "warning", f"no step for {say_seconds(silence)}, far longer than usual"
                 if watched.clock.reports < _LEAST_STEPS:
                     kind = "warning" if watched.clock.reports or watched.connects else "note"
-                    text = f"no step and hardly any CPU used for {say_seconds(watched.clock.idle_for(now))}"
-                reading = self._loop.create_task(self._tell(job, run, dict(watched.pids), kind, text))
+                    text = (
+                        "no step and hardly any CPU used for "
+                        f"{say_seconds(watched.clock.idle_for(now))}"
+                    )
+                reading = self._loop.create_task(
+                    self._tell(job, run, dict(watched.pids), kind, text)
+                )
                 self._reading.add(reading)
                 reading.add_done_callback(self._reading.discard)
 
-    async def _tell(self, job: JobId, run: LiveRun, pids: dict[TaskId, int], kind: str, text: str) -> None:
-        """Say so, and where its tasks stand; reading that takes some time, and is not done on the hub's loop."""
+    async def _tell(
+        self, job: JobId, run: LiveRun, pids: dict[TaskId, int], kind: str, text: str
+    ) -> None:
+        """Say so, and where its tasks stand; reading that takes some time, and is not done on the
+        hub's loop.
+        """
         where = "its tasks run elsewhere, and where they stand is not known"
         if self._is_here(run):
             where = await asyncio.to_thread(_where, pids)
@@ -437,19 +482,27 @@ class Hangs(Component):
 
 
 def _where(pids: dict[TaskId, int]) -> str:
-    """Where each task stands, in a line, tasks of one place together; the one that differs is named."""
+    """Where each task stands, in a line, tasks of one place together; the one that differs is
+    named.
+    """
     try:
         groups = stacks.grouped(stacks.read(task.name, pid) for task, pid in pids.items())
     except (HeadgateError, OSError, ValueError) as error:
         return f"where its tasks stand cannot be read: {error}"
     told = [_place(group) for group in groups]
     differ = stacks.differing(groups)
-    others = f"; {', '.join(differ)}: elsewhere than most; the others may be waiting for it" if differ else ""
+    others = (
+        f"; {', '.join(differ)}: elsewhere than most; the others may be waiting for it"
+        if differ
+        else ""
+    )
     return "; ".join(told) + others
 
 
 def _place(group: Sequence[TaskStacks]) -> str:
-    """Where the tasks of a group are: the call that they are in, and the line of the script that led there."""
+    """Where the tasks of a group are: the call that they are in, and the line of the script that
+    led there.
+    """
     names = ", ".join(task.task for task in group)
     frames = group[0].place
     if not frames:

@@ -1,5 +1,6 @@
-"""The nodes of a hub: its machine and, while a run uses them, those of that run's lab or engine; and whether what runs
-stand on is still there."""
+"""The nodes of a hub: its machine and, while a run uses them, those of that run's lab or engine;
+and whether what runs stand on is still there.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +8,18 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 
-from headgate import events
-from headgate.cluster import Cluster, Node
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.errors import UsageError
-from headgate.events import Action, Event
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission, nodes_there
-from headgate.runs import STORE
-from headgate.telemetry import namespaces
-from headgate.telemetry.visible import within
-from headgate.units import say_seconds
+from headgate.machine import namespaces
+from headgate.machine.gpu_visibility import within
+from headgate.model import events
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import UsageError
+from headgate.model.events import Action, Event
+from headgate.model.units import say_seconds
+from headgate.recorded.runs import STORE
 
 LOOK_SECONDS = 1.0
 
@@ -26,8 +27,8 @@ LOOK_SECONDS = 1.0
 class Nodes(Component):
     """Tells the controller which nodes there are.
 
-    The controller divides a node's cores among all that runs there, so that a name stands for one node, whichever
-    engine has it. An engine's node with the name of this machine is this machine.
+    The controller divides a node's cores among all that runs there, so that a name stands for one
+    node, whichever engine has it. An engine's node with the name of this machine is this machine.
 
     Args:
         machine: This machine.
@@ -62,7 +63,7 @@ class Nodes(Component):
                 if node.name != self._machine.name:
                     self._step(events.NodeJoined(node))
 
-    # --- what a run may use -----------------------------------------------------------------------------------------
+    # --- what a run may use -----------------------------------------------------------------------
 
     def cluster(self, submission: Submission) -> Cluster:
         """What the jobs of a submission may run on.
@@ -75,11 +76,18 @@ class Nodes(Component):
         there = nodes_there(submission.cluster)
         for node in submission.nodes:
             if node.place is None:
-                raise UsageError(f"node {node.name!r} of {submission.cluster} is another machine; expected a lab's")
+                raise UsageError(
+                    f"node {node.name!r} of {submission.cluster} is another machine; "
+                    "expected a lab's"
+                )
             if node.name not in there:
-                raise UsageError(f"node {node.name!r} is not there; start its lab with: headgate lab up FILE")
+                raise UsageError(
+                    f"node {node.name!r} is not there; start its lab with: headgate lab up FILE"
+                )
             other = self.get(LOCAL, node.name)
-            if other is not None and (other.place is None or other.place.namespace != node.place.namespace):
+            if other is not None and (
+                other.place is None or other.place.namespace != node.place.namespace
+            ):
                 raise UsageError(_taken(node.name))
             self._refuse_taken(LOCAL, node.name)
         return Cluster(submission.nodes or (within(self._machine, submission.environment),))
@@ -89,7 +97,8 @@ class Nodes(Component):
         for name in submission.only:
             if name not in known:
                 raise UsageError(
-                    f"engine {submission.engine} has no node {name!r}; expected some of {', '.join(known)}"
+                    f"engine {submission.engine} has no node {name!r}; expected some of "
+                    f"{', '.join(known)}"
                 )
         if not known:
             raise UsageError(f"engine {submission.engine} has no node; start one that has CPUs")
@@ -99,7 +108,7 @@ class Nodes(Component):
         if any(name in nodes for other, nodes in self._nodes.items() if other != engine):
             raise UsageError(_taken(name))
 
-    # --- nodes of labs ----------------------------------------------------------------------------------------------
+    # --- nodes of labs ----------------------------------------------------------------------------
 
     def join(self, submission: Submission) -> None:
         """A run begins that uses these nodes of a lab."""
@@ -111,7 +120,9 @@ class Nodes(Component):
     def forget(self, run: str) -> None:
         """Let go of the nodes of labs that no other run uses."""
         used = {node.name for run in self._live_runs.runs.values() for node in run.submission.nodes}
-        for name in [name for name in self._nodes[LOCAL] if name not in used and name != self._machine.name]:
+        for name in [
+            name for name in self._nodes[LOCAL] if name not in used and name != self._machine.name
+        ]:
             self._leave(LOCAL, name, for_good=True)
 
     def look(self) -> None:
@@ -128,7 +139,7 @@ class Nodes(Component):
         for name in gone:  # once all their runs are told
             self._leave(LOCAL, name, for_good=True)
 
-    # --- nodes of engines -------------------------------------------------------------------------------------------
+    # --- nodes of engines -------------------------------------------------------------------------
 
     def add(self, engine: EngineSpec, cluster: Cluster) -> None:
         """An engine was opened.
@@ -150,7 +161,9 @@ class Nodes(Component):
         self._nodes.pop(engine, None)
 
     def came(self, engine: EngineSpec, node: Node) -> None:
-        """A node of an open engine is there, or has changed; one with the name of another one is not used."""
+        """A node of an open engine is there, or has changed; one with the name of another one is
+        not used.
+        """
         if (nodes := self._nodes.get(engine)) is None:
             return
         if node.name != self._machine.name:
@@ -166,7 +179,8 @@ class Nodes(Component):
         may_use = [
             run
             for run in self._live_runs.runs.values()
-            if run.submission.engine == engine and (not run.submission.only or node.name in run.submission.only)
+            if run.submission.engine == engine
+            and (not run.submission.only or node.name in run.submission.only)
         ]
         for run in may_use:
             run.meet(node)
@@ -176,14 +190,16 @@ class Nodes(Component):
             self._step(events.NodeJoined(self._machine, tuple(run.id for run in may_use)))
 
     def went(self, engine: EngineSpec, name: str, reason: str, for_good: bool) -> None:
-        """A node of an open engine is gone; or one that was gone does not come back (`for_good`)."""
+        """A node of an open engine is gone; or one that was gone does not come back
+        (`for_good`).
+        """
         if self.get(engine, name) is not None:
             self._tell_runs(engine, "fault", f"node {name} is gone: {reason}")
             self._leave(engine, name, for_good)
         elif for_good:
             self._miss(engine, name, for_good)
 
-    # --- small things -----------------------------------------------------------------------------------------------
+    # --- small things -----------------------------------------------------------------------------
 
     def _tell_runs(self, engine: EngineSpec, kind: str, text: str) -> None:
         for run in self._live_runs.runs.values():
@@ -199,7 +215,9 @@ class Nodes(Component):
 
     def _miss(self, engine: EngineSpec, name: str, for_good: bool) -> None:
         """Tell that a node is gone for the runs on an engine alone."""
-        if runs := tuple(run.id for run in self._live_runs.runs.values() if run.submission.engine == engine):
+        if runs := tuple(
+            run.id for run in self._live_runs.runs.values() if run.submission.engine == engine
+        ):
             self._step(events.NodeLeft(name, runs, for_good))
 
 
@@ -208,7 +226,8 @@ def _taken(name: str) -> str:
 
 
 class HealthChecks(Component):
-    """Looks every second, as long as there are runs, whether their folders and the nodes of their labs are there.
+    """Looks every second, as long as there are runs, whether their folders and the nodes of their
+    labs are there.
 
     Args:
         live_runs: The runs.
@@ -218,7 +237,8 @@ class HealthChecks(Component):
     def __init__(self, live_runs: LiveRuns, look_for_nodes: Callable[[], None]) -> None:
         self._live_runs = live_runs
         self._look_for_nodes = look_for_nodes
-        self._cut_off: dict[tuple[str, str], float] = {}  # run and node, and since when on the run's clock
+        # run and node, and since when on the run's clock
+        self._cut_off: dict[tuple[str, str], float] = {}
         self._vanished: set[str] = set()  # runs whose folder is gone, which was told
         self._timer: asyncio.TimerHandle | None = None
 
@@ -236,7 +256,9 @@ class HealthChecks(Component):
         for run in self._live_runs.runs.values():
             self._look_at_folder(run)
         runs = [run for run in self._live_runs.runs.values() if run.submission.nodes]
-        self._cut_off = {key: since for key, since in self._cut_off.items() if key[0] in self._live_runs.runs}
+        self._cut_off = {
+            key: since for key, since in self._cut_off.items() if key[0] in self._live_runs.runs
+        }
         self._vanished &= self._live_runs.runs.keys()
         if not self._live_runs.runs:
             return
@@ -244,19 +266,23 @@ class HealthChecks(Component):
         if not runs:
             return
         self._look_for_nodes()
-        linked = {node.name: _linked(node) for run in runs for node in run.submission.nodes}  # a name is one node's
+        # a name is one node's
+        linked = {node.name: _linked(node) for run in runs for node in run.submission.nodes}
         for run in runs:
             for node in run.submission.nodes:
                 self._compare(run, node.name, linked[node.name])
 
     def _look_at_folder(self, run: LiveRun) -> None:
-        """Tell of a run whose folder somebody has deleted or moved: what it saves and records goes nowhere."""
+        """Tell of a run whose folder somebody has deleted or moved: what it saves and records goes
+        nowhere.
+        """
         if run.id not in self._vanished and not os.path.exists(run.folder / STORE):
             self._vanished.add(run.id)
             self._live_runs.event(
                 run,
                 "warning",
-                f"its folder {run.folder} is gone, with its records and checkpoints; nothing is kept from now on: "
+                f"its folder {run.folder} is gone, with its records and checkpoints; nothing "
+                "is kept from now on: "
                 "stop it and run it again",
             )
 

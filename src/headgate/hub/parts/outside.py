@@ -1,5 +1,6 @@
-"""Programs outside Headgate's jobs: what they use while jobs run, and which of them the kernel kills for want of
-memory."""
+"""Programs outside Headgate's jobs: what they use while jobs run, and which of them the kernel
+kills for want of memory.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from headgate.cluster import Node
 from headgate.engines.base import LOCAL
-from headgate.events import NEXT, Action, Event, MemoryUsed, TaskExited, TaskStarted
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.identifiers import TaskId
 from headgate.isolation.base import Box
-from headgate.telemetry.available import AvailableMemory
-from headgate.telemetry.outside_kills import KilledProcess, OutsideKills, OutsideKillsReader
-from headgate.telemetry.outside_programs import PROGRAMS, OutsideProgram, OutsideProgramsReader
-from headgate.units import say_bytes
+from headgate.model.cluster import Node
+from headgate.model.events import NEXT, Action, Event, MemoryUsed, TaskExited, TaskStarted
+from headgate.model.identifiers import TaskId
+from headgate.model.units import say_bytes
+from headgate.sampling.available import AvailableMemory
+from headgate.sampling.outside_kills import KilledProcess, OutsideKills, OutsideKillsReader
+from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram, OutsideProgramsReader
 
 _LOOK_SECONDS, _APART_SECONDS = 5.0, 1.0
 """Between two looks while a run goes on; and at the least, where many runs begin."""
@@ -39,7 +40,9 @@ class OutsideKilled(Component):
         boxes: The boxes of the tasks here.
     """
 
-    def __init__(self, machine: Node, live_runs: LiveRuns, boxes: Callable[[], Mapping[TaskId, Box]]) -> None:
+    def __init__(
+        self, machine: Node, live_runs: LiveRuns, boxes: Callable[[], Mapping[TaskId, Box]]
+    ) -> None:
         self._machine = machine
         self._live_runs = live_runs
         self._boxes = boxes
@@ -78,7 +81,9 @@ class OutsideKilled(Component):
             return  # how it ended is told in a moment: it may have been killed itself
         folders = [Path(folder) for box in boxes.values() for folder in box.cgroups.values()]
         pids = [pid for box in boxes.values() for pid in box.pids()] if self._is_tight else []
-        killed = self._reader.look(folders, self._forgotten + sum(self._own.values()), pids, tight=self._is_tight)
+        killed = self._reader.look(
+            folders, self._forgotten + sum(self._own.values()), pids, tight=self._is_tight
+        )
         if killed is None:
             return
         for run in self._live_runs.runs.values():
@@ -95,7 +100,10 @@ def in_words(killed: OutsideKills) -> str:
         text += f": {'' if sure else 'probably '}{'; '.join(map(_process, killed.processes))}"
     else:
         text += "; which one is not known: the kernel's log tells it to root (`dmesg`)"
-    return f"{text}{NEXT}state what each job needs (`limits: {{memory: …}}` or --memory), so that fewer run at once"
+    return (
+        f"{text}{NEXT}state what each job needs (`limits: {{memory: …}}` or --memory), so "
+        "that fewer run at once"
+    )
 
 
 def _process(killed: KilledProcess) -> str:
@@ -113,7 +121,9 @@ class OutsideUse(Component):
         boxes: The boxes of the tasks here.
     """
 
-    def __init__(self, machine: Node, live_runs: LiveRuns, boxes: Callable[[], Mapping[TaskId, Box]]) -> None:
+    def __init__(
+        self, machine: Node, live_runs: LiveRuns, boxes: Callable[[], Mapping[TaskId, Box]]
+    ) -> None:
         self._machine = machine
         self._live_runs = live_runs
         self._boxes = boxes
@@ -154,5 +164,7 @@ class OutsideUse(Component):
                 used[key] = replace(each, seconds=before + each.seconds)
             most = sorted(used.values(), key=lambda program: -program.seconds)[:_MOST_PROGRAMS]
             if most:
-                run.recorder.add("meta", key=PROGRAMS, value=json.dumps([asdict(each) for each in most]))
+                run.recorder.add(
+                    "meta", key=PROGRAMS, value=json.dumps([asdict(each) for each in most])
+                )
         self._used.update({run.id: {} for run in self._not_begun()})

@@ -1,8 +1,8 @@
 """Plans for jobs whose users state none, worked out beside the hub's loop.
 
-`Choosing` finds a plan before a job starts. `Replanning` moves a running job to a better one, where what is left of the
-job is worth a restart. A script for another launcher saves by itself when it is asked to end: it is not asked for a
-checkpoint before.
+`Choosing` finds a plan before a job starts. `Replanning` moves a running job to a better one, where
+what is left of the job is worth a restart. A script for another launcher saves by itself when it is
+asked to end: it is not asked for a checkpoint before.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from headgate.cluster import Cluster, Node
-from headgate.engines import scripts
-from headgate.errors import HeadgateError, UsageError
-from headgate.events import (
+from headgate.hub.parts import Component
+from headgate.hub.parts.engines import Engines
+from headgate.hub.parts.forecasting import Forecasting
+from headgate.hub.parts.nodes import Nodes
+from headgate.hub.state.job import LiveJob
+from headgate.hub.state.run import LiveRuns
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.events import (
     ENDED,
     Action,
     CheckpointDone,
@@ -33,29 +38,34 @@ from headgate.events import (
     TaskExited,
     TaskStarted,
 )
-from headgate.hub.parts import Component
-from headgate.hub.parts.engines import Engines
-from headgate.hub.parts.forecasting import Forecasting
-from headgate.hub.parts.nodes import Nodes
-from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import LiveRuns
-from headgate.identifiers import JobId
-from headgate.jobs import Job
+from headgate.model.identifiers import JobId
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.profiles import Profile
 from headgate.planning.candidates import tells
-from headgate.planning.choosing import Choice, JobToPlan, choose, grown, has_choice, in_words, starts_at_once
+from headgate.planning.choosing import (
+    Choice,
+    JobToPlan,
+    choose,
+    grown,
+    has_choice,
+    in_words,
+    starts_at_once,
+)
 from headgate.planning.interference import StoredPairs
 from headgate.planning.joining import alone
 from headgate.planning.moving import Move, Standing, better
-from headgate.plans import Plan
-from headgate.profiles import Profile
 from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
 from headgate.profiling.history import FEWEST_STEPS, samples_of
+from headgate.scripts import inspection
 from headgate.verification.verdict import Verification
 from headgate.verification.wording import kept_alone
 
 _MOST_AT_ONCE = 500
-"""Jobs times nodes for which plans without a profile are made on the hub's loop: that takes up to some 50 ms."""
+"""Jobs times nodes for which plans without a profile are made on the hub's loop: that takes up to
+some 50 ms.
+"""
 
 
 class Choosing(Component):
@@ -113,8 +123,9 @@ class Choosing(Component):
             task.cancel()
 
     def used(self, cluster: Cluster, besides: JobId | None = None) -> dict[str, list[str]]:
-        """Names of jobs other than `besides` on each node of these, one for each task of those that run, or are about
-        to."""
+        """Names of jobs other than `besides` on each node of these, one for each task of those that
+        run, or are about to.
+        """
         names = {node.name for node in cluster.nodes}
         found: dict[str, list[str]] = {}
         for job, plan in self._plans.items():
@@ -126,7 +137,7 @@ class Choosing(Component):
                         found.setdefault(name, []).append(job.name)
         return found
 
-    # --- answering --------------------------------------------------------------------------------------------------
+    # --- answering --------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         by_run: dict[str, list[PlanJob]] = {}
@@ -157,12 +168,16 @@ class Choosing(Component):
 
     def _profiled(self, action: PlanJob, cluster: Cluster) -> bool:
         run, live = self._live_runs.find(action.job)
-        return run.submission.mode == "run" and live.profile is not None and has_choice(cluster, action.spec)
+        return (
+            run.submission.mode == "run"
+            and live.profile is not None
+            and has_choice(cluster, action.spec)
+        )
 
     def _ask(self, action: PlanJob, profile: Profile | None) -> JobToPlan:
         run, _ = self._live_runs.find(action.job)
         environment = {**run.submission.environment, **action.spec.env}
-        return JobToPlan(action.spec, profile, scripts.other_cluster(action.spec, environment))
+        return JobToPlan(action.spec, profile, inspection.other_cluster(action.spec, environment))
 
     async def _try_to_answer(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
         try:
@@ -178,7 +193,9 @@ class Choosing(Component):
                     return  # it has ended while others were planned
                 _, live = self._live_runs.find(action.job)
                 known = live.profile if self._profiled(action, cluster) else None
-                asked.append(self._ask(action, store.parse(json.loads(known)) if known is not None else None))
+                asked.append(
+                    self._ask(action, store.parse(json.loads(known)) if known is not None else None)
+                )
             run, _ = self._live_runs.find(actions[0].job)
             used = self.used(cluster)
             if run.submission.cluster:
@@ -190,8 +207,13 @@ class Choosing(Component):
             except Exception as error:  # noqa: BLE001  # a profile is odd: its job runs all the same
                 self._live_runs.failed("no plan was searched for", error, run.id)
                 plain = [replace(each, profile=None) for each in asked]
-                found = await asyncio.to_thread(partial(choose, used=used, interference=pairs), plain, cluster)
-            self._told(actions, [self._allowed(*each, cluster, used) for each in zip(actions, asked, found)])
+                found = await asyncio.to_thread(
+                    partial(choose, used=used, interference=pairs), plain, cluster
+                )
+            self._told(
+                actions,
+                [self._allowed(*each, cluster, used) for each in zip(actions, asked, found)],
+            )
 
     def _allowed(
         self,
@@ -201,8 +223,9 @@ class Choosing(Component):
         cluster: Cluster,
         used: Mapping[str, Sequence[str]],
     ) -> Choice | UsageError:
-        """What was chosen; where several workers are not verified to train what one does, one, from which the job may
-        be moved later."""
+        """What was chosen; where several workers are not verified to train what one does, one, from
+        which the job may be moved later.
+        """
         if not isinstance(found, Choice) or found.plan.workers == 1 or action.spec.plan is not None:
             return found
         if (verdict := self._barred(action.job, found.plan)) is None:
@@ -250,7 +273,8 @@ class _Starts:
 
     Args:
         attempt: Which began last.
-        began: When it did, before that what the end of the former one took; None: it has reported since.
+        began: When it did, before that what the end of the former one took; None: it has reported
+            since.
         seen: When the job reported last.
         ending: Seconds from that to the end of the attempt.
         cost: Seconds of the latest start.
@@ -284,8 +308,8 @@ class _ReplannedJob:
 
 
 class Replanning(Component):
-    """Hears what is left of jobs. Where another plan saves more than it costs, it has the job save a checkpoint and,
-    once that is there, go on from it by the other plan.
+    """Hears what is left of jobs. Where another plan saves more than it costs, it has the job save
+    a checkpoint and, once that is there, go on from it by the other plan.
 
     Args:
         home: Headgate's folder.
@@ -330,7 +354,9 @@ class Replanning(Component):
                 self._begins(task.job)
             case Progress(task, step) if step is not None:
                 self._reported(task.job)
-            case Fitted(job, seconds=float(left)) if (watched := self._watched.get(job)) and self.considers(job):
+            case Fitted(job, seconds=float(left)) if (
+                watched := self._watched.get(job)
+            ) and self.considers(job):
                 watched.looking = True
                 looking = asyncio.get_running_loop().create_task(self._look(job, watched, left))
                 self._work.add(looking)
@@ -343,7 +369,12 @@ class Replanning(Component):
     def considers(self, job: JobId) -> bool:
         """Whether it would move a job now, if enough is left of it."""
         watched = self._watched.get(job)
-        if watched is None or watched.looking or watched.move is not None or time.monotonic() < watched.not_before:
+        if (
+            watched is None
+            or watched.looking
+            or watched.move is not None
+            or time.monotonic() < watched.not_before
+        ):
             return False
         live = self._live_runs.find(job)[1]
         return live.state == "running" and watched.moves < live.spec.moves
@@ -357,12 +388,16 @@ class Replanning(Component):
         for task in self._work:
             task.cancel()
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- what happens -----------------------------------------------------------------------------
 
     def _begins(self, job: JobId) -> None:
-        """A task of a job has started: the first of an attempt tells when that began. What it waited for room before is
-        no cost of a start."""
-        starts, attempt = self._starts.setdefault(job, _Starts()), self._live_runs.find(job)[1].attempt
+        """A task of a job has started: the first of an attempt tells when that began. What it
+        waited for room before is no cost of a start.
+        """
+        starts, attempt = (
+            self._starts.setdefault(job, _Starts()),
+            self._live_runs.find(job)[1].attempt,
+        )
         if starts.attempt != attempt:
             starts.attempt, starts.began = attempt, time.monotonic() - starts.ending
 
@@ -386,11 +421,17 @@ class Replanning(Component):
             return
         spec, profile = live.spec, store.parse(json.loads(live.profile))
         self._watched[job] = None
-        if spec.plan is not None or spec.moves == 0 or run.submission.mode != "run" or not tells(profile):
+        if (
+            spec.plan is not None
+            or spec.moves == 0
+            or run.submission.mode != "run"
+            or not tells(profile)
+        ):
             return
         if profile.observed and (not spec.resumes or alone(spec, profile)):
             return
-        if scripts.other_cluster(spec, {**run.submission.environment, **spec.env}):  # said when it was planned
+        # said when it was planned
+        if inspection.other_cluster(spec, {**run.submission.environment, **spec.env}):
             return
         with suppress(HeadgateError):  # a node has just gone
             if has_choice(self._nodes.cluster(run.submission), spec):
@@ -412,8 +453,15 @@ class Replanning(Component):
             if run.submission.cluster:
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
             used = self._choosing.used(cluster, job)
-            move, effort = await asyncio.to_thread(self._better, live.spec, watched, standing, cluster, used)
-            if move is None or live.attempt != attempt or live.state != "running" or self._barred(job, move.plan):
+            move, effort = await asyncio.to_thread(
+                self._better, live.spec, watched, standing, cluster, used
+            )
+            if (
+                move is None
+                or live.attempt != attempt
+                or live.state != "running"
+                or self._barred(job, move.plan)
+            ):
                 return
             watched.move = move
             if live.spec.contract is not None:
@@ -421,7 +469,8 @@ class Replanning(Component):
             else:
                 self._engines.of(job.run).send(job.task(lowest), {"type": "checkpoint"})
         except (HeadgateError, ValueError, ArithmeticError, KeyError):
-            return  # a node has gone, the run has ended, or nothing can be said: the job goes on as it is
+            # a node has gone, the run has ended, or nothing can be said: the job goes on as it is
+            return
         finally:
             watched.looking = False
             watched.not_before = time.monotonic() + _EFFORT * effort
@@ -430,7 +479,10 @@ class Replanning(Component):
         self, job: JobId, watched: _ReplannedJob, live: LiveJob, plan: Plan, seconds_left: float
     ) -> Standing | None:
         """How a job stands; None: nobody knows yet."""
-        seconds, samples = self._forecasting.step_seconds(job, FEWEST_STEPS), samples_of(plan, watched.profile)
+        seconds, samples = (
+            self._forecasting.step_seconds(job, FEWEST_STEPS),
+            samples_of(plan, watched.profile),
+        )
         restart = self._starts[job].cost
         if seconds is None or samples is None or restart is None:
             return None
@@ -438,14 +490,28 @@ class Replanning(Component):
         return Standing(plan, rate, seconds_left, restart, live.spec.moves - watched.moves)
 
     def _better(
-        self, spec: Job, watched: _ReplannedJob, standing: Standing, cluster: Cluster, used: Collection[str]
+        self,
+        spec: Job,
+        watched: _ReplannedJob,
+        standing: Standing,
+        cluster: Cluster,
+        used: Collection[str],
     ) -> tuple[Move | None, float]:
-        """The move that is worth it, and the CPU seconds that it took to know; in a thread of its own."""
-        from headgate.planning.correcting import Corrected  # its numerics take half a second to import
+        """The move that is worth it, and the CPU seconds that it took to know; in a thread of its
+        own.
+        """
+        from headgate.planning.correcting import (
+            Corrected,  # its numerics take half a second to import
+        )
 
         began = time.thread_time()
         corrected = Corrected(
-            spec, cluster, watched.profile, list(watched.measured.items()), used=used, measured_on=self._machine
+            spec,
+            cluster,
+            watched.profile,
+            list(watched.measured.items()),
+            used=used,
+            measured_on=self._machine,
         )
         [best] = corrected.ranked(1)
         move = better(standing, best) if best.plan != corrected.like(standing.plan) else None

@@ -1,4 +1,5 @@
-"""Proof by pause: holds a job for short random moments, and measures what that does to the steps of others.
+"""Proof by pause: holds a job for short random moments, and measures what that does to the steps of
+others.
 
 Whatever ends a job releases it first. If the hub dies, its guard releases the job.
 """
@@ -15,28 +16,42 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from headgate.engines.base import LOCAL
-from headgate.errors import HeadgateError, IsolationError, UsageError
-from headgate.events import ENDED, Action, Event, Progress, StopRequested, StopTask, TaskExited, TaskStarted
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.identifiers import JobId, TaskId
 from headgate.isolation.base import Box
-from headgate.units import say_seconds
+from headgate.model.errors import HeadgateError, IsolationError, UsageError
+from headgate.model.events import (
+    ENDED,
+    Action,
+    Event,
+    Progress,
+    StopRequested,
+    StopTask,
+    TaskExited,
+    TaskStarted,
+)
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.units import say_seconds
 
 if TYPE_CHECKING:
-    from headgate.analysis.proving import Pair, Window
-    from headgate.analysis.usage import Array
+    from headgate.diagnosis.proving import Pair, Window
+    from headgate.diagnosis.usage import Array
 
 MOST_PART, MOST_PART_ASKED = 0.02, 0.25
 """Part of its time that a job may be held: by default, and at the most."""
 LEAST_SECONDS, MOST_SECONDS, TOGETHER_SECONDS = 0.4, 1.0, 0.4
-"""The shortest and the longest pause; the longest for several tasks, whose collectives may time out after 1 s."""
+"""The shortest and the longest pause; the longest for several tasks, whose collectives may time out
+after 1 s.
+"""
 PATIENCE_SECONDS = 60.0
 """How long a proof waits for enough steps."""
 _LOOK_SECONDS = 1.0
 _TRIES = 3
 _KEPT_REPORTS = 4096
-_NO_STEPS = "reports too few steps: print a line for each step, or name the pattern of its lines (docs/progress.md)"
+_NO_STEPS = (
+    "reports too few steps: print a line for each step, or name the pattern of its "
+    "lines (docs/progress.md)"
+)
 
 Tell = Callable[[dict[str, Any]], None]
 Boxes = Callable[[], Mapping[TaskId, Box]]
@@ -62,7 +77,9 @@ class Proving(Component):
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         if isinstance(event, Progress) and event.step is not None:
             self._steps.setdefault(event.task.job, StepReports()).add(time.monotonic(), event.step)
-        elif isinstance(event, TaskStarted) and self._timer is None and self._wanting(event.task.run):
+        elif (
+            isinstance(event, TaskStarted) and self._timer is None and self._wanting(event.task.run)
+        ):
             self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
         ending = [action.task.job for action in actions if isinstance(action, StopTask)]
         if isinstance(event, TaskExited):
@@ -86,7 +103,12 @@ class Proving(Component):
             self._current.cancel()
 
     def begin(
-        self, run: str, victims: Sequence[str] | None, culprits: Sequence[str] | None, most: float, tell: Tell
+        self,
+        run: str,
+        victims: Sequence[str] | None,
+        culprits: Sequence[str] | None,
+        most: float,
+        tell: Tell,
     ) -> ProofUnderWay:
         """Begin to prove who slows whom.
 
@@ -101,21 +123,40 @@ class Proving(Component):
         """
         live = self._live_runs.runs[run]
         if self._current is not None:
-            raise UsageError(f"a proof is under way in run {self._current.run.id}; wait for it, or end it with Ctrl-C")
+            raise UsageError(
+                f"a proof is under way in run {self._current.run.id}; wait for it, or end it "
+                "with Ctrl-C"
+            )
         if live.submission.engine != LOCAL:
-            raise UsageError(f"run {run} runs on {live.submission.engine}; only tasks of this machine can be held")
+            raise UsageError(
+                f"run {run} runs on {live.submission.engine}; only tasks of this machine "
+                "can be held"
+            )
         if not 0.0 < most <= MOST_PART_ASKED:
-            raise UsageError(f"found {most:.3g} of its time; expected a part above 0 and at most {MOST_PART_ASKED:.0%}")
+            raise UsageError(
+                f"found {most:.3g} of its time; expected a part above 0 and at most "
+                f"{MOST_PART_ASKED:.0%}"
+            )
         for name in (*(victims or ()), *(culprits or ())):
             if name not in live.jobs:
-                raise UsageError(f"run {run} has no job {name!r}; expected one of {', '.join(live.jobs)}")
+                raise UsageError(
+                    f"run {run} has no job {name!r}; expected one of {', '.join(live.jobs)}"
+                )
             if live.jobs[name].state != "running":
-                raise UsageError(f"job {name!r} is {live.jobs[name].state}; only running jobs can be proved")
+                raise UsageError(
+                    f"job {name!r} is {live.jobs[name].state}; only running jobs can be proved"
+                )
         for name in culprits or ():
             if not live.jobs[name].spec.pausable:
-                raise UsageError(f"job {name!r} says `pausable: false`; it is not held. Choose another --neighbour")
+                raise UsageError(
+                    f"job {name!r} says `pausable: false`; it is not held. Choose another "
+                    "--neighbour"
+                )
         running = [name for name, job in live.jobs.items() if job.state == "running"]
-        held = list(culprits or (name for name in running if live.jobs[name].spec.pausable and [name] != victims))
+        held = list(
+            culprits
+            or (name for name in running if live.jobs[name].spec.pausable and [name] != victims)
+        )
         seen = list(victims or (name for name in running if [name] != held))
         if not any(culprit != victim for culprit in held for victim in seen):
             raise UsageError(f"run {run} has no neighbour to hold: no other pausable job runs")
@@ -126,7 +167,7 @@ class Proving(Component):
     def _ended(self, _: object) -> None:
         self._current = None
 
-    # --- jobs that say `prove: true` --------------------------------------------------------------------------------
+    # --- jobs that say `prove: true` --------------------------------------------------------------
 
     def _wanting(self, run: str) -> list[str]:
         """The jobs of a run with `prove: true` that have not ended."""
@@ -202,7 +243,8 @@ class ProofUnderWay:
         self._failures = 0
         self._concluded = False
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, "proving")  # of its own: a pause never waits for other work
+        # of its own: a pause never waits for other work
+        self._thread = ThreadPoolExecutor(1, "proving")
         self.work = self._loop.create_task(self._prove())
 
     def cancel(self) -> None:
@@ -231,7 +273,7 @@ class ProofUnderWay:
             self._thread.shutdown(wait=False)
             self._conclude()
 
-    # --- before -----------------------------------------------------------------------------------------------------
+    # --- before -----------------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
         """Find out which jobs can be held and how many pauses each pair needs, and tell."""
@@ -239,23 +281,33 @@ class ProofUnderWay:
         most = min((self._longest(culprit) for culprit in held), default=0.0)
         deviations = await self._watch(self.victims if held else [], most)
         if deviations:
-            from headgate.analysis.proving import planned_pair  # it is there: the noise was found with it
+            from headgate.diagnosis.proving import (
+                planned_pair,  # it is there: the noise was found with it
+            )
 
-            pairs = [(culprit, victim) for culprit in held for victim in deviations if victim != culprit]
-            self._pairs = [planned_pair(culprit, victim, deviations[victim]) for culprit, victim in pairs]
+            pairs = [
+                (culprit, victim) for culprit in held for victim in deviations if victim != culprit
+            ]
+            self._pairs = [
+                planned_pair(culprit, victim, deviations[victim]) for culprit, victim in pairs
+            ]
         period = max(self._seconds / self._most, 4 * self._seconds * len(held))
         for pair in self._pairs:
             needed = max(pair.looks)
             self._tell(
                 {
                     "type": "proof",
-                    "text": f"{needed} pauses of {self._seconds:.2g} s show whether {pair.culprit} slows {pair.victim} "
-                    f"by 5 %: {say_seconds(needed * period)} at {self._seconds / period:.1%} of its time",
+                    "text": f"{needed} pauses of {self._seconds:.2g} s show whether "
+                    f"{pair.culprit} slows {pair.victim} "
+                    f"by 5 %: {say_seconds(needed * period)} at {self._seconds / period:.1%} "
+                    "of its time",
                 }
             )
 
     async def _watch(self, victims: Sequence[str], most: float) -> dict[str, float]:
-        """The noise of the steps of each job that makes enough of them. A job that makes none delays no other."""
+        """The noise of the steps of each job that makes enough of them. A job that makes none
+        delays no other.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         known: dict[str, float] = {}
         pending = [victim for victim in victims if self._runs(victim)]
@@ -268,7 +320,9 @@ class ProofUnderWay:
                     known[victim] = found
                 if found is not None or not self._runs(victim):
                     pending.remove(victim)
-            silent = known and not any(JobId.of(self.run.id, victim) in self._steps for victim in pending)
+            silent = known and not any(
+                JobId.of(self.run.id, victim) in self._steps for victim in pending
+            )
             if silent or time.monotonic() > deadline:
                 self._reasons += [f"{victim} {_NO_STEPS}" for victim in pending]
                 break
@@ -289,27 +343,35 @@ class ProofUnderWay:
         return TOGETHER_SECONDS if len(self._boxes_of(culprit)) > 1 else MOST_SECONDS
 
     def _noise(self, victim: str, most: float) -> float | str | None:
-        """The noise of its steps; a text that says why there is none; None if it is not known yet. Also sets the length
-        of a pause."""
-        from headgate.analysis import proving
+        """The noise of its steps; a text that says why there is none; None if it is not known yet.
+        Also sets the length of a pause.
+        """
+        from headgate.diagnosis import proving
 
         steps = self._steps.get(JobId.of(self.run.id, victim))
         times, counts = steps.arrays() if steps is not None else (None, None)
-        if times is None or counts is None or (usual := proving.report_seconds(times, counts)) is None:
+        if (
+            times is None
+            or counts is None
+            or (usual := proving.report_seconds(times, counts)) is None
+        ):
             return None
         seconds = proving.window_seconds(*usual, self._seconds, most)
         if seconds is None:
             return (
-                f"nothing can be proved of {victim}: it reports a step every {say_seconds(max(usual))}, and a pause "
+                f"nothing can be proved of {victim}: it reports a step every "
+                f"{say_seconds(max(usual))}, and a pause "
                 f"of {most:g} s is too short to change that; let it print a line for each step"
             )
         self._seconds = seconds
         return proving.noise(times, counts, seconds)
 
-    # --- pauses -----------------------------------------------------------------------------------------------------
+    # --- pauses -----------------------------------------------------------------------------------
 
     async def _slot(self, culprit: str, length: float) -> None:
-        """Hold a job once in the next `length` seconds: at a random moment, in one of two adjacent windows."""
+        """Hold a job once in the next `length` seconds: at a random moment, in one of two adjacent
+        windows.
+        """
         begin = time.monotonic()
         seconds = self._seconds
         await asyncio.sleep(seconds + self._random.uniform(0.0, max(length - 4 * seconds, 0.0)))
@@ -321,8 +383,10 @@ class ProofUnderWay:
             await asyncio.sleep(max(begin + length - time.monotonic(), 0.0))
 
     async def _windows(self, culprit: str) -> tuple[Window, Window] | None:
-        """Hold a job in one of two windows, in random order. Return the held window and the free one."""
-        from headgate.analysis.proving import Window
+        """Hold a job in one of two windows, in random order. Return the held window and the free
+        one.
+        """
+        from headgate.diagnosis.proving import Window
 
         if self._random.random() < 0.5:
             if (held := await self._hold(culprit)) is None:
@@ -354,7 +418,7 @@ class ProofUnderWay:
             self._pause = None
 
     async def _count(self, culprit: str, held: Window, free: Window) -> None:
-        from headgate.analysis.proving import difference
+        from headgate.diagnosis.proving import difference
 
         for pair in self._pairs:
             steps = self._steps.get(JobId.of(self.run.id, pair.victim))
@@ -364,12 +428,21 @@ class ProofUnderWay:
             if found is not None:
                 await self._in_thread(pair.add, found, self._seconds)
                 done, needed = len(pair.differences), max(pair.looks)
-                message = {"culprit": culprit, "victim": pair.victim, "pauses": done, "needed": needed}
+                message = {
+                    "culprit": culprit,
+                    "victim": pair.victim,
+                    "pauses": done,
+                    "needed": needed,
+                }
                 self._tell(
-                    {"type": "proof", "text": f"{culprit} and {pair.victim}: {done} of {needed} pauses", **message}
+                    {
+                        "type": "proof",
+                        "text": f"{culprit} and {pair.victim}: {done} of {needed} pauses",
+                        **message,
+                    }
                 )
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def _open(self) -> list[str]:
         """The jobs that still have to be held."""
@@ -391,7 +464,8 @@ class ProofUnderWay:
             if pair.found is None:
                 after = f"{len(pair.differences)} of {min(pair.looks)} pauses"
                 self._reasons.append(
-                    f"nothing can be said yet of {pair.culprit} and {pair.victim}: the proof ended after {after}"
+                    f"nothing can be said yet of {pair.culprit} and {pair.victim}: the proof "
+                    f"ended after {after}"
                 )
         told = []
         for proof in found:
@@ -401,7 +475,7 @@ class ProofUnderWay:
             told.append({"faster": row.pop("gain"), **row, "text": str(proof)})
         self._tell({"type": "proved", "run": self.run.id, "proofs": told, "reasons": self._reasons})
 
-    # --- small things -----------------------------------------------------------------------------------------------
+    # --- small things -----------------------------------------------------------------------------
 
     def _runs(self, name: str) -> bool:
         return self.run.jobs[name].state == "running"
@@ -411,8 +485,9 @@ class ProofUnderWay:
         return [box for task, box in self._boxes().items() if task.job == job]
 
     def _gate_of(self, name: str) -> Callable[[bool], None] | None:
-        """A function that pauses a job between two steps; None if its processes are held instead. Any thread may call
-        it."""
+        """A function that pauses a job between two steps; None if its processes are held instead.
+        Any thread may call it.
+        """
         attempt = self.run.jobs[name].current
         if attempt is None or not attempt.pauses_by_gate:
             return None
@@ -426,7 +501,7 @@ class ProofUnderWay:
         return await self._loop.run_in_executor(self._thread, act, *facts)
 
 
-# --- pauses -----------------------------------------------------------------------------------------------------------
+# --- pauses ---------------------------------------------------------------------------------------
 
 
 class StepReports:
@@ -460,11 +535,14 @@ class JobPause:
 
     Args:
         boxes: The boxes of its tasks.
-        gate: Holds its steps instead of its processes, on the hub's loop; None: its processes are held.
+        gate: Holds its steps instead of its processes, on the hub's loop; None: its processes are
+            held.
         settles: Seconds until a step that has begun is over.
     """
 
-    def __init__(self, boxes: Sequence[Box], gate: Callable[[bool], None] | None, settles: float = 0.0) -> None:
+    def __init__(
+        self, boxes: Sequence[Box], gate: Callable[[bool], None] | None, settles: float = 0.0
+    ) -> None:
         self._boxes = boxes
         self._gate = gate
         self._settles = settles
@@ -475,13 +553,13 @@ class JobPause:
         self._over.set()
 
     def hold(self, seconds: float) -> Window | None:
-        """Hold it for `seconds` from the first held task on. Return the window in which all tasks were held; None if
-        the pause was ended early. Call it from a thread that may wait.
+        """Hold it for `seconds` from the first held task on. Return the window in which all tasks
+        were held; None if the pause was ended early. Call it from a thread that may wait.
 
         Raises:
             IsolationError: A task cannot be held.
         """
-        from headgate.analysis.proving import Window
+        from headgate.diagnosis.proving import Window
 
         asked = time.monotonic()
         try:

@@ -1,4 +1,6 @@
-"""Whether jobs of several workers train what one would: looked up, or tried beside them; see docs/verify.md."""
+"""Whether jobs of several workers train what one would: looked up, or tried beside them; see
+docs/verify.md.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,23 @@ from pathlib import Path
 
 import psutil
 
-from headgate import runs
-from headgate.engines import scripts
-from headgate.events import ENDED, Action, Event, StopRequested, TaskStarted
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import JOB, LiveRun, LiveRuns
-from headgate.identifiers import JobId
-from headgate.plans import Plan
+from headgate.model.events import ENDED, Action, Event, StopRequested, TaskStarted
+from headgate.model.identifiers import JobId
+from headgate.model.plans import Plan
+from headgate.recorded import runs
+from headgate.scripts import inspection
 from headgate.verification import store
 from headgate.verification.standing import bars, is_off, standing, unknown
 from headgate.verification.verdict import Sameness, Verification, Why
 from headgate.verification.wording import sentence
 
 LATER_SECONDS = 20.0
-"""How long a job runs before what it trains is verified beside it: one that is over by then is not worth it."""
+"""How long a job runs before what it trains is verified beside it: one that is over by then is not
+worth it.
+"""
 _MEMORY_TIMES, _MEMORY_BYTES = 3.0, 2 << 30
 """Room that a trial needs: so many times what the job holds, and as much besides."""
 _PASSING = (Why.SLOW, Why.ROOM, Why.FAILED, Why.WORKERS_FAILED)
@@ -48,8 +52,10 @@ class Verifying(Component):
         self._live_runs = live_runs
         self._step = step
         self._seen: dict[JobId, int] = {}
-        self._waiting: dict[str, list[tuple[LiveRun, LiveJob]]] = {}  # by key: jobs that a trial is for
-        self._unknown: dict[tuple[str, str], Verification] = {}  # by run: what may be known another time
+        # by key: jobs that a trial is for
+        self._waiting: dict[str, list[tuple[LiveRun, LiveJob]]] = {}
+        # by run: what may be known another time
+        self._unknown: dict[tuple[str, str], Verification] = {}
         self._turn = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
 
@@ -58,8 +64,9 @@ class Verifying(Component):
             self._begins(event.task.job)
 
     def barred(self, job: JobId, plan: Plan) -> Verification | None:
-        """The verdict that keeps a job from this plan, which Headgate would choose: its workers differ, or it is still
-        to be verified. Begins the verification. None: nothing keeps it."""
+        """The verdict that keeps a job from this plan, which Headgate would choose: its workers
+        differ, or it is still to be verified. Begins the verification. None: nothing keeps it.
+        """
         run, live = self._live_runs.find(job)
         if plan.workers < 2 or not self._may(run, live):
             return None
@@ -77,16 +84,19 @@ class Verifying(Component):
         for task in self._work:
             task.cancel()
 
-    # --- what is verified --------------------------------------------------------------------------------------------
+    # --- what is verified -------------------------------------------------------------------------
 
     def _begins(self, job: JobId) -> None:
-        """A task starts: of an attempt of several workers, the verdict is looked up, or a trial is to come."""
+        """A task starts: of an attempt of several workers, the verdict is looked up, or a trial is
+        to come.
+        """
         run, live = self._live_runs.find(job)
         if live.current is None or self._seen.get(job) == live.attempt:
             return
         self._seen[job] = live.attempt
         plan = live.current.plan
-        shares_nothing = live.spec.contract is None and scripts.shares_nothing(live.spec)  # which is told
+        # which is told
+        shares_nothing = live.spec.contract is None and inspection.shares_nothing(live.spec)
         if plan.workers < 2 or shares_nothing or not self._may(run, live):
             return
         verdict = self._standing(run, live, plan)
@@ -108,7 +118,7 @@ class Verifying(Component):
     def _key(self, run: LiveRun, live: LiveJob, plan: Plan) -> str:
         return store.key(live.spec, live.profile_key, plan, _path(run, live))
 
-    # --- trying ------------------------------------------------------------------------------------------------------
+    # --- trying -----------------------------------------------------------------------------------
 
     def _begin(self, run: LiveRun, live: LiveJob, plan: Plan, key: str, after: float) -> None:
         jobs = self._waiting.setdefault(key, [])
@@ -139,24 +149,34 @@ class Verifying(Component):
                 self._tell(run, live, found, tried=True)
         except (OSError, ValueError, TimeoutError) as error:
             for run, _ in self._left(jobs):
-                self._live_runs.failed("what its workers train could not be verified", error, run.id)
+                self._live_runs.failed(
+                    "what its workers train could not be verified", error, run.id
+                )
         finally:
             del self._waiting[key]
 
     def _left(self, jobs: Sequence[tuple[LiveRun, LiveJob]]) -> list[tuple[LiveRun, LiveJob]]:
         """Those that have not ended."""
-        return [(run, live) for run, live in jobs if live.state not in ENDED and run.id in self._live_runs.runs]
+        return [
+            (run, live)
+            for run, live in jobs
+            if live.state not in ENDED and run.id in self._live_runs.runs
+        ]
 
     async def _found(self, run: LiveRun, live: LiveJob, plan: Plan) -> Verification:
         """What a process of its own finds, which has the script run."""
         few = replace(plan, workers=2, servers=min(plan.servers, 1), batch_per_worker=None)
-        few = replace(few, worker_nodes=(), server_nodes=(), cores_per_worker=None, cores_per_server=None)
+        few = replace(
+            few, worker_nodes=(), server_nodes=(), cores_per_worker=None, cores_per_server=None
+        )
         job = replace(live.spec, plan=few)
         asked = {
             "job": JOB.dump_python(job, mode="json"),
             "environment": dict(run.submission.environment),
             "cwd": run.submission.cwd,
-            "without_gpus": any(task.gpus for task in live.current.tasks.values()) if live.current else False,
+            "without_gpus": any(task.gpus for task in live.current.tasks.values())
+            if live.current
+            else False,
         }
         process = await asyncio.create_subprocess_exec(
             *("nice", "-n", "10", sys.executable, "-m", "headgate.hub.verifying"),
@@ -173,17 +193,21 @@ class Verifying(Component):
         return store.parse(answer.decode())
 
     def _tell(self, run: LiveRun, live: LiveJob, found: Verification, tried: bool = False) -> None:
-        """A verdict is there: it stands with the job, and a difference is warned of, once, or ends it.
+        """A verdict is there: it stands with the job, and a difference is warned of, once, or ends
+        it.
 
         Args:
-            tried: Whether a trial has found it; else that nothing is known stands with the job alone.
+            tried: Whether a trial has found it; else that nothing is known stands with the job
+                alone.
         """
         text, differs = store.dump(found), found.answer is Sameness.DIFFERS
         if live.verified != text:
             live.verified = text
             run.record_job(live.spec.name)
             if tried or found.answer is not Sameness.UNKNOWN:
-                self._live_runs.event(run, "warning" if differs else "note", sentence(found), live.spec.name)
+                self._live_runs.event(
+                    run, "warning" if differs else "note", sentence(found), live.spec.name
+                )
         running = live.current is not None and live.current.plan.workers > 1
         if differs and live.spec.verify == "strict" and running and live.state not in ENDED:
             reason = "stopped because its workers do not train what one does (`verify: strict`)"

@@ -1,4 +1,6 @@
-"""The tasks of one attempt of a job: what each is told of the others (docs/channel.md), what they report together."""
+"""The tasks of one attempt of a job: what each is told of the others (docs/channel.md), what they
+report together.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +13,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headgate.engines.contracts import is_out_of_memory, out_of_gpu_memory, port_taken
-from headgate.events import Exit, Progress
 from headgate.hub.messages import OPEN, PAUSED, RunningMean, strictest
 from headgate.hub.state.peers import AttemptMeetings, Peers
 from headgate.hub.state.stragglers import Stragglers
-from headgate.identifiers import EVALUATOR, JobId, TaskId, TaskName
-from headgate.plans import Plan
-from headgate.task.part import LOOPBACK
+from headgate.model.events import Exit, Progress
+from headgate.model.identifiers import EVALUATOR, JobId, TaskId, TaskName
+from headgate.model.plans import Plan
+from headgate.output.failures import FailureReader
+from headgate.output.patterns import ProgressReader
+from headgate.sampling.columns import Column
+from headgate.scripts.contracts import is_out_of_memory, out_of_gpu_memory, port_taken
+from headgate.task.membership import LOOPBACK
 from headgate.task.progress import weighted_mean
-from headgate.telemetry.columns import Column
-from headgate.telemetry.failures import FailureReader
-from headgate.telemetry.patterns import ProgressReader
 
-_SHOWN: tuple[Column, ...] = ("cpu_cores", "memory_bytes", "gpu_busy", "gpu_memory_bytes", "net_in", "net_out")
+_SHOWN: tuple[Column, ...] = (
+    "cpu_cores",
+    "memory_bytes",
+    "gpu_busy",
+    "gpu_memory_bytes",
+    "net_in",
+    "net_out",
+)
 
 APART_SECONDS = 10.0
-"""How long workers that have not connected tell of progress in their output before they are taken for strangers."""
+"""How long workers that have not connected tell of progress in their output before they are taken
+for strangers.
+"""
 
 _UNHEARD = 3
 """Reports of a worker before which the first worker may still tell something."""
@@ -37,12 +48,14 @@ _MOST_FILES_TOLD = 5
 """Files that two workers write: so many are told."""
 
 _OF_ONE_FILE = re.compile(
-    r"FileExistsError|AlreadyExistsError|Directory not empty|No such file or directory: .+ -> |unable to lock file"
+    r"FileExistsError|AlreadyExistsError|Directory not empty|No such file or directory: .+ -> "
+    r"|unable to lock file"
     r"|Failed to rename|_temp/part-|database is locked"
 )
 """What is said of files and folders that several processes make, or move, at once."""
 _MAY_BE_OF_ONE_FILE = re.compile(
-    r"FileNotFoundError|NotFoundError|No such file|EOFError|PytorchStreamReader|BadZipFile|UnpicklingError|truncated"
+    r"FileNotFoundError|NotFoundError|No such "
+    r"file|EOFError|PytorchStreamReader|BadZipFile|UnpicklingError|truncated"
     r"|JSONDecodeError|DataLossError|not a zip file|file signature not found"
 )
 """The same of files that a script read or wrote well before."""
@@ -51,7 +64,9 @@ Send = Callable[[TaskId, Mapping[str, object]], None]
 
 
 _FIXED_THREADS = frozenset({"keras", "jax"})
-"""Frameworks that keep the threads that they began with. Keras does so unless PyTorch is its back end."""
+"""Frameworks that keep the threads that they began with. Keras does so unless PyTorch is its back
+end.
+"""
 
 
 @dataclass(slots=True)
@@ -82,7 +97,9 @@ class LiveTask:
     mean: RunningMean = field(default_factory=RunningMean)
 
     def grant_threads(self, threads: int) -> None:
-        """It may have so many from now on. A task without Headgate's library keeps those that it began with."""
+        """It may have so many from now on. A task without Headgate's library keeps those that it
+        began with.
+        """
         self.granted_threads = threads
         if self.stated_threads is not None:
             self.threads = self.stated_threads
@@ -106,8 +123,9 @@ class LiveTask:
 class Attempt:
     """The tasks of one attempt, from its start on.
 
-    A worker that joins others at work waits for their state. One of these, the donor, is told to save it and to hold.
-    When it has saved, the waiting workers get the file and count from the next view on. Then the donor is released.
+    A worker that joins others at work waits for their state. One of these, the donor, is told to
+    save it and to hold. When it has saved, the waiting workers get the file and count from the next
+    view on. Then the donor is released.
 
     Args:
         job: Id of the job.
@@ -115,8 +133,8 @@ class Attempt:
         plan: What is started.
         encrypt: Whether what the tasks send each other is encrypted.
         send: Sends a message down to a task.
-        ports: Where workers meet that find each other by another launcher's contract, or those of tasks of roles;
-            empty: neither.
+        ports: Where workers meet that find each other by another launcher's contract, or those of
+            tasks of roles; empty: neither.
         roles: The names of the tasks of roles, whose ports these are.
         grace: Seconds that tasks have to save once they are asked to end; None: they are not told.
     """
@@ -148,7 +166,9 @@ class Attempt:
         self._connected: set[TaskName] = set()
         self._course = MergedProgress()
         self._reports = Counter[TaskName]()
-        self.meetings = AttemptMeetings(self._peers.workers, lambda name, message: send(job.task(name), message))
+        self.meetings = AttemptMeetings(
+            self._peers.workers, lambda name, message: send(job.task(name), message)
+        )
         self._waiting: list[TaskName] = []
         self._donor: TaskName | None = None  # while it was told to save and has not
         self._met = False  # whether a worker has connected
@@ -156,7 +176,8 @@ class Attempt:
         self._told_apart = False
         self.forewarned = False  # that the workers share nothing was said before the start
         self._told_open = False
-        self._written: dict[str, TaskName | None] = {}  # by file, which worker did; None: several, which was told
+        # by file, which worker did; None: several, which was told
+        self._written: dict[str, TaskName | None] = {}
         self._told_files = 0
         self._paused = False
 
@@ -180,12 +201,20 @@ class Attempt:
     def is_connected(self, name: TaskName) -> bool:
         return name in self._connected
 
-    # --- what happens to tasks --------------------------------------------------------------------------------------
+    # --- what happens to tasks --------------------------------------------------------------------
 
     def start(
-        self, name: TaskName, node: str, address: str, reader: ProgressReader, joins: bool, stated: int | None = None
+        self,
+        name: TaskName,
+        node: str,
+        address: str,
+        reader: ProgressReader,
+        joins: bool,
+        stated: int | None = None,
     ) -> None:
-        """A task is started, on a node of that address; `reader` reads its output. Its job has `stated` its threads."""
+        """A task is started, on a node of that address; `reader` reads its output. Its job has
+        `stated` its threads.
+        """
         state = "joining" if joins else "running"
         self.tasks[name] = LiveTask(name, node, reader, state=state, stated_threads=stated)
         self._peers.start(name, node, address, joins)
@@ -201,7 +230,10 @@ class Attempt:
         task.follows_threads = framework not in _FIXED_THREADS
         task.grant_threads(task.granted_threads)
         grace = {} if self._grace is None else {"grace": self._grace}
-        self._send(self._job.task(name), {**self._peers.welcome(name, task.threads), "spin": task.spin, **grace})
+        self._send(
+            self._job.task(name),
+            {**self._peers.welcome(name, task.threads), "spin": task.spin, **grace},
+        )
         if self._together:
             self._send(self._job.task(name), self._peers.view())
         task.held_by = OPEN
@@ -209,20 +241,28 @@ class Attempt:
         self._order()
 
     def listen(self, name: TaskName, endpoints: Sequence[str]) -> bool:
-        """A task said where the others reach it; whether people beyond its machine do too, with no key. True once."""
+        """A task said where the others reach it; whether people beyond its machine do too, with no
+        key. True once.
+        """
         self._peers.listen(name, endpoints)
         self._tell()
-        tells = self._keyless and not self._told_open and not all(f"//{LOOPBACK}:" in each for each in endpoints)
+        tells = (
+            self._keyless
+            and not self._told_open
+            and not all(f"//{LOOPBACK}:" in each for each in endpoints)
+        )
         self._told_open = self._told_open or tells
         return tells
 
     def wrote(self, name: TaskName, path: str, folder: str) -> str:
-        """A worker has written a file; what is wrong with that, if another one writes it too. Empty: nothing.
+        """A worker has written a file; what is wrong with that, if another one writes it too.
+        Empty: nothing.
 
         Args:
             name: The worker.
             path: The file.
-            folder: Tells its folder from all others, where all tasks are on one machine; else from those of its node.
+            folder: Tells its folder from all others, where all tasks are on one machine; else from
+                those of its node.
         """
         file = f"{folder}/{os.path.basename(path)}"
         if len(self._written) >= _MOST_FILES:
@@ -233,7 +273,8 @@ class Attempt:
         self._told_files += 1
         self._written[file] = None
         return (
-            f"{writer} and {name} both write {path}: what is left is of the last of them, or of both; let one write "
+            f"{writer} and {name} both write {path}: what is left is of the last of them, or "
+            "of both; let one write "
             "files, under `if hg.is_main():`"
         )
 
@@ -250,7 +291,9 @@ class Attempt:
         self._connected.discard(name)
         if not well:
             self._course.drop(self._job.task(name))
-            self._written = {file: writer for file, writer in self._written.items() if writer != name}
+            self._written = {
+                file: writer for file, writer in self._written.items() if writer != name
+            }
         self._peers.leave(name)
         self.meetings.leave(name)
         self.stragglers.drop(name)
@@ -262,8 +305,10 @@ class Attempt:
             self._order()
 
     def end(self, name: TaskName, exit: Exit) -> Exit:
-        """How a task has ended, by what other tasks tell of it. Where workers step together, a worker that takes steps
-        of its own has failed. A failure with a file may come from another worker that writes it too."""
+        """How a task has ended, by what other tasks tell of it. Where workers step together, a
+        worker that takes steps of its own has failed. A failure with a file may come from another
+        worker that writes it too.
+        """
         text = self.meetings.fault(name, exit.code) if self.plan.in_step else ""
         if text:
             return replace(exit, code=1, reason=text)
@@ -276,9 +321,16 @@ class Attempt:
             if str(port) in said or not self._reports:
                 return replace(exit, port_taken=True, reason=taken)
             return exit
-        if exit.ok or self.plan.workers < 2 or not _of_one_file(exit.reason or "", self.tasks[name].reports_itself):
+        if (
+            exit.ok
+            or self.plan.workers < 2
+            or not _of_one_file(exit.reason or "", self.tasks[name].reports_itself)
+        ):
             return exit
-        told = f"all {self.plan.workers} workers run the whole script: let one write files, under `if hg.is_main():`"
+        told = (
+            f"all {self.plan.workers} workers run the whole script: let one write files, "
+            "under `if hg.is_main():`"
+        )
         return replace(exit, reason=f"{exit.reason}; {told}")
 
     def thread(self, name: TaskName) -> None:
@@ -289,9 +341,12 @@ class Attempt:
             self._send(self._job.task(name), order)
 
     def hold(self) -> None:
-        """Tell tasks what their steps are held to, where that has changed. Of workers that wait for each other in every
-        step, one is held for all."""
-        workers = [each for name, each in self.tasks.items() if name.is_worker and each.state != "ended"]
+        """Tell tasks what their steps are held to, where that has changed. Of workers that wait for
+        each other in every step, one is held for all.
+        """
+        workers = [
+            each for name, each in self.tasks.items() if name.is_worker and each.state != "ended"
+        ]
         together = self.plan.in_step
         whole = strictest([each.gate for each in workers]) if together else OPEN
         for task in workers:
@@ -303,16 +358,22 @@ class Attempt:
 
     @property
     def pauses_by_gate(self) -> bool:
-        """Whether its workers are paused between two steps: they use GPUs, on which others may wait for them."""
-        workers = [task for name, task in self.tasks.items() if name.is_worker and task.state != "ended"]
-        return any(task.gpus for task in workers) and all(self.is_connected(task.name) for task in workers)
+        """Whether its workers are paused between two steps: they use GPUs, on which others may wait
+        for them.
+        """
+        workers = [
+            task for name, task in self.tasks.items() if name.is_worker and task.state != "ended"
+        ]
+        return any(task.gpus for task in workers) and all(
+            self.is_connected(task.name) for task in workers
+        )
 
     def pause(self, paused: bool) -> None:
         """Have its workers begin no step, or let them."""
         self._paused = paused
         self.hold()
 
-    # --- joining ----------------------------------------------------------------------------------------------------
+    # --- joining ----------------------------------------------------------------------------------
 
     def join(self, name: TaskName) -> None:
         """A task that joins has made its objects, and waits for the state of the others."""
@@ -336,7 +397,9 @@ class Attempt:
         return joined
 
     def failed(self, name: TaskName) -> None:
-        """A state that joiners wait for could not be saved, or not be had: they are served at the next occasion."""
+        """A state that joiners wait for could not be saved, or not be had: they are served at the
+        next occasion.
+        """
         if name == self._donor:
             self._donor = None
             self._release(name)
@@ -346,12 +409,17 @@ class Attempt:
 
     def _order(self) -> None:
         donor = self.lowest
-        if self._donor is not None or not self._waiting or donor is None or donor not in self._connected:
+        if (
+            self._donor is not None
+            or not self._waiting
+            or donor is None
+            or donor not in self._connected
+        ):
             return
         self._donor = donor
         self._send(self._job.task(donor), {"type": "checkpoint", "hold": True})
 
-    # --- progress ---------------------------------------------------------------------------------------------------
+    # --- progress ---------------------------------------------------------------------------------
 
     def progressed(self, progress: Progress) -> Progress | None:
         """Take in what a task reported; the job's progress, where that follows from it."""
@@ -363,16 +431,17 @@ class Attempt:
         return self._course.add(progress, self._job.task(self._speaker(self.lowest)))
 
     def _speaker(self, lowest: TaskName) -> TaskName:
-        """The worker whose reports are the job's: the lowest. Of workers that find each other by themselves it is the
-        lowest that tells anything, as the first may print nothing."""
+        """The worker whose reports are the job's: the lowest. Of workers that find each other by
+        themselves it is the lowest that tells anything, as the first may print nothing.
+        """
         if not self.ports or self._reports[lowest]:
             return lowest
         told = [name for name, count in self._reports.items() if count >= _UNHEARD]
         return min(told, key=lambda name: name.index, default=lowest)
 
     def are_apart(self, now: float, ended: bool = False) -> bool:
-        """Whether the workers turn out to share nothing: none has connected, and one has ended well, or has shown
-        progress in its output for a while. True once.
+        """Whether the workers turn out to share nothing: none has connected, and one has ended
+        well, or has shown progress in its output for a while. True once.
 
         Args:
             now: When a worker told of progress in its output, or ended; seconds on any clock.
@@ -385,7 +454,7 @@ class Attempt:
         self._told_apart = ended or now - self._trained_since >= APART_SECONDS
         return self._told_apart
 
-    # --- small things -----------------------------------------------------------------------------------------------
+    # --- small things -----------------------------------------------------------------------------
 
     @property
     def _together(self) -> bool:
@@ -399,17 +468,19 @@ class Attempt:
 
 
 def _of_one_file(reason: str, begun: bool) -> bool:
-    """Whether a task may have failed because another one writes the same file. `begun`: it trained already, so that
-    what it reads was there."""
+    """Whether a task may have failed because another one writes the same file. `begun`: it trained
+    already, so that what it reads was there.
+    """
     return bool(_OF_ONE_FILE.search(reason) or (begun and _MAY_BE_OF_ONE_FILE.search(reason)))
 
 
 class MergedProgress:
     """Merges what the workers of a job report.
 
-    Steps, epochs and samples are those of the worker with the lowest number, and each of its reports makes one of the
-    job. Losses and metrics are means over what each worker reported since then, or before if it had nothing new. They
-    are weighted by how many losses each stands for, and by what these weigh: as the gradients are.
+    Steps, epochs and samples are those of the worker with the lowest number, and each of its
+    reports makes one of the job. Losses and metrics are means over what each worker reported since
+    then, or before if it had nothing new. They are weighted by how many losses each stands for, and
+    by what these weigh: as the gradients are.
     """
 
     def __init__(self) -> None:
@@ -433,7 +504,13 @@ class MergedProgress:
             count=sum(each.count for each in every if each.loss is not None) or own.count,
             weight=1.0,
             metrics={
-                name: _mean([(each.metrics[name], each.count * each.weight) for each in every if name in each.metrics])
+                name: _mean(
+                    [
+                        (each.metrics[name], each.count * each.weight)
+                        for each in every
+                        if name in each.metrics
+                    ]
+                )
                 for name in names
             },
         )
@@ -445,5 +522,6 @@ class MergedProgress:
 
 
 def _mean(values: list[tuple[float, float]]) -> float:
-    weighing = [(value, weight) for value, weight in values if weight > 0]  # a part in which nothing counts has no loss
+    # a part in which nothing counts has no loss
+    weighing = [(value, weight) for value, weight in values if weight > 0]
     return weighted_mean(weighing or [(value, 1.0) for value, _ in values])

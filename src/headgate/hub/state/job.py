@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headgate.endings import Ending
-from headgate.engines.job_files import FileState
-from headgate.engines.scripts import named_libraries
-from headgate.events import ENDED, Checkpoint, JobState, Progress
 from headgate.hub.state.attempt import Attempt
-from headgate.jobs import Job
+from headgate.model.endings import Ending
+from headgate.model.events import ENDED, Checkpoint, JobState, Progress
+from headgate.model.jobs import Job
+from headgate.model.units import say_text
+from headgate.scripts.arguments import TrainingLength
+from headgate.scripts.inspection import named_libraries
+from headgate.scripts.job_files import FileState
 from headgate.task import saving
-from headgate.telemetry.arguments import TrainingLength
-from headgate.units import say_text
 
 _LOSSES = 128
 MOST_METRICS = 500
@@ -25,7 +25,9 @@ MOST_METRICS = 500
 
 @dataclass(slots=True)
 class Broken:
-    """When all tasks of an attempt were lost, the step they were at, and the one that the next began from."""
+    """When all tasks of an attempt were lost, the step they were at, and the one that the next
+    began from.
+    """
 
     at: float
     step: int
@@ -49,7 +51,8 @@ class LiveJob:
     started: float | None = None
     ended: float | None = None
     expected: float | None = None  # while it waits for room: when it is expected to start,
-    waits: Mapping[str, object] | None = None  # and what it waits for: kind, facts, and who has some of it
+    # and what it waits for: kind, facts, and who has some of it
+    waits: Mapping[str, object] | None = None
     plan: str | None = None
     profile: str | None = None
     profile_key: str = ""  # of the script as it was when the job was handed in
@@ -66,19 +69,27 @@ class LiveJob:
     losses_open: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     least_workers: int = 1
-    namesake: str = ""  # path of another package called `headgate`, which its tasks may import in place of ours
+    # path of another package called `headgate`, which its tasks may import in place of ours
+    namesake: str = ""
     names: set[str] = field(default_factory=set)  # of its metrics
     names_left_out: bool = False
     not_a_number: bool = False
     unconnected_told: bool = False
     broke: Broken | None = None  # as long as it is not where it was again
     saved: list[Checkpoint] = field(default_factory=list)  # the latest, and what it went on from
-    own_states: bool = False  # its latest checkpoint holds what is each worker's own: only as many can go on from it
+    # its latest checkpoint holds what is each worker's own: only as many can go on from it
+    own_states: bool = False
     unsaved: int = 0  # checkpoints that could not be saved since
-    files: Mapping[Path, FileState] = field(default_factory=dict)  # as it was handed in, or last started
+    # as it was handed in, or last started
+    files: Mapping[Path, FileState] = field(default_factory=dict)
 
     def mark(
-        self, state: JobState, reason: str, exit_code: int | None, now: float, ending: Ending | None = None
+        self,
+        state: JobState,
+        reason: str,
+        exit_code: int | None,
+        now: float,
+        ending: Ending | None = None,
     ) -> None:
         """Take note of a new state, at `now` on the run's clock."""
         self.ending = ending
@@ -101,12 +112,16 @@ class LiveJob:
 
     def give_up(self, name: str) -> Checkpoint | None:
         """The checkpoint of that file's name is not whole: what there is before it."""
-        self.saved = [each for each in self.saved if Path(each.path).name != name and Path(each.path).exists()]
+        self.saved = [
+            each for each in self.saved if Path(each.path).name != name and Path(each.path).exists()
+        ]
         return self.checkpoint
 
     @property
     def is_unconnected(self) -> bool:
-        """Whether its script imports one of Headgate's libraries, and its first task has not connected."""
+        """Whether its script imports one of Headgate's libraries, and its first task has not
+        connected.
+        """
         current = self.current
         if current is None or self.namesake or current.is_connected(self.spec.first_task):
             return False
@@ -126,8 +141,9 @@ class LiveJob:
             self.broke.again_from = step
 
     def placed(self, opening: str, now: float) -> bool:
-        """Take note that tasks are being started: `opening` is said once the first has, for their engine may have them
-        wait. Whether that changes how the job stands."""
+        """Take note that tasks are being started: `opening` is said once the first has, for their
+        engine may have them wait. Whether that changes how the job stands.
+        """
         told, self.opening = self.opening, opening
         if not told:
             self.mark("waiting", "being started", None, now)
@@ -141,12 +157,16 @@ class LiveJob:
         return runs
 
     def interrupt(self, now: float) -> None:
-        """Take note that all its tasks are lost: what that costs is known once it is where it was."""
+        """Take note that all its tasks are lost: what that costs is known once it is where it
+        was.
+        """
         if self.broke is None:
             self.broke = Broken(now, self.step or 0)
 
     def caught_up(self, now: float) -> tuple[float, int] | None:
-        """Seconds and steps that it cost that all its tasks were lost, once it is where it was then; told once."""
+        """Seconds and steps that it cost that all its tasks were lost, once it is where it was
+        then; told once.
+        """
         broke = self.broke
         if broke is None or broke.again_from is None or self.step is None or self.step < broke.step:
             return None
@@ -154,14 +174,19 @@ class LiveJob:
         return now - broke.at, max(broke.step - broke.again_from, 0)
 
     def within_limits(self, progress: Progress) -> tuple[Progress, str | None]:
-        """What a task reported, without metrics beyond the first `MOST_METRICS` names; what people should be warned of,
-        once."""
+        """What a task reported, without metrics beyond the first `MOST_METRICS` names; what people
+        should be warned of, once.
+        """
         fresh = [name for name in progress.metrics if name not in self.names]
         left_out = set(fresh[max(MOST_METRICS - len(self.names), 0) :])
         self.names.update(name for name in fresh if name not in left_out)
         if not left_out:
             return progress, None
-        warning = None if self.names_left_out else f"it tells of more than {MOST_METRICS} metrics; the rest is left out"
+        warning = (
+            None
+            if self.names_left_out
+            else f"it tells of more than {MOST_METRICS} metrics; the rest is left out"
+        )
         self.names_left_out = True
         kept = {name: value for name, value in progress.metrics.items() if name not in left_out}
         return replace(progress, metrics=kept), warning
@@ -185,7 +210,8 @@ class LiveJob:
         """Take note of the script's early stopping.
 
         Args:
-            patience: Epochs without a gain after which the script ends by itself; None: it does not.
+            patience: Epochs without a gain after which the script ends by itself; None: it does
+                not.
             min_delta: The least gain that counts.
             monitor: The metric of that gain, which may have another scale than the job's metric.
         """
@@ -195,7 +221,9 @@ class LiveJob:
         self.spec = replace(self.spec, progress=replace(rule, told=told))
 
     def _keep(self, loss: float) -> None:
-        """Keep a loss for the sparkline: the whole course in at most `_LOSSES` means of ever more losses each."""
+        """Keep a loss for the sparkline: the whole course in at most `_LOSSES` means of ever more
+        losses each.
+        """
         if not math.isfinite(loss):
             return
         self.losses_open.append(loss)
@@ -204,11 +232,15 @@ class LiveJob:
         self.losses.append(sum(self.losses_open) / len(self.losses_open))
         self.losses_open.clear()
         if len(self.losses) == _LOSSES:
-            self.losses = [(a + b) / 2 for a, b in zip(self.losses[::2], self.losses[1::2], strict=True)]
+            self.losses = [
+                (a + b) / 2 for a, b in zip(self.losses[::2], self.losses[1::2], strict=True)
+            ]
             self.losses_each *= 2
 
     def snapshot(self, name: str) -> dict[str, Any]:
-        """What a live view shows of it; what tasks use and are granted is that of all that run together."""
+        """What a live view shows of it; what tasks use and are granted is that of all that run
+        together.
+        """
         tasks = list(self.current.tasks.values()) if self.current is not None else []
         running = [task for task in tasks if task.state != "ended"]
         read = [task.usage for task in running if task.usage is not None]
@@ -233,7 +265,9 @@ class LiveJob:
             "cpu_cores": sum(used.get("cpu_cores", 0.0) for used in read) if read else None,
             "memory_bytes": sum(used.get("memory_bytes", 0.0) for used in read) if read else None,
             "gpus": sorted({gpu for task in running for gpu in task.held_gpus or task.gpus}),
-            "gpu_busy": max((used["gpu_busy"] for used in read if "gpu_busy" in used), default=None),
+            "gpu_busy": max(
+                (used["gpu_busy"] for used in read if "gpu_busy" in used), default=None
+            ),
             "gpu_memory_bytes": sum(used.get("gpu_memory_bytes", 0.0) for used in read) or None,
             "tasks": [task.snapshot() for task in tasks],
         }

@@ -1,5 +1,6 @@
-"""How the tasks of one attempt see each other and meet, down the task channel (docs/channel.md): the views of who is
-there, and what each worker gives, handed to all once all have come."""
+"""How the tasks of one attempt see each other and meet, down the task channel (docs/channel.md):
+the views of who is there, and what each worker gives, handed to all once all have come.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from typing import Any
 
 import zmq
 
-from headgate.identifiers import TaskName
-from headgate.plans import Plan
-from headgate.task.standing import CURE, difference, names, place
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
+from headgate.task.script_position import CURE, difference, names, place
 from headgate.task.stop import PeerLost
 
 
@@ -29,10 +30,11 @@ class _Member:
 
 
 class Peers:
-    """The tasks of one attempt of a job, by name (`worker-0`), and the keys by which they know each other.
+    """The tasks of one attempt of a job, by name (`worker-0`), and the keys by which they know each
+    other.
 
-    A view lists the tasks that are there. Each change of it has a higher number than the one before, so that tasks
-    which saw different views can tell.
+    A view lists the tasks that are there. Each change of it has a higher number than the one
+    before, so that tasks which saw different views can tell.
 
     Args:
         plan: The job's plan.
@@ -56,19 +58,26 @@ class Peers:
             name: `worker-0`, `server-1`.
             node: Name of its node.
             address: Address of that node.
-            joins: It joins others that are at work: it counts once it was given their state (`activate`).
+            joins: It joins others that are at work: it counts once it was given their state
+                (`activate`).
         """
         former = self._members.get(name)
         life = former.life if former is not None else 0
-        listened = tuple(former.endpoints or former.listened) if former is not None and former.node == node else ()
-        self._members[name] = _Member(node, address, life + 1, active=not joins, here=True, listened=listened)
+        listened = (
+            tuple(former.endpoints or former.listened)
+            if former is not None and former.node == node
+            else ()
+        )
+        self._members[name] = _Member(
+            node, address, life + 1, active=not joins, here=True, listened=listened
+        )
         self._view += 1
 
     def meet(self, name: TaskName, framework: str) -> None:
         """A task said hello, and what it trains or serves with: `torch`, `keras` or `jax`.
 
-        The view is the same one: those who were told of it would not hear of another, and wait for each other. Of a
-        server everybody is told with where it listens.
+        The view is the same one: those who were told of it would not hear of another, and wait for
+        each other. Of a server everybody is told with where it listens.
         """
         self._members[name].framework = framework
 
@@ -95,12 +104,20 @@ class Peers:
 
     def donor(self) -> TaskName | None:
         """The worker that gives its state to one that joins: the first that counts."""
-        workers = [name for name, m in self._members.items() if m.here and m.active and name.is_worker]
-        return min(workers, key=lambda name: (self._members[name].leaving, name.index), default=None)
+        workers = [
+            name for name, m in self._members.items() if m.here and m.active and name.is_worker
+        ]
+        return min(
+            workers, key=lambda name: (self._members[name].leaving, name.index), default=None
+        )
 
     def workers(self) -> set[TaskName]:
         """The workers that count, and stay."""
-        return {n for n, m in self._members.items() if m.here and m.active and not m.leaving and n.is_worker}
+        return {
+            n
+            for n, m in self._members.items()
+            if m.here and m.active and not m.leaving and n.is_worker
+        }
 
     def view(self) -> dict[str, Any]:
         """The `peers` message: servers first, then workers, by index."""
@@ -123,7 +140,12 @@ class Peers:
             }
             for name, member in here
         ]
-        return {"type": "peers", "view": self._view, "workers": self.plan.workers, "members": members}
+        return {
+            "type": "peers",
+            "view": self._view,
+            "workers": self.plan.workers,
+            "members": members,
+        }
 
     def welcome(self, name: TaskName, threads: int) -> dict[str, Any]:
         """The `welcome` message for a task that connected."""
@@ -164,7 +186,9 @@ class AttemptMeetings:
     """
 
     def __init__(
-        self, workers: Callable[[], Collection[TaskName]], send: Callable[[TaskName, Mapping[str, object]], None]
+        self,
+        workers: Callable[[], Collection[TaskName]],
+        send: Callable[[TaskName, Mapping[str, object]], None],
     ) -> None:
         self._workers = workers
         self._send = send
@@ -173,7 +197,11 @@ class AttemptMeetings:
 
     def meet(self, name: TaskName, message: Mapping[str, Any]) -> None:
         """A worker has come and waits for the others."""
-        self._given[name] = {"index": name.index, "standing": message["standing"], "value": message["value"]}
+        self._given[name] = {
+            "index": name.index,
+            "standing": message["standing"],
+            "value": message["value"],
+        }
         self.settle()
 
     def elsewhere(self, name: TaskName, standing: Mapping[str, Any]) -> None:
@@ -201,8 +229,8 @@ class AttemptMeetings:
             self._send(name, met)
 
     def fault(self, name: TaskName, code: int | None) -> str:
-        """What is wrong with the end of a worker whose steps are those of all, if others have come to the end of their
-        script; empty: nothing.
+        """What is wrong with the end of a worker whose steps are those of all, if others have come
+        to the end of their script; empty: nothing.
 
         Args:
             name: The worker.
@@ -211,6 +239,9 @@ class AttemptMeetings:
         others = {other.index: end for other, end in self._ends.items() if other != name}
         if code == PeerLost.STATUS and others:
             told = ", ".join(f"{names([index])} was {place(end)}" for index, end in others.items())
-            return f"the workers do not take the same steps: {told}, and {name} in the middle of another step; {CURE}"
+            return (
+                f"the workers do not take the same steps: {told}, and {name} in the middle "
+                f"of another step; {CURE}"
+            )
         ends = {other.index: end for other, end in self._ends.items()}
         return difference(ends) if code == 0 and name in self._ends else ""

@@ -1,4 +1,6 @@
-"""The runs that have not ended: the folder, the store and the jobs of each, and the clients that watch it."""
+"""The runs that have not ended: the folder, the store and the jobs of each, and the clients that
+watch it.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +21,28 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 import headgate
-from headgate import runs, variables
-from headgate.cluster import Node
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import interpreter
-from headgate.engines.program import program
-from headgate.errors import StorageError
-from headgate.events import ENDED, Checkpoint, Progress
 from headgate.hub import messages
 from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
 from headgate.hub.submission import Submission, git_commit, packages
-from headgate.identifiers import FIRST_WORKER, JobId, TaskId, TaskOfRun
-from headgate.jobs import Job
-from headgate.paths import below
-from headgate.shares import FIELDS, Share, Unlimited
-from headgate.telemetry.columns import Column
-from headgate.telemetry.store import Recorder
-from headgate.units import say_text
+from headgate.model.cluster import Node
+from headgate.model.errors import StorageError
+from headgate.model.events import ENDED, Checkpoint, Progress
+from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskOfRun
+from headgate.model.jobs import Job
+from headgate.model.paths import below
+from headgate.model.shares import FIELDS, Share, Unlimited
+from headgate.model.units import say_text
+from headgate.recorded import runs
+from headgate.recorded.store import Recorder
+from headgate.sampling.columns import Column
+from headgate.scripts import variables
+from headgate.scripts.program import program
 
 if TYPE_CHECKING:
-    from headgate.analysis.proving import Proof
+    from headgate.diagnosis.proving import Proof
 
 Watcher = Callable[[dict[str, Any]], None]
 
@@ -48,7 +51,9 @@ SHOW_SECONDS = 0.5
 REST = 50.0
 """Seconds of rest for each CPU second that it takes to tell how very many jobs stand."""
 _FLUSH_SECONDS = 5.0
-"""Longest that the first rows of a run may take to be on disk; whoever hands it in waits for them."""
+"""Longest that the first rows of a run may take to be on disk; whoever hands it in waits for
+them.
+"""
 _EVERY_REPORT_SECONDS = 600.0  # ten rows a second for a month would be 26 million
 
 
@@ -83,7 +88,8 @@ class LiveRun:
         self.nodes = nodes
         self.began = now
         self.jobs: dict[str, LiveJob] = {}
-        self._progress: dict[TaskId, tuple[float, Progress]] = {}  # since when, and what, is not written yet
+        # since when, and what, is not written yet
+        self._progress: dict[TaskId, tuple[float, Progress]] = {}
         self._seeds: dict[str, int] = {}
         self._tasks: dict[TaskId, dict[str, Any]] = {}
         self._specs: dict[int, tuple[Job, str]] = {}
@@ -97,7 +103,8 @@ class LiveRun:
                 self._begin(policy)
             except OSError as error:
                 raise StorageError(
-                    f"cannot write {self.folder}: {error.strerror}; free some space there, or set HEADGATE_HOME"
+                    f"cannot write {self.folder}: {error.strerror}; free some space there, or "
+                    "set HEADGATE_HOME"
                 ) from error
             undo.pop_all()
         self._left = list(reversed(self.jobs.values()))  # that may not have ended
@@ -140,7 +147,11 @@ class LiveRun:
             if (point := submission.resume.get(job.name)) is not None:
                 live.keep(point)
                 self.recorder.add(
-                    "checkpoints", t=0.0, task=TaskOfRun.of(job.name, FIRST_WORKER), why="resumed", **asdict(point)
+                    "checkpoints",
+                    t=0.0,
+                    task=TaskOfRun.of(job.name, FIRST_WORKER),
+                    why="resumed",
+                    **asdict(point),
                 )
 
     def confirm(self) -> None:
@@ -153,17 +164,23 @@ class LiveRun:
             self.recorder.close()
             os.close(self._lock)
             shutil.rmtree(self.folder, ignore_errors=True)
-            raise StorageError(f"cannot write {self.folder}; free some space there, or set HEADGATE_HOME")
+            raise StorageError(
+                f"cannot write {self.folder}; free some space there, or set HEADGATE_HOME"
+            )
 
     def left(self) -> None:
         """Whoever handed it in is gone, and may have taken along what its task is still to read."""
         if self.given is not None and not self.given.is_whole and not self.ended:
-            text = "the terminal is gone that gave it its standard input: what it reads may end too early"
+            text = (
+                "the terminal is gone that gave it its standard input: what it reads may "
+                "end too early"
+            )
             self.event(self.clock(), "warning", text, job=next(iter(self.jobs)))
 
     @property
     def ended(self) -> bool:
-        while self._left and self._left[-1].state in ENDED:  # of very many jobs each is looked at once
+        # of very many jobs each is looked at once
+        while self._left and self._left[-1].state in ENDED:
             self._left.pop()
         return not self._left
 
@@ -174,7 +191,13 @@ class LiveRun:
     def snapshot(self, policy: str) -> dict[str, Any]:
         """How the run stands now, for whoever watches it."""
         jobs = [job.snapshot(name) for name, job in self.jobs.items()]
-        return {"type": "snapshot", "run": self.id, "t": self.clock(), "policy": policy, "jobs": jobs}
+        return {
+            "type": "snapshot",
+            "run": self.id,
+            "t": self.clock(),
+            "policy": policy,
+            "jobs": jobs,
+        }
 
     def log(self, task: TaskId) -> str:
         """Path of a task's log."""
@@ -220,28 +243,41 @@ class LiveRun:
         self.recorder.add("tasks", id=task.of_run, job=task.job.name, **known)
 
     def record_gpus(self, task: TaskId, gpus: Collection[int]) -> None:
-        """The GPUs that a task holds memory on, where that has changed; none, before it does and once it has ended."""
+        """The GPUs that a task holds memory on, where that has changed; none, before it does and
+        once it has ended.
+        """
         numbers = sorted(gpus)
         if numbers and self._tasks.get(task, {}).get("gpus") != numbers:
             self.record_task(task, gpus=numbers)
 
-    def record_share(self, task: TaskId, share: Share, threads: int, entitled: float, reason: str) -> None:
+    def record_share(
+        self, task: TaskId, share: Share, threads: int, entitled: float, reason: str
+    ) -> None:
         """Write what a task is granted from now on."""
         limits = {name: getattr(share, name) for name in FIELDS}
         self.recorder.add(
             "shares",
             t=self.clock(),
             task=task.of_run,
-            **{name: None if isinstance(limit, Unlimited) else limit for name, limit in limits.items()},
+            **{
+                name: None if isinstance(limit, Unlimited) else limit
+                for name, limit in limits.items()
+            },
             entitled_cores=entitled,
             threads=threads,
             reason=reason,
         )
 
     def record_progress(self, progress: Progress) -> None:
-        """Write what a task reported; after its run's first minutes at most once a second, the means of that second."""
+        """Write what a task reported; after its run's first minutes at most once a second, the
+        means of that second.
+        """
         before = self._progress.pop(progress.task, None)
-        since, merged = (before[0], before[1].merged(progress)) if before is not None else (self.clock(), progress)
+        since, merged = (
+            (before[0], before[1].merged(progress))
+            if before is not None
+            else (self.clock(), progress)
+        )
         if self.clock() < _EVERY_REPORT_SECONDS or self.clock() - since >= 1.0:
             self._write_progress(merged)
         else:
@@ -278,8 +314,12 @@ class LiveRun:
             KeyError, TypeError, ValueError: The message makes no sense.
         """
         at, id, step = self.clock(), task.of_run, int(message["step"])
-        if (parts := len(message["spans"]) + len(message.get("transfers") or ())) > messages.MOST_PARTS:
-            raise ValueError(f"found {parts} spans and transfers; expected at most {messages.MOST_PARTS}")
+        if (
+            parts := len(message["spans"]) + len(message.get("transfers") or ())
+        ) > messages.MOST_PARTS:
+            raise ValueError(
+                f"found {parts} spans and transfers; expected at most {messages.MOST_PARTS}"
+            )
         rows = [("spans", messages.span(span)) for span in message["spans"]]
         rows += [("transfers", messages.transfer(each)) for each in message.get("transfers") or ()]
         for table, row in rows:  # all of them, or none of a message that makes no sense
@@ -292,13 +332,16 @@ class LiveRun:
             KeyError, TypeError, ValueError: The message makes no sense.
         """
         for name, seconds in messages.asides(message).items():
-            self.recorder.add("asides", t=self.clock(), task=task.of_run, name=name, seconds=seconds)
+            self.recorder.add(
+                "asides", t=self.clock(), task=task.of_run, name=name, seconds=seconds
+            )
 
     def record_checkpoint(self, task: TaskId, message: Mapping[str, Any]) -> Checkpoint:
         """Write that a checkpoint was saved.
 
         Raises:
-            KeyError, TypeError, ValueError: The message makes no sense, or names a file elsewhere: what a task names is
+            KeyError, TypeError, ValueError: The message makes no sense, or names a file elsewhere:
+            what a task names is
                 handed to others, and sent to other nodes.
         """
         checkpoint, saved = messages.checkpoint(message), messages.saving(message)
@@ -317,7 +360,10 @@ class LiveRun:
     def record_usage(self, target: str, reading: Mapping[Column, float]) -> None:
         """Write what a target used."""
         self.recorder.add(
-            "usage", t=self.clock(), target=target, **{str(column): value for column, value in reading.items()}
+            "usage",
+            t=self.clock(),
+            target=target,
+            **{str(column): value for column, value in reading.items()},
         )
 
     def record_proof(self, proof: Proof) -> None:
@@ -341,8 +387,9 @@ class LiveRun:
             self.recorder.add("meta", key="seed", value=text)
 
     def note_origin(self) -> None:
-        """Record the git commit that the run was started at, and what is installed for each interpreter that its
-        scripts use. Takes a moment, in processes of its own."""
+        """Record the git commit that the run was started at, and what is installed for each
+        interpreter that its scripts use. Takes a moment, in processes of its own.
+        """
         self.recorder.add("meta", key="git_commit", value=git_commit(self.submission.cwd))
         cache = runs.home() / "packages.json"
         listed = {python: packages(python, cache) for python in _interpreters(self.submission)}
@@ -384,7 +431,9 @@ class Watchers:
         self._timer: asyncio.Handle | None = None
 
     def add(self, run: str, watcher: Watcher) -> Callable[[], None]:
-        """Have `watcher` called with what there is to say of a run; the function returned ends that."""
+        """Have `watcher` called with what there is to say of a run; the function returned ends
+        that.
+        """
         watchers = self._watchers.setdefault(run, set())
         watchers.add(watcher)
         if self._timer is None:
@@ -408,7 +457,9 @@ class Watchers:
 
     def _show(self) -> None:
         self._timer, began = None, time.thread_time()
-        snapshots = {run: self._snapshot(run) for run, watchers in self._watchers.items() if watchers}
+        snapshots = {
+            run: self._snapshot(run) for run, watchers in self._watchers.items() if watchers
+        }
         for run, snapshot in snapshots.items():
             if snapshot is not None:
                 self.tell(run, snapshot)
@@ -436,9 +487,17 @@ class LiveRuns:
         return self.runs[job.run], self.runs[job.run].jobs[job.name]
 
     def event(
-        self, run: LiveRun, kind: str, text: str, job: str | None = None, task: TaskId | None = None, **more: object
+        self,
+        run: LiveRun,
+        kind: str,
+        text: str,
+        job: str | None = None,
+        task: TaskId | None = None,
+        **more: object,
     ) -> None:
-        """Something happened to a run; `more` names further columns of the store's table of events."""
+        """Something happened to a run; `more` names further columns of the store's table of
+        events.
+        """
         text = say_text(text)
         at, name = run.clock(), task.of_run if task else None
         run.event(at, kind, text, job=job, task=name, **more)
@@ -453,7 +512,9 @@ class LiveRuns:
         """
         traceback.print_exception(error)
         text = f"{what}: {error!r:.300}"
-        job = about.job if isinstance(about, TaskId) else about if isinstance(about, JobId) else None
+        job = (
+            about.job if isinstance(about, TaskId) else about if isinstance(about, JobId) else None
+        )
         run = job.run if job is not None else about
         if run is None:
             self.tell_all(text)
@@ -463,7 +524,9 @@ class LiveRuns:
 
     def trouble(self, text: str | None) -> None:
         """Something concerns every run, None: no longer; may be called from any thread."""
-        self._loop.call_soon_threadsafe(self.tell_all, text or "the store is written again", bool(text))
+        self._loop.call_soon_threadsafe(
+            self.tell_all, text or "the store is written again", bool(text)
+        )
 
     def tell_all(self, text: str, warns: bool = True) -> None:
         """Tell every run of something."""

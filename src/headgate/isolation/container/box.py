@@ -13,22 +13,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headgate.errors import IsolationError
-from headgate.events import Exit
-from headgate.identifiers import TaskId
-from headgate.isolation import processes
-from headgate.isolation.asking import receivers
 from headgate.isolation.base import Box
 from headgate.isolation.box import said_shortage, told_exit
-from headgate.isolation.cgroup_v1 import LIMIT_SLACK_BYTES
-from headgate.isolation.cgroups import KILL_SECONDS, Cgroups, memory_refusal
 from headgate.isolation.container import limits
-from headgate.isolation.container.daemon import RESTART_SECONDS, RETRY_SECONDS, Daemon, GoneError, NoAnswerError
+from headgate.isolation.container.daemon import (
+    RESTART_SECONDS,
+    RETRY_SECONDS,
+    Daemon,
+    GoneError,
+    NoAnswerError,
+)
 from headgate.isolation.container.outside import copy_out
 from headgate.isolation.container.parents import Parent
 from headgate.isolation.container.watch import ContainerWatch
-from headgate.isolation.enclosure import MemoryRecord
-from headgate.shares import WEIGHT_DEFAULT, Lever, Share, Uncontrolled, Unlimited
+from headgate.isolation.signals import receivers
+from headgate.machine import processes
+from headgate.machine.cgroup_v1 import LIMIT_SLACK_BYTES
+from headgate.machine.cgroups import KILL_SECONDS, Cgroups, memory_refusal
+from headgate.machine.enclosure import MemoryRecord
+from headgate.model.errors import IsolationError
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import WEIGHT_DEFAULT, Lever, Share, Uncontrolled, Unlimited
 
 REMOVED = "its container was removed by somebody else"
 REMOVAL_SECONDS = 1.0
@@ -49,8 +55,10 @@ class Container:
     Args:
         daemon: Whose it is.
         id: Its id.
-        token: Value of the label that it shares with the container that holds its network, where there is one.
-        pid: Of its first process, as this machine counts; 0 where it has ended before that could be seen.
+        token: Value of the label that it shares with the container that holds its network, where
+            there is one.
+        pid: Of its first process, as this machine counts; 0 where it has ended before that could be
+            seen.
         cgroups: Its cgroups, as far as this process can see them.
         outer: The cgroup that these are in and that outlives them; None: one of Docker's.
         runtime: What its user has it run with; None: the daemon's default.
@@ -76,14 +84,18 @@ class Container:
 
     @property
     def has_own_kernel(self) -> bool:
-        """Whether its processes are none of this machine's, and its runtime may not know how to change limits."""
+        """Whether its processes are none of this machine's, and its runtime may not know how to
+        change limits.
+        """
         return self.runtime is not None and self.runtime not in _SHARE_THE_KERNEL
 
 
 class ContainerBox(Box):
     """A task that `ContainerIsolation` started."""
 
-    def __init__(self, task: TaskId, container: Container, share: Share, stream: int, output: int) -> None:
+    def __init__(
+        self, task: TaskId, container: Container, share: Share, stream: int, output: int
+    ) -> None:
         """
         Args:
             task: Id of the task.
@@ -115,7 +127,9 @@ class ContainerBox(Box):
         except OSError:
             pidfd = None
         self._weigh()
-        self._watch = ContainerWatch(task, stream, output, pidfd, self._look, self._ended, self._again)
+        self._watch = ContainerWatch(
+            task, stream, output, pidfd, self._look, self._ended, self._again
+        )
 
     @property
     def exit_fd(self) -> int:
@@ -128,7 +142,7 @@ class ContainerBox(Box):
     def pids(self) -> list[int]:
         return [] if self._over or not self.cgroups else self._enclosure.pids()
 
-    # --- limits -----------------------------------------------------------------------------------------------------
+    # --- limits -----------------------------------------------------------------------------------
 
     def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         with self._lock:
@@ -141,17 +155,30 @@ class ContainerBox(Box):
             docker = self._limit_unmanaged(share, refused)
             for part in self._allowed(docker, refused):
                 self._change_share(part, refused)
-            uncontrolled = [self._limit_disk(share, refused)] if share.disk_bytes_per_second is not None else []
+            uncontrolled = (
+                [self._limit_disk(share, refused)]
+                if share.disk_bytes_per_second is not None
+                else []
+            )
             if isinstance(share.gpu_fraction, float | int):
-                uncontrolled.append(Uncontrolled(Lever.GPU_FRACTION, "not limited", f"{share.gpu_fraction:g}"))
+                uncontrolled.append(
+                    Uncontrolled(Lever.GPU_FRACTION, "not limited", f"{share.gpu_fraction:g}")
+                )
             if refused and not self._over:
                 raise IsolationError(f"{self.task}: {'; '.join(refused)}")
             return tuple(filter(None, uncontrolled))
 
     def _allowed(self, share: Share, refused: list[str]) -> Sequence[Share]:
-        """What Docker is to change, in one go if it may be; a memory limit below what is held would end the task."""
+        """What Docker is to change, in one go if it may be; a memory limit below what is held would
+        end the task.
+        """
         wanted, held = share.memory_bytes, self._enclosure.memory_now()
-        if wanted is not None and not isinstance(wanted, Unlimited) and held is not None and held > wanted:
+        if (
+            wanted is not None
+            and not isinstance(wanted, Unlimited)
+            and held is not None
+            and held > wanted
+        ):
             refused.append(memory_refusal(wanted, held))
             share = replace(share, memory_bytes=None)
         if not limits.changes(share, self._container.machine):
@@ -167,9 +194,12 @@ class ContainerBox(Box):
 
         self._change(limits.changes(share, self._container.machine), write, refused)
 
-    def _change(self, changes: Mapping[str, object], write: Callable[[], object], refused: list[str]) -> None:
-        """Have Docker change limits. A runtime with a kernel of its own may not know how, as runsc does not: then
-        they are written to the container's cgroups."""
+    def _change(
+        self, changes: Mapping[str, object], write: Callable[[], object], refused: list[str]
+    ) -> None:
+        """Have Docker change limits. A runtime with a kernel of its own may not know how, as runsc
+        does not: then they are written to the container's cgroups.
+        """
         problems: list[str] = []
         if not self._by_cgroups:
             self._update(changes, problems)
@@ -184,7 +214,11 @@ class ContainerBox(Box):
 
     def _limit_unmanaged(self, share: Share, refused: list[str]) -> Share:
         """Limit the memory where Docker has no say in it; what Docker is to change then."""
-        if "memory" not in self._container.parent.unmanaged or share.memory_bytes is None or not self.cgroups:
+        if (
+            "memory" not in self._container.parent.unmanaged
+            or share.memory_bytes is None
+            or not self.cgroups
+        ):
             return share
         try:
             self._enclosure.apply(Share(memory_bytes=share.memory_bytes))
@@ -205,24 +239,35 @@ class ContainerBox(Box):
     def _limit_disk(self, share: Share, refused: list[str]) -> Uncontrolled | None:
         """Docker takes no disk rate for a container that runs; its cgroup does, of root."""
         rate, around = share.disk_bytes_per_second, self._container.outer or self._enclosure
-        folder = next((self.cgroups[name] for name in ("blkio", "io") if name in self.cgroups), None)
+        folder = next(
+            (self.cgroups[name] for name in ("blkio", "io") if name in self.cgroups), None
+        )
         if folder is None:
-            return Uncontrolled(Lever.DISK_RATE, "it is not limited, since there is no controller for it")
+            return Uncontrolled(
+                Lever.DISK_RATE, "it is not limited, since there is no controller for it"
+            )
         writes = around.writes("disk_bytes_per_second", rate) if rate is not None else ()
         if writes is None:
-            return Uncontrolled(Lever.DISK_RATE, "it is not limited, since its folder is on no disk of its own")
+            return Uncontrolled(
+                Lever.DISK_RATE, "it is not limited, since its folder is on no disk of its own"
+            )
         try:
             for write in writes:
                 (folder / write.path.name).write_text(write.text)
         except PermissionError:
-            return Uncontrolled(Lever.DISK_RATE, "Docker cannot change it while a task runs; only root can")
+            return Uncontrolled(
+                Lever.DISK_RATE, "Docker cannot change it while a task runs; only root can"
+            )
         except OSError as error:
             refused.append(f"disk rate: {error}")
         return None
 
     def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         if cpus is not None and not cpus:
-            raise IsolationError(f"{self.task}: it cannot be pinned to no core at all; None lets it run on every core")
+            raise IsolationError(
+                f"{self.task}: it cannot be pinned to no core at all; None lets it run on "
+                "every core"
+            )
         with self._lock:
             if self._over:
                 return ()
@@ -230,12 +275,14 @@ class ContainerBox(Box):
             writes = self._enclosure.pin_writes(cpus)
             if writes is None:
                 return (Uncontrolled(Lever.CPU_SET, "no cpuset controller on this machine"),)
-            self._change({"cpuset_cpus": writes[0].text}, lambda: self._enclosure.pin(cpus), refused)
+            self._change(
+                {"cpuset_cpus": writes[0].text}, lambda: self._enclosure.pin(cpus), refused
+            )
             if refused and not self._over:
                 raise IsolationError(f"{self.task}: {refused[0]}")
             return ()
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def kills(self) -> int:
         return max(self._enclosure.kills(), self._used.kills)
@@ -312,8 +359,9 @@ class ContainerBox(Box):
             self._kill_each()
 
     def _kill_each(self) -> None:
-        """End it where its cgroups cannot: this user's processes need no daemon for it, which may be away; of others
-        (set-user-id) Docker ends the first, and the rest with it."""
+        """End it where its cgroups cannot: this user's processes need no daemon for it, which may
+        be away; of others (set-user-id) Docker ends the first, and the rest with it.
+        """
         deadline, pause = time.monotonic() + KILL_SECONDS, 0.005
         while self._enclosure.pids() and time.monotonic() < deadline:
             self._enclosure.send(signal.SIGKILL)
@@ -349,11 +397,16 @@ class ContainerBox(Box):
 
     @property
     def _over(self) -> bool:
-        return self._closed or self._watch.over.is_set() or bool(select.select([self.exit_fd], [], [], 0)[0])
+        return (
+            self._closed
+            or self._watch.over.is_set()
+            or bool(select.select([self.exit_fd], [], [], 0)[0])
+        )
 
     def _weigh(self) -> None:
-        """Let the cgroup around that of the container weigh as much as the container, and as much for the disk; and the
-        group that this is in as all that are in it."""
+        """Let the cgroup around that of the container weigh as much as the container, and as much
+        for the disk; and the group that this is in as all that are in it.
+        """
         if self._container.outer is not None and self.cgroups:
             weight = self._share.cpu_weight or WEIGHT_DEFAULT
             self._enclosure.weigh_around(weight)
@@ -371,8 +424,9 @@ class ContainerBox(Box):
         self._cpu_seconds = self._cpu_seconds if cpu is None else cpu
 
     def _again(self) -> int | None:
-        """Its output from now on, and what Docker was to change meanwhile is; None where the daemon is away, or did not
-        let it run on (`live-restore`)."""
+        """Its output from now on, and what Docker was to change meanwhile is; None where the daemon
+        is away, or did not let it run on (`live-restore`).
+        """
         with contextlib.suppress(IsolationError):
             if self._daemon.state(self._container.id)["Running"]:
                 with contextlib.suppress(IsolationError):
@@ -382,7 +436,9 @@ class ContainerBox(Box):
 
     def _ended(self, cut: bool) -> None:
         container = self._container
-        stopped = f"the Docker daemon at {self._daemon.url} stopped, and with it the task's container"
+        stopped = (
+            f"the Docker daemon at {self._daemon.url} stopped, and with it the task's container"
+        )
         try:
             status, state, away = self._told()
         except GoneError:
@@ -397,7 +453,8 @@ class ContainerBox(Box):
             self._used = self._memory(state)
             self._end = told_exit(status, None, self._used, container.where)
             unexplained = not self._killed.is_set() and self._end.reason is None
-            # A daemon that stops asks it to end, however it does; one that was killed ends it when it is back.
+            # A daemon that stops asks it to end, however it does; one that was killed ends it when
+            # it is back.
             if unexplained and (away or cut) and (status < 0 or not cut):
                 number = self._end.signal or signal.SIGKILL
                 self._end = replace(self._end, code=None, signal=number, reason=stopped, lost=True)
@@ -405,19 +462,25 @@ class ContainerBox(Box):
                 self._end = replace(self._end, reason=REMOVED, lost=True)
         whole = container.outer.cpu_seconds() if container.outer is not None else None
         outside = None
-        with contextlib.suppress(IsolationError, OSError):  # it is gone already, or the daemon is away
+        # it is gone already, or the daemon is away
+        with contextlib.suppress(IsolationError, OSError):
             outside = copy_out(self._daemon, container.id, container.mounted, container.keeps)
         cpu_seconds = self._cpu_seconds if whole is None else whole
         self._end = replace(self._end, cpu_seconds=cpu_seconds, outside=outside)
 
     def _taken(self, reason: str) -> Exit:
-        """How it ended where its container, or its daemon, is gone: lost, unless it was to be killed."""
+        """How it ended where its container, or its daemon, is gone: lost, unless it was to be
+        killed.
+        """
         killed = self._killed.is_set()
-        return Exit(code=None, signal=signal.SIGKILL, reason=None if killed else reason, lost=not killed)
+        return Exit(
+            code=None, signal=signal.SIGKILL, reason=None if killed else reason, lost=not killed
+        )
 
     def _told(self) -> tuple[int, Mapping[str, object], bool]:
-        """Its exit status and state, from a daemon that is waited for unless the task was killed; and whether that was
-        away as it ended. One that is there and has not seen the end yet is asked on: the container may run.
+        """Its exit status and state, from a daemon that is waited for unless the task was killed;
+        and whether that was away as it ended. One that is there and has not seen the end yet is
+        asked on: the container may run.
 
         Raises:
             NoAnswerError: It does not come back, or does not tell of a task that was killed.
@@ -426,7 +489,11 @@ class ContainerBox(Box):
         away, deadline = False, time.monotonic() + RESTART_SECONDS
         while True:
             try:
-                return self._daemon.wait(self._container.id), self._daemon.state(self._container.id), away
+                return (
+                    self._daemon.wait(self._container.id),
+                    self._daemon.state(self._container.id),
+                    away,
+                )
             except NoAnswerError:
                 away = self._daemon.await_answer(self._killed) or away
                 if self._killed.is_set() and time.monotonic() >= deadline:
@@ -436,8 +503,9 @@ class ContainerBox(Box):
         return self._daemon.is_removed(self._container.id, REMOVAL_SECONDS)
 
     def _memory(self, state: Mapping[str, object]) -> MemoryRecord:
-        """What was counted; where its cgroup went before it could be read, what the one around it (under v1 without
-        kills), the kernel's log and Docker say."""
+        """What was counted; where its cgroup went before it could be read, what the one around it
+        (under v1 without kills), the kernel's log and Docker say.
+        """
         limit = self._share.memory_bytes if isinstance(self._share.memory_bytes, int) else None
         outer, used = self._container.outer, self._used
         if used.kills:
@@ -446,15 +514,19 @@ class ContainerBox(Box):
         logged, own = _killed_in(self._container.id)
         kills = late.kills or int(logged or bool(state.get("OOMKilled")))
         known = [record.peak_bytes for record in (used, late) if record.peak_bytes is not None]
-        full = limit is not None and (own or (max(known) >= limit - LIMIT_SLACK_BYTES if known else kills > 0))
+        full = limit is not None and (
+            own or (max(known) >= limit - LIMIT_SLACK_BYTES if known else kills > 0)
+        )
         # Around it, page cache is counted in: of the two the lower is nearer.
-        return MemoryRecord(limit if full and kills else min(known, default=None), kills, limit, full)
+        return MemoryRecord(
+            limit if full and kills else min(known, default=None), kills, limit, full
+        )
 
 
 def _killed_in(container: str) -> tuple[bool, bool]:
-    """Whether the kernel killed a process of a container because memory ran out, and whether by the container's own
-    limit. Its log tells: under cgroup v1 nothing else outlives a cgroup. Both are false where the log may not be read,
-    as by users other than root.
+    """Whether the kernel killed a process of a container because memory ran out, and whether by the
+    container's own limit. Its log tells: under cgroup v1 nothing else outlives a cgroup. Both are
+    false where the log may not be read, as by users other than root.
 
     Args:
         container: Id of the container; it names the cgroup.

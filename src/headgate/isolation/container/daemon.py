@@ -1,4 +1,6 @@
-"""Talking to Docker Engine on this machine: what is asked of it, and what it means when that fails."""
+"""Talking to Docker Engine on this machine: what is asked of it, and what it means when that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from headgate.errors import IsolationError, MissingExtraError
+from headgate.model.errors import IsolationError, MissingExtraError
 
 SOCKET = Path("/var/run/docker.sock")
 ANSWER_SECONDS = 30.0
@@ -82,22 +84,27 @@ class Daemon:
         self._failures = (docker.errors.DockerException, requests.RequestException, OSError)
         with self._asking("say its version"):
             self._api = docker.APIClient(base_url=url, timeout=ANSWER_SECONDS)
-            # A connection for each request: one that was kept would fail after the daemon was restarted.
+            # A connection for each request: one that was kept would fail after the daemon was
+            # restarted.
             self._api.headers["Connection"] = "close"
             self._api.close()  # that on which it asked for the version
             info, about = self._api.info(), self._api.version()
-        self._left: dict[str, Callable[[], None]] = {}  # by the token of tasks whose containers could not be removed
+        # by the token of tasks whose containers could not be removed
+        self._left: dict[str, Callable[[], None]] = {}
         self._clearing = threading.Lock()
         self.version = str(info.get("ServerVersion"))
         self.driver = str(info.get("CgroupDriver"))
         """What makes its cgroups: `cgroupfs` or `systemd`."""
-        self.components = {str(each["Name"]): str(each["Version"]) for each in about.get("Components") or ()}
+        self.components = {
+            str(each["Name"]): str(each["Version"]) for each in about.get("Components") or ()
+        }
         """Versions of its parts; one of them is what it runs containers with by default."""
         self.runtimes = frozenset(map(str, info.get("Runtimes") or ()))
         """Names of what it can run containers with."""
         if any("rootless" in option for option in info.get("SecurityOptions") or ()):
             raise IsolationError(
-                f"the Docker daemon at {url} is a rootless one, whose files and limits are not this user's; "
+                f"the Docker daemon at {url} is a rootless one, whose files and limits are not "
+                "this user's; "
                 "name another with DOCKER_HOST"
             )
 
@@ -111,8 +118,8 @@ class Daemon:
             self._api.ping()
 
     def await_answer(self, given_up: threading.Event) -> bool:
-        """Wait until it answers, as long as it takes to be started again; whether it was away. What could not be
-        removed while it was is then.
+        """Wait until it answers, as long as it takes to be started again; whether it was away. What
+        could not be removed while it was is then.
 
         Args:
             given_up: Ends the waiting.
@@ -146,12 +153,15 @@ class Daemon:
             self._api.start(id)
 
     def attach(self, id: str) -> int:
-        """A descriptor that what the container prints comes from, framed (`Unframer`), from now on."""
+        """A descriptor that what the container prints comes from, framed (`Unframer`), from now
+        on.
+        """
         with self._asking("hand out a container's output"):
             stream = self._api.attach_socket(id, params={"stdout": 1, "stderr": 1, "stream": 1})
             fd = os.dup(stream.fileno())
             os.set_blocking(fd, True)
-            with contextlib.suppress(AttributeError):  # the SDK keeps what holds the connection on the stream
+            # the SDK keeps what holds the connection on the stream
+            with contextlib.suppress(AttributeError):
                 stream._response.close()
             stream.close()
             return fd
@@ -163,12 +173,16 @@ class Daemon:
             return state
 
     def wait(self, id: str) -> int:
-        """The exit status of one whose first process has ended; 128 more than the signal that ended it."""
+        """The exit status of one whose first process has ended; 128 more than the signal that ended
+        it.
+        """
         with self._asking("wait for a container"):
             return int(self._api.wait(id, timeout=ANSWER_SECONDS)["StatusCode"])
 
     def is_removed(self, id: str, seconds: float) -> bool:
-        """Whether a container that has ended is being removed by somebody, seen for so many seconds."""
+        """Whether a container that has ended is being removed by somebody, seen for so many
+        seconds.
+        """
         try:
             with self._asking("wait for a container's removal"):
                 self._api.wait(id, timeout=seconds, condition="removed")
@@ -179,7 +193,9 @@ class Daemon:
         return True
 
     def update(self, id: str, changes: Mapping[str, object]) -> None:
-        """Change limits of a container that runs; the names are those of the SDK's `update_container`."""
+        """Change limits of a container that runs; the names are those of the SDK's
+        `update_container`.
+        """
         with self._asking("change the limits of a container"):
             self._api.update_container(id, **changes)
 
@@ -211,7 +227,8 @@ class Daemon:
                 raise
 
     def clear(self, token: str, then: Callable[[], None]) -> None:
-        """Remove the containers of a task; when that cannot be done now, then as soon as something else can be.
+        """Remove the containers of a task; when that cannot be done now, then as soon as something
+        else can be.
 
         Args:
             token: Their label's value.
@@ -221,7 +238,8 @@ class Daemon:
             self._clear_left()
 
     def _clear_left(self) -> None:
-        with self._clearing:  # a start waits for it, and makes no folder that another thread then removes
+        # a start waits for it, and makes no folder that another thread then removes
+        with self._clearing:
             for token in list(self._left):
                 if not self._try_to_clear(token, self._left.pop(token)):
                     break  # it is away again
@@ -238,21 +256,26 @@ class Daemon:
         return True
 
     def find(self, *labels: str) -> Sequence[Mapping[str, str]]:
-        """The labels of all containers that have these (`name=value`, or a name alone), with the id as `id`."""
+        """The labels of all containers that have these (`name=value`, or a name alone), with the id
+        as `id`.
+        """
         with self._asking("list containers"):
             found = self._api.containers(all=True, filters={"label": list(labels)})
         return [{**each["Labels"], "id": each["Id"]} for each in found]
 
     def changes(self, id: str) -> dict[str, Change]:
-        """Paths that a container has and its image has not, or has otherwise; nothing of what is mounted."""
+        """Paths that a container has and its image has not, or has otherwise; nothing of what is
+        mounted.
+        """
         with self._asking("say what a container wrote"):
             changes = {str(each["Path"]): Change(each["Kind"]) for each in self._api.diff(id) or ()}
         return {path: change for path, change in changes.items() if change is not Change.DELETED}
 
     @contextmanager
     def archive(self, id: str, path: str) -> Iterator[tarfile.TarFile | None]:
-        """What lies at a path of a container, with all that is below it, to be read once, in order; None where nothing
-        does. Names in it begin with the last one of the path."""
+        """What lies at a path of a container, with all that is below it, to be read once, in order;
+        None where nothing does. Names in it begin with the last one of the path.
+        """
         try:
             with self._asking("read files of a container"):
                 parts, _ = self._api.get_archive(id, path)
@@ -287,8 +310,15 @@ class Daemon:
             return str(self._api.inspect_image(name)["Id"])
 
     def export(self, image: str, labels: Mapping[str, str]) -> Iterator[bytes]:
-        """All files of an image, an archive in parts: of a container with these labels, which never runs."""
-        config = {"Image": image, "Entrypoint": ["-"], "Labels": dict(labels), "HostConfig": {"NetworkMode": "none"}}
+        """All files of an image, an archive in parts: of a container with these labels, which never
+        runs.
+        """
+        config = {
+            "Image": image,
+            "Entrypoint": ["-"],
+            "Labels": dict(labels),
+            "HostConfig": {"NetworkMode": "none"},
+        }
         with self._asking("write out an image"):
             id = str(self._api.create_container_from_config(config)["Id"])
             try:
@@ -321,7 +351,8 @@ class Daemon:
             raise IsolationError(f"Docker does not {what}: {_line(error.explanation)}") from error
         except self._failures as error:
             raise NoAnswerError(
-                f"the Docker daemon at {self.url} does not answer ({_line(_cause(error))}); start it "
+                f"the Docker daemon at {self.url} does not answer ({_line(_cause(error))}); "
+                "start it "
                 "(systemctl start docker), or name another with DOCKER_HOST"
             ) from error
 
@@ -348,11 +379,11 @@ class _StreamedFile(io.RawIOBase):
 
 
 class Unframer:
-    """Takes a container's output out of its frames: a stream's number, three zeros, the length in four bytes, the
-    text (Docker Engine API, `POST /containers/{id}/attach`).
+    """Takes a container's output out of its frames: a stream's number, three zeros, the length in
+    four bytes, the text (Docker Engine API, `POST /containers/{id}/attach`).
 
-    The two streams come by two pipes: a line that one of them has begun is kept back, so that the other does not end up
-    in it.
+    The two streams come by two pipes: a line that one of them has begun is kept back, so that the
+    other does not end up in it.
     """
 
     def __init__(self) -> None:
@@ -383,7 +414,11 @@ class Unframer:
                     self._left, self._header = int.from_bytes(self._header[4:], "big"), b""
                 continue
             text = self._begun.get(self._stream, b"") + data[: self._left]
-            whole = len(text) if len(text) > _LINE_BYTES else max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+            whole = (
+                len(text)
+                if len(text) > _LINE_BYTES
+                else max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+            )
             printed.append(text[:whole])
             self._begun[self._stream] = text[whole:]
             self._left, data = max(self._left - len(data), 0), data[self._left :]
@@ -392,21 +427,28 @@ class Unframer:
 
 def _from_where(url: str) -> str:
     """What is said of an address that nobody named."""
-    return "; DOCKER_HOST is not set" if url == f"unix://{SOCKET}" and not os.environ.get("DOCKER_HOST") else ""
+    return (
+        "; DOCKER_HOST is not set"
+        if url == f"unix://{SOCKET}" and not os.environ.get("DOCKER_HOST")
+        else ""
+    )
 
 
 def _check(url: str) -> None:
     """Say what is wrong with a daemon's address, as far as that can be seen from here."""
     if not url.startswith("unix://"):
         raise IsolationError(
-            f"the Docker daemon at {url} may be another machine's; expected one of this machine (DOCKER_HOST=unix://...)"
+            f"the Docker daemon at {url} may be another machine's; expected one of this machine "
+            "(DOCKER_HOST=unix://...)"
         )
     path = url.removeprefix("unix://")
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(ANSWER_SECONDS)
             probe.connect(path)
-            listener, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            listener, _, _ = struct.unpack(
+                "3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            )
     except PermissionError:
         raise NoAnswerError(
             f"uid {os.geteuid()} may not use the Docker daemon at {url}; join the group that may "
@@ -414,13 +456,17 @@ def _check(url: str) -> None:
         ) from None
     except OSError as error:
         raise NoAnswerError(
-            f"no Docker daemon answers at {url} ({error.strerror or error}{_from_where(url)}); start it "
-            "(systemctl start docker), install it (apt-get install docker.io), or name another with DOCKER_HOST"
+            f"no Docker daemon answers at {url} ({error.strerror or error}{_from_where(url)}); "
+            "start it "
+            "(systemctl start docker), install it (apt-get install docker.io), or name another "
+            "with DOCKER_HOST"
         ) from None
     if listener == 0:  # the kernel's word for a process that has no number here
         raise IsolationError(
-            f"the Docker daemon at {url} counts processes otherwise than this one, which is in a container itself; "
-            "run headgate outside of it, or share the machine's process ids with it (docker run --pid host)"
+            f"the Docker daemon at {url} counts processes otherwise than this one, which is in "
+            "a container itself; "
+            "run headgate outside of it, or share the machine's process ids with it (docker "
+            "run --pid host)"
         )
 
 

@@ -1,7 +1,9 @@
-"""What of this machine's files a container sees: always what the task was given, and with `image: host` the system.
+"""What of this machine's files a container sees: always what the task was given, and with `image:
+host` the system.
 
-The image of `host` is empty but for folders to mount on and the links that this system has at its top, such as
-`/bin -> usr/bin`. What is mounted keeps its path, so that a script finds its data where it always was.
+The image of `host` is empty but for folders to mount on and the links that this system has at its
+top, such as `/bin -> usr/bin`. What is mounted keeps its path, so that a script finds its data
+where it always was.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from headgate.errors import IsolationError
 from headgate.isolation.base import HOST_IMAGE, Launch
-from headgate.jobs import Job
-from headgate.mounts import Mount
+from headgate.model.errors import IsolationError
+from headgate.model.jobs import Job
+from headgate.model.mounts import Mount
 
 REPOSITORY = "headgate-host"
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
@@ -46,11 +48,14 @@ SETTINGS = (
     "ssl",
     "timezone",
 )
-"""What of /etc programs need that are merely run: no passwords, no keys, nothing of the network, which is Docker's."""
+"""What of /etc programs need that are merely run: no passwords, no keys, nothing of the network,
+which is Docker's.
+"""
 FOLDERS = ("dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "var", "var/tmp")
 ASK_SECONDS = 20.0
 _MISSING = re.compile(
-    r"FileNotFoundError|No such file|Errno 2\b|not found|does(n't| not) exist|[Uu]nable to open|[Cc]an'?t open"
+    r"FileNotFoundError|No such file|Errno 2\b|not found|does(n't| not) exist|[Uu]nable "
+    r"to open|[Cc]an'?t open"
 )
 _READ_ONLY = re.compile(r"Read-only file system|Errno 30\b")
 _PATH = re.compile(
@@ -61,7 +66,16 @@ _OUTPUTS = frozenset(
     (
         *("o", "out", "output", "outputs", "outdir", "save", "saves", "savedir"),
         *("saved", "write", "ckpt", "ckpts", "checkpoint", "checkpoints", "log", "logs"),
-        *("logdir", "result", "results", "export", "snapshot", "snapshots", "artifact", "artifacts"),
+        *(
+            "logdir",
+            "result",
+            "results",
+            "export",
+            "snapshot",
+            "snapshots",
+            "artifact",
+            "artifacts",
+        ),
         *("dest", "destination", "dump", "report", "reports", "run", "runs", "work"),
         *("workdir", "tensorboard"),
     )
@@ -82,7 +96,8 @@ Mounts = dict[str, bool]
 
 
 def mounts(launch: Launch, program: str | None) -> Mounts:
-    """What is mounted under its own path: a file or folder that lies in another with the same rights comes with that.
+    """What is mounted under its own path: a file or folder that lies in another with the same
+    rights comes with that.
 
     Args:
         launch: What is started.
@@ -94,7 +109,8 @@ def mounts(launch: Launch, program: str | None) -> Mounts:
         reads |= {*_system(), *_programs(launch.env, program)}
     found = dict.fromkeys(_there(reads), False)
     found |= dict.fromkeys(
-        _there({launch.cwd, *launch.writes, *(mount.source for mount in here if mount.writable)}), True
+        _there({launch.cwd, *launch.writes, *(mount.source for mount in here if mount.writable)}),
+        True,
     )
     found |= dict.fromkeys(outputs(launch), True)
     kept: Mounts = {}
@@ -107,15 +123,22 @@ def mounts(launch: Launch, program: str | None) -> Mounts:
 
 
 def outputs(launch: Launch) -> list[str]:
-    """Folders outside its own that the arguments of a command name for what it writes, such as `--output_dir /results`:
-    those that exist, or that can be made. The root, a home, folders for what is temporary and those of the system are
-    none."""
+    """Folders outside its own that the arguments of a command name for what it writes, such as
+    `--output_dir /results`: those that exist, or that can be made. The root, a home, folders for
+    what is temporary and those of the system are none.
+    """
     words = list(launch.argv)
     if "-c" in words[:-1]:  # a line for a shell
         at = words.index("-c") + 1
         words[at : at + 1] = _words(words[at])
-    pairs = [(option, value) for option, equals, value in (word.partition("=") for word in words) if equals]
-    pairs += [(option, value) for option, value in itertools.pairwise(words) if option.startswith("-")]
+    pairs = [
+        (option, value)
+        for option, equals, value in (word.partition("=") for word in words)
+        if equals
+    ]
+    pairs += [
+        (option, value) for option, value in itertools.pairwise(words) if option.startswith("-")
+    ]
     folders = (_folder(value, launch.cwd) for option, value in pairs if is_output(option))
     return [folder for folder in dict.fromkeys(folders) if folder is not None]
 
@@ -131,7 +154,8 @@ def make_outputs(launch: Launch) -> None:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
             raise IsolationError(
-                f"the folder {folder} of its arguments cannot be made: {error.strerror}; name one that can"
+                f"the folder {folder} of its arguments cannot be made: {error.strerror}; name "
+                "one that can"
             ) from error
 
 
@@ -149,7 +173,9 @@ def is_output(option: str) -> bool:
 
 
 def _folder(value: str, cwd: str) -> str | None:
-    """The folder outside of `cwd` that a value names, or that the file lies in that it names; None: it names none."""
+    """The folder outside of `cwd` that a value names, or that the file lies in that it names; None:
+    it names none.
+    """
     if not value.startswith(("/", "~/", "../", "./")) and "/../" not in value:
         return None
     path = os.path.normpath(os.path.join(cwd, os.path.expanduser(value)))
@@ -157,11 +183,17 @@ def _folder(value: str, cwd: str) -> str | None:
         path = os.path.dirname(path)
     home = os.path.expanduser("~")
     around = (cwd, home)
-    if path in _SHARED or any(Path(folder).is_relative_to(path) for folder in around) or Path(path).is_relative_to(cwd):
+    if (
+        path in _SHARED
+        or any(Path(folder).is_relative_to(path) for folder in around)
+        or Path(path).is_relative_to(cwd)
+    ):
         return None
     if any(Path(path).is_relative_to(folder) for folder in (*SYSTEM, *_NO_OUTPUTS)):
         return None
-    parent = next(folder for folder in (path, *map(str, Path(path).parents)) if os.path.isdir(folder))
+    parent = next(
+        folder for folder in (path, *map(str, Path(path).parents)) if os.path.isdir(folder)
+    )
     return path if os.access(parent, os.W_OK) and (parent == path or parent != "/") else None
 
 
@@ -193,10 +225,15 @@ def _system() -> Iterator[str]:
 
 
 def _programs(env: Mapping[str, str], program: str | None) -> Iterator[str]:
-    """Where the program lies, and all that the Pythons in use are made of: the one that is the program, and those that
-    a shell would find."""
+    """Where the program lies, and all that the Pythons in use are made of: the one that is the
+    program, and those that a shell would find.
+    """
     path = env.get("PATH", os.defpath)
-    pythons = {found for name in ("python", "python3") if (found := shutil.which(name, path=path)) is not None}
+    pythons = {
+        found
+        for name in ("python", "python3")
+        if (found := shutil.which(name, path=path)) is not None
+    }
     if program is not None:
         yield from (os.path.dirname(program), os.path.dirname(os.path.realpath(program)))
         if os.path.basename(program).startswith("python"):
@@ -220,13 +257,16 @@ def _parts_of_python(python: str, added: str) -> tuple[str, ...]:
             env={"PYTHONPATH": added},
             cwd="/",
         )
-    except (OSError, subprocess.SubprocessError):  # it is no Python, or cannot run: the task will say so
+    except (OSError, subprocess.SubprocessError):
+        # it is no Python, or cannot run: the task will say so
         return ()
     return tuple(line for line in done.stdout.splitlines() if os.path.isabs(line))
 
 
 def _there(paths: Iterable[str]) -> Iterator[str]:
-    """Those that exist, and where they are links what these lead to. The root is never mounted: a container has one."""
+    """Those that exist, and where they are links what these lead to. The root is never mounted: a
+    container has one.
+    """
     for path in paths:
         for name in {os.path.normpath(path), os.path.realpath(path)}:
             if name != "/" and os.path.isabs(name) and os.path.exists(name):
@@ -234,8 +274,8 @@ def _there(paths: Iterable[str]) -> Iterator[str]:
 
 
 def hint(job: Job, said: str) -> str:
-    """What to do about an error that names a file which the job's container does not see, or may not write; empty where
-    that is not the cause.
+    """What to do about an error that names a file which the job's container does not see, or may
+    not write; empty where that is not the cause.
 
     Args:
         job: One in a container on this machine, with absolute paths.
@@ -251,7 +291,10 @@ def hint(job: Job, said: str) -> str:
             continue
         sees = _sees(job, path)
         if _READ_ONLY.search(said) and (sees is None or not sees.writable):
-            return f'its container may not write {folder}: --mount {folder}:rw, or `mounts: ["{folder}:rw"]`'
+            return (
+                f"its container may not write {folder}: --mount {folder}:rw, or `mounts: "
+                f'["{folder}:rw"]`'
+            )
         if sees is None:
             cure = f"--mount {folder}, or `mounts: [{folder}]`"
             return f"its container does not see {folder} of this machine: {cure}"

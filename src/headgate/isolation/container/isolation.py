@@ -1,7 +1,8 @@
 """The isolation `container`: a task in a container of Docker Engine on this machine.
 
-The container brings its own files and limits. Network, process ids and shared memory are those of the machine, or of
-the node of a lab: the tasks of a job reach each other as under `process`, and nothing is asked of the image.
+The container brings its own files and limits. Network, process ids and shared memory are those of
+the machine, or of the node of a lab: the tasks of a job reach each other as under `process`, and
+nothing is asked of the image.
 """
 
 from __future__ import annotations
@@ -19,30 +20,38 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from headgate.errors import IsolationError
-from headgate.isolation import disks, processes
 from headgate.isolation.base import HOST_IMAGE, WHILE_RUNNING, Box, Isolation, Launch
-from headgate.isolation.cgroup_v1 import CgroupsV1, cores_above
-from headgate.isolation.cgroup_v2 import CgroupsV2
-from headgate.isolation.cgroups import Cgroups
 from headgate.isolation.container import files, limits, unmanaged_cgroups
 from headgate.isolation.container.box import Container, ContainerBox
 from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, NoAnswerError, default_url
 from headgate.isolation.container.network import Network, place_of
 from headgate.isolation.container.parents import Parent, find_parent
 from headgate.isolation.container.request import ContainerRequest
-from headgate.isolation.fallbacks import Cores, Fallbacks
-from headgate.isolation.layout import CGROUPS, Mode, folders_of
 from headgate.isolation.process import BUFFERED_WRITES_V1, GROUP_PATTERN, PREFIX
-from headgate.isolation.process_table import TAG
 from headgate.isolation.spawning import find_program
-from headgate.shares import Lever, Share, Uncontrolled
+from headgate.machine import disks, processes
+from headgate.machine.cgroup_layout import CGROUPS, Mode, folders_of
+from headgate.machine.cgroup_v1 import CgroupsV1, cores_above
+from headgate.machine.cgroup_v2 import CgroupsV2
+from headgate.machine.cgroups import Cgroups
+from headgate.machine.fallbacks import Cores, Fallbacks
+from headgate.machine.process_table import TAG
+from headgate.model.errors import IsolationError
+from headgate.model.shares import Lever, Share, Uncontrolled
 
-GROUP, TASK, OWNER, FOLDERS = "headgate.group", "headgate.task", "headgate.owner", "headgate.folders"
-"""Labels of a container, besides `TOKEN`: the group of its hub, its task, the process that started it, and the cgroups
-that are to be removed after it, a line each."""
+GROUP, TASK, OWNER, FOLDERS = (
+    "headgate.group",
+    "headgate.task",
+    "headgate.owner",
+    "headgate.recorded.folders",
+)
+"""Labels of a container, besides `TOKEN`: the group of its hub, its task, the process that started
+it, and the cgroups that are to be removed after it, a line each.
+"""
 SEEN_SECONDS = 2.0
-"""How long the cgroups of a first process are looked for; of one that ends they are not seen before it is gone."""
+"""How long the cgroups of a first process are looked for; of one that ends they are not seen before
+it is gone.
+"""
 _MOST_TRIES = 3
 """Times that a container is started whose daemon goes while it does so."""
 _NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied")
@@ -51,8 +60,9 @@ _NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|p
 class ContainerIsolation(Isolation):
     """Boxes tasks in as containers.
 
-    A container runs as the user of this process, with its folder to be written and what else its launch names mounted
-    at the same paths. Of the image `host`, which is empty, it sees what this machine has installed.
+    A container runs as the user of this process, with its folder to be written and what else its
+    launch names mounted at the same paths. Of the image `host`, which is empty, it sees what this
+    machine has installed.
     """
 
     name = "container"
@@ -61,14 +71,18 @@ class ContainerIsolation(Isolation):
     def __init__(self, group: str, *, daemon: str | None = None) -> None:
         """
         Args:
-            group: As `ProcessIsolation`; of tasks of both with one group, weights count against each other.
-            daemon: Where Docker Engine listens, for what names no other; None: as `DOCKER_HOST` says.
+            group: As `ProcessIsolation`; of tasks of both with one group, weights count against
+                each other.
+            daemon: Where Docker Engine listens, for what names no other; None: as `DOCKER_HOST`
+                says.
 
         Raises:
             ValueError: `group` cannot name a folder.
         """
         if not GROUP_PATTERN.fullmatch(group):
-            raise ValueError(f"isolation group {group!r}: expected letters, digits, '.', '_' and '-', at most 64")
+            raise ValueError(
+                f"isolation group {group!r}: expected letters, digits, '.', '_' and '-', at most 64"
+            )
         self._group = group
         self._url = daemon or default_url()
         self._daemons: dict[str, Daemon] = {}
@@ -79,7 +93,9 @@ class ContainerIsolation(Isolation):
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
         return self.start_unless(threading.Event(), launch, share, output_fd)
 
-    def start_unless(self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int) -> Box:
+    def start_unless(
+        self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int
+    ) -> Box:
         launch = replace(launch, env={**launch.env, TAG: launch.task})
         program = find_program(launch) if launch.image == HOST_IMAGE else None
         try:
@@ -102,7 +118,11 @@ class ContainerIsolation(Isolation):
         with contextlib.suppress(IsolationError):  # which `start` will say
             program = find_program(launch) if launch.image == HOST_IMAGE else None
         request = ContainerRequest(
-            launch, launch.image, program, share, self._machine(Parent(), self._daemons.get(launch.daemon or self._url))
+            launch,
+            launch.image,
+            program,
+            share,
+            self._machine(Parent(), self._daemons.get(launch.daemon or self._url)),
         )
         return [*request.lines(), f"exec {shlex.join(launch.argv)}"]
 
@@ -119,7 +139,10 @@ class ContainerIsolation(Isolation):
             fixed = "Docker cannot change it; run as root"
             uncontrolled.append(Uncontrolled(Lever.DISK_RATE, fixed, scope=WHILE_RUNNING))
         if daemon.driver != "cgroupfs" or os.geteuid() != 0:
-            why = f"Docker puts containers in a group of its own (driver {daemon.driver}, uid {os.geteuid()})"
+            why = (
+                f"Docker puts containers in a group of its own (driver {daemon.driver}, uid "
+                f"{os.geteuid()})"
+            )
             cure, scope = "run as root with driver cgroupfs", "against tasks outside of containers"
             uncontrolled.append(Uncontrolled(Lever.CPU_WEIGHT, f"{why}; {cure}", scope=scope))
         if self._version == "v1":
@@ -128,8 +151,14 @@ class ContainerIsolation(Isolation):
 
     def sweep(self, record: Mapping[str, object]) -> None:
         token, url, folders = record.get("token"), record.get("daemon"), record.get("folders")
-        if not isinstance(token, str) or not isinstance(url, str) or not isinstance(folders, Sequence):
-            raise IsolationError(f"this is no record of a container: {dict(record)!r}; expected what Box.record gave")
+        if (
+            not isinstance(token, str)
+            or not isinstance(url, str)
+            or not isinstance(folders, Sequence)
+        ):
+            raise IsolationError(
+                f"this is no record of a container: {dict(record)!r}; expected what Box.record gave"
+            )
         daemon = self._connected(url) if url in (self._url, *self._daemons) else Daemon(url)
         for found in daemon.find(f"{TOKEN}={token}"):
             daemon.remove(found["id"])
@@ -143,24 +172,30 @@ class ContainerIsolation(Isolation):
             with contextlib.suppress(IsolationError):  # it was not held
                 daemon.unpause(found["id"])
 
-    # --- the parts of a start ---------------------------------------------------------------------------------------
+    # --- the parts of a start ---------------------------------------------------------------------
 
-    def _start(self, daemon: Daemon, launch: Launch, program: str | None, share: Share, output_fd: int) -> Box:
+    def _start(
+        self, daemon: Daemon, launch: Launch, program: str | None, share: Share, output_fd: int
+    ) -> Box:
         """Start a task in a container of its own.
 
         Raises:
-            NoAnswerError: The daemon has gone. What is left of the container is removed once it is back.
+            NoAnswerError: The daemon has gone. What is left of the container is removed once it is
+                back.
         """
         token = secrets.token_hex(8)
         if launch.runtime is not None and launch.runtime not in daemon.runtimes:
             known = ", ".join(sorted(daemon.runtimes))
             raise IsolationError(
-                f"`runtime`: the Docker daemon at {daemon.url} has no {launch.runtime!r}; expected one of {known}, or "
+                f"`runtime`: the Docker daemon at {daemon.url} has no {launch.runtime!r}; "
+                f"expected one of {known}, or "
                 "add it below `runtimes` in its daemon.json"
             )
         if launch.image != HOST_IMAGE:
             launch = with_path_of_image(daemon, launch)
-        parent = find_parent(PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver)
+        parent = find_parent(
+            PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver
+        )
         labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: owner(os.getpid())}
         labels[FOLDERS] = "\n".join(map(str, parent.made))
         try:
@@ -171,7 +206,9 @@ class ContainerIsolation(Isolation):
             network = Network.of(daemon, place, host, labels, parent.path)
             machine = self._machine(parent, daemon)
             first = unmanaged_cgroups.first_share(share, parent)
-            request = ContainerRequest(launch, image, program, first, machine, network, parent, labels)
+            request = ContainerRequest(
+                launch, image, program, first, machine, network, parent, labels
+            )
             files.make_outputs(launch)
             return self._begin(daemon, request, share, output_fd)
         except BaseException:
@@ -179,7 +216,9 @@ class ContainerIsolation(Isolation):
             raise
 
     def _connected(self, url: str = "") -> Daemon:
-        """The daemon that listens there, or, where none is named, at this isolation's own address."""
+        """The daemon that listens there, or, where none is named, at this isolation's own
+        address.
+        """
         url = url or self._url
         with self._connecting:
             if url not in self._daemons:
@@ -191,15 +230,23 @@ class ContainerIsolation(Isolation):
     def _machine(self, parent: Parent, daemon: Daemon | None) -> limits.DockerHost:
         cpu = parent.folders.get("cpu") if self._version == "v1" else None
         most = cores_above(cpu) if cpu is not None else float("inf")
-        return limits.DockerHost(self._version, most, daemon is not None and limits.are_linear(daemon.components))
+        return limits.DockerHost(
+            self._version, most, daemon is not None and limits.are_linear(daemon.components)
+        )
 
-    def _begin(self, daemon: Daemon, request: ContainerRequest, share: Share, output_fd: int) -> Box:
+    def _begin(
+        self, daemon: Daemon, request: ContainerRequest, share: Share, output_fd: int
+    ) -> Box:
         launch, token, parent = request.launch, request.labels[TOKEN], request.parent
         try:
-            id = daemon.create(request.config(), f"headgate-{re.sub('[^A-Za-z0-9_.-]', '.', launch.task)}-{token}")
+            id = daemon.create(
+                request.config(), f"headgate-{re.sub('[^A-Za-z0-9_.-]', '.', launch.task)}-{token}"
+            )
         except GoneError as error:
             cure = f"get it with: docker pull {launch.image}"
-            raise IsolationError(f"image {launch.image!r} is not on this machine; {cure}") from error
+            raise IsolationError(
+                f"image {launch.image!r} is not on this machine; {cure}"
+            ) from error
         stream = daemon.attach(id)
         try:
             if parent.unmanaged:
@@ -249,8 +296,10 @@ class ContainerIsolation(Isolation):
                 return pid, self._cgroups(folders, cwd)
             if time.monotonic() >= deadline:
                 raise IsolationError(
-                    "the cgroups of its container cannot be seen from here; run headgate outside of a container, or "
-                    "share the machine's with it (docker run --cgroupns host -v /sys/fs/cgroup:/sys/fs/cgroup)"
+                    "the cgroups of its container cannot be seen from here; run headgate "
+                    "outside of a container, or "
+                    "share the machine's with it (docker run --cgroupns host -v "
+                    "/sys/fs/cgroup:/sys/fs/cgroup)"
                 )
             time.sleep(0.01)
         return 0, self._cgroups({}, cwd)
@@ -264,7 +313,8 @@ def _check_mounts(launch: Launch) -> None:
     for path in (mount.source for mount in launch.mounts):
         if not os.path.exists(path):
             raise IsolationError(
-                f"`mounts`: {path} does not exist on {socket.gethostname()}; create it, or leave it out"
+                f"`mounts`: {path} does not exist on {socket.gethostname()}; create it, or "
+                "leave it out"
             )
 
 
@@ -274,7 +324,9 @@ def marked() -> dict[str, str]:
 
 
 def with_path_of_image(daemon: Daemon, launch: Launch) -> Launch:
-    """What its image has on PYTHONPATH comes behind the task library, unless the job says what does."""
+    """What its image has on PYTHONPATH comes behind the task library, unless the job says what
+    does.
+    """
     added = launch.env.get("PYTHONPATH", "")
     with contextlib.suppress(GoneError):  # which making a container will say
         own = daemon.environment(launch.image).get("PYTHONPATH")
@@ -317,7 +369,8 @@ def _host_image(daemon: Daemon) -> str:
 def _why_not(launch: Launch, text: str) -> str:
     if "device driver" in text and "gpu" in text:
         return (
-            f"GPUs cannot be handed to image {launch.image!r}: Docker has no driver for them; install the NVIDIA "
+            f"GPUs cannot be handed to image {launch.image!r}: Docker has no driver for them; "
+            "install the NVIDIA "
             "container toolkit, or use `image: host`"
         )
     if "exec:" in text and (found := _NO_PROGRAM.search(text)) is not None:

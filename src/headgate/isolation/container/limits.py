@@ -1,4 +1,6 @@
-"""A share as Docker Engine has it: what a container is made with, and what is changed while it runs."""
+"""A share as Docker Engine has it: what a container is made with, and what is changed while it
+runs.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headgate.isolation.cgroups import cap_microseconds
-from headgate.shares import WEIGHT_DEFAULT, Share, Unlimited
+from headgate.machine.cgroups import cap_microseconds
+from headgate.model.shares import WEIGHT_DEFAULT, Share, Unlimited
 
 SHARES_DEFAULT, SHARES_LEAST, SHARES_MOST = 1024, 2, 262_144
 _LOGARITHMIC = {"runc": (1, 3, 2), "crun": (1, 23)}
 """From which version on runtimes make weights of v2 by the logarithm of CPU shares
-(https://github.com/opencontainers/runc/issues/4896, https://github.com/containers/crun/pull/1767)."""
+(https://github.com/opencontainers/runc/issues/4896,
+https://github.com/containers/crun/pull/1767).
+"""
 NO_LIMIT_BYTES = 1 << 62
-"""Docker takes 0 for no change and nothing below: more than any machine has is what lifts a limit."""
+"""Docker takes 0 for no change and nothing below: more than any machine has is what lifts a
+limit.
+"""
 
 _UPDATE_NAMES = {
     "CpuShares": "cpu_shares",
@@ -43,8 +49,9 @@ class DockerHost:
 
 
 def are_linear(components: Mapping[str, str]) -> bool:
-    """Whether weights of v2 grow in proportion to CPU shares, by the versions of Docker's parts; a runtime that is not
-    known is taken for a new one."""
+    """Whether weights of v2 grow in proportion to CPU shares, by the versions of Docker's parts; a
+    runtime that is not known is taken for a new one.
+    """
     for name, since in _LOGARITHMIC.items():
         if found := re.match(r"v?(\d+(?:\.\d+)*)", components.get(name, "")):
             return tuple(map(int, found[1].split("."))) < since
@@ -52,7 +59,8 @@ def are_linear(components: Mapping[str, str]) -> bool:
 
 
 def settings(share: Share, machine: DockerHost) -> dict[str, int]:
-    """The fields of a container's `HostConfig` that put a share into force; what Docker cannot do is left out.
+    """The fields of a container's `HostConfig` that put a share into force; what Docker cannot do
+    is left out.
 
     Swap is counted in, or a task over its limit would be pushed out to disk, not ended.
     """
@@ -80,7 +88,11 @@ def settings(share: Share, machine: DockerHost) -> dict[str, int]:
 
 def at_first(share: Share, machine: DockerHost) -> dict[str, int]:
     """As `settings`, for a container that is made: a limit that nobody set need not be lifted."""
-    lifted = {name: None for name in ("cpu_cap_cores", "memory_bytes") if isinstance(getattr(share, name), Unlimited)}
+    lifted = {
+        name: None
+        for name in ("cpu_cap_cores", "memory_bytes")
+        if isinstance(getattr(share, name), Unlimited)
+    }
     found = settings(replace(share, **lifted), machine)
     return {name: value for name, value in found.items() if value > 0}
 
@@ -93,7 +105,9 @@ def changes(share: Share, machine: DockerHost) -> dict[str, int]:
 def parts(share: Share) -> list[Share]:
     """A share's fields that Docker can change, each by itself."""
     fields = ("cpu_weight", "cpu_cap_cores", "memory_bytes")
-    return [Share(**{name: value}) for name in fields if (value := getattr(share, name)) is not None]
+    return [
+        Share(**{name: value}) for name in fields if (value := getattr(share, name)) is not None
+    ]
 
 
 def disk_rates(rates: Mapping[str, float]) -> dict[str, list[dict[str, object]]]:
@@ -102,7 +116,11 @@ def disk_rates(rates: Mapping[str, float]) -> dict[str, list[dict[str, object]]]
     Args:
         rates: Bytes a second by device number, `major:minor`.
     """
-    devices = [{"Path": path, "Rate": max(1, round(rate))} for disk, rate in rates.items() if (path := _device(disk))]
+    devices = [
+        {"Path": path, "Rate": max(1, round(rate))}
+        for disk, rate in rates.items()
+        if (path := _device(disk))
+    ]
     return {"BlkioDeviceReadBps": devices, "BlkioDeviceWriteBps": devices} if devices else {}
 
 
@@ -117,12 +135,14 @@ def _device(disk: str) -> str | None:
 
 
 def _shares(weight: float, machine: DockerHost) -> int:
-    """CPU shares of a weight. Under v2 the runtime makes a whole weight of them again: w of s shares, by
-    w = 1 + (s - 2) * 9999 / 262142, rounded down, or by log10(w) = (l^2 + 125 l) / 612 - 7/34 with l = log2(s), rounded
-    up (https://github.com/opencontainers/cgroups/pull/20)."""
+    """CPU shares of a weight. Under v2 the runtime makes a whole weight of them again: w of s
+    shares, by w = 1 + (s - 2) * 9999 / 262142, rounded down, or by log10(w) = (l^2 + 125 l) / 612 -
+    7/34 with l = log2(s), rounded up (https://github.com/opencontainers/cgroups/pull/20).
+    """
     if machine.version == "v1":
         return max(SHARES_LEAST, round(weight / WEIGHT_DEFAULT * SHARES_DEFAULT))
     if machine.linear:
         return SHARES_LEAST + round((weight - 1) * (SHARES_MOST - SHARES_LEAST) / 9999)
-    square = 612 * (math.log10(max(round(weight) - 0.5, 1.0)) + 7 / 34)  # l^2 + 125 l, in the middle of a weight
+    # l^2 + 125 l, in the middle of a weight
+    square = 612 * (math.log10(max(round(weight) - 0.5, 1.0)) + 7 / 34)
     return min(round(math.exp2((math.sqrt(125**2 + 4 * square) - 125) / 2)), SHARES_MOST)

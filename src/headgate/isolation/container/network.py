@@ -1,8 +1,9 @@
 """The network of a container: the machine's, or that of a node of a lab.
 
-Docker joins a container to the network of another container, and to no other namespace. So one that does nothing
-enters that of the node, and holds it for the one that runs the task. Where this process itself is in a network of its
-own, as the agent of a cluster's node in a lab, its tasks are there as well.
+Docker joins a container to the network of another container, and to no other namespace. So one that
+does nothing enters that of the node, and holds it for the one that runs the task. Where this
+process itself is in a network of its own, as the agent of a cluster's node in a lab, its tasks are
+there as well.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.cluster import Place
-from headgate.errors import IsolationError
 from headgate.isolation.container import files
 from headgate.isolation.container.daemon import TOKEN, Daemon
+from headgate.model.cluster import Place
+from headgate.model.errors import IsolationError
 
 ENTER_SECONDS = 10.0
 NAMED = Path("/run/netns")
 
 
 def place_of(own: Place | None) -> Place | None:
-    """The place whose network a task has: its own, or that of this process where it is in a namespace with a name (`ip
-    netns`); None: the machine's."""
+    """The place whose network a task has: its own, or that of this process where it is in a
+    namespace with a name (`ip netns`); None: the machine's.
+    """
     if own is not None:
         return own
     here = os.stat("/proc/self/ns/net")
@@ -49,7 +51,13 @@ class Network:
     mode: str
 
     @staticmethod
-    def of(daemon: Daemon, place: Place | None, image: str, labels: Mapping[str, str], parent: str | None) -> Network:
+    def of(
+        daemon: Daemon,
+        place: Place | None,
+        image: str,
+        labels: Mapping[str, str],
+        parent: str | None,
+    ) -> Network:
         """The network of a place, or the machine's.
 
         Args:
@@ -64,12 +72,15 @@ class Network:
         """
         if place is None:
             return MACHINE
-        id = daemon.create(_holder(place, image, labels, parent), f"headgate-network-{labels[TOKEN]}")
+        id = daemon.create(
+            _holder(place, image, labels, parent), f"headgate-network-{labels[TOKEN]}"
+        )
         daemon.start(id)
         pid = int(daemon.state(id)["Pid"])
         if not _entered(pid, place.namespace):
             raise IsolationError(
-                f"node {place.hostname!r} cannot be entered: {place.namespace}; is the lab down? bring it up again: "
+                f"node {place.hostname!r} cannot be entered: {place.namespace}; is the lab "
+                "down? bring it up again: "
                 "headgate lab up FILE"
             )
         return Network(f"container:{id}")
@@ -79,13 +90,18 @@ MACHINE = Network("host")
 """That of the machine."""
 
 
-def _holder(place: Place, image: str, labels: Mapping[str, str], parent: str | None) -> dict[str, object]:
+def _holder(
+    place: Place, image: str, labels: Mapping[str, str], parent: str | None
+) -> dict[str, object]:
     enter, rest = shutil.which("nsenter"), shutil.which("sleep")
     if enter is None or rest is None:
-        raise IsolationError("a container joins a node by nsenter, of the package util-linux; install it")
+        raise IsolationError(
+            "a container joins a node by nsenter, of the package util-linux; install it"
+        )
     if not os.path.exists(place.namespace):
         raise IsolationError(
-            f"node {place.hostname!r} cannot be entered: {place.namespace} does not exist; is the lab down? "
+            f"node {place.hostname!r} cannot be entered: {place.namespace} does not exist; is "
+            "the lab down? "
             "bring it up again: headgate lab up FILE"
         )
     mounts = files.system_mounts(place.namespace)
@@ -96,9 +112,13 @@ def _holder(place: Place, image: str, labels: Mapping[str, str], parent: str | N
         "User": "0:0",
         "Labels": dict(labels),
         "HostConfig": {
-            "Mounts": [{"Type": "bind", "Source": path, "Target": path, "ReadOnly": True} for path in sorted(mounts)],
+            "Mounts": [
+                {"Type": "bind", "Source": path, "Target": path, "ReadOnly": True}
+                for path in sorted(mounts)
+            ],
             "NetworkMode": "none",
-            "ExtraHosts": _hosts(Path(place.hosts)),  # as this process sees them, which Docker may not
+            # as this process sees them, which Docker may not
+            "ExtraHosts": _hosts(Path(place.hosts)),
             "PidMode": "host",
             "UsernsMode": "host",
             "CapAdd": ["SYS_ADMIN"],
@@ -112,7 +132,12 @@ def _holder(place: Place, image: str, labels: Mapping[str, str], parent: str | N
 def _hosts(path: Path) -> list[str]:
     """The names that a hosts file gives, each with its address."""
     lines = (line.partition("#")[0].split() for line in path.read_text().splitlines())
-    return [f"{name}:{address}" for address, *names in filter(None, lines) for name in names if name != "localhost"]
+    return [
+        f"{name}:{address}"
+        for address, *names in filter(None, lines)
+        for name in names
+        if name != "localhost"
+    ]
 
 
 def _entered(pid: int, namespace: str) -> bool:

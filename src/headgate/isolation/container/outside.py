@@ -1,4 +1,6 @@
-"""What a task wrote to the files of its container alone, which go with it: copied out as far as there is room."""
+"""What a task wrote to the files of its container alone, which go with it: copied out as far as
+there is room.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
-from headgate.errors import IsolationError
-from headgate.events import OutsideFiles
 from headgate.isolation.container.daemon import Change, Daemon
+from headgate.model.errors import IsolationError
+from headgate.model.events import OutsideFiles
 
 MOST_BYTES = 1 << 30
 """Of files that are copied, all together."""
 MOST_PATHS = 10_000
 """Changed paths that are looked at."""
 MOST_REQUESTS = 100
-"""Docker puts a container's files together anew for each archive, which takes a tenth of a second."""
+"""Docker puts a container's files together anew for each archive, which takes a tenth of a
+second.
+"""
 SKIPPED_BYTES = 1 << 26
 """Read in vain of one archive; where more of it is not wanted, its parts are asked for instead."""
 LEAST_FREE_BYTES = 1 << 30
@@ -71,31 +75,44 @@ def copy_out(daemon: Daemon, id: str, mounted: Collection[str], to: str) -> Outs
         asked.popleft()
         asked.extendleft(_parts(path, left))
     copies.link()
-    return copies.told([*(file for _, below in asked for file in sorted(below)), *files[MOST_PATHS:]])
+    return copies.told(
+        [*(file for _, below in asked for file in sorted(below)), *files[MOST_PATHS:]]
+    )
 
 
 def _files(changed: Iterable[str], mounted: Collection[str]) -> list[str]:
-    """Of changed paths those in which no other one lies. Left out: what is mounted, what Docker makes, and caches.
+    """Of changed paths those in which no other one lies. Left out: what is mounted, what Docker
+    makes, and caches.
 
-    What fills a folder with many files comes later than what lies by itself, as a result does, and what is installed
-    comes last: only the first of them are looked at.
+    What fills a folder with many files comes later than what lies by itself, as a result does, and
+    what is installed comes last: only the first of them are looked at.
     """
     paths = sorted(changed)
     folders = {str(folder) for path in (*paths, *mounted) for folder in PurePosixPath(path).parents}
     own = (path for path in paths if path not in folders and path not in mounted)
     kept = [path for path in own if not _OF_DOCKER.match(path) and not _CACHES.search(path)]
     in_folder = Counter(PurePosixPath(path).parent for path in kept)
-    return sorted(kept, key=lambda path: (bool(_SYSTEM.match(path)), in_folder[PurePosixPath(path).parent], path))
+    return sorted(
+        kept,
+        key=lambda path: (bool(_SYSTEM.match(path)), in_folder[PurePosixPath(path).parent], path),
+    )
 
 
 _Asked = tuple[str, set[str]]
 """A path whose archive is asked for, and the files in it that are wanted."""
 
 
-def _asked(files: Iterable[str], changed: Mapping[str, Change], mounted: Collection[str]) -> Iterator[_Asked]:
-    """What to ask for: the highest folder that the container has made and in which nothing is mounted. Where there is
-    none, the folder of several files, or a file by itself."""
-    holds_mounts = {str(folder) for path in mounted for folder in (PurePosixPath(path), *PurePosixPath(path).parents)}
+def _asked(
+    files: Iterable[str], changed: Mapping[str, Change], mounted: Collection[str]
+) -> Iterator[_Asked]:
+    """What to ask for: the highest folder that the container has made and in which nothing is
+    mounted. Where there is none, the folder of several files, or a file by itself.
+    """
+    holds_mounts = {
+        str(folder)
+        for path in mounted
+        for folder in (PurePosixPath(path), *PurePosixPath(path).parents)
+    }
     made = {path for path, change in changed.items() if change is Change.ADDED} - holds_mounts
     tops: dict[str, str] = {}
     for file in files:
@@ -117,12 +134,18 @@ def _parts(path: str, files: Collection[str]) -> Iterator[_Asked]:
     def entry(file: str) -> str:
         return str(PurePosixPath(*PurePosixPath(file).parts[: depth + 1]))
 
-    for part, below in groupby(sorted(files, key=lambda file: PurePosixPath(file).parts), key=entry):
+    for part, below in groupby(
+        sorted(files, key=lambda file: PurePosixPath(file).parts), key=entry
+    ):
         yield part, set(below)
 
 
-def _read(archive: tarfile.TarFile, path: str, wanted: Collection[str], copies: _Copies) -> set[str]:
-    """Take the wanted files from an archive; those to ask for apart, as where it holds much that is not wanted."""
+def _read(
+    archive: tarfile.TarFile, path: str, wanted: Collection[str], copies: _Copies
+) -> set[str]:
+    """Take the wanted files from an archive; those to ask for apart, as where it holds much that is
+    not wanted.
+    """
     left, apart, skipped, above = set(wanted), set[str](), 0, PurePosixPath(path).parent
     for member in archive:
         file = str(above / member.name)
@@ -158,8 +181,11 @@ class _Copies:
         self._links: dict[str, str] = {}
         self._astray: list[str] = []
 
-    def take(self, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, first: str) -> bool:
-        """Take note of a file, and copy it if there is room; whether it was copied. A link is made later.
+    def take(
+        self, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, first: str
+    ) -> bool:
+        """Take note of a file, and copy it if there is room; whether it was copied. A link is made
+        later.
 
         Args:
             first: Another name of the same file, which came before; empty: there is none.
@@ -179,8 +205,12 @@ class _Copies:
         return True
 
     def link(self) -> None:
-        """Make the links that lead to copies; the others are told. It comes last: no write follows a link."""
-        left = [path for path, target in self._links.items() if self._to and self._link(path, target)]
+        """Make the links that lead to copies; the others are told. It comes last: no write follows
+        a link.
+        """
+        left = [
+            path for path, target in self._links.items() if self._to and self._link(path, target)
+        ]
         while astray := [path for path in left if not self._leads_inside(path)]:
             for path in astray:  # links that led to these lead nowhere now
                 self._place(path).unlink(missing_ok=True)
@@ -207,7 +237,9 @@ class _Copies:
     def _place(self, path: str) -> Path:
         return Path(self._to, path.lstrip("/"))
 
-    def _copy(self, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, first: str) -> bool:
+    def _copy(
+        self, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, first: str
+    ) -> bool:
         """Whether it was copied: not where the disk has no room for it."""
         place = self._place(path)
         try:
@@ -217,7 +249,10 @@ class _Copies:
                 os.link(self._place(first), place)
                 return True
             content = archive.extractfile(member)
-            if content is None or shutil.disk_usage(place.parent).free - member.size < LEAST_FREE_BYTES:
+            if (
+                content is None
+                or shutil.disk_usage(place.parent).free - member.size < LEAST_FREE_BYTES
+            ):
                 return False
             with place.open("wb") as copy:
                 shutil.copyfileobj(content, copy)

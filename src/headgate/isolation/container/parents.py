@@ -1,8 +1,9 @@
 """The cgroup that a task's containers are put in, beside those of the hub's tasks that are in none.
 
-It outlives them: what was counted of a container is gone with its own cgroup, which the runtime removes at once.
-Docker takes one path for all hierarchies of cgroup v1, whatever this process is called in each. Where the cgroups of a
-place have another path than that of its CPU, the processes of a container are moved there once it runs.
+It outlives them: what was counted of a container is gone with its own cgroup, which the runtime
+removes at once. Docker takes one path for all hierarchies of cgroup v1, whatever this process is
+called in each. Where the cgroups of a place have another path than that of its CPU, the processes
+of a container are moved there once it runs.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.cluster import Place
-from headgate.errors import IsolationError
-from headgate.isolation import layout
 from headgate.isolation.process import PREFIX
+from headgate.machine import cgroup_layout
+from headgate.model.cluster import Place
+from headgate.model.errors import IsolationError
 
 REMOVAL_SECONDS = 2.0
 MAKE_SECONDS = 2.0
@@ -30,12 +31,14 @@ class Parent:
     """Where the cgroups of a container go.
 
     Args:
-        path: As Docker has it, below the root of each hierarchy; None: where Docker puts them by itself.
+        path: As Docker has it, below the root of each hierarchy; None: where Docker puts them by
+            itself.
         folders: The folder by controller of this isolation.
-        unmanaged: Of these, the controllers that Docker does not manage there: in their hierarchies it puts the
-            container elsewhere.
+        unmanaged: Of these, the controllers that Docker does not manage there: in their hierarchies
+            it puts the container elsewhere.
         own: The folder at `path` in each hierarchy.
-        made: Folders that are made on the way and are to be removed again, each before the one that it is in.
+        made: Folders that are made on the way and are to be removed again, each before the one that
+            it is in.
     """
 
     path: str | None = None
@@ -45,8 +48,8 @@ class Parent:
     made: Sequence[Path] = ()
 
     def make(self) -> None:
-        """Make what Docker would on its way to the container: it fails if the last box of the group goes meanwhile, and
-        the group with it, which stays where there is something in it.
+        """Make what Docker would on its way to the container: it fails if the last box of the group
+        goes meanwhile, and the group with it, which stays where there is something in it.
 
         Raises:
             IsolationError: The kernel refused it.
@@ -55,7 +58,9 @@ class Parent:
             _make(folder)
 
     def remove(self) -> None:
-        """Remove it with its last box, and what a runtime left of containers that it removed (runsc)."""
+        """Remove it with its last box, and what a runtime left of containers that it removed
+        (runsc).
+        """
         for folder in self.made:
             for left in folder.glob("[0-9a-f]" * 64):
                 with contextlib.suppress(OSError):  # somebody is in it
@@ -64,23 +69,27 @@ class Parent:
 
 
 def find_parent(group: str, name: str, place: Place | None, driver: str) -> Parent:
-    """The cgroup of a task's containers, in the folder of its group, in a place or on the machine as it is.
+    """The cgroup of a task's containers, in the folder of its group, in a place or on the machine
+    as it is.
 
-    Only root can remove it afterwards, and only the driver `cgroupfs` takes any path; otherwise Docker's own is used.
+    Only root can remove it afterwards, and only the driver `cgroupfs` takes any path; otherwise
+    Docker's own is used.
 
     Raises:
         IsolationError: Docker cannot put a container within the limits of the place.
     """
-    found = layout.find_layout(layout.CGROUPS)
+    found = cgroup_layout.find_layout(cgroup_layout.CGROUPS)
     ours = found.mode != "none" and os.geteuid() == 0 and driver == "cgroupfs"
     if not ours:
         if place is not None:
             raise IsolationError(
-                f"node {place.hostname!r}: containers are put in a node's cgroups by root, with Docker's driver "
-                f"cgroupfs (native.cgroupdriver=cgroupfs); found uid {os.geteuid()}, driver {driver}"
+                f"node {place.hostname!r}: containers are put in a node's cgroups by root, "
+                "with Docker's driver "
+                f"cgroupfs (native.cgroupdriver=cgroupfs); found uid {os.geteuid()}, driver "
+                f"{driver}"
             )
         return Parent()
-    roots = layout.roots(layout.CGROUPS)
+    roots = cgroup_layout.roots(cgroup_layout.CGROUPS)
     if place is None:
         first = "cpu" if "cpu" in roots else "unified"
         within = {first: found.bases.get(first, roots[first])}
@@ -96,13 +105,16 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
     own = tuple(dict.fromkeys(everywhere.values()))
     every = dict.fromkeys([*own, *unmanaged.values()])
     made = dict.fromkeys(above for folder in every for above in _made(folder) if above not in kept)
-    folders = {each: (everywhere | unmanaged).get(each) or everywhere["unified"] for each in found.bases}
+    folders = {
+        each: (everywhere | unmanaged).get(each) or everywhere["unified"] for each in found.bases
+    }
     return Parent(path, folders, frozenset(unmanaged), own, tuple(made))
 
 
 def _made(folder: Path) -> Sequence[Path]:
-    """The folder of a task, that of its group, and those above them that are there for nothing else: not there yet, or
-    of a place in a hierarchy where it has none."""
+    """The folder of a task, that of its group, and those above them that are there for nothing
+    else: not there yet, or of a place in a hierarchy where it has none.
+    """
     above = folder.parent.parent
     beyond = [each for each in (above, *above.parents) if not each.exists() or _is_ours(each)]
     return [folder, folder.parent, *beyond]
@@ -115,14 +127,19 @@ def _make(folder: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             return
         except OSError as error:
-            # It went after the one that it is in was found, or while it was looked at what is there.
+            # It went after the one that it is in was found, or while it was looked at what is
+            # there.
             gone = isinstance(error, FileNotFoundError | FileExistsError)
             if not gone or time.monotonic() >= deadline:
-                raise IsolationError(f"the cgroup {folder} cannot be made: {error.strerror}") from error
+                raise IsolationError(
+                    f"the cgroup {folder} cannot be made: {error.strerror}"
+                ) from error
 
 
 def _remove(folder: Path) -> None:
-    """Remove a cgroup, unless somebody is in it; the kernel lets go of the last process a moment after its end."""
+    """Remove a cgroup, unless somebody is in it; the kernel lets go of the last process a moment
+    after its end.
+    """
     deadline = time.monotonic() + REMOVAL_SECONDS
     while True:
         try:
@@ -137,7 +154,9 @@ def _remove(folder: Path) -> None:
 
 def _is_used(folder: Path) -> bool:
     try:
-        return any(each.is_dir() for each in folder.iterdir()) or bool((folder / "cgroup.procs").read_text())
+        return any(each.is_dir() for each in folder.iterdir()) or bool(
+            (folder / "cgroup.procs").read_text()
+        )
     except OSError:  # it is gone
         return True
 

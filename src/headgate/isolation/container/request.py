@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.cluster import PARTS
-from headgate.isolation import disks
 from headgate.isolation.base import HOST_IMAGE, Launch
-from headgate.isolation.cgroup_v1 import THROTTLES, rates
 from headgate.isolation.container import files, limits
 from headgate.isolation.container.daemon import Config
 from headgate.isolation.container.network import MACHINE, Network
 from headgate.isolation.container.parents import Parent
-from headgate.mounts import Mount
-from headgate.shares import Share, Unlimited
-from headgate.telemetry.gpu import device_numbers, open_nvml
+from headgate.machine import disks
+from headgate.machine.cgroup_v1 import THROTTLES, rates
+from headgate.model.cluster import PARTS
+from headgate.model.mounts import Mount
+from headgate.model.shares import Share, Unlimited
+from headgate.sampling.gpu import device_numbers, open_nvml
 
 _SHOWN = (
     "Runtime",
@@ -77,10 +77,12 @@ class ContainerRequest:
                 "Mounts": self._mounts(),
                 "GroupAdd": [str(group) for group in os.getgroups()],
                 "NetworkMode": self.network.mode,
-                # A first process that is number 1 of its own ignores what would end any other (pid_namespaces(7)).
+                # A first process that is number 1 of its own ignores what would end any other
+                # (pid_namespaces(7)).
                 "PidMode": "host",
                 "IpcMode": "host",
-                "CgroupnsMode": "host",  # as ever under v1: its cgroups have one name, here and there
+                # as ever under v1: its cgroups have one name, here and there
+                "CgroupnsMode": "host",
                 "UsernsMode": "host",
                 "LogConfig": {"Type": "none"},
                 **({"Runtime": launch.runtime} if launch.runtime is not None else {}),
@@ -97,8 +99,14 @@ class ContainerRequest:
         host = config["HostConfig"]
         network = "this machine" if launch.place is None else f"node {launch.place.hostname}"
         return [
-            f"docker create, image {launch.image}, as {config['User']}, in the network of {network}",
-            *(f"mount {each['Target']}, {'read-only' if each['ReadOnly'] else 'writable'}" for each in host["Mounts"]),
+            (
+                f"docker create, image {launch.image}, as {config['User']}, in the network "
+                f"of {network}"
+            ),
+            *(
+                f"mount {each['Target']}, {'read-only' if each['ReadOnly'] else 'writable'}"
+                for each in host["Mounts"]
+            ),
             *(f"with {name} {host[name]}" for name in _SHOWN if name in host),
             f"cd {launch.cwd}",
         ]
@@ -109,7 +117,12 @@ class ContainerRequest:
 
     def _mounts(self) -> list[dict[str, object]]:
         return [
-            {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": not mount.writable}
+            {
+                "Type": "bind",
+                "Source": mount.source,
+                "Target": mount.target,
+                "ReadOnly": not mount.writable,
+            }
             for mount in self.binds()
         ]
 
@@ -121,7 +134,10 @@ def binds(launch: Launch, program: str | None) -> list[Mount]:
         launch: What is started.
         program: Path of its program on this machine; None: it is one of the image.
     """
-    found = {path: Mount(path, path, writable) for path, writable in files.mounts(launch, program).items()}
+    found = {
+        path: Mount(path, path, writable)
+        for path, writable in files.mounts(launch, program).items()
+    }
     found |= {mount.target: mount for mount in launch.mounts}
     if launch.place is not None:
         found["/etc/hosts"] = Mount(launch.place.hosts, "/etc/hosts")
@@ -129,8 +145,9 @@ def binds(launch: Launch, program: str | None) -> list[Mount]:
 
 
 def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:
-    """Bytes a second by disk: of the share for that of its folder, and under v1, where a rate holds for a cgroup
-    alone, those of its place."""
+    """Bytes a second by disk: of the share for that of its folder, and under v1, where a rate holds
+    for a cgroup alone, those of its place.
+    """
     found: dict[str, float] = {}
     place = launch.place.cgroups.get("blkio") if launch.place is not None else None
     if place is not None:
@@ -142,28 +159,41 @@ def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:
 
 
 def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, object]]:
-    """Environment and fields of the `HostConfig` for the GPUs: with the machine's own files its devices are enough, an
-    image needs the NVIDIA container toolkit. A container counts those that it has from 0, in the order of their
-    numbers, which the task is told; parts of GPUs (MIG) have the same names in it as outside."""
+    """Environment and fields of the `HostConfig` for the GPUs: with the machine's own files its
+    devices are enough, an image needs the NVIDIA container toolkit. A container counts those that
+    it has from 0, in the order of their numbers, which the task is told; parts of GPUs (MIG) have
+    the same names in it as outside.
+    """
     there = [int(number) for path in devices.glob("nvidia*") if (number := path.name[6:]).isdigit()]
     files = device_numbers(open_nvml()) if there else {}
     numbers = {file: number for number, file in files.items()}
-    chosen = sorted({numbers.get(file, file) for file in there}) if launch.gpus is None else list(launch.gpus)
+    chosen = (
+        sorted({numbers.get(file, file) for file in there})
+        if launch.gpus is None
+        else list(launch.gpus)
+    )
     env = dict(launch.env)
     in_parts = any(gpu >= PARTS for gpu in chosen)
     if launch.gpus is not None and not in_parts:
         counted = sorted(chosen)
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(counted.index(gpu)) for gpu in chosen)  # the task's first one first
+        # the task's first one first
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(counted.index(gpu)) for gpu in chosen)
         env["HEADGATE_GPUS"] = ",".join(map(str, counted))
     if not chosen:
         return env, {}
     if launch.image != HOST_IMAGE:
         ids = env["CUDA_VISIBLE_DEVICES"].split(",") if in_parts else list(map(str, chosen))
         return env, {"DeviceRequests": [{"DeviceIDs": ids, "Capabilities": [["gpu"]]}]}
-    found = [*sorted(devices.glob("nvidia[-a-z]*")), *(sorted(devices.glob("nvidia-caps/*")) if in_parts else ())]
+    found = [
+        *sorted(devices.glob("nvidia[-a-z]*")),
+        *(sorted(devices.glob("nvidia-caps/*")) if in_parts else ()),
+    ]
     control = [str(path) for path in found if path.is_char_device()]
     whole = dict.fromkeys(gpu // PARTS - 1 if gpu >= PARTS else gpu for gpu in chosen)
     paths = [*(f"{devices}/nvidia{files.get(number, number)}" for number in whole), *control]
     return env, {
-        "Devices": [{"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in paths]
+        "Devices": [
+            {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"}
+            for path in paths
+        ]
     }

@@ -1,7 +1,8 @@
-"""The cgroups of a container in hierarchies where Docker has no say: made beside its own, and entered as it starts.
+"""The cgroups of a container in hierarchies where Docker has no say: made beside its own, and
+entered as it starts.
 
-Its first process prepares the container, and waits for a word of the runtime before it becomes the task. That is time
-enough to move it, so that what the task holds counts where it ought to.
+Its first process prepares the container, and waits for a word of the runtime before it becomes the
+task. That is time enough to move it, so that what the task holds counts where it ought to.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from headgate.errors import IsolationError
-from headgate.isolation.cgroup_v1 import UNLIMITED_BYTES, CgroupsV1
-from headgate.isolation.cgroups import read_number
 from headgate.isolation.container.parents import Parent
-from headgate.isolation.fallbacks import Cores, Fallbacks
-from headgate.shares import UNLIMITED, Share, Unlimited
+from headgate.machine.cgroup_v1 import UNLIMITED_BYTES, CgroupsV1
+from headgate.machine.cgroups import read_number
+from headgate.machine.fallbacks import Cores, Fallbacks
+from headgate.model.errors import IsolationError
+from headgate.model.shares import UNLIMITED, Share, Unlimited
 
 LOOK_SECONDS = 0.001
 _ROUNDS = 1000
@@ -25,12 +26,18 @@ _ROUNDS = 1000
 
 
 def first_share(share: Share, parent: Parent) -> Share:
-    """The share that Docker makes a container with: no more memory than its node has, which Docker does not know."""
+    """The share that Docker makes a container with: no more memory than its node has, which Docker
+    does not know.
+    """
     if "memory" not in parent.unmanaged:
         return share
     most = read_number(parent.folders["memory"].parent.parent / "memory.limit_in_bytes")
     own = share.memory_bytes
-    if most is None or most > UNLIMITED_BYTES or (own is not None and not isinstance(own, Unlimited) and own <= most):
+    if (
+        most is None
+        or most > UNLIMITED_BYTES
+        or (own is not None and not isinstance(own, Unlimited) and own <= most)
+    ):
         return share
     return replace(share, memory_bytes=most)
 
@@ -61,8 +68,12 @@ def make(parent: Parent, id: str, share: Share, disk: str | None) -> Parent:
             _only(name, folder, disk).create()
             if name == "memory" and share.memory_bytes is not None:
                 _only(name, folder, disk).apply(Share(memory_bytes=share.memory_bytes))
-            if name == "blkio":  # a rate holds for a cgroup alone, so that of the node is to be repeated
-                for write in outer.writes("disk_bytes_per_second", share.disk_bytes_per_second or UNLIMITED) or ():
+            # a rate holds for a cgroup alone, so that of the node is to be repeated
+            if name == "blkio":
+                for write in (
+                    outer.writes("disk_bytes_per_second", share.disk_bytes_per_second or UNLIMITED)
+                    or ()
+                ):
                     (folder / write.path.name).write_text(write.text)
     except (OSError, IsolationError) as error:
         parent.remove()
@@ -72,7 +83,8 @@ def make(parent: Parent, id: str, share: Share, disk: str | None) -> Parent:
 
 @contextmanager
 def entering(parent: Parent, id: str) -> Iterator[None]:
-    """While the context lasts, in which the container is started, its processes are moved there as they come.
+    """While the context lasts, in which the container is started, its processes are moved there as
+    they come.
 
     Raises:
         IsolationError: The kernel refused it.
@@ -101,7 +113,9 @@ def entering(parent: Parent, id: str) -> Iterator[None]:
 
 def _enter(parent: Parent, id: str) -> bool:
     """Move what is not there yet; whether nothing was left to be moved."""
-    [own, *_] = (folder / id for name, folder in parent.folders.items() if name not in parent.unmanaged)
+    [own, *_] = (
+        folder / id for name, folder in parent.folders.items() if name not in parent.unmanaged
+    )
     there = True
     for name in parent.unmanaged:
         target = parent.folders[name] / id
@@ -118,7 +132,9 @@ def _move(pids: Iterable[str], target: Path) -> None:
         except ProcessLookupError:  # it has ended
             continue
         except OSError as error:
-            raise IsolationError(f"process {pid} cannot be put into {target}: {error.strerror}") from error
+            raise IsolationError(
+                f"process {pid} cannot be put into {target}: {error.strerror}"
+            ) from error
 
 
 def _pids(folder: Path) -> set[str]:

@@ -1,4 +1,6 @@
-"""What goes on with one container: its output brought on, its end seen, and what it used read in time."""
+"""What goes on with one container: its output brought on, its end seen, and what it used read in
+time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from collections.abc import Callable
 from headgate.isolation.container.daemon import Unframer
 
 LOOK_MILLISECONDS = 1000
-"""How often what it used is read while it runs: the runtime removes its cgroups right after its end."""
+"""How often what it used is read while it runs: the runtime removes its cgroups right after its
+end.
+"""
 HOLD_MILLISECONDS = 100
 """How long a line is waited for that was begun."""
 DRAIN_SECONDS = 10.0
@@ -22,18 +26,18 @@ _WRITE_BYTES = 4096
 
 
 class ContainerWatch:
-    """Watches a container from a thread of its own, until it has ended and all its output was passed on. Then `exit_fd`
-    turns readable.
+    """Watches a container from a thread of its own, until it has ended and all its output was
+    passed on. Then `exit_fd` turns readable.
 
     Args:
         stream: Descriptor that its output comes from, framed; closed here.
         output: Where the output goes; closed here.
         pidfd: Of its first process, None where that is gone already; closed here.
         look: Reads what it used up to now; called each second and at its end.
-        ended: Called at its end, before `exit_fd` turns readable; it may wait. It is told whether the output ended
-            before, and did not come again: the daemon was gone.
-        again: Another `stream` from a daemon that is back and let the container run on; None where there is none yet.
-            Called each second from when the output has ended.
+        ended: Called at its end, before `exit_fd` turns readable; it may wait. It is told whether
+            the output ended before, and did not come again: the daemon was gone.
+        again: Another `stream` from a daemon that is back and let the container run on; None where
+            there is none yet. Called each second from when the output has ended.
     """
 
     def __init__(
@@ -60,7 +64,9 @@ class ContainerWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, whose container is gone, or goes once its daemon is back; what it prints now is lost."""
+        """End the thread, whose container is gone, or goes once its daemon is back; what it prints
+        now is lost.
+        """
         self._abandoned.set()
         self._thread.join()
         os.close(self.exit_fd)
@@ -77,7 +83,9 @@ class ContainerWatch:
             os.eventfd_write(self.exit_fd, 1)
 
     def _bring(self) -> bool:
-        """Bring its output on until it has ended; whether the output ended before, and did not come again."""
+        """Bring its output on until it has ended; whether the output ended before, and did not come
+        again.
+        """
         frames, poller = Unframer(), select.poll()
         poller.register(self._stream, select.POLLIN)
         lives = self._pidfd is not None
@@ -86,7 +94,10 @@ class ContainerWatch:
         last = time.monotonic() + DRAIN_SECONDS
         streams, cut, looked = True, False, time.monotonic()
         while not self._abandoned.is_set() and (lives or (streams and time.monotonic() < last)):
-            ready = {fd for fd, _ in poller.poll(HOLD_MILLISECONDS if frames.holds else LOOK_MILLISECONDS)}
+            ready = {
+                fd
+                for fd, _ in poller.poll(HOLD_MILLISECONDS if frames.holds else LOOK_MILLISECONDS)
+            }
             if not ready and frames.holds:
                 self._write(frames.rest())
             if self._pidfd in ready or time.monotonic() - looked >= LOOK_MILLISECONDS / 1000:

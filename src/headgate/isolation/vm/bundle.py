@@ -1,7 +1,8 @@
-"""A container in a guest: a bundle as the OCI Runtime Specification has it, and runc, which starts it.
+"""A container in a guest: a bundle as the OCI Runtime Specification has it, and runc, which starts
+it.
 
-Its root is the files of its image, which stay as they are: what is written goes to the guest's memory. The file is
-loaded by itself, with what lies beside it and without the package around it.
+Its root is the files of its image, which stay as they are: what is written goes to the guest's
+memory. The file is loaded by itself, with what lies beside it and without the package around it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _FINIT_MODULE, _COMPRESSED = 313, 4  # linux/module.h, and the call's number on 
 
 
 def start(container: dict, output: int) -> int:  # type: ignore[type-arg]
-    """Start a container; the process id of its task, whose end is told to the first process of the guest.
+    """Start a container; the process id of its task, whose end is told to the first process of the
+    guest.
 
     Args:
         container: As `containers.Content.container`.
@@ -34,12 +36,24 @@ def start(container: dict, output: int) -> int:  # type: ignore[type-arg]
     config = container["config"]
     config["root"] = {"path": f"{FOLDER}/root"}
     config["mounts"] += [_bind(path) for path in container["seen"] if os.path.exists(path)]
-    config["linux"]["namespaces"].append({"type": "pid", "path": f"/proc/{_first_process()}/ns/pid"})
+    config["linux"]["namespaces"].append(
+        {"type": "pid", "path": f"/proc/{_first_process()}/ns/pid"}
+    )
     with open(f"{FOLDER}/config.json", "w") as file:
         json.dump(config, file)
-    command = [container["runc"], "--root", f"{FOLDER}/runc", "--log", f"{FOLDER}/log", "--log-format", "json"]
+    command = [
+        container["runc"],
+        "--root",
+        f"{FOLDER}/runc",
+        "--log",
+        f"{FOLDER}/log",
+        "--log-format",
+        "json",
+    ]
     command += ["run", "--detach", "--pid-file", f"{FOLDER}/pid", "--bundle", FOLDER, "task"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+    )
     if done.returncode != 0:
         raise OSError(_said())
     with open(f"{FOLDER}/pid") as file:
@@ -47,7 +61,9 @@ def start(container: dict, output: int) -> int:  # type: ignore[type-arg]
 
 
 def _mount_root(image: str, modules: list[str]) -> None:
-    """Lay a folder in memory over the files of an image, which may have any name: it has to be no part of options."""
+    """Lay a folder in memory over the files of an image, which may have any name: it has to be no
+    part of options.
+    """
     with open("/proc/filesystems") as file:
         known = "\toverlay\n" in file.read()
     for path in [] if known else modules:
@@ -65,7 +81,8 @@ def _load(path: str) -> None:
     """Load a module of the guest's kernel."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     flags = 0 if path.endswith(".ko") else _COMPRESSED
-    if LIBC.syscall(_FINIT_MODULE, fd, b"", flags) != 0 and (number := ctypes.get_errno()) != 17:  # EEXIST
+    # EEXIST
+    if LIBC.syscall(_FINIT_MODULE, fd, b"", flags) != 0 and (number := ctypes.get_errno()) != 17:
         raise OSError(number, f"its guest cannot load {path}: {os.strerror(number)}")
     os.close(fd)
 
@@ -75,8 +92,9 @@ def _bind(path: str) -> dict[str, object]:
 
 
 def _first_process() -> int:
-    """The number of a process that is number 1 of process ids of its own, and does nothing. The task is not that one,
-    which ignores what would end any other (pid_namespaces(7))."""
+    """The number of a process that is number 1 of process ids of its own, and does nothing. The
+    task is not that one, which ignores what would end any other (pid_namespaces(7)).
+    """
     reading, writing = os.pipe()
     forking = os.fork()
     if forking == 0:
@@ -101,4 +119,8 @@ def _said() -> str:
     with open(f"{FOLDER}/log") as file:
         lines = [json.loads(row) for row in file if row.strip()]
     told = [row["msg"] for row in lines if row["level"] in ("error", "fatal")]
-    return told[-1].rpartition("unable to start container process: ")[2] if told else "runc told no reason"
+    return (
+        told[-1].rpartition("unable to start container process: ")[2]
+        if told
+        else "runc told no reason"
+    )

@@ -1,7 +1,8 @@
 """The isolation `vm+container`: a task in a container inside of a guest of its own.
 
-The container is what Docker Engine would make of it if the guest were its machine: `docker.json` has what Docker 20.10
-asks of runc by itself. No daemon runs in the guest. The one of this machine is asked for the files of an image, once.
+The container is what Docker Engine would make of it if the guest were its machine: `docker.json`
+has what Docker 20.10 asks of runc by itself. No daemon runs in the guest. The one of this machine
+is asked for the files of an image, once.
 """
 
 from __future__ import annotations
@@ -18,16 +19,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headgate.errors import IsolationError
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.isolation.container.daemon import Daemon, GoneError, default_url
 from headgate.isolation.container.files import host_image
 from headgate.isolation.container.isolation import marked, with_path_of_image
 from headgate.isolation.container.request import binds
-from headgate.isolation.vm.isolation import FRESH, GUEST_CHANNEL, Content, File, VmIsolation, files_of
+from headgate.isolation.vm.isolation import (
+    FRESH,
+    GUEST_CHANNEL,
+    Content,
+    File,
+    VmIsolation,
+    files_of,
+)
 from headgate.isolation.vm.machines import Machine, cache, find_runc
-from headgate.mounts import Mount
-from headgate.shares import Lever, Share, Uncontrolled
+from headgate.model.errors import IsolationError
+from headgate.model.mounts import Mount
+from headgate.model.shares import Lever, Share, Uncontrolled
 
 _DOCKERS = Path(__file__).with_name("docker.json")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -38,8 +46,9 @@ _OF_NETWORK = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 class VmContainerIsolation(VmIsolation):
     """Boxes tasks in as containers inside of guests, one each.
 
-    A container has process ids, mounts, IPC and a cgroup of its own, and the guest's network. It sees what one of the
-    isolation `container` does, and what it writes elsewhere is in the guest's memory.
+    A container has process ids, mounts, IPC and a cgroup of its own, and the guest's network. It
+    sees what one of the isolation `container` does, and what it writes elsewhere is in the guest's
+    memory.
     """
 
     name = "vm+container"
@@ -53,8 +62,14 @@ class VmContainerIsolation(VmIsolation):
         mounts = _binds(launch, program)
         return [
             *lines,
-            f"runc run, image {launch.image}, as {os.geteuid()}:{os.getegid()}, in the network of the guest",
-            *(f"mount {mount.target}, {'writable' if mount.writable else 'read-only'}" for mount in mounts),
+            (
+                f"runc run, image {launch.image}, as {os.geteuid()}:{os.getegid()}, in the network "
+                "of the guest"
+            ),
+            *(
+                f"mount {mount.target}, {'writable' if mount.writable else 'read-only'}"
+                for mount in mounts
+            ),
             cd,
             run,
         ]
@@ -76,7 +91,9 @@ class VmContainerIsolation(VmIsolation):
     def program(self, launch: Launch) -> str | None:
         return super().program(launch) if launch.image == HOST_IMAGE else None
 
-    def content(self, folder: Path, machine: Machine, launch: Launch, program: str | None, share: Share) -> Content:
+    def content(
+        self, folder: Path, machine: Machine, launch: Launch, program: str | None, share: Share
+    ) -> Content:
         container: dict[str, Any] = {"runc": find_runc(), "modules": machine.modules("overlay")}
         env = {"PATH": _PATH}
         if launch.image == HOST_IMAGE:
@@ -87,25 +104,35 @@ class VmContainerIsolation(VmIsolation):
             container["root"] = str(_exported(daemon, launch.image))
             env |= daemon.environment(launch.image)
         mounts = _binds(launch, program)
-        channel = [GUEST_CHANNEL] if launch.env.get("HEADGATE_CHANNEL") == f"unix:{GUEST_CHANNEL}" else []
+        channel = (
+            [GUEST_CHANNEL] if launch.env.get("HEADGATE_CHANNEL") == f"unix:{GUEST_CHANNEL}" else []
+        )
         container["seen"] = [*_OF_NETWORK, *channel]
-        container["config"] = _config(replace(launch, env={**env, **launch.env}), program, mounts, share)
+        container["config"] = _config(
+            replace(launch, env={**env, **launch.env}), program, mounts, share
+        )
         needed = [container["root"], container["runc"], *container["modules"]]
         return Content(_shown(launch, program, mounts, needed), container)
 
 
 def _binds(launch: Launch, program: str | None) -> list[Mount]:
-    """What the container sees of this machine: no socket of it, for nobody listens in the guest, and no hosts file of
-    a node, which the guest has."""
+    """What the container sees of this machine: no socket of it, for nobody listens in the guest,
+    and no hosts file of a node, which the guest has.
+    """
     found = binds(replace(launch, place=None), program)
     return [each for each in found if os.path.isdir(each.source) or os.path.isfile(each.source)]
 
 
-def _config(launch: Launch, program: str | None, mounts: Sequence[Mount], share: Share) -> dict[str, Any]:
+def _config(
+    launch: Launch, program: str | None, mounts: Sequence[Mount], share: Share
+) -> dict[str, Any]:
     """What is asked of runc (OCI Runtime Specification, config.md), but for what the guest adds."""
     config: dict[str, Any] = json.loads(_DOCKERS.read_text())
     if os.geteuid() != 0:  # Docker leaves those of others only what they may get back
-        del config["process"]["capabilities"]["effective"], config["process"]["capabilities"]["permitted"]
+        del (
+            config["process"]["capabilities"]["effective"],
+            config["process"]["capabilities"]["permitted"],
+        )
     config["process"] |= {
         "user": {"uid": os.geteuid(), "gid": os.getegid(), "additionalGids": os.getgroups()},
         "args": [program or launch.argv[0], *launch.argv[1:]],
@@ -129,11 +156,17 @@ def _config(launch: Launch, program: str | None, mounts: Sequence[Mount], share:
     return config
 
 
-def _shown(launch: Launch, program: str | None, mounts: Iterable[Mount], needed: Iterable[str]) -> list[File]:
+def _shown(
+    launch: Launch, program: str | None, mounts: Iterable[Mount], needed: Iterable[str]
+) -> list[File]:
     """What the guest sees in a way of its own, so that its container can see it."""
-    found = {target: (source, target, may) for source, target, may in files_of(replace(launch, mounts=()), program)}
+    found = {
+        target: (source, target, may)
+        for source, target, may in files_of(replace(launch, mounts=()), program)
+    }
     shown = dict.fromkeys([*needed, *(mount.source for mount in mounts)], False)
-    shown |= {mount.source: True for mount in mounts if mount.writable}  # the same may be mounted in both ways
+    # the same may be mounted in both ways
+    shown |= {mount.source: True for mount in mounts if mount.writable}
     for path, writable in shown.items():
         fresh = path.startswith(tuple(f"{each}/" for each in FRESH)) or path in FRESH
         if writable or (fresh and path not in found):
@@ -157,7 +190,9 @@ def _exported(daemon: Daemon, image: str) -> Path:
     try:
         id = daemon.image_id(image)
     except GoneError as error:
-        raise IsolationError(f"image {image!r} is not on this machine; get it with: docker pull {image}") from error
+        raise IsolationError(
+            f"image {image!r} is not on this machine; get it with: docker pull {image}"
+        ) from error
     folder = cache() / "images" / id.removeprefix("sha256:")
     part = folder.with_suffix(".part")
     try:
@@ -171,7 +206,9 @@ def _exported(daemon: Daemon, image: str) -> Path:
                 part.rename(folder)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
-        raise IsolationError(f"the files of image {image!r} cannot be written to {folder}: {error}") from error
+        raise IsolationError(
+            f"the files of image {image!r} cannot be written to {folder}: {error}"
+        ) from error
     return folder
 
 
@@ -183,7 +220,9 @@ def _unpack(parts: Iterable[bytes], folder: Path) -> None:
     """
     command = ["tar", "--extract", "--preserve-permissions", "--numeric-owner", "--exclude=dev/*"]
     command += [f"--directory={folder}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as tar:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as tar:
         assert tar.stdin is not None
         assert tar.stderr is not None
         try:

@@ -1,8 +1,9 @@
-"""The first process of a guest: makes the machine's files and network what the task is to see, starts it, and tells its
-end.
+"""The first process of a guest: makes the machine's files and network what the task is to see,
+starts it, and tells its end.
 
-Started as `python -I -S guest.py ORDER`, by a kernel whose root is this machine's. It switches the guest off when its
-monitor is gone. The file is loaded by itself, with what lies beside it and without the package around it.
+Started as `python -I -S guest.py ORDER`, by a kernel whose root is this machine's. It switches the
+guest off when its monitor is gone. The file is loaded by itself, with what lies beside it and
+without the package around it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tty
 
 sys.path.append(os.path.dirname(__file__))
-from line import EXIT, GO, OPEN, OUTPUT, READY, SIGNAL, GuestLine  # type: ignore[import-not-found]
+from guest_channel import EXIT, GO, OPEN, OUTPUT, READY, SIGNAL, GuestLine  # type: ignore[import-not-found]
 from mounting import BIND, LIBC, NODEV, NOSUID, READ_ONLY, REMOUNT, mount  # type: ignore[import-not-found]
 
 _POWER_OFF = 0x4321FEDC
@@ -64,10 +65,19 @@ def _start(order: dict, line: GuestLine) -> int | None:  # type: ignore[type-arg
     """Start the task; its process id, None where it cannot be started."""
     reading, writing = os.pipe()
     try:
-        task = _start_here(order, writing) if order["container"] is None else _start_in_container(order, writing)
+        task = (
+            _start_here(order, writing)
+            if order["container"] is None
+            else _start_in_container(order, writing)
+        )
     except OSError as error:
         os.close(reading)
-        line.send(EXIT, marshal.dumps({"refused": str(error) if error.filename else error.strerror or str(error)}))
+        line.send(
+            EXIT,
+            marshal.dumps(
+                {"refused": str(error) if error.filename else error.strerror or str(error)}
+            ),
+        )
         return None
     finally:
         os.close(writing)
@@ -152,8 +162,8 @@ def _signal(number: int, everybody: bool, task: int, package: str) -> None:
         os.kill(-1, number)
         return
     sys.path.append(package)
-    from headgate.isolation.asking import receivers  # takes a while: only where it is needed
-    from headgate.isolation.processes import look, send
+    from headgate.isolation.signals import receivers  # takes a while: only where it is needed
+    from headgate.machine.processes import look, send
 
     if (first := look(task)) is not None:
         send(receivers(first, number), number)
@@ -172,13 +182,15 @@ def _mount_kernel() -> None:
     mount("tmpfs", "/dev/shm", "tmpfs", NOSUID | NODEV, b"mode=1777")
     mount("cgroup2", "/sys/fs/cgroup", "cgroup2")
     _write("/sys/fs/cgroup/cgroup.subtree_control", "+memory")
-    # As on a machine with more memory than the task's limit: that ends it, and no allocation fails before.
+    # As on a machine with more memory than the task's limit: that ends it, and no allocation fails
+    # before.
     _write("/proc/sys/vm/overcommit_memory", "1")
 
 
 def _mount_files(files: list[tuple[str, str, bool]]) -> None:
-    """Let nothing of the machine's files be written but what the task may write, and nothing of its temporary files be
-    seen but what the task is to see."""
+    """Let nothing of the machine's files be written but what the task may write, and nothing of its
+    temporary files be seen but what the task is to see.
+    """
     kept = [(os.open(source, os.O_PATH), target, writable) for source, target, writable in files]
     mount("none", "/", "", REMOUNT | BIND | READ_ONLY)
     for target in _FRESH:
@@ -186,7 +198,9 @@ def _mount_files(files: list[tuple[str, str, bool]]) -> None:
     for fd, target, writable in sorted(kept, key=lambda each: each[1].count("/")):
         source = f"/proc/self/fd/{fd}"
         if not os.path.exists(target):
-            os.makedirs(os.path.dirname(target) if os.path.isfile(source) else target, exist_ok=True)
+            os.makedirs(
+                os.path.dirname(target) if os.path.isfile(source) else target, exist_ok=True
+            )
             if os.path.isfile(source):
                 os.close(os.open(target, os.O_CREAT, 0o600))
         mount(source, target, "", BIND)

@@ -1,8 +1,9 @@
-"""The isolation `vm`: a task in a guest of its own, which is a task of the isolation `process` on this machine.
+"""The isolation `vm`: a task in a guest of its own, which is a task of the isolation `process` on
+this machine.
 
-The guest has a kernel, processes and memory of its own. It sees this machine's files read-only, and writes those that
-the task may. Its programs on this machine are in the task's box: CPU weight and cap, disk rate, readings and the end of
-the task are those of the isolation `process`.
+The guest has a kernel, processes and memory of its own. It sees this machine's files read-only, and
+writes those that the task may. Its programs on this machine are in the task's box: CPU weight and
+cap, disk rate, readings and the end of the task are those of the isolation `process`.
 """
 
 from __future__ import annotations
@@ -23,26 +24,29 @@ from typing import Any
 import psutil
 
 import headgate
-from headgate.cluster import Place
-from headgate.errors import IsolationError
-from headgate.events import Exit
-from headgate.isolation import launcher, processes
+from headgate.isolation import launcher
 from headgate.isolation.base import WHILE_RUNNING, Box, Launch
 from headgate.isolation.box import ProcessBox, said_shortage
 from headgate.isolation.container.files import make_outputs, outputs
-from headgate.isolation.enclosure import MemoryRecord
 from headgate.isolation.process import ProcessIsolation
 from headgate.isolation.spawning import find_program, order
 from headgate.isolation.vm import probe
-from headgate.isolation.vm.line import EVERYBODY
+from headgate.isolation.vm.guest_channel import EVERYBODY
 from headgate.isolation.vm.machines import NAME_SERVER, Machine
-from headgate.shares import UNLIMITED, Lever, Share, Uncontrolled
-from headgate.units import say_bytes
+from headgate.machine import processes
+from headgate.machine.enclosure import MemoryRecord
+from headgate.model.cluster import Place
+from headgate.model.errors import IsolationError
+from headgate.model.events import Exit
+from headgate.model.shares import UNLIMITED, Lever, Share, Uncontrolled
+from headgate.model.units import say_bytes
 
 PREFIX = "headgate-vm-"
 """The folder of every guest begins so; no other is ever removed."""
 TAP = "headgate-guest"
-"""The interface by which a guest is joined to the network of its node: that has one guest at most."""
+"""The interface by which a guest is joined to the network of its node: that has one guest at
+most.
+"""
 SYSTEM_BYTES = 192 << 20
 """Of a guest's memory, for its kernel and what starts the task."""
 START_SECONDS = {"kvm": 60.0, "qemu": 300.0, "uml": 120.0}
@@ -84,7 +88,10 @@ class VmBox(ProcessBox):
             has = "none" if self.memory_bytes is None else say_bytes(self.memory_bytes)
             fixed = f"a guest's is set when it starts, and stays as it is: {has}"
             uncontrolled.append(Uncontrolled(Lever.MEMORY, fixed))
-        if isinstance(share.cpu_cap_cores, float | int) and share.cpu_cap_cores > self.machine.cores:
+        if (
+            isinstance(share.cpu_cap_cores, float | int)
+            and share.cpu_cap_cores > self.machine.cores
+        ):
             most = f"its guest cannot use more cores than it has: {self.machine.cores}"
             uncontrolled.append(Uncontrolled(Lever.CPU_CAP, most))
         return tuple(uncontrolled)
@@ -116,7 +123,9 @@ class VmBox(ProcessBox):
             memory = MemoryRecord(told["peak"], killed, self.memory_bytes, told["at_limit"])
             reason = f"killed: {said_shortage(memory, 'its guest')}"
         over = reason is not None and told["at_limit"]
-        return replace(end, memory_peak_bytes=told["peak"], kills=killed, over_memory=over, reason=reason)
+        return replace(
+            end, memory_peak_bytes=told["peak"], kills=killed, over_memory=over, reason=reason
+        )
 
     def close(self) -> None:
         super().close()
@@ -129,8 +138,9 @@ class VmBox(ProcessBox):
 class VmIsolation(ProcessIsolation):
     """Boxes tasks in as virtual machines, one each.
 
-    On a node of a lab the guest has the node's network, with its addresses, by a tap. Elsewhere it reaches others by
-    QEMU's user network, and nobody reaches it. The task's connection to its engine goes over the line to its monitor.
+    On a node of a lab the guest has the node's network, with its addresses, by a tap. Elsewhere it
+    reaches others by QEMU's user network, and nobody reaches it. The task's connection to its
+    engine goes over the line to its monitor.
     """
 
     name = "vm"
@@ -150,7 +160,9 @@ class VmIsolation(ProcessIsolation):
                 raise IsolationError(f"{launch.task}: {error}") from error
             memory = share.memory_bytes if isinstance(share.memory_bytes, int) else None
             _prepare(folder, machine, seen, program, memory, content, launch.env.get(CHANNEL, ""))
-            box = super().start(_monitored(launch, folder), replace(share, memory_bytes=None), output_fd)
+            box = super().start(
+                _monitored(launch, folder), replace(share, memory_bytes=None), output_fd
+            )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -162,7 +174,9 @@ class VmIsolation(ProcessIsolation):
         """Path of the task's program on this machine; None: it is one of an image."""
         return find_program(launch)
 
-    def content(self, folder: Path, machine: Machine, launch: Launch, program: str | None, share: Share) -> Content:
+    def content(
+        self, folder: Path, machine: Machine, launch: Launch, program: str | None, share: Share
+    ) -> Content:
         """What is in a guest.
 
         Args:
@@ -176,9 +190,16 @@ class VmIsolation(ProcessIsolation):
             IsolationError: Something of it is not on this machine.
         """
         for path in (mount.target for mount in launch.mounts):
-            if not os.path.exists(path) and not path.startswith(tuple(f"{each}/" for each in FRESH)):
-                cure = f"name a folder that this machine has, one below {FRESH[0]}, or `isolation: vm+container`"
-                raise IsolationError(f"`mounts`: a guest sees this machine's files, and there is no {path}; {cure}")
+            if not os.path.exists(path) and not path.startswith(
+                tuple(f"{each}/" for each in FRESH)
+            ):
+                cure = (
+                    f"name a folder that this machine has, one below {FRESH[0]}, or "
+                    "`isolation: vm+container`"
+                )
+                raise IsolationError(
+                    f"`mounts`: a guest sees this machine's files, and there is no {path}; {cure}"
+                )
         return Content(list(files_of(launch, program)))
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
@@ -189,7 +210,9 @@ class VmIsolation(ProcessIsolation):
             how = f"{machine.name}, {machine.kernel or 'its own kernel'}, {machine.cores} cores"
         except IsolationError as error:
             how = f"not here: {error}"
-        writes = ", ".join(target for _, target, writable in files_of(launch, launch.argv[0]) if writable)
+        writes = ", ".join(
+            target for _, target, writable in files_of(launch, launch.argv[0]) if writable
+        )
         return [
             *lines,
             f"boot a guest ({how}) with {say_bytes(_size(memory, launch.place))} of memory",
@@ -210,8 +233,14 @@ class VmIsolation(ProcessIsolation):
         except IsolationError as error:
             return (Uncontrolled(Lever.GUESTS, str(error)),)
         fixed = "a guest's is set when it starts; start the job again"
-        emulated = [Uncontrolled(Lever.GUESTS, emulation) for emulation in filter(None, [probe.emulation()])]
-        return (*super().uncontrolled(), Uncontrolled(Lever.MEMORY, fixed, scope=WHILE_RUNNING), *emulated)
+        emulated = [
+            Uncontrolled(Lever.GUESTS, emulation) for emulation in filter(None, [probe.emulation()])
+        ]
+        return (
+            *super().uncontrolled(),
+            Uncontrolled(Lever.MEMORY, fixed, scope=WHILE_RUNNING),
+            *emulated,
+        )
 
     def sweep(self, record: Mapping[str, object]) -> None:
         super().sweep(record)
@@ -224,7 +253,9 @@ class VmIsolation(ProcessIsolation):
 def _check(launch: Launch) -> None:
     """Refuse what a guest cannot have."""
     if launch.gpus:
-        raise IsolationError("a guest has no GPU; add `limits: {gpus: 0}`, or use another isolation")
+        raise IsolationError(
+            "a guest has no GPU; add `limits: {gpus: 0}`, or use another isolation"
+        )
     for path in (mount.source for mount in launch.mounts):
         if not os.path.exists(path):
             raise IsolationError(f"`mounts`: {path} does not exist; create it, or leave it out")
@@ -268,7 +299,9 @@ def _prepare(
         "memory": memory,
         "launcher": launcher.__file__,
         "package": str(Path(headgate.__file__).parents[1]),
-        "task": b"" if program is None else marshal.dumps(order(program, replace(launch, place=None))),
+        "task": b""
+        if program is None
+        else marshal.dumps(order(program, replace(launch, place=None))),
         "container": content.container,
     }
     (folder / "order").write_bytes(marshal.dumps(told))
@@ -291,8 +324,9 @@ def _prepare(
 
 
 def _size(memory: int | None, place: Place | None) -> int:
-    """Bytes of a guest's memory: what its task may hold and what the guest itself needs; or what is free there, but for
-    what its programs on this machine need."""
+    """Bytes of a guest's memory: what its task may hold and what the guest itself needs; or what is
+    free there, but for what its programs on this machine need.
+    """
     if memory is not None:
         return memory + SYSTEM_BYTES
     free = [psutil.virtual_memory().available]
@@ -306,7 +340,11 @@ def _size(memory: int | None, place: Place | None) -> int:
 
 def files_of(launch: Launch, program: str | None) -> Iterator[File]:
     """What a guest sees in a way of its own."""
-    shown = {path: False for path in _needed(launch, program) if path.startswith(tuple(f"{each}/" for each in FRESH))}
+    shown = {
+        path: False
+        for path in _needed(launch, program)
+        if path.startswith(tuple(f"{each}/" for each in FRESH))
+    }
     writes = (launch.cwd, *launch.writes, *outputs(launch))
     shown |= dict.fromkeys(map(os.path.realpath, writes), True)
     yield from (

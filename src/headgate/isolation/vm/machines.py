@@ -1,4 +1,6 @@
-"""What boots a guest: QEMU with KVM; QEMU that emulates and user-mode Linux, which need no KVM and are for tests."""
+"""What boots a guest: QEMU with KVM; QEMU that emulates and user-mode Linux, which need no KVM and
+are for tests.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.errors import IsolationError
+from headgate.model.errors import IsolationError
 
 EMULATION = "HEADGATE_VM_EMULATION"
 """Variable that allows a guest without KVM: `qemu`, or `uml` for user-mode Linux."""
 KERNEL = "HEADGATE_VM_KERNEL"
-"""Variable that names the kernel of guests; its modules are in `../lib/modules` from there, or in `/lib/modules`."""
+"""Variable that names the kernel of guests; its modules are in `../lib/modules` from there, or in
+`/lib/modules`.
+"""
 QEMU = "qemu-system-x86_64"
 _UML = "linux.uml"
 _DAEMONS = ("/usr/libexec/virtiofsd", "/usr/lib/virtiofsd", "/usr/lib/qemu/virtiofsd")
@@ -56,11 +60,18 @@ class Machine:
             IsolationError: Its modules are not installed.
         """
         if self.kernel is None:
-            said = subprocess.run([self.programs[_UML], "--version"], capture_output=True, text=True, check=True)
+            said = subprocess.run(
+                [self.programs[_UML], "--version"], capture_output=True, text=True, check=True
+            )
             release, places = said.stdout.strip(), [Path("/usr/lib/uml/modules")]
         else:
-            release, places = self.kernel.name.removeprefix("vmlinuz-"), [self.kernel.parent.parent / "lib/modules"]
-        return _find_modules(release, [place / release for place in (*places, Path("/lib/modules"))], names)
+            release, places = (
+                self.kernel.name.removeprefix("vmlinuz-"),
+                [self.kernel.parent.parent / "lib/modules"],
+            )
+        return _find_modules(
+            release, [place / release for place in (*places, Path("/lib/modules"))], names
+        )
 
     def network(self, in_node: bool) -> list[list[str]]:
         """What sets up a guest's network that is alone, as command lines."""
@@ -72,7 +83,8 @@ class Machine:
         return [[self.programs["ip"], *line.split()] for line in lines]
 
     def commands(self, folder: Path, root: Path, memory: int, tap: str | None) -> list[list[str]]:
-        """The programs that make a guest, the guest itself last; `{line}` and `{files}` stand for descriptors.
+        """The programs that make a guest, the guest itself last; `{line}` and `{files}` stand for
+        descriptors.
 
         Args:
             folder: Holds its files: `init`, `console`, and what is made here.
@@ -85,7 +97,17 @@ class Machine:
             console = ["con=null", "con0=null,fd:1", "ssl=null", "ssl0=fd:{line}"]
             files = ["rootfstype=hostfs", f"rootflags={root}", "rw", f"init={folder}/init"]
             place = [f"uml_dir={folder}/", "umid=guest"]
-            return [[self.programs[_UML], f"mem={memory // _MIB}M", *files, *console, *place, *joined, "quiet"]]
+            return [
+                [
+                    self.programs[_UML],
+                    f"mem={memory // _MIB}M",
+                    *files,
+                    *console,
+                    *place,
+                    *joined,
+                    "quiet",
+                ]
+            ]
         initrd = folder / "initrd"
         initrd.write_bytes(_initrd(self.modules(*_MODULES), self.programs, f"{folder}/init"))
         accelerator, cpu = ("kvm", "host") if self.name == "kvm" else ("tcg", "max")
@@ -99,9 +121,28 @@ class Machine:
             f"q35,accel={accelerator},memory-backend=ram",
         ]
         qemu += ["-cpu", cpu, "-smp", str(self.cores)]
-        qemu += ["-object", f"memory-backend-memfd,id=ram,share=on,size={memory // _MIB}M", "-m", f"{memory // _MIB}M"]
-        qemu += ["-kernel", str(self.kernel), "-initrd", str(initrd), "-append", "console=ttyS0 quiet panic=-1"]
-        qemu += ["-serial", "stdio", "-device", "virtio-serial-pci", "-chardev", "socket,id=line,fd={line}"]
+        qemu += [
+            "-object",
+            f"memory-backend-memfd,id=ram,share=on,size={memory // _MIB}M",
+            "-m",
+            f"{memory // _MIB}M",
+        ]
+        qemu += [
+            "-kernel",
+            str(self.kernel),
+            "-initrd",
+            str(initrd),
+            "-append",
+            "console=ttyS0 quiet panic=-1",
+        ]
+        qemu += [
+            "-serial",
+            "stdio",
+            "-device",
+            "virtio-serial-pci",
+            "-chardev",
+            "socket,id=line,fd={line}",
+        ]
         qemu += ["-device", "virtserialport,chardev=line,name=headgate"]
         qemu += ["-chardev", f"socket,id=files,path={folder}/files"]
         qemu += ["-device", "vhost-user-fs-pci,chardev=files,tag=headgate"]
@@ -127,7 +168,12 @@ def find(name: str) -> Machine:
     """
     if name == "uml":
         return Machine(name, find_programs({_UML: "user-mode-linux", "ip": "iproute2"}))
-    packages = {QEMU: "qemu-system-x86", "virtiofsd": "virtiofsd", "ip": "iproute2", "ldd": "libc-bin"}
+    packages = {
+        QEMU: "qemu-system-x86",
+        "virtiofsd": "virtiofsd",
+        "ip": "iproute2",
+        "ldd": "libc-bin",
+    }
     return Machine(name, find_programs(packages | _EARLY), _kernel())
 
 
@@ -160,24 +206,34 @@ def find_programs(packages: dict[str, str]) -> dict[str, str]:
 
 
 def _kernel() -> Path:
-    """The kernel that guests boot: the one that is named, that of this machine, or another that is installed."""
+    """The kernel that guests boot: the one that is named, that of this machine, or another that is
+    installed.
+    """
     if named := os.environ.get(KERNEL):
         candidates = [Path(named)]
     else:
-        candidates = [Path("/boot") / f"vmlinuz-{platform.release()}", *sorted(Path("/boot").glob("vmlinuz-*"))[::-1]]
+        candidates = [
+            Path("/boot") / f"vmlinuz-{platform.release()}",
+            *sorted(Path("/boot").glob("vmlinuz-*"))[::-1],
+        ]
     there = [each for each in candidates if each.exists()]
     for each in there:
         if os.access(each, os.R_OK):
             return each
     if there:
         raise IsolationError(
-            f"the kernel {there[0]} cannot be read; try: chmod a+r {there[0]}, or name one in {KERNEL}"
+            f"the kernel {there[0]} cannot be read; try: chmod a+r {there[0]}, or name one "
+            f"in {KERNEL}"
         )
-    raise IsolationError(f"there is no kernel at {candidates[0]}; install linux-image-amd64, or name one in {KERNEL}")
+    raise IsolationError(
+        f"there is no kernel at {candidates[0]}; install linux-image-amd64, or name one in {KERNEL}"
+    )
 
 
 def _shared(daemon: str, root: Path) -> list[str]:
-    """Options by which a virtiofsd serves a folder; that of QEMU itself, in C, calls them otherwise."""
+    """Options by which a virtiofsd serves a folder; that of QEMU itself, in C, calls them
+    otherwise.
+    """
     said = subprocess.run([daemon, "--help"], capture_output=True, text=True, check=False)
     if "--shared-dir" not in said.stdout + said.stderr:
         return ["-o", f"source={root}", "-o", "cache=auto"]
@@ -185,7 +241,7 @@ def _shared(daemon: str, root: Path) -> list[str]:
     return [f"--shared-dir={root}", "--cache=auto", f"--sandbox={sandbox}"]
 
 
-# --- what a guest of QEMU starts from ---------------------------------------------------------------------------------
+# --- what a guest of QEMU starts from -------------------------------------------------------------
 
 
 def _initrd(modules: Sequence[str], programs: dict[str, str], init: str) -> bytes:
@@ -193,17 +249,22 @@ def _initrd(modules: Sequence[str], programs: dict[str, str], init: str) -> byte
     script = ["#!/bin/sh", *(f"/bin/insmod /modules/{os.path.basename(path)}" for path in modules)]
     script += ["/bin/mount -t virtiofs headgate /root", f"exec /bin/switch_root /root {init}"]
     early = [Path(programs[name]) for name in _EARLY]
-    libraries = subprocess.run([programs["ldd"], *early], capture_output=True, text=True, check=True).stdout
+    libraries = subprocess.run(
+        [programs["ldd"], *early], capture_output=True, text=True, check=True
+    ).stdout
     content = {f"bin/{name}": (0o755, Path(programs[name]).read_bytes()) for name in _EARLY}
     for path in map(Path, set(re.findall(r"(?:=> |^\s+)/(\S+)", libraries, flags=re.MULTILINE))):
         content[str(path)] = 0o755, (Path("/") / path).read_bytes()
-    content |= {f"modules/{os.path.basename(path)}": (0o644, Path(path).read_bytes()) for path in modules}
+    content |= {
+        f"modules/{os.path.basename(path)}": (0o644, Path(path).read_bytes()) for path in modules
+    }
     content["init"] = 0o755, "\n".join([*script, ""]).encode()
     return _archive(content)
 
 
 def _find_modules(release: str, places: Sequence[Path], names: Sequence[str]) -> list[str]:
-    """Files of the modules of a kernel, each after those that it needs itself; without what is built in.
+    """Files of the modules of a kernel, each after those that it needs itself; without what is
+    built in.
 
     Args:
         release: The kernel's, as it says it.
@@ -213,8 +274,14 @@ def _find_modules(release: str, places: Sequence[Path], names: Sequence[str]) ->
     folder = next((each for each in places if (each / "modules.dep").exists()), None)
     if folder is None:
         there = " nor at ".join(map(str, places))
-        raise IsolationError(f"the modules of the kernel {release} are neither at {there}; install them")
-    needs = dict(line.split(":", 1) for line in (folder / "modules.dep").read_text().splitlines() if ":" in line)
+        raise IsolationError(
+            f"the modules of the kernel {release} are neither at {there}; install them"
+        )
+    needs = dict(
+        line.split(":", 1)
+        for line in (folder / "modules.dep").read_text().splitlines()
+        if ":" in line
+    )
     by_name = {Path(path).name.partition(".")[0].replace("-", "_"): path for path in needs}
     found: dict[str, None] = {}
     for name in names:
@@ -224,8 +291,13 @@ def _find_modules(release: str, places: Sequence[Path], names: Sequence[str]) ->
 
 
 def _archive(content: dict[str, tuple[int, bytes]]) -> bytes:
-    """Files as a cpio archive in the form `newc`, with the folders that they are in (kernel: buffer-format.rst)."""
-    folders = {str(parent) for path in content for parent in Path(path).parents} - {"."} | {"root", "dev"}
+    """Files as a cpio archive in the form `newc`, with the folders that they are in (kernel:
+    buffer-format.rst).
+    """
+    folders = {str(parent) for path in content for parent in Path(path).parents} - {"."} | {
+        "root",
+        "dev",
+    }
     entries = [(path, 0o040755, b"") for path in sorted(folders)]
     entries += [(path, 0o100000 | mode, text) for path, (mode, text) in content.items()]
     archive = bytearray()

@@ -1,8 +1,9 @@
-"""The first process of a task that runs in a guest, on this machine: starts the guest, hands on what goes in and out of
-it, and ends as the task does.
+"""The first process of a task that runs in a guest, on this machine: starts the guest, hands on
+what goes in and out of it, and ends as the task does.
 
-Started as `python -I -S monitor.py FOLDER`. A signal goes to the task; `EVERYBODY` asks all of its processes to end.
-The file is loaded by itself, with what lies beside it and without the package around it.
+Started as `python -I -S monitor.py FOLDER`. A signal goes to the task; `EVERYBODY` asks all of its
+processes to end. The file is loaded by itself, with what lies beside it and without the package
+around it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import time
 
 sys.path.append(os.path.dirname(__file__))
-from line import CLOSE, EVERYBODY, EXIT, GO, OPEN, OUTPUT, READY, SIGNAL, GuestLine  # type: ignore[import-not-found]
+from guest_channel import CLOSE, EVERYBODY, EXIT, GO, OPEN, OUTPUT, READY, SIGNAL, GuestLine  # type: ignore[import-not-found]
 
 GUEST_MAC, TAP_MAC, GATEWAY = "02:68:67:00:00:01", "02:68:67:00:00:02", "169.254.1.1"
 TABLE = "7707"
@@ -35,12 +36,18 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def main() -> None:
     folder = sys.argv[1]
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it may have to end by a signal that would leave one
+    # it may have to end by a signal that would leave one
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with open(f"{folder}/plan", "rb") as file:
         plan = marshal.load(file)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT}:
+    for number in signal.valid_signals() - {
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        signal.SIGTSTP,
+        signal.SIGCONT,
+    }:
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     addresses, mtu = _address_of_node() if plan["tap"] is not None else ([], 0)
@@ -55,7 +62,9 @@ def main() -> None:
     deadline: float | None = time.monotonic() + plan["seconds"]
     asked: list[bytes] = []
     while not line.over and guest.poll() is None:
-        ready, messages = line.turn([woken], None if deadline is None else max(0.0, deadline - time.monotonic()))
+        ready, messages = line.turn(
+            [woken], None if deadline is None else max(0.0, deadline - time.monotonic())
+        )
         for kind, number, content in messages:
             if kind == READY:
                 if plan["tap"] is not None:
@@ -75,7 +84,11 @@ def main() -> None:
                 if deadline is None:
                     line.send(SIGNAL, asked[-1])
         if deadline is not None and time.monotonic() >= deadline:
-            _end(folder, line, {"refused": f"its guest was not up after {plan['seconds']:g} s{_console(folder)}"})
+            _end(
+                folder,
+                line,
+                {"refused": f"its guest was not up after {plan['seconds']:g} s{_console(folder)}"},
+            )
     guest.wait()
     _end(folder, line, {"lost": f"its guest ended before it did{_console(folder)}"})
 
@@ -138,23 +151,39 @@ def _console(folder: str) -> str:
 
 
 def _show_read_only(root: str, writes: list[str]) -> None:
-    """Make a second view of all files of this machine, in a mount namespace of its own: only some can be written."""
+    """Make a second view of all files of this machine, in a mount namespace of its own: only some
+    can be written.
+    """
     _call("unshare", _CLONE_NEWNS)
     _mount(b"none", b"/", _REC | _SLAVE)
     target = os.fsencode(root)
     os.mkdir(target)
     _mount(b"/", target, _BIND | _REC)
     read_only = (ctypes.c_uint64 * 4)(_READ_ONLY, 0, 0, 0)
-    _call("syscall", _MOUNT_SETATTR, _AT_FDCWD, target, _AT_RECURSIVE, read_only, ctypes.sizeof(read_only))
+    _call(
+        "syscall",
+        _MOUNT_SETATTR,
+        _AT_FDCWD,
+        target,
+        _AT_RECURSIVE,
+        read_only,
+        ctypes.sizeof(read_only),
+    )
     for path in map(os.fsencode, writes):
         _mount(path, target + path, _BIND | _REC)
 
 
 def _address_of_node() -> tuple[list[str], int]:
-    """The addresses of the network namespace that this process is in, and the smallest size of its packets."""
-    found = json.loads(subprocess.run(["ip", "-j", "-4", "address"], stdout=subprocess.PIPE, check=True).stdout)
+    """The addresses of the network namespace that this process is in, and the smallest size of its
+    packets.
+    """
+    found = json.loads(
+        subprocess.run(["ip", "-j", "-4", "address"], stdout=subprocess.PIPE, check=True).stdout
+    )
     devices = [each for each in found if each["ifname"] != "lo" and each["addr_info"]]
-    return [info["local"] for each in devices for info in each["addr_info"]], min(each["mtu"] for each in devices)
+    return [info["local"] for each in devices for info in each["addr_info"]], min(
+        each["mtu"] for each in devices
+    )
 
 
 def _network_of_guest(addresses: list[str], mtu: int, device: str) -> list[list[str]]:
@@ -172,18 +201,30 @@ def _network_of_guest(addresses: list[str], mtu: int, device: str) -> list[list[
 
 
 def _join_node(tap: str, addresses: list[str], mtu: int) -> None:
-    """Hand what comes for the node's addresses to the guest, which has the same, and what it sends to the node's
-    interfaces."""
+    """Hand what comes for the node's addresses to the guest, which has the same, and what it sends
+    to the node's interfaces.
+    """
     lines = [f"link set {tap} address {TAP_MAC} mtu {mtu}", f"link set {tap} up"]
     for address in addresses:
         lines.append(f"neighbour replace {address} lladdr {GUEST_MAC} nud permanent dev {tap}")
         lines.append(f"route replace {address}/32 dev {tap} table {TABLE}")
-    if TABLE not in subprocess.run(["ip", "rule"], stdout=subprocess.PIPE, check=True, text=True).stdout:
-        lines += [f"rule add priority 6 not iif lo lookup {TABLE}", "rule add priority 100 lookup local"]
+    if (
+        TABLE
+        not in subprocess.run(["ip", "rule"], stdout=subprocess.PIPE, check=True, text=True).stdout
+    ):
+        lines += [
+            f"rule add priority 6 not iif lo lookup {TABLE}",
+            "rule add priority 100 lookup local",
+        ]
         lines.append("rule delete priority 0")
     for row in lines:
         subprocess.run(["ip", *row.split()], check=True)
-    settings = {"ip_forward": 1, "conf/all/rp_filter": 0, f"conf/{tap}/rp_filter": 0, f"conf/{tap}/accept_local": 1}
+    settings = {
+        "ip_forward": 1,
+        "conf/all/rp_filter": 0,
+        f"conf/{tap}/rp_filter": 0,
+        f"conf/{tap}/accept_local": 1,
+    }
     settings |= {"conf/all/proxy_arp": 1}
     settings |= {f"neigh/{name}/proxy_delay": 0 for name in os.listdir("/proc/sys/net/ipv4/neigh")}
     for name, value in settings.items():

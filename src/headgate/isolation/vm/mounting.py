@@ -15,7 +15,10 @@ def mount(source: str, target: str, kind: str, flags: int = 0, data: bytes | Non
     Raises:
         OSError: The kernel refuses; the message names both.
     """
-    if LIBC.mount(source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), data) != 0:
+    if (
+        LIBC.mount(source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), data)
+        != 0
+    ):
         number = ctypes.get_errno()
         if (kind, number) != ("devtmpfs", 16):  # the kernel has mounted it already
             raise OSError(number, f"cannot mount {source} on {target}: {os.strerror(number)}")

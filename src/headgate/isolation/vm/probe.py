@@ -1,4 +1,6 @@
-"""Whether KVM can be used here: told by booting a guest, for its device opens on machines where no guest runs."""
+"""Whether KVM can be used here: told by booting a guest, for its device opens on machines where no
+guest runs.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ import signal
 import subprocess
 import threading
 
-from headgate.errors import IsolationError
-from headgate.isolation import processes
 from headgate.isolation.vm.machines import BARE, EMULATION, QEMU, Machine, cache, find
+from headgate.machine import processes
+from headgate.model.errors import IsolationError
 
 BOOT_SECONDS = 10.0
 _FIRST_LINE = b"Linux version"
@@ -28,7 +30,9 @@ def machine() -> Machine:
     if emulated in ("qemu", "uml"):
         return find(emulated)
     if emulated:
-        raise IsolationError(f"{EMULATION} is {emulated!r}; expected qemu, or uml for user-mode Linux, or nothing")
+        raise IsolationError(
+            f"{EMULATION} is {emulated!r}; expected qemu, or uml for user-mode Linux, or nothing"
+        )
     return accelerated()
 
 
@@ -46,9 +50,13 @@ def accelerated() -> Machine:
         IsolationError: There can be none, and why.
     """
     if not os.path.exists("/dev/kvm"):
-        raise IsolationError(f"{_NO_KVM}: there is no /dev/kvm; turn virtualization on in its firmware or hypervisor")
+        raise IsolationError(
+            f"{_NO_KVM}: there is no /dev/kvm; turn virtualization on in its firmware or hypervisor"
+        )
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        raise IsolationError(f"{_NO_KVM}: /dev/kvm may not be opened; try: sudo usermod -aG kvm $USER")
+        raise IsolationError(
+            f"{_NO_KVM}: /dev/kvm may not be opened; try: sudo usermod -aG kvm $USER"
+        )
     found = find("kvm")
     if why := _remembered(found):
         raise IsolationError(f"{_NO_KVM}: {why}")
@@ -56,7 +64,9 @@ def accelerated() -> Machine:
 
 
 def _remembered(found: Machine) -> str:
-    """Why no guest boots, empty where one does; looked for once in each boot of this machine, with each kernel."""
+    """Why no guest boots, empty where one does; looked for once in each boot of this machine, with
+    each kernel.
+    """
     remembered = cache() / "kvm.json"
     asked = [processes.boot_id(), str(found.kernel), found.programs[QEMU]]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -76,9 +86,16 @@ def _boots(found: Machine) -> str:
     """Boot the kernel of guests until its first line; why that did not come, empty where it did."""
     command = [found.programs[QEMU], *BARE, "-machine", "q35,accel=kvm"]
     command += ["-cpu", "host", "-m", "256M", "-serial", "stdio"]
-    command += ["-kernel", str(found.kernel), "-append", "console=ttyS0 earlyprintk=serial panic=-1 edd=off"]
+    command += [
+        "-kernel",
+        str(found.kernel),
+        "-append",
+        "console=ttyS0 earlyprintk=serial panic=-1 edd=off",
+    ]
     said = b""
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as qemu:
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as qemu:
         watchdog = threading.Timer(BOOT_SECONDS, qemu.kill)
         watchdog.start()
         try:
@@ -93,4 +110,6 @@ def _boots(found: Machine) -> str:
     if not watchdog.is_alive() and qemu.returncode == -signal.SIGKILL:
         return f"/dev/kvm opens, but no guest got to its kernel's first line in {BOOT_SECONDS:g} s"
     lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-    return f"no guest boots: {lines[-1] if lines else f'{QEMU} ended with status {qemu.returncode}'}"
+    return (
+        f"no guest boots: {lines[-1] if lines else f'{QEMU} ended with status {qemu.returncode}'}"
+    )

@@ -1,7 +1,9 @@
-"""Training over parameter servers: `python -m headgate.torch.ps` is a server, `backend` the workers' side of it.
+"""Training over parameter servers: `python -m headgate.torch.ps` is a server, `backend` the
+workers' side of it.
 
-`transport` has the sockets, messages and calls, `rounds` synchronous plans, `asynchronous` those whose workers do not
-wait, and `tables` sparse tables. docs/parameter-servers.md follows one step through them.
+`transport` has the sockets, messages and calls, `rounds` synchronous plans, `asynchronous` those
+whose workers do not wait, and `tables` sparse tables. docs/parameter-servers.md follows one step
+through them.
 
 It needs pyzmq: the user's own, or else the hub's, to which `HEADGATE_ZMQ` points.
 """
@@ -50,7 +52,8 @@ def _find_zmq() -> None:
             sys.path.remove(folder)
     version = ".".join(map(str, sys.version_info[:2]))
     raise ImportError(
-        f"parameter servers need pyzmq in the script's Python ({sys.executable}, {version}): {reason}; "
+        f"parameter servers need pyzmq in the script's Python ({sys.executable}, {version}): "
+        f"{reason}; "
         "install it with: pip install pyzmq"
     )
 
@@ -63,7 +66,8 @@ def backend(channel: Channel, joined: Mapping[str, Any] | None = None) -> Backen
 
     Args:
         channel: To the hub; was welcomed.
-        joined: What `Backend.before_save` gave with the state of others that it joins; None where all begin.
+        joined: What `Backend.before_save` gave with the state of others that it joins; None where
+            all begin.
 
     Raises:
         RuntimeError: The hub told no view of the job's tasks.
@@ -88,7 +92,8 @@ def backend(channel: Channel, joined: Mapping[str, Any] | None = None) -> Backen
 
 
 def asynchronous_backend(channel: Channel) -> Asynchronous:
-    """This worker's side of the job's parameter servers, for a plan in which workers do not wait for each other.
+    """This worker's side of the job's parameter servers, for a plan in which workers do not wait
+    for each other.
 
     Args:
         channel: To the hub; was welcomed.
@@ -102,12 +107,16 @@ def asynchronous_backend(channel: Channel) -> Asynchronous:
 
 
 def _tied(channel: Channel, make: Callable[[Links, Loop], _Tie]) -> _Tie:
-    """What `make` makes of links to the servers, which are under way then; it is told if their thread fails."""
+    """What `make` makes of links to the servers, which are under way then; it is told if their
+    thread fails.
+    """
     from headgate.torch.ps.transport.links import Links
     from headgate.torch.ps.transport.loop import Loop
 
     if not channel.wait_for(lambda: bool(channel.peers), _VIEW_SECONDS):
-        raise RuntimeError(f"the hub did not tell this worker of its job's other tasks within {_VIEW_SECONDS:g} s")
+        raise RuntimeError(
+            f"the hub did not tell this worker of its job's other tasks within {_VIEW_SECONDS:g} s"
+        )
     made: list[_Tie] = []
 
     def failed(error: BaseException) -> None:

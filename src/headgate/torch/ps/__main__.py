@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from headgate.task import Channel, TaskEnvironment
-from headgate.task.part import WELCOME_SECONDS
+from headgate.task.membership import WELCOME_SECONDS
 from headgate.torch.ps.services import services
 from headgate.torch.ps.transport.server import Server
 
@@ -23,18 +23,26 @@ def main() -> int:
     channel = Channel.open(environment, "torch", torch.__version__, torch.initial_seed())
     if not channel.wait_for(lambda: bool(channel.welcome), WELCOME_SECONDS):
         print(
-            "a parameter server is started by Headgate, as a task of a job; nobody welcomed this one", file=sys.stderr
+            (
+                "a parameter server is started by Headgate, as a task of a job; nobody "
+                "welcomed this one"
+            ),
+            file=sys.stderr,
         )
         return 1
     return Server(channel, services, _beside(environment)).run()
 
 
 def _beside(environment: TaskEnvironment) -> Path | None:
-    """A place for a Unix socket: the folder of the channel's, which only its user can enter. The name has to be as
-    short as the channel's own, and is that of the former life of the server, which may have left its socket."""
+    """A place for a Unix socket: the folder of the channel's, which only its user can enter. The
+    name has to be as short as the channel's own, and is that of the former life of the server,
+    which may have left its socket.
+    """
     if environment.channel is None:
         return None
-    name = base64.urlsafe_b64encode(hashlib.sha256(environment.task.encode()).digest())[:_NAME_LETTERS].decode()
+    name = base64.urlsafe_b64encode(hashlib.sha256(environment.task.encode()).digest())[
+        :_NAME_LETTERS
+    ].decode()
     return Path(environment.channel).with_name(f"{name}.sock")
 
 

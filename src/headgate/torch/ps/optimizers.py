@@ -1,5 +1,6 @@
-"""Optimizers that run on parameter servers: which can, how tensors are cut for them, and their state as one process
-would have it."""
+"""Optimizers that run on parameter servers: which can, how tensors are cut for them, and their
+state as one process would have it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,19 @@ _CHUNKS_PER_SERVER = 20
 """At least so many where tensors may be cut: loads then differ by less than 5 %."""
 _SMALLEST_CHUNK_BYTES = 4096
 _ELEMENT_WISE = frozenset(
-    ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop")
+    (
+        "SGD",
+        "Adam",
+        "AdamW",
+        "Adagrad",
+        "RMSprop",
+        "Adadelta",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "ASGD",
+        "Rprop",
+    )
 )
 _LOCAL_OPTIONS = {"foreach": None, "fused": None, "capturable": False}
 """How the arithmetic is launched, which is the server's own affair."""
@@ -29,13 +42,16 @@ class OptimizerError(TypeError):
 
 
 def element_wise(kind: type) -> bool:
-    """Whether each element's update depends on that element alone, so that tensors can be cut anywhere. Classes that
-    are not PyTorch's own are not known to be: their tensors stay whole, as for Adafactor and Muon."""
+    """Whether each element's update depends on that element alone, so that tensors can be cut
+    anywhere. Classes that are not PyTorch's own are not known to be: their tensors stay whole, as
+    for Adafactor and Muon.
+    """
     return kind.__name__ in _ELEMENT_WISE and kind is getattr(torch.optim, kind.__name__, None)
 
 
 def recipe(optimizer: Any) -> dict[str, Any]:
-    """What it takes to make the same optimizer elsewhere: its class by name, its arguments, its groups' options.
+    """What it takes to make the same optimizer elsewhere: its class by name, its arguments, its
+    groups' options.
 
     Raises:
         OptimizerError: It cannot run on servers; says why and what to do.
@@ -44,23 +60,28 @@ def recipe(optimizer: Any) -> dict[str, Any]:
     name = kind.__qualname__
     if isinstance(optimizer, torch.optim.LBFGS):
         raise OptimizerError(
-            "LBFGS evaluates the loss several times within a step, on the same batch and with other weights: it cannot "
+            "LBFGS evaluates the loss several times within a step, on the same batch and with "
+            "other weights: it cannot "
             "run on parameter servers that do not wait; use a synchronous plan"
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptimizerError(
-            f"{name} is no torch.optim.Optimizer: parameter servers cannot run it; use a synchronous plan"
+            f"{name} is no torch.optim.Optimizer: parameter servers cannot run it; use a "
+            "synchronous plan"
         )
     if kind.__module__ == "__main__" or "<locals>" in name:
         raise OptimizerError(
-            f"{name} is defined in the script itself, where parameter servers cannot import it; move it to a module "
+            f"{name} is defined in the script itself, where parameter servers cannot import "
+            "it; move it to a module "
             "beside the script and put that folder on PYTHONPATH, or use a synchronous plan"
         )
     known = inspect.signature(kind).parameters
     return {
         "module": kind.__module__,
         "name": name,
-        "arguments": {key: plain(value, key) for key, value in optimizer.defaults.items() if key in known},
+        "arguments": {
+            key: plain(value, key) for key, value in optimizer.defaults.items() if key in known
+        },
         "groups": [options(group) for group in optimizer.param_groups],
     }
 
@@ -86,12 +107,15 @@ def plain(value: Any, name: str) -> Any:
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return value.item()
     raise OptimizerError(
-        f"the optimizer's option {name} is a {type(value).__name__}: only numbers and strings can be sent to parameter "
+        f"the optimizer's option {name} is a {type(value).__name__}: only numbers and strings "
+        "can be sent to parameter "
         "servers; use a synchronous plan"
     )
 
 
-def build(made: Mapping[str, Any], tensors: Sequence[tuple[torch.Tensor, int]]) -> tuple[Any, dict[int, Any]]:
+def build(
+    made: Mapping[str, Any], tensors: Sequence[tuple[torch.Tensor, int]]
+) -> tuple[Any, dict[int, Any]]:
     """The optimizer of `recipe` over other tensors.
 
     Args:
@@ -110,24 +134,30 @@ def build(made: Mapping[str, Any], tensors: Sequence[tuple[torch.Tensor, int]]) 
             kind = getattr(kind, part)
     except (ImportError, AttributeError) as error:
         raise OptimizerError(
-            f"a parameter server cannot import {made['module']}.{made['name']} ({error}); put the folder of its module "
+            f"a parameter server cannot import {made['module']}.{made['name']} ({error}); put "
+            "the folder of its module "
             "on PYTHONPATH, or use a synchronous plan"
         ) from error
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise OptimizerError(f"{made['module']}.{made['name']} is no torch.optim.Optimizer")
     numbers = sorted({number for _, number in tensors})
     groups = [
-        {**made["groups"][number], "params": [tensor for tensor, group in tensors if group == number]}
+        {
+            **made["groups"][number],
+            "params": [tensor for tensor, group in tensors if group == number],
+        }
         for number in numbers
     ]
     try:
         optimizer = kind(groups, **made["arguments"])
     except (TypeError, ValueError, RuntimeError) as error:
-        raise OptimizerError(f"{made['name']} cannot be made on a parameter server: {error}") from error
+        raise OptimizerError(
+            f"{made['name']} cannot be made on a parameter server: {error}"
+        ) from error
     return optimizer, dict(zip(numbers, optimizer.param_groups))
 
 
-# --- cutting ---------------------------------------------------------------------------------------------------------
+# --- cutting --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -152,8 +182,8 @@ class ParameterChunk:
 
 
 def cut(tensors: Sequence[torch.Tensor], servers: int, split: bool) -> list[ParameterChunk]:
-    """The tensors in chunks over servers, the servers' bytes within 5 % of each other where tensors may be split. The
-    same from the same shapes.
+    """The tensors in chunks over servers, the servers' bytes within 5 % of each other where tensors
+    may be split. The same from the same shapes.
 
     Args:
         tensors: The parameters, by number.
@@ -178,33 +208,46 @@ def cut(tensors: Sequence[torch.Tensor], servers: int, split: bool) -> list[Para
             bytes_so_far, pieces = bundles[found]
             pieces.append(piece)
             bundles[found] = (bytes_so_far + piece.elements * item, pieces)
-    # The largest first to whoever has least: then in the order of the parameters, so that all servers are busy.
+    # The largest first to whoever has least: then in the order of the parameters, so that all
+    # servers are busy.
     loads = [(0, server) for server in range(servers)]
     owners: dict[int, int] = {}
     for number in sorted(range(len(bundles)), key=lambda number: -bundles[number][0]):
         load, server = heapq.heappop(loads)
         owners[number] = server
         heapq.heappush(loads, (load + bundles[number][0], server))
-    return [ParameterChunk(owners[number], tuple(pieces)) for number, (_, pieces) in enumerate(bundles)]
+    return [
+        ParameterChunk(owners[number], tuple(pieces)) for number, (_, pieces) in enumerate(bundles)
+    ]
 
 
 def part(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
-    """A piece of a tensor: the tensor itself where it was not split, so that optimizers see its shape."""
-    return tensor if piece.elements == tensor.numel() else tensor.reshape(-1)[piece.start : piece.stop]
+    """A piece of a tensor: the tensor itself where it was not split, so that optimizers see its
+    shape.
+    """
+    return (
+        tensor if piece.elements == tensor.numel() else tensor.reshape(-1)[piece.start : piece.stop]
+    )
 
 
-# --- state -----------------------------------------------------------------------------------------------------------
+# --- state ----------------------------------------------------------------------------------------
 
 
 def cut_state(state: Mapping[str, Any], shape: torch.Size, piece: Piece) -> dict[str, Any]:
-    """A parameter's optimizer state as that of a piece: what has the parameter's shape is cut, the rest is kept."""
+    """A parameter's optimizer state as that of a piece: what has the parameter's shape is cut, the
+    rest is kept.
+    """
     return {
-        key: part(value, piece) if isinstance(value, torch.Tensor) and value.shape == shape else value
+        key: part(value, piece)
+        if isinstance(value, torch.Tensor) and value.shape == shape
+        else value
         for key, value in state.items()
     }
 
 
-def joined_state(parts: Sequence[tuple[Piece, Mapping[str, Any]]], shape: torch.Size) -> dict[str, Any]:
+def joined_state(
+    parts: Sequence[tuple[Piece, Mapping[str, Any]]], shape: torch.Size
+) -> dict[str, Any]:
     """The optimizer state of a parameter from those of all its pieces."""
     ordered = sorted(parts, key=lambda item: item[0].start)
     first_piece, first = ordered[0]
@@ -213,5 +256,7 @@ def joined_state(parts: Sequence[tuple[Piece, Mapping[str, Any]]], shape: torch.
     found: dict[str, Any] = {}
     for key, value in first.items():
         cut_up = isinstance(value, torch.Tensor) and value.shape == (first_piece.elements,)
-        found[key] = torch.cat([state[key] for _, state in ordered]).reshape(shape) if cut_up else value
+        found[key] = (
+            torch.cat([state[key] for _, state in ordered]).reshape(shape) if cut_up else value
+        )
     return found

@@ -17,23 +17,38 @@ from headgate.torch.ps.transport.timing import RoundSpans
 
 
 def services(server: Server) -> list[Service]:
-    """The services of a server: sums where workers step together; calls in any case, for tables if for nothing else."""
+    """The services of a server: sums where workers step together; calls in any case, for tables if
+    for nothing else.
+    """
     plan = server.plan
     together: bool = plan["synchronous"]
 
     def handlers(saved: Mapping[str, Any], again: bool) -> dict[str, Handler]:
-        tables = Tables(server.index, together, plan["backup_workers"], saved.get("tables", {}), server.note)
+        tables = Tables(
+            server.index, together, plan["backup_workers"], saved.get("tables", {}), server.note
+        )
         if together:
             return {"tables": tables}
         parameters = Parameters(saved.get("parameters", {}))
         if server.index:
             return {"tables": tables, "parameters": parameters}
-        coordinator = Coordinator(plan["staleness"], saved.get("coordinator", {}), again, server.note)
-        return {"tables": tables, "parameters": parameters, "coordinator": coordinator, "broadcasts": Broadcasts()}
+        coordinator = Coordinator(
+            plan["staleness"], saved.get("coordinator", {}), again, server.note
+        )
+        return {
+            "tables": tables,
+            "parameters": parameters,
+            "coordinator": coordinator,
+            "broadcasts": Broadcasts(),
+        }
 
     task = TaskEnvironment.read()
     spans = RoundSpans(server.loop, server.notify)
     dispatcher = Dispatcher(
-        server, handlers, None if task.checkpoints is None else Path(task.checkpoints), spans, task.away
+        server,
+        handlers,
+        None if task.checkpoints is None else Path(task.checkpoints),
+        spans,
+        task.away,
     )
     return [Synchronous(server, spans), dispatcher] if together else [dispatcher]

@@ -1,5 +1,6 @@
-"""What server 0 of an asynchronous plan decides: how far workers may run ahead, which worker trains on which batch, and
-what all take over from the worker with the lowest number."""
+"""What server 0 of an asynchronous plan decides: how far workers may run ahead, which worker trains
+on which batch, and what all take over from the worker with the lowest number.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from headgate.torch.ps.transport.views import View
 class Coordinator(Handler):
     """Keeps the steps of all workers, and the leases.
 
-    After a restart it waits until every worker that counts has told what it did and has: only then are batches leased
-    again.
+    After a restart it waits until every worker that counts has told what it did and has: only then
+    are batches leased again.
 
     Args:
         bound: Most steps that a worker may be ahead; None: no bound.
@@ -38,10 +39,14 @@ class Coordinator(Handler):
         }
     )
 
-    def __init__(self, bound: int | None, saved: Mapping[str, Any], again: bool, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, bound: int | None, saved: Mapping[str, Any], again: bool, tell: Callable[[str], None]
+    ) -> None:
         self._staleness = Staleness(bound)
         self._staleness.largest = saved.get("largest", 0)
-        self._leases = {int(loader): Leases.restored(state) for loader, state in saved.get("leases", {}).items()}
+        self._leases = {
+            int(loader): Leases.restored(state) for loader, state in saved.get("leases", {}).items()
+        }
         self._tell = tell
         self._unheard = again
         self._active: frozenset[int] = frozenset()
@@ -115,7 +120,10 @@ class Coordinator(Handler):
             self._asked.pop((loader, name), None)
             for numbers in leases.gone(name).values():
                 listed = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
-                self._tell(f"worker-{worker} is gone: others train on batches {listed} that it had, once each")
+                self._tell(
+                    f"worker-{worker} is gone: others train on batches {listed} that it "
+                    "had, once each"
+                )
         self._freezing.pop(name, None)
 
     def _settle(self) -> None:
@@ -138,16 +146,20 @@ class Coordinator(Handler):
             if waiting is not None:
                 waiting.answer(largest=self._staleness.largest)
         for worker in [worker for worker in self._freezing if self._staleness.still(worker)]:
-            found = [(loader, *place) for loader, leases in self._leases.items() for place in leases.positions()]
+            found = [
+                (loader, *place)
+                for loader, leases in self._leases.items()
+                for place in leases.positions()
+            ]
             self._freezing.pop(worker).answer(positions=found)
 
 
 class Broadcasts(Handler):
-    """Values, numbered from 0 in an order that is the same for all. They are kept until all workers that count have
-    them.
+    """Values, numbered from 0 in an order that is the same for all. They are kept until all workers
+    that count have them.
 
-    A worker that gives a value is answered only then. So it gives the value again to a server that was started again
-    before. The other workers tell such a server how many values they have had.
+    A worker that gives a value is answered only then. So it gives the value again to a server that
+    was started again before. The other workers tell such a server how many values they have had.
     """
 
     operations = frozenset({"broadcast.give", "broadcast.take", "broadcast.had"})

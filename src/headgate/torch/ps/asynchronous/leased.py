@@ -1,14 +1,16 @@
-"""What a worker trains on where workers go at their own pace: whole batches, each leased to one of them."""
+"""What a worker trains on where workers go at their own pace: whole batches, each leased to one of
+them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headgate.torch.dealing import Dealer, Hand, Pass
 from headgate.torch.ps.asynchronous.leases import LATER, OVER
 from headgate.torch.ps.asynchronous.schedules import PassProgress, Schedule
 from headgate.torch.ps.transport.calls import Caller
+from headgate.torch.sharding import Dealer, Hand, Pass
 
 Key = tuple[int, int]
 """A loader's number, and that of the pass over it."""
@@ -24,10 +26,12 @@ class Leased(Dealer):
         freeze: Holds the others before their next step, and sets `positions`.
 
     Attributes:
-        positions: Batches of each pass under which all are done, when the others were last held; empty while they are
-            not.
-        ahead: Batches past `positions` that were done then, and past the pass of each loader that this worker is in.
-        schedules: Schedulers that count the batches of all workers; passes over the first loader are theirs.
+        positions: Batches of each pass under which all are done, when the others were last held;
+            empty while they are not.
+        ahead: Batches past `positions` that were done then, and past the pass of each loader that
+            this worker is in.
+        schedules: Schedulers that count the batches of all workers; passes over the first loader
+            are theirs.
     """
 
     def __init__(
@@ -70,7 +74,9 @@ class Leased(Dealer):
         self._given.setdefault(self._passes[loader], []).append(number)
 
     def take_given(self) -> list[tuple[int, int, list[int]]]:
-        """The batches that the gradients of this step are of, by pass: they are done once the step is."""
+        """The batches that the gradients of this step are of, by pass: they are done once the step
+        is.
+        """
         found = [(*key, numbers) for key, numbers in self._given.items() if numbers]
         self._given = {}
         for loader, number, numbers in found:
@@ -81,7 +87,9 @@ class Leased(Dealer):
         return found
 
     def take_positions(self, found: Iterable[tuple[int, int, int, Sequence[int]]]) -> None:
-        """The others are held: of each pass, by loader and number, under which batch all are done, and which others."""
+        """The others are held: of each pass, by loader and number, under which batch all are done,
+        and which others.
+        """
         found = list(found)
         self.positions = {(loader, number): below for loader, number, below, _ in found}
         self.ahead = 0
@@ -95,7 +103,9 @@ class Leased(Dealer):
         return [(*key, list(self._done.get(key, ())), list(self.held.get(key, ()))) for key in keys]
 
     def over(self) -> list[tuple[int, int]]:
-        """The last pass over each loader that a server said is over: its worker forgets what it did in it."""
+        """The last pass over each loader that a server said is over: its worker forgets what it did
+        in it.
+        """
         return list(self._over.items())
 
     def ask(self, key: Key, below: int) -> int | str:
@@ -145,7 +155,10 @@ class _LeasedHand(Hand):
             elif not isinstance(number, int):
                 return None
             elif number < self._last and not self._by_index:
-                dealer.note(f"batch {number} of a stream is left out: its worker was lost, and it cannot be read again")
+                dealer.note(
+                    f"batch {number} of a stream is left out: its worker was lost, and it "
+                    "cannot be read again"
+                )
                 dealer.given(key[0], number)
                 self._acknowledge_given()
             else:
@@ -160,7 +173,8 @@ class _LeasedHand(Hand):
             self._found = self.next()
         else:
             self._dealer.note(
-                "a loader that reads ahead and cannot go back ends its pass before other workers have ended theirs: "
+                "a loader that reads ahead and cannot go back ends its pass before other "
+                "workers have ended theirs: "
                 "what one of them might leave undone would be left out"
             )
         return self._found is not None
@@ -171,7 +185,9 @@ class _LeasedHand(Hand):
     def ended(self, number: int) -> bool:
         dealer, key = self._dealer, self._key
         dealer.held[key] = [held for held in dealer.held.get(key, ()) if held != number]
-        dealer.caller.ask(0, "coordinator.ends", {"loader": key[0], "epoch": key[1], "total": number})
+        dealer.caller.ask(
+            0, "coordinator.ends", {"loader": key[0], "epoch": key[1], "total": number}
+        )
         return True  # some that others hold may come back
 
     @property

@@ -1,4 +1,5 @@
-"""Which worker trains on which batch, where workers do not wait: server 0 leases the batches of an epoch one by one.
+"""Which worker trains on which batch, where workers do not wait: server 0 leases the batches of an
+epoch one by one.
 
 No clock and no sockets: requests in, answers out.
 """
@@ -13,7 +14,9 @@ from typing import Any, Union
 OVER = "over"
 """No batch of the epoch is left, and none will be."""
 LATER = "later"
-"""None is left now; some that others hold may come back. Given only to a worker that holds some itself."""
+"""None is left now; some that others hold may come back. Given only to a worker that holds some
+itself.
+"""
 Answer = Union[int, str]
 """Number of a batch, `OVER` or `LATER`."""
 
@@ -41,11 +44,12 @@ class _Epoch:
 
 
 class Leases:
-    """The batches of the epochs of one job. All workers count epochs alike. A worker that asks for a batch of an epoch
-    has left the epochs before it.
+    """The batches of the epochs of one job. All workers count epochs alike. A worker that asks for
+    a batch of an epoch has left the epochs before it.
 
-    A batch is held from the answer that names it until it is done. The batches of a lost worker come back, and are the
-    next to be given out. A worker that is given a batch it has passed already looks back.
+    A batch is held from the answer that names it until it is done. The batches of a lost worker
+    come back, and are the next to be given out. A worker that is given a batch it has passed
+    already looks back.
     """
 
     def __init__(self) -> None:
@@ -55,8 +59,9 @@ class Leases:
         self._oldest = 0
 
     def begin(self, epoch: int, below: int, ahead: Iterable[int]) -> None:
-        """An epoch that a checkpoint was taken in: batches under `below`, and those in `ahead`, are done. Later calls
-        for the same epoch change nothing."""
+        """An epoch that a checkpoint was taken in: batches under `below`, and those in `ahead`, are
+        done. Later calls for the same epoch change nothing.
+        """
         if epoch not in self._epochs:
             found = self._epochs[epoch] = _Epoch(next=below, below=below)
             for number in ahead:
@@ -69,7 +74,9 @@ class Leases:
         self._forget()
 
     def ends(self, epoch: int, total: int) -> None:
-        """A worker found that the epoch has so many batches; numbers past them were given in vain."""
+        """A worker found that the epoch has so many batches; numbers past them were given in
+        vain.
+        """
         found = self._epoch(epoch)
         if found.total is None or total < found.total:
             found.total = total
@@ -124,12 +131,17 @@ class Leases:
         return found
 
     def positions(self) -> list[tuple[int, int, list[int]]]:
-        """Of each epoch that is gone through what is done: its number, under which number all batches are, and which
-        others."""
-        return [(number, epoch.below, sorted(epoch.ahead)) for number, epoch in self._epochs.items()]
+        """Of each epoch that is gone through what is done: its number, under which number all
+        batches are, and which others.
+        """
+        return [
+            (number, epoch.below, sorted(epoch.ahead)) for number, epoch in self._epochs.items()
+        ]
 
     def retell(self, worker: str, epoch: int, done: Iterable[int], held: Iterable[int]) -> None:
-        """What a worker did and holds, told again to a server that was started again and knows less."""
+        """What a worker did and holds, told again to a server that was started again and knows
+        less.
+        """
         found = self._epoch(epoch)
         self._inside[worker] = epoch
         for number in done:
@@ -144,7 +156,9 @@ class Leases:
         heapq.heapify(found.returned)
 
     def over(self, epoch: int) -> None:
-        """A worker was told that an epoch is over, as a server that was started again may not know."""
+        """A worker was told that an epoch is over, as a server that was started again may not
+        know.
+        """
         self._oldest = max(self._oldest, epoch + 1)
 
     def state(self) -> dict[str, Any]:
@@ -160,13 +174,18 @@ class Leases:
         leases = cls()
         for key, saved in state.items():
             epoch = leases._epochs[int(key)] = _Epoch(
-                next=saved["below"], total=saved["total"], below=saved["below"], ahead=set(saved["ahead"])
+                next=saved["below"],
+                total=saved["total"],
+                below=saved["below"],
+                ahead=set(saved["ahead"]),
             )
             leases._raise(epoch, max([saved["below"] - 1, *saved["ahead"]]) + 1)
         return leases
 
     def _raise(self, epoch: _Epoch, to: int) -> None:
-        """Numbers under `to` are no longer new; those of them that nobody did or holds were others' who may be gone."""
+        """Numbers under `to` are no longer new; those of them that nobody did or holds were others'
+        who may be gone.
+        """
         for number in range(epoch.next, to):
             if not epoch.is_done(number) and number not in epoch.held:
                 heapq.heappush(epoch.returned, number)

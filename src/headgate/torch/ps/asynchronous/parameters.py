@@ -1,5 +1,6 @@
-"""The server's side of plans in which workers do not wait for each other: parameters that live here, with their
-optimizers, and step when a gradient arrives."""
+"""The server's side of plans in which workers do not wait for each other: parameters that live
+here, with their optimizers, and step when a gradient arrives.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +42,18 @@ class Held:
             self._ends.append(end)
         self._optimizer: Any = None
         if recipe is not None:
-            self._optimizer, self._options = optimizers.build(recipe, list(zip(self._pieces, groups)))
+            self._optimizer, self._options = optimizers.build(
+                recipe, list(zip(self._pieces, groups))
+            )
             for piece, state in zip(self._pieces, states):
                 if state:
                     self._optimizer.state[piece].update(_copied(state))
 
     def step(
-        self, gradients: torch.Tensor, present: Sequence[int] | None, changed: Mapping[int, Mapping[str, Any]]
+        self,
+        gradients: torch.Tensor,
+        present: Sequence[int] | None,
+        changed: Mapping[int, Mapping[str, Any]],
     ) -> None:
         """Take a step.
 
@@ -82,7 +88,12 @@ class Held:
             for number, options in self._options.items():
                 current[number] = optimizers.options(options)
             recipe = {**self._recipe, "groups": current}
-        return {"values": list(self._pieces), "states": self.states(), "groups": list(self._groups), "recipe": recipe}
+        return {
+            "values": list(self._pieces),
+            "states": self.states(),
+            "groups": list(self._groups),
+            "recipe": recipe,
+        }
 
 
 class Parameters(Handler):
@@ -92,9 +103,13 @@ class Parameters(Handler):
         saved: What `state` gave to a former life of the server.
     """
 
-    operations = frozenset({"parameters.create", "parameters.step", "parameters.pull", "parameters.state"})
+    operations = frozenset(
+        {"parameters.create", "parameters.step", "parameters.pull", "parameters.state"}
+    )
     without_snapshot: Mapping[str, str] = {
-        "parameters.create": "dense parameters go on from a worker's values, and their optimizers' state begins anew"
+        "parameters.create": (
+            "dense parameters go on from a worker's values, and their optimizers' state begins anew"
+        )
     }
 
     def __init__(self, saved: Mapping[str, Any]) -> None:
@@ -106,7 +121,9 @@ class Parameters(Handler):
         name = content["name"]
         if operation == "parameters.create":
             if name not in self._held:
-                self._held[name] = Held(content["values"], content["states"], content["groups"], content["recipe"])
+                self._held[name] = Held(
+                    content["values"], content["states"], content["groups"], content["recipe"]
+                )
             request.answer()
             for waiting, asked in self._waiting.pop(name, []):
                 self.handle(waiting, asked)
@@ -126,5 +143,10 @@ class Parameters(Handler):
 
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state in memory of its own: what came over the wire or lies in a file is not to be changed."""
-    return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
+    """A state in memory of its own: what came over the wire or lies in a file is not to be
+    changed.
+    """
+    return {
+        key: value.clone() if isinstance(value, torch.Tensor) else value
+        for key, value in state.items()
+    }

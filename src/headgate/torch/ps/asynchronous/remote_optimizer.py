@@ -1,5 +1,6 @@
-"""A worker's side of an optimizer on the servers, where workers do not wait for each other. Gradients go there chunk by
-chunk, and each chunk comes back with new values."""
+"""A worker's side of an optimizer on the servers, where workers do not wait for each other.
+Gradients go there chunk by chunk, and each chunk comes back with new values.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +41,17 @@ class RemoteOptimizer:
         self._parameters: list[torch.Tensor] = [parameter for parameter, _, _ in found]
         self._groups = [group for _, group, _ in found]
         self._places = [place for _, _, place in found]
-        self._chunks = cut(self._parameters, caller.servers, optimizers.element_wise(type(optimizer)))
+        self._chunks = cut(
+            self._parameters, caller.servers, optimizers.element_wise(type(optimizer))
+        )
         self._last = {chunk.server: number for number, chunk in enumerate(self._chunks)}
         self._sent: list[dict[str, Any]] = [dict(options) for options in self._recipe["groups"]]
         self._taken: dict[int, torch.Tensor] = {}
 
     def create(self) -> None:
-        """Give the servers these values, and this state of the optimizer, unless they have others."""
+        """Give the servers these values, and this state of the optimizer, unless they have
+        others.
+        """
         calls = [
             self._caller.call(server, operation, content)
             for server in range(self._caller.servers)
@@ -88,7 +93,11 @@ class RemoteOptimizer:
         changed = self._changed()
         answers = []
         for number, chunk in enumerate(self._chunks):
-            present = [i for i, piece in enumerate(chunk.pieces) if self._parameters[piece.parameter].grad is not None]
+            present = [
+                i
+                for i, piece in enumerate(chunk.pieces)
+                if self._parameters[piece.parameter].grad is not None
+            ]
             content = {
                 "name": self._name(number),
                 "gradients": self._gradients([chunk.pieces[i] for i in present], chunk),
@@ -136,7 +145,11 @@ class RemoteOptimizer:
         changed = {}
         for number, group in enumerate(self.optimizer.param_groups):
             now = optimizers.options(group)
-            different = {key: value for key, value in now.items() if self._sent[number].get(key, ...) != value}
+            different = {
+                key: value
+                for key, value in now.items()
+                if self._sent[number].get(key, ...) != value
+            }
             if different:
                 changed[number] = different
                 self._sent[number] = now
@@ -165,14 +178,18 @@ class RemoteOptimizer:
     def _check_unchanged(self) -> None:
         """
         Raises:
-            RuntimeError: A parameter has other values than it was given, or the optimizer others than it had.
+            RuntimeError: A parameter has other values than it was given, or the optimizer others
+                than it had.
         """
         known = set(map(id, self._parameters))
-        for parameter in (each for group in self.optimizer.param_groups for each in group["params"]):
+        for parameter in (
+            each for group in self.optimizer.param_groups for each in group["params"]
+        ):
             if id(parameter) not in known and not hasattr(parameter, REMOTE):
                 raise RuntimeError(
                     f"the optimizer was given a parameter of shape {tuple(parameter.shape)} after "
-                    "headgate.torch.prepare: under an asynchronous plan it is on the parameter servers, with the "
+                    "headgate.torch.prepare: under an asynchronous plan it is on the parameter "
+                    "servers, with the "
                     "parameters that it had then. Add it before prepare, or run a synchronous plan"
                 )
         for number, values in self._taken.items():
@@ -181,12 +198,17 @@ class RemoteOptimizer:
                 now = self._part(piece).detach().reshape(-1)
                 before = values[begin : begin + piece.elements].to(now.device)
                 begin += piece.elements
-                if now.shape != before.shape or not torch.equal(now.view(torch.uint8), before.view(torch.uint8)):
+                if now.shape != before.shape or not torch.equal(
+                    now.view(torch.uint8), before.view(torch.uint8)
+                ):
                     shape = tuple(self._parameters[piece.parameter].shape)
                     raise RuntimeError(
-                        f"a parameter of shape {shape} was changed by the script, or by another optimizer, after "
-                        "headgate.torch.prepare: under an asynchronous plan its values are those of the parameter "
-                        "servers, where the optimizer is, and the change would be lost. Change it before prepare, or "
+                        f"a parameter of shape {shape} was changed by the script, or by "
+                        "another optimizer, after "
+                        "headgate.torch.prepare: under an asynchronous plan its values are "
+                        "those of the parameter "
+                        "servers, where the optimizer is, and the change would be lost. Change "
+                        "it before prepare, or "
                         "run a synchronous plan"
                     )
 

@@ -35,15 +35,16 @@ class PassProgress:
 
 
 class Schedule:
-    """Has a scheduler that is stepped with the batches count those of all workers, as it would in one process.
+    """Has a scheduler that is stepped with the batches count those of all workers, as it would in
+    one process.
 
-    A worker takes some batches of a pass. Of a scheduler that the script steps with each of them (or with every so
-    many), a step stands for as many as the pass has come on. One that is stepped between passes, or told where it is
-    (`step(metric)`), is left as it is.
+    A worker takes some batches of a pass. Of a scheduler that the script steps with each of them
+    (or with every so many), a step stands for as many as the pass has come on. One that is stepped
+    between passes, or told where it is (`step(metric)`), is left as it is.
 
     Args:
-        scheduler: Its class is exchanged for a subclass with another `step`: an attribute of its own would be saved
-            with its state.
+        scheduler: Its class is exchanged for a subclass with another `step`: an attribute of its
+            own would be saved with its state.
     """
 
     def __init__(self, scheduler: Any) -> None:
@@ -72,7 +73,13 @@ class Schedule:
 
     def _stepped(self, *args: Any, **kwargs: Any) -> None:
         progress = self._progress
-        if args or kwargs or progress is None or not progress.taken or (progress.over and not self._calls):
+        if (
+            args
+            or kwargs
+            or progress is None
+            or not progress.taken
+            or (progress.over and not self._calls)
+        ):
             self._step(*args, **kwargs)
             return
         self._calls += 1

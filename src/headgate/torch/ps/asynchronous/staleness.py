@@ -1,7 +1,8 @@
 """Bounded staleness: how far workers may run ahead of each other.
 
-Server 0 keeps the clocks of stale synchronous parallel training (Ho et al.: More effective distributed ML via a stale
-synchronous parallel parameter server, NIPS 2013). No clock of seconds and no sockets.
+Server 0 keeps the clocks of stale synchronous parallel training (Ho et al.: More effective
+distributed ML via a stale synchronous parallel parameter server, NIPS 2013). No clock of seconds
+and no sockets.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ class _Worker:
 
 
 class Staleness:
-    """Counts the steps of each worker; a step that would be more than `bound` ahead of the slowest is held.
+    """Counts the steps of each worker; a step that would be more than `bound` ahead of the slowest
+    is held.
 
-    A worker asks, may step, and says when it has. One that is idle (it waits for data that others have to give back) is
-    not waited for, nor one that is gone. A worker that comes, and one that goes on after it was idle, is put beside
-    the slowest of the others, and has to take new values.
+    A worker asks, may step, and says when it has. One that is idle (it waits for data that others
+    have to give back) is not waited for, nor one that is gone. A worker that comes, and one that
+    goes on after it was idle, is put beside the slowest of the others, and has to take new values.
 
     Args:
         bound: Most steps ahead, at least 1; None: no bound.
 
     Attributes:
-        largest: Most steps that a worker was ahead of the slowest when a step of it was let through.
+        largest: Most steps that a worker was ahead of the slowest when a step of it was let
+            through.
     """
 
     def __init__(self, bound: int | None) -> None:
@@ -92,8 +95,9 @@ class Staleness:
         self._frozen.discard(worker)
 
     def freeze(self, worker: str) -> None:
-        """Let nobody but `worker` begin a step until it asks for its own next one: it wants to save a state that all
-        agree on."""
+        """Let nobody but `worker` begin a step until it asks for its own next one: it wants to save
+        a state that all agree on.
+        """
         self._frozen.add(worker)
 
     def still(self, worker: str) -> bool:
@@ -110,5 +114,7 @@ class Staleness:
         return self._workers[worker]
 
     def _slowest(self, leaving_out: str) -> int | None:
-        counted = [w.clock for name, w in self._workers.items() if name != leaving_out and not w.idle]
+        counted = [
+            w.clock for name, w in self._workers.items() if name != leaving_out and not w.idle
+        ]
         return min(counted, default=None)

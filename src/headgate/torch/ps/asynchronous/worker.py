@@ -1,5 +1,6 @@
-"""A worker of an asynchronous plan. Gradients go to the servers, where the optimizers are. New values come back, chunk
-by chunk in one round trip."""
+"""A worker of an asynchronous plan. Gradients go to the servers, where the optimizers are. New
+values come back, chunk by chunk in one round trip.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ class OnServers(Asynchronous):
         if optimizer is None:
             return
         if self._clock is None:
-            self._clock = self.caller.ask(0, "coordinator.enter", {"clock": None, "told": [], "over": []})["clock"]
+            self._clock = self.caller.ask(
+                0, "coordinator.enter", {"clock": None, "told": [], "over": []}
+            )["clock"]
         adopted = RemoteOptimizer(len(self._adopted), optimizer, self.caller)
         self._adopted.append(adopted)
         if self.caller.lowest:
@@ -105,14 +108,15 @@ class OnServers(Asynchronous):
         self._waits.close()
         pulled, pushed = sum(self.caller.bytes_in), sum(self.caller.bytes_out)
         self._note(
-            f"worker-{self.index}: {pulled / 1e6:.1f} MB came from the servers and {pushed / 1e6:.1f} MB went to them; "
+            f"worker-{self.index}: {pulled / 1e6:.1f} MB came from the servers and "
+            f"{pushed / 1e6:.1f} MB went to them; "
             f"workers were at most {self.staleness} steps ahead of the slowest"
         )
         if self._told is not None:  # once this worker has left, servers no longer listen to it
             self._told.there_within(_GOODBYE_SECONDS)
         self._loop.close(_GOODBYE_SECONDS)
 
-    # --- steps -------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def _replace_step(self, adopted: RemoteOptimizer) -> None:
         optimizer = adopted.optimizer
@@ -125,7 +129,9 @@ class OnServers(Asynchronous):
             self._step(adopted)
             return loss
 
-        hooked: Any = torch.optim.Optimizer.profile_hook_step(functools.wraps(type(optimizer).step)(step))
+        hooked: Any = torch.optim.Optimizer.profile_hook_step(
+            functools.wraps(type(optimizer).step)(step)
+        )
         # Schedulers look whether they have to count the steps; that they need not.
         hooked._wrapped_by_lr_sched = True
         optimizer.step = types.MethodType(hooked, optimizer)
@@ -147,7 +153,11 @@ class OnServers(Asynchronous):
         if self.observer is not None and self.observer.sampling():
             pushed = max((answer.reached for answer in answers), default=may)
             came = max((answer.came for answer in answers), default=may)
-            spans = (("wait", begin, may - begin), ("push", may, pushed - may), ("pull", pushed, came - pushed))
+            spans = (
+                ("wait", begin, may - begin),
+                ("push", may, pushed - may),
+                ("pull", pushed, came - pushed),
+            )
             self.observer.moved(Movement(spans, transfers(answers)))
             self.caller.compare_clocks()
         if paced:
@@ -164,10 +174,12 @@ class OnServers(Asynchronous):
         self._clock = (self._clock or 0) + 1
         self._told = self.caller.call(0, "coordinator.done", {"leases": self._leased.take_given()})
 
-    # --- values ------------------------------------------------------------------------------------------------------
+    # --- values -----------------------------------------------------------------------------------
 
     def _freeze(self) -> None:
-        """Hold the others before their next step, until this worker's own: what is saved is what all agree on."""
+        """Hold the others before their next step, until this worker's own: what is saved is what
+        all agree on.
+        """
         if not self._leased.positions and self.lowest:
             positions = self.caller.ask(0, "coordinator.freeze", {})["positions"]
             self._leased.take_positions(positions)
@@ -198,6 +210,7 @@ class OnServers(Asynchronous):
 
 def _refuse_to_load(optimizer: Any, state: Any) -> None:
     raise RuntimeError(
-        "optimizer.load_state_dict() after headgate.torch.prepare: the optimizer is on the parameter servers; load its "
+        "optimizer.load_state_dict() after headgate.torch.prepare: the optimizer is on the "
+        "parameter servers; load its "
         "state before prepare"
     )

@@ -1,8 +1,10 @@
-"""Adding up what workers push, chunk by chunk, in rounds: no sockets, no clock, one call for each message.
+"""Adding up what workers push, chunk by chunk, in rounds: no sockets, no clock, one call for each
+message.
 
-A round is tried under a view. Once all workers that count have pushed a chunk (or as many as have to), its sum is fixed
-and handed out. When the view changes, fixed sums stay and the rest is dropped. What a server says of an attempt under a
-former view never changes again. So all workers that ask all servers come to the same conclusion.
+A round is tried under a view. Once all workers that count have pushed a chunk (or as many as have
+to), its sum is fixed and handed out. When the view changes, fixed sums stay and the rest is
+dropped. What a server says of an attempt under a former view never changes again. So all workers
+that ask all servers come to the same conclusion.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from typing import NamedTuple
 import torch
 
 HISTORY, LONGEST_HISTORY = 16, 1024
-"""Rounds, at least and at most, whose sums a server keeps for workers that are behind, where a round need not
-wait for all: as many as fit in `HISTORY_BYTES`."""
+"""Rounds, at least and at most, whose sums a server keeps for workers that are behind, where a
+round need not wait for all: as many as fit in `HISTORY_BYTES`.
+"""
 HISTORY_BYTES = 64 << 20
 _LOCKSTEP_HISTORY = 2
 
@@ -75,8 +78,8 @@ class Contribution(NamedTuple):
         size: Bytes of the values.
         weight: Its weight.
         at: When it arrived, in seconds.
-        place: Where in the memory that it shares with the server the worker's values are, and its sum goes; None: it
-            shares none. Such values have to be copied to be kept.
+        place: Where in the memory that it shares with the server the worker's values are, and its
+            sum goes; None: it shares none. Such values have to be copied to be kept.
         of_all: Whether the sum needs the contributions of all.
     """
 
@@ -113,20 +116,28 @@ class Rounds:
 
         Args:
             view: Its number.
-            active: The workers that count. A new one is waited for until it is in step with the others.
+            active: The workers that count. A new one is waited for until it is in step with the
+                others.
             needed: Contributions that fix a sum; None: those of all workers that count.
         """
         self._awaited = (self._awaited | (active - self._active)) & active
         self._view, self._active, self._needed = view, active, needed
-        self._attempts = {key: attempt for key, attempt in self._attempts.items() if attempt.complete}
-        self.completed = {worker: last for worker, last in self.completed.items() if worker in active}
+        self._attempts = {
+            key: attempt for key, attempt in self._attempts.items() if attempt.complete
+        }
+        self.completed = {
+            worker: last for worker, last in self.completed.items() if worker in active
+        }
 
     def pause(self, worker: int) -> None:
         """A worker will be a while: it is waited for until it is in step with the others again."""
         self._awaited |= self._active & {worker}
 
-    def push(self, worker: int, number: int, view: int, chunk: int, count: int, given: Contribution) -> list[Reply]:
-        """A contribution arrived; what is to be sent now. One under a former view comes too late to count.
+    def push(
+        self, worker: int, number: int, view: int, chunk: int, count: int, given: Contribution
+    ) -> list[Reply]:
+        """A contribution arrived; what is to be sent now. One under a former view comes too late to
+        count.
 
         Args:
             worker: Index of the worker that pushed it.
@@ -149,7 +160,10 @@ class Rounds:
         if slot.fixed:
             self.late += 1
             return [self._reply(worker, number, view, chunk, late=True)]
-        if worker in self._awaited and sum(worker in each.pushed for each in attempt.slots.values()) == count:
+        if (
+            worker in self._awaited
+            and sum(worker in each.pushed for each in attempt.slots.values()) == count
+        ):
             self._awaited.remove(worker)
         _add(slot, given)
         needed = len(self._active)
@@ -168,8 +182,9 @@ class Rounds:
     def pull(
         self, worker: int, number: int, view: int, chunks: Iterable[int]
     ) -> tuple[list[Reply], list[int], frozenset[int]]:
-        """The sums of these chunks that are fixed, the chunks that this worker has yet to push, and the workers that
-        the others wait for."""
+        """The sums of these chunks that are fixed, the chunks that this worker has yet to push, and
+        the workers that the others wait for.
+        """
         replies: list[Reply] = []
         needed: list[int] = []
         waited: set[int] = set()
@@ -177,7 +192,9 @@ class Rounds:
         for chunk in chunks:
             slot = attempt.slots.get(chunk) if attempt is not None else None
             if slot is not None and slot.fixed:
-                replies.append(self._reply(worker, number, view, chunk, late=worker not in slot.pushed))
+                replies.append(
+                    self._reply(worker, number, view, chunk, late=worker not in slot.pushed)
+                )
                 continue
             pushed = slot.pushed.keys() if slot is not None else frozenset[int]()
             if worker not in pushed:
@@ -188,7 +205,9 @@ class Rounds:
     def complete(self, number: int) -> list[int]:
         """The views under which all sums of a round are fixed here, ascending."""
         return sorted(
-            view for (round_, view), attempt in self._attempts.items() if round_ == number and attempt.complete
+            view
+            for (round_, view), attempt in self._attempts.items()
+            if round_ == number and attempt.complete
         )
 
     def gone(self, number: int) -> bool:
@@ -196,7 +215,9 @@ class Rounds:
         return number <= self._forgotten
 
     def supply(self, number: int, view: int, chunk: int, count: int, given: Contribution) -> bool:
-        """A worker hands back a sum that a former life of this server had fixed; whether that was the last one."""
+        """A worker hands back a sum that a former life of this server had fixed; whether that was
+        the last one.
+        """
         attempt = self._attempts.setdefault((number, view), _Attempt(count))
         if chunk not in attempt.slots:
             slot = attempt.slots[chunk] = ChunkSum(fixed=True)
@@ -209,7 +230,9 @@ class Rounds:
         if number <= self._forgotten:
             return
         self._forgotten = number
-        self._attempts = {key: attempt for key, attempt in self._attempts.items() if key[0] > self._forgotten}
+        self._attempts = {
+            key: attempt for key, attempt in self._attempts.items() if key[0] > self._forgotten
+        }
 
     def tell(self, worker: int, completed: int) -> None:
         """A worker says which round it completed last."""

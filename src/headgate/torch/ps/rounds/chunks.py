@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 CHUNK_BYTES = 512 * 1024
-"""Largest part that is sent as one message: smaller ones cost more CPU, with larger ones push and pull overlap less."""
+"""Largest part that is sent as one message: smaller ones cost more CPU, with larger ones push and
+pull overlap less.
+"""
 _SMALL_CHUNK_BYTES = 64 * 1024
 _CHUNKS = 48
-"""Of each server, if they need not be smaller than small ones: while the first is pushed and the last is pulled,
-nothing goes the other way."""
+"""Of each server, if they need not be smaller than small ones: while the first is pushed and the
+last is pulled, nothing goes the other way.
+"""
 _GRAIN_BYTES = 1024
 """Smallest part that a buffer is split into."""
 _ALIGN_BYTES = 64
@@ -57,7 +60,8 @@ class ChunkLayout:
 
 
 def lay_out(sizes: Sequence[int], servers: int) -> ChunkLayout:
-    """Split buffers over servers, each so that all servers have had the same by then: early buffers keep all at work.
+    """Split buffers over servers, each so that all servers have had the same by then: early buffers
+    keep all at work.
 
     Args:
         sizes: Bytes of each buffer, in the order in which they become ready.
@@ -87,7 +91,9 @@ def lay_out(sizes: Sequence[int], servers: int) -> ChunkLayout:
 
 
 def _parts(size: int, loads: Sequence[int]) -> list[tuple[int, int]]:
-    """Server and bytes of each part of a buffer: the servers that had least so far are filled up to one level."""
+    """Server and bytes of each part of a buffer: the servers that had least so far are filled up to
+    one level.
+    """
     order = sorted(range(len(loads)), key=lambda server: (loads[server], server))
     for used in range(min(len(loads), max(1, size // _GRAIN_BYTES)), 0, -1):
         filled = order[:used]

@@ -1,5 +1,6 @@
-"""A worker's side of synchronous rounds: pushes chunks as buffers fill, takes sums, and stays of one mind with the
-other workers when tasks come and go."""
+"""A worker's side of synchronous rounds: pushes chunks as buffers fill, takes sums, and stays of
+one mind with the other workers when tasks come and go.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class _Offers:
         self._offer()
 
     def _offer(self) -> None:
-        """Offer memory to each life of a server beside this worker once; take it back from one that is gone."""
+        """Offer memory to each life of a server beside this worker once; take it back from one that
+        is gone.
+        """
         exchange = self._exchange
         if exchange is None:
             return
@@ -54,9 +57,14 @@ class _Offers:
             if member is None or member.node != self._links.node:
                 self._lives.pop(server, None)
                 exchange.withdraw(server)
-            elif self._lives.get(server) != member.life and (offered := exchange.offer(server)) is not None:
+            elif (
+                self._lives.get(server) != member.life
+                and (offered := exchange.offer(server)) is not None
+            ):
                 self._lives[server] = member.life
-                self._links.send_json(server, Header(MessageKind.SHARE, view=self._links.view.number), offered)
+                self._links.send_json(
+                    server, Header(MessageKind.SHARE, view=self._links.view.number), offered
+                )
 
     def _mapped(self, server: int, message: Message) -> None:
         if self._exchange is not None:
@@ -72,13 +80,14 @@ class Forsaken(Exception):
 
 
 class Client:
-    """Takes part in rounds, one at a time. Methods with an underscore run in the loop's thread only.
+    """Takes part in rounds, one at a time. Methods with an underscore run in the loop's thread
+    only.
 
     Args:
         links: To the servers.
         loop: Drives them.
-        first: Number of this worker's first round: where it joins others, of the one that follows on the state that it
-            was given.
+        first: Number of this worker's first round: where it joins others, of the one that follows
+            on the state that it was given.
         note: Tells the user something.
         hub_gone: Whether the hub is.
 
@@ -87,7 +96,12 @@ class Client:
     """
 
     def __init__(
-        self, links: Links, loop: Loop, first: int, note: Callable[[str], None], hub_gone: Callable[[], bool]
+        self,
+        links: Links,
+        loop: Loop,
+        first: int,
+        note: Callable[[str], None],
+        hub_gone: Callable[[], bool],
     ) -> None:
         self._links = links
         self._loop = loop
@@ -114,28 +128,38 @@ class Client:
         links.watchers.append(self._entered)
         loop.call(self._look)
 
-    # --- from the thread that trains ---------------------------------------------------------------------------------
+    # --- from the thread that trains --------------------------------------------------------------
 
     def offer_memory(self, exchange: Exchange) -> None:
-        """Exchange what is on this exchange through shared memory with servers beside this worker."""
+        """Exchange what is on this exchange through shared memory with servers beside this
+        worker.
+        """
         self._loop.call(self._offers.make, exchange)
 
-    def begin(self, exchange: Exchange, weight: float, lowest_only: bool = False, step: int = 0) -> Round:
+    def begin(
+        self, exchange: Exchange, weight: float, lowest_only: bool = False, step: int = 0
+    ) -> Round:
         """Begin the next round; returns at once."""
         began = Round(self._next, exchange, weight, lowest_only, step)
         self._loop.call(self._begin, began)
         return began
 
     def launch(self, running: Round, index: int) -> None:
-        """Buffer `index` holds this worker's contribution, and does so until the round is done; returns at once."""
+        """Buffer `index` holds this worker's contribution, and does so until the round is done;
+        returns at once.
+        """
         self._loop.call(self._launch, running, index)
 
     def pause(self) -> int:
-        """Between two rounds: have the others wait for this worker, which will be a while; number of its next round."""
+        """Between two rounds: have the others wait for this worker, which will be a while; number
+        of its next round.
+        """
         self._loop.call(self._pause)
         return self._next
 
-    def wait(self, running: Round, look: Callable[[], None], event: threading.Event | None = None) -> None:
+    def wait(
+        self, running: Round, look: Callable[[], None], event: threading.Event | None = None
+    ) -> None:
         """Wait until all sums are there.
 
         Args:
@@ -161,7 +185,9 @@ class Client:
             self._round.end()
 
     def view(self, running: Round) -> View | None:
-        """The view in which a round was completed; None for one that was before this worker joined."""
+        """The view in which a round was completed; None for one that was before this worker
+        joined.
+        """
         return self._views.get(running.under)
 
     def take_lost(self) -> set[str]:
@@ -169,7 +195,7 @@ class Client:
         lost, self._lost = self._lost, set()
         return lost
 
-    # --- a round -----------------------------------------------------------------------------------------------------
+    # --- a round ----------------------------------------------------------------------------------
 
     def _begin(self, began: Round) -> None:
         if self.error is not None:
@@ -220,7 +246,10 @@ class Client:
         self._pusher.came(server, message.at)
         if self._last is not None:
             self._last.received.pop(chunk.number, None)
-        if all(each.number in running.received for each in running.exchange.layout.buffers[chunk.buffer]):
+        if all(
+            each.number in running.received
+            for each in running.exchange.layout.buffers[chunk.buffer]
+        ):
             running.arrived[chunk.buffer].set()
         if running.whole:
             self._complete(running)
@@ -235,14 +264,16 @@ class Client:
             self._ask()
         running.done.set()
 
-    # --- what a change of the view left open -------------------------------------------------------------------------
+    # --- what a change of the view left open ------------------------------------------------------
 
     def _entered(self, former: View) -> None:
         view = self._links.view
         self._views[view.number] = view
         while len(self._views) > _VIEWS_KEPT:
             del self._views[min(self._views)]
-        self._lost |= _lost("worker", former.workers, view.workers) | _lost("server", former.servers, view.servers)
+        self._lost |= _lost("worker", former.workers, view.workers) | _lost(
+            "server", former.servers, view.servers
+        )
         self._answers.clear()
         if self._round is not None:
             self._round.changed = True
@@ -251,7 +282,9 @@ class Client:
         self._ask()
 
     def _ask(self) -> None:
-        """Tell the servers how far this worker is, and have them say what became of its next round."""
+        """Tell the servers how far this worker is, and have them say what became of its next
+        round.
+        """
         view = self._links.view
         if self._links.index not in view.active:
             return
@@ -276,8 +309,9 @@ class Client:
         self._settle()
 
     def _settle(self) -> None:
-        """Once it is known what became of earlier attempts at the round: take the sums of one that all servers
-        completed, or else push."""
+        """Once it is known what became of earlier attempts at the round: take the sums of one that
+        all servers completed, or else push.
+        """
         running, view = self._round, self._links.view.number
         if running is None or running.target is not None:
             return
@@ -317,7 +351,7 @@ class Client:
             )
             self._links.send(server, header, *(() if received is None else (received,)))
 
-    # --- when nothing moves ------------------------------------------------------------------------------------------
+    # --- when nothing moves -----------------------------------------------------------------------
 
     def _look(self) -> None:
         """Ask again for what is long in coming: a connection that broke may have lost it."""
@@ -343,17 +377,25 @@ class Client:
 
     def _pending(self, server: int, message: Message) -> None:
         running, content = self._round, message.json()
-        if running is None or message.header.round != running.number or message.header.view != running.target:
+        if (
+            running is None
+            or message.header.round != running.number
+            or message.header.view != running.target
+        ):
             return
         running.waited |= {f"worker-{n}" for n in content["waited"]}
         if not running.pulling:
             self._pusher.again(running, server, content["needed"])
 
     def _waited(self, running: Round) -> str:
-        absent = [f"server-{n}" for n in range(self._links.servers) if self._links.member(n) is None]
+        absent = [
+            f"server-{n}" for n in range(self._links.servers) if self._links.member(n) is None
+        ]
         return ", ".join([*absent, *sorted(running.waited)]) or "the servers' answers"
 
 
 def _lost(role: str, before: Mapping[int, Member], now: Mapping[int, Member]) -> set[str]:
     there = {n: member for n, member in before.items() if not member.leaving}
-    return {f"{role}-{n}" for n, member in there.items() if n not in now or now[n].life != member.life}
+    return {
+        f"{role}-{n}" for n, member in there.items() if n not in now or now[n].life != member.life
+    }

@@ -34,10 +34,12 @@ class Dense(Backend):
         channel: To the hub; was welcomed, and has told a first view.
         links: To the servers.
         loop: Drives them.
-        joined: What `before_save` gave with the state of others that this worker joins; None where all begin.
+        joined: What `before_save` gave with the state of others that this worker joins; None where
+            all begin.
 
     Attributes:
-        counted: The workers whose gradients the last sums are of: `members`, and those that leave after that.
+        counted: The workers whose gradients the last sums are of: `members`, and those that leave
+            after that.
     """
 
     bucket_bytes = MIB
@@ -45,17 +47,23 @@ class Dense(Backend):
     ordered = False
     device = torch.device("cpu")
 
-    def __init__(self, channel: Channel, links: Links, loop: Loop, joined: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, channel: Channel, links: Links, loop: Loop, joined: Mapping[str, Any] | None
+    ) -> None:
         welcome = channel.welcome
         self.index = welcome["index"]
-        self.members = tuple(joined["members"]) if joined else tuple(range(welcome["plan"]["workers"]))
+        self.members = (
+            tuple(joined["members"]) if joined else tuple(range(welcome["plan"]["workers"]))
+        )
         self.counted = self.members
         self._channel = channel
         self._loop = loop
         self._servers = links.servers
         self._lockstep = not welcome["plan"]["backup_workers"]
         first = joined["round"] if joined else 0
-        self._client = Client(links, loop, first, self._note, lambda: channel.stopping == "orphaned")
+        self._client = Client(
+            links, loop, first, self._note, lambda: channel.stopping == "orphaned"
+        )
         self._exchange: Exchange | None = None
         self._round: Round | None = None
         self._seconds: deque[float] = deque(maxlen=_ROUNDS_TO_COMPARE)
@@ -88,7 +96,11 @@ class Dense(Backend):
         self._models += 1
 
     def before_save(self) -> dict[str, Any]:
-        return {"members": list(self.members), "tables": self.tables.steps(), "round": self._client.pause()}
+        return {
+            "members": list(self.members),
+            "tables": self.tables.steps(),
+            "round": self._client.pause(),
+        }
 
     def took_part(self, fraction: float | None) -> None:
         self.tables.fraction = fraction
@@ -146,7 +158,11 @@ class Dense(Backend):
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
             here = [tensor.detach().cpu().contiguous() for tensor in tensors]
-            buffer = torch.cat([_bytes(tensor) for tensor in here]) if here else torch.empty(0, dtype=torch.uint8)
+            buffer = (
+                torch.cat([_bytes(tensor) for tensor in here])
+                if here
+                else torch.empty(0, dtype=torch.uint8)
+            )
             if not buffer.numel():
                 return
             self._check_between()
@@ -174,20 +190,24 @@ class Dense(Backend):
         if self._late_rounds:
             self._tell_late()
         if self.tables.traffic() and not self._closed:
-            self._channel.send({"type": "note", "text": f"worker-{self.index}: {self.tables.traffic()}"})
+            self._channel.send(
+                {"type": "note", "text": f"worker-{self.index}: {self.tables.traffic()}"}
+            )
         if not self._closed:
             self.tables.finish(_PUSHED_SECONDS)
         self._closed = True
         self._loop.close(_GOODBYE_SECONDS)
 
-    # --- what a round came to ----------------------------------------------------------------------------------------
+    # --- what a round came to ---------------------------------------------------------------------
 
     def _wait(self, running: Round, event: threading.Event | None = None) -> None:
         try:
             self._client.wait(running, self.look, event)
         except Behind as error:
             text = f"too far behind the others to catch up, and ends: {error}"
-            self._channel.send({"type": "fault", "text": text, "seconds": 0.0, "steps": 0, "leaves": True})
+            self._channel.send(
+                {"type": "fault", "text": text, "seconds": 0.0, "steps": 0, "leaves": True}
+            )
             self._channel.flush(_GOODBYE_SECONDS)
             raise Stop from error
         except Forsaken as error:
@@ -195,7 +215,9 @@ class Dense(Backend):
             raise Stop from error
 
     def _even_out(self, running: Round) -> None:
-        """Where a sum need not be of all, each chunk's may be of other workers: have all stand for as many samples."""
+        """Where a sum need not be of all, each chunk's may be of other workers: have all stand for
+        as many samples.
+        """
         chunks = running.exchange.chunks
         wanted = running.weights[chunks[-1].number]
         for chunk in chunks:
@@ -214,7 +236,8 @@ class Dense(Backend):
     def _tell_late(self) -> None:
         self._told_late = time.monotonic()
         self._note(
-            f"{self._late_rounds} of {self._rounds} gradients of worker-{self.index} came too late: the job did not "
+            f"{self._late_rounds} of {self._rounds} gradients of worker-{self.index} came too "
+            "late: the job did not "
             f"train, or only in part, on {self._late_samples:g} samples"
         )
 
@@ -226,7 +249,9 @@ class Dense(Backend):
             text = f"{', '.join(sorted(lost))} lost in {self._step_now()}; "
             text += "all others pushed again" if running.again else "the others had its sums"
             cost = max(0.0, seconds - usual)
-            self._channel.send({"type": "fault", "text": text, "seconds": cost, "steps": int(running.again)})
+            self._channel.send(
+                {"type": "fault", "text": text, "seconds": cost, "steps": int(running.again)}
+            )
         else:
             self._seconds.append(seconds)
 
@@ -259,7 +284,8 @@ class Dense(Backend):
         """
         if self._round is not None:
             raise ReduceError(
-                "a step failed in the middle of its exchange with the other workers, and the script went on: they wait "
+                "a step failed in the middle of its exchange with the other workers, and the "
+                "script went on: they wait "
                 "for the rest of that step. Let the error end the script"
             )
 
@@ -272,4 +298,8 @@ class Dense(Backend):
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a contiguous tensor, as a flat tensor of the same memory."""
-    return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
+    return (
+        tensor.reshape(-1).view(torch.uint8)
+        if tensor.numel()
+        else torch.empty(0, dtype=torch.uint8)
+    )

@@ -1,4 +1,6 @@
-"""What a worker gives to rounds and gets from them: buffers, their sums, and the state of the round that runs."""
+"""What a worker gives to rounds and gets from them: buffers, their sums, and the state of the round
+that runs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Exchange:
     def __init__(self, buffers: Sequence[torch.Tensor], servers: int) -> None:
         self.buffers = buffers
         self.sums = [torch.empty_like(buffer) for buffer in buffers]
-        self.layout = lay_out([buffer.numel() * buffer.element_size() for buffer in buffers], servers)
+        self.layout = lay_out(
+            [buffer.numel() * buffer.element_size() for buffer in buffers], servers
+        )
         self.chunks = self.layout.chunks
         self.dtypes = [DTYPES.index(buffer.dtype) for buffer in buffers]
         self.regions: dict[int, Region] = {}
@@ -51,10 +55,14 @@ class Exchange:
     def scale(self, chunk: Chunk, factor: float) -> None:
         """Multiply the sum of a chunk."""
         width = self.sums[chunk.buffer].element_size()
-        self.sums[chunk.buffer][chunk.offset // width : (chunk.offset + chunk.size) // width].mul_(factor)
+        self.sums[chunk.buffer][chunk.offset // width : (chunk.offset + chunk.size) // width].mul_(
+            factor
+        )
 
     def offer(self, server: int) -> dict[str, object] | None:
-        """New memory to share with a server beside this worker, as it is told of it; None where there is none."""
+        """New memory to share with a server beside this worker, as it is told of it; None where
+        there is none.
+        """
         self.withdraw(server)
         size = self.layout.loads[server]
         try:
@@ -116,8 +124,9 @@ class Round:
         target: View of the attempt that this worker is after; None while that is not settled.
         pulling: Whether that attempt is complete on all servers, so that nothing is to be pushed.
         launched: Buffers that hold the contribution.
-        received: For the chunks whose sum is there, the memory that it came in (None: zeros); kept until the next round
-            is as far, because a server that is started again may have to be told.
+        received: For the chunks whose sum is there, the memory that it came in (None: zeros); kept
+            until the next round is as far, because a server that is started again may have to be
+            told.
         weights: The weight of each of these sums.
         late: Whether some sum was formed without this worker.
         ahead: Servers that have all sums of the round already.
@@ -127,10 +136,13 @@ class Round:
         changed: Whether the view changed while it ran.
         arrived: For each buffer, whether its sum is there.
         done: Whether all are, or nothing will come any more.
-        last: When the push of the chunk that came last arrived at its server, when its sum was sent, and when it came.
+        last: When the push of the chunk that came last arrived at its server, when its sum was
+            sent, and when it came.
     """
 
-    def __init__(self, number: int, exchange: Exchange, weight: float, lowest_only: bool, step: int) -> None:
+    def __init__(
+        self, number: int, exchange: Exchange, weight: float, lowest_only: bool, step: int
+    ) -> None:
         self.number = number
         self.exchange = exchange
         self.weight = weight
@@ -166,8 +178,14 @@ class Round:
 
     def missing(self, server: int) -> list[int]:
         """The chunks of a server whose sums are not there though this worker has pushed them."""
-        launched = [chunk for index in self.launched for chunk in self.exchange.layout.buffers[index]]
-        return [chunk.number for chunk in launched if chunk.server == server and chunk.number not in self.received]
+        launched = [
+            chunk for index in self.launched for chunk in self.exchange.layout.buffers[index]
+        ]
+        return [
+            chunk.number
+            for chunk in launched
+            if chunk.server == server and chunk.number not in self.received
+        ]
 
     def aim(self, view: int, pulling: bool) -> None:
         """Go for the attempt under that view."""

@@ -32,7 +32,8 @@ class Pusher:
         """The round goes for another attempt: what was to be pushed for the last one is not."""
         self.close()
         self._windows = [
-            SendWindow(self._loop, interval, lambda chunk: self._push(running, chunk)) for interval in self._intervals
+            SendWindow(self._loop, interval, lambda chunk: self._push(running, chunk))
+            for interval in self._intervals
         ]
 
     def close(self) -> None:
@@ -85,7 +86,9 @@ class Pusher:
         if region is not None:
             if not zeros:
                 region.put(chunk.place, exchange.contribution(chunk))
-            self._links.send(server, header._replace(flags=header.flags | wire.SHARED, offset=chunk.place))
+            self._links.send(
+                server, header._replace(flags=header.flags | wire.SHARED, offset=chunk.place)
+            )
         elif zeros:
             self._links.send(server, header)
         else:
@@ -96,6 +99,8 @@ class Pusher:
         assert running.target is not None
         header = Header(MessageKind.PULL, view=running.target, round=running.number)
         for server in range(self._links.servers):
-            missing = [number for number in running.missing(server) if only is None or number in only]
+            missing = [
+                number for number in running.missing(server) if only is None or number in only
+            ]
             if missing:
                 self._links.send_json(server, header, {"chunks": missing})

@@ -1,4 +1,6 @@
-"""The server's side of synchronous rounds: takes pushes, hands out sums, and settles what a view change left open."""
+"""The server's side of synchronous rounds: takes pushes, hands out sums, and settles what a view
+change left open.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,14 @@ class Synchronous(Service):
     """Adds up dense gradients in rounds."""
 
     kinds = frozenset(
-        {MessageKind.ASK, MessageKind.PUSH, MessageKind.PULL, MessageKind.SUPPLY, MessageKind.SHARE, MessageKind.PAUSE}
+        {
+            MessageKind.ASK,
+            MessageKind.PUSH,
+            MessageKind.PULL,
+            MessageKind.SUPPLY,
+            MessageKind.SHARE,
+            MessageKind.PAUSE,
+        }
     )
 
     def __init__(self, server: Server, spans: RoundSpans) -> None:
@@ -54,7 +63,9 @@ class Synchronous(Service):
     def entered(self, view: View) -> None:
         self._rounds.enter(view.number, view.active, view.needed(self._backups))
         self._requests.clear()
-        self._regions = {worker: region for worker, region in self._regions.items() if worker in view.workers}
+        self._regions = {
+            worker: region for worker, region in self._regions.items() if worker in view.workers
+        }
         if self._settled is None:
             # A former life of this server fixed sums that some workers may have and others not.
             self._settled = self._server.life == 1
@@ -64,7 +75,8 @@ class Synchronous(Service):
             self._spans.bytes_in += message.header.size
             self._pushed(worker, message)
         elif message.header.kind == MessageKind.ASK:
-            if message.header.view == self._server.view.number:  # else the worker asks again once it sees this view
+            # else the worker asks again once it sees this view
+            if message.header.view == self._server.view.number:
                 self._asked(worker, _Request(**message.json()))
         elif message.header.kind == MessageKind.PULL:
             self._pulled(worker, message)
@@ -79,7 +91,7 @@ class Synchronous(Service):
         if self._rounds.late:
             self._server.note(f"{self._rounds.late} chunks of gradients came too late to count")
 
-    # --- pushes ------------------------------------------------------------------------------------------------------
+    # --- pushes -----------------------------------------------------------------------------------
 
     def _pushed(self, worker: int, message: Message) -> None:
         header = message.header
@@ -88,7 +100,9 @@ class Synchronous(Service):
             return
         given = self._contribution(worker, message)
         before = time.monotonic()
-        replies = self._rounds.push(worker, header.round, header.view, header.chunk, header.chunks, given)
+        replies = self._rounds.push(
+            worker, header.round, header.view, header.chunk, header.chunks, given
+        )
         added = time.monotonic()
         self._send(replies)
         self._spans.update += added - before
@@ -106,7 +120,9 @@ class Synchronous(Service):
         else:
             values = message.tensor()
         of_all = bool(header.flags & wire.ALL)
-        return Contribution(values, header.dtype, header.size, header.weight, message.at, place, of_all)
+        return Contribution(
+            values, header.dtype, header.size, header.weight, message.at, place, of_all
+        )
 
     def _send(self, replies: Iterable[Reply]) -> None:
         for reply in replies:
@@ -128,7 +144,9 @@ class Synchronous(Service):
                 self._server.send(reply.worker, header._replace(flags=header.flags | wire.EMPTY))
             elif region is not None and place is not None:
                 region.summed(place, slot.size)[:] = wire.memory(slot.total)
-                self._server.send(reply.worker, header._replace(flags=header.flags | wire.SHARED, offset=place))
+                self._server.send(
+                    reply.worker, header._replace(flags=header.flags | wire.SHARED, offset=place)
+                )
             else:
                 self._server.send(reply.worker, header, wire.memory(slot.total))
 
@@ -139,9 +157,11 @@ class Synchronous(Service):
         except (OSError, ValueError):
             return  # the worker is not told to use it, and goes on through the socket
         self._regions[worker] = region
-        self._server.send_json(worker, Header(MessageKind.MAPPED), {"descriptor": content["descriptor"]})
+        self._server.send_json(
+            worker, Header(MessageKind.MAPPED), {"descriptor": content["descriptor"]}
+        )
 
-    # --- what a change of the view left open -------------------------------------------------------------------------
+    # --- what a change of the view left open ------------------------------------------------------
 
     def _asked(self, worker: int, asked: _Request) -> None:
         self._requests[worker] = asked
@@ -152,8 +172,9 @@ class Synchronous(Service):
             self._answer(worker, asked.round)
 
     def _settle(self) -> None:
-        """Once all workers have said which round they completed last, have the sums of the last one handed back if
-        one of them lacks it."""
+        """Once all workers have said which round they completed last, have the sums of the last one
+        handed back if one of them lacks it.
+        """
         if not self._everybody_asked():
             return
         requests = self._requests.values()
@@ -162,8 +183,12 @@ class Synchronous(Service):
         if behind and not any(key.completed == last and key.whole for key in requests):
             self._rounds.forget(last)
         elif behind and not self._rounds.complete(last):
-            donor = min(w for w, asked in self._requests.items() if asked.completed == last and asked.whole)
-            self._server.send(donor, Header(MessageKind.WANT, view=self._server.view.number, round=last))
+            donor = min(
+                w for w, asked in self._requests.items() if asked.completed == last and asked.whole
+            )
+            self._server.send(
+                donor, Header(MessageKind.WANT, view=self._server.view.number, round=last)
+            )
             return
         self._rounds.forget(last - 1)
         self._settled = True
@@ -173,19 +198,27 @@ class Synchronous(Service):
     def _supplied(self, message: Message) -> None:
         header = message.header
         given = self._contribution(header.sender, message)
-        if not self._settled and self._rounds.supply(header.round, header.view, header.chunk, header.chunks, given):
+        if not self._settled and self._rounds.supply(
+            header.round, header.view, header.chunk, header.chunks, given
+        ):
             self._settle()
 
     def _answer(self, worker: int, number: int) -> None:
         content = {"views": self._rounds.complete(number), "gone": self._rounds.gone(number)}
-        self._server.send_json(worker, Header(MessageKind.ANSWER, view=self._server.view.number, round=number), content)
+        self._server.send_json(
+            worker, Header(MessageKind.ANSWER, view=self._server.view.number, round=number), content
+        )
 
     def _everybody_asked(self) -> bool:
         return self._server.view.active <= self._requests.keys()
 
     def _pulled(self, worker: int, message: Message) -> None:
         header = message.header
-        replies, needed, waited = self._rounds.pull(worker, header.round, header.view, message.json()["chunks"])
+        replies, needed, waited = self._rounds.pull(
+            worker, header.round, header.view, message.json()["chunks"]
+        )
         self._send(replies)
         content = {"needed": needed, "waited": sorted(waited)}
-        self._server.send_json(worker, Header(MessageKind.PENDING, view=header.view, round=header.round), content)
+        self._server.send_json(
+            worker, Header(MessageKind.PENDING, view=header.view, round=header.round), content
+        )

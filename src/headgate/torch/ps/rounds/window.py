@@ -1,9 +1,11 @@
-"""How fast chunks go to a server: in step with the other workers, so that sums come back from the first moment on.
+"""How fast chunks go to a server: in step with the other workers, so that sums come back from the
+first moment on.
 
-TCP shares a server's NIC between workers unfairly for seconds. If one got far ahead, no sum could be formed until the
-others had caught up, and all would come back at the end, with nothing going the other way. So only a few chunks are
-under way before their sums are there. A worker that waits because others have not begun goes on all the same, at its
-usual rate: the NIC would be idle otherwise.
+TCP shares a server's NIC between workers unfairly for seconds. If one got far ahead, no sum could
+be formed until the others had caught up, and all would come back at the end, with nothing going the
+other way. So only a few chunks are under way before their sums are there. A worker that waits
+because others have not begun goes on all the same, at its usual rate: the NIC would be idle
+otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ WINDOW = 8
 """Chunks under way to a server."""
 _FIRST_SECONDS = 0.05
 _PATIENCE = 4
-"""Usual intervals between two sums without one, after which the others are taken not to have begun."""
+"""Usual intervals between two sums without one, after which the others are taken not to have
+begun.
+"""
 _WEIGHT = 0.1
 
 

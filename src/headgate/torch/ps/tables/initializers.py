@@ -1,4 +1,6 @@
-"""What was done to a table in place before it had a storage, kept so that servers can do it to their rows."""
+"""What was done to a table in place before it had a storage, kept so that servers can do it to
+their rows.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ class Operation:
 
     Args:
         name: Of the method of a tensor.
-        arguments: Its arguments: numbers, or one tensor that is broadcast over the rows; for `to`, a type's name; for
-            `rows`, the numbers of rows and their values.
+        arguments: Its arguments: numbers, or one tensor that is broadcast over the rows; for `to`,
+            a type's name; for `rows`, the numbers of rows and their values.
         named: Those given by name.
         random: State of the random generator before it; None: it draws nothing.
     """
@@ -52,7 +54,9 @@ class Operation:
         return found
 
     def draw_and_discard(self, width: int, dtype: torch.dtype, generator: torch.Generator) -> None:
-        """Leave `generator` as if the operation had been done, in memory that does not grow with the table."""
+        """Leave `generator` as if the operation had been done, in memory that does not grow with
+        the table.
+        """
         if self.name not in RANDOM:
             return
         for start, stop in blocks(self.start, self.stop, width):
@@ -60,8 +64,12 @@ class Operation:
             getattr(scratch, self.name)(*self.arguments, **(self.named or {}), generator=generator)
 
 
-def filled(operations: Sequence[Operation], rows: Rows, server: int, width: int, dtype: torch.dtype) -> torch.Tensor:
-    """A server's rows of a table of `dtype` after these operations, bit by bit as one process has them."""
+def filled(
+    operations: Sequence[Operation], rows: Rows, server: int, width: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """A server's rows of a table of `dtype` after these operations, bit by bit as one process has
+    them.
+    """
     values = torch.zeros(rows.count(server), width, dtype=dtype)
     for operation in operations:
         named = dict(operation.named or {})
@@ -93,8 +101,9 @@ def filled(operations: Sequence[Operation], rows: Rows, server: int, width: int,
 
 
 def coalesced(operations: Sequence[Operation], dtype: torch.dtype) -> list[Operation]:
-    """The same operations on a table of `dtype`. Consecutive operations that each overwrite some rows become one,
-    because a script may set the rows of a vocabulary one by one."""
+    """The same operations on a table of `dtype`. Consecutive operations that each overwrite some
+    rows become one, because a script may set the rows of a vocabulary one by one.
+    """
     found: list[Operation] = []
     run: list[tuple[torch.Tensor, torch.Tensor]] = []
     for operation in operations:
@@ -116,16 +125,24 @@ def _joined(run: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[Operation]
     rows, places = torch.unique(torch.cat([rows for rows, _ in run]), return_inverse=True)
     last = torch.zeros_like(rows).scatter_reduce_(0, places, torch.arange(len(places)), "amax")
     values = torch.cat([values for _, values in run])[last]
-    return [Operation(INDEXED, int(rows[0]), int(rows[-1]) + 1, (rows, values))] if len(rows) else []
+    return (
+        [Operation(INDEXED, int(rows[0]), int(rows[-1]) + 1, (rows, values))] if len(rows) else []
+    )
 
 
 def _written(operation: Operation, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The rows that an operation overwrites with values of their own, and these; None where it does something else."""
+    """The rows that an operation overwrites with values of their own, and these; None where it does
+    something else.
+    """
     if operation.name == INDEXED:
         rows, values = operation.arguments
         return rows, values
     given = operation.arguments[0] if operation.name == "copy_" else None
     count = operation.stop - operation.start
-    if not isinstance(given, torch.Tensor) or not given.dim() or given.numel() != count * given.shape[-1]:
+    if (
+        not isinstance(given, torch.Tensor)
+        or not given.dim()
+        or given.numel() != count * given.shape[-1]
+    ):
         return None
     return torch.arange(operation.start, operation.stop), given.reshape(count, -1).to("cpu", dtype)

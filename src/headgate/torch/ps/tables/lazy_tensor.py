@@ -1,9 +1,9 @@
-"""Tables that no worker holds: the weight of an `Embedding` or `EmbeddingBag` with `sparse=True` under a plan with
-parameter servers.
+"""Tables that no worker holds: the weight of an `Embedding` or `EmbeddingBag` with `sparse=True`
+under a plan with parameter servers.
 
-Their constructors (`headgate.torch.sparse_layers`) make it a tensor without storage. What is done to it in
-place before training (its first values) is recorded, and done on the servers. Where the script puts all values in place
-itself, they are kept as they are until the servers have them.
+Their constructors (`headgate.torch.sparse_layers`) make it a tensor without storage. What is done
+to it in place before training (its first values) is recorded, and done on the servers. Where the
+script puts all values in place itself, they are kept as they are until the servers have them.
 """
 
 from __future__ import annotations
@@ -32,18 +32,28 @@ _LIKE = {
     _aten.ones_like.default: 1,
     _aten.full_like.default: 0,
 }
-"""What makes a table of the same shape, as optimizers do for their state, and what it is filled with."""
+"""What makes a table of the same shape, as optimizers do for their state, and what it is filled
+with.
+"""
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _OF_STORAGE = frozenset(
-    (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.share_memory_, torch.Tensor.apply_)
+    (
+        torch.Tensor.numpy,
+        torch.Tensor.tolist,
+        torch.Tensor.__array__,
+        torch.Tensor.share_memory_,
+        torch.Tensor.apply_,
+    )
 )
 """What goes past the operations that are dispatched, to a storage that a table does not have."""
 _MOST_BROADCAST_BYTES = 1 << 24
 
 
 class LazyTensor(torch.Tensor):
-    """A table, some of its rows, or a field of its optimizer's state, without storage. It is read row by row in the
-    layer's lookup, and as a whole only into a file: by `torch.save`, and by `clone`."""
+    """A table, some of its rows, or a field of its optimizer's state, without storage. It is read
+    row by row in the layer's lookup, and as a whole only into a file: by `torch.save`, and by
+    `clone`.
+    """
 
     _deferred: DeferredTable
     _rows: tuple[int, int]
@@ -72,7 +82,11 @@ class LazyTensor(torch.Tensor):
         first, last = rows or (0, deferred.rows)
         shape = (deferred.width,) if row else (last - first, deferred.width)
         made = torch.Tensor._make_wrapper_subclass(
-            cls, shape, dtype=dtype or deferred.dtype, device=device or torch.device("cpu"), requires_grad=False
+            cls,
+            shape,
+            dtype=dtype or deferred.dtype,
+            device=device or torch.device("cpu"),
+            requires_grad=False,
         )
         made._deferred, made._rows, made._field = deferred, (first, last), field
         setattr(made, REMOTE, True)
@@ -83,7 +97,9 @@ class LazyTensor(torch.Tensor):
         super().__init__()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"LazyTensor(shape={tuple(self.shape)}, dtype={self.dtype}, on the parameter servers)"
+        return (
+            f"LazyTensor(shape={tuple(self.shape)}, dtype={self.dtype}, on the parameter servers)"
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         if getattr(self, "_is_param", False):
@@ -109,7 +125,11 @@ class LazyTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        function: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if function is F.embedding:
             return embedding(*args, **(kwargs or {}))
@@ -126,7 +146,11 @@ class LazyTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        function: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given: dict[str, Any] = dict(kwargs or {})
         this = args[0] if args else None
@@ -136,21 +160,38 @@ class LazyTensor(torch.Tensor):
         if all(table.here is not None for table in _tables(args, given)):
             args, given = _pytree.tree_map_only(LazyTensor, lambda table: table.here, (args, given))
             done = function(*args, **given)
-            return this if function._schema.is_mutable and name.endswith("_") else given.get("out", done)
+            return (
+                this
+                if function._schema.is_mutable and name.endswith("_")
+                else given.get("out", done)
+            )
         if isinstance(this, LazyTensor):
             if function is _aten._to_copy.default:
                 return this._converted(given)
             if function is _aten.clone.default:
                 return this.whole()
             if function in _LIKE and this._rows == (0, this._deferred.rows):
-                return this._alike(_LIKE[function] if len(args) == 1 else args[1], given.get("dtype"))
+                return this._alike(
+                    _LIKE[function] if len(args) == 1 else args[1], given.get("dtype")
+                )
             if function is _aten.select.int and args[1] == 0 and this.dim() == 2:
                 number = args[2] % this.shape[0]
-                return this._like(rows=(this._rows[0] + number, this._rows[0] + number + 1), row=True)
-            if function is _aten.slice.Tensor and this.dim() == 2 and not args[4:5] and (not args[1:2] or args[1] == 0):
+                return this._like(
+                    rows=(this._rows[0] + number, this._rows[0] + number + 1), row=True
+                )
+            if (
+                function is _aten.slice.Tensor
+                and this.dim() == 2
+                and not args[4:5]
+                and (not args[1:2] or args[1] == 0)
+            ):
                 first, last, _ = slice(*args[2:4]).indices(this.shape[0])
                 return this._like(rows=(this._rows[0] + first, this._rows[0] + max(first, last)))
-            if name == "copy_" and this._rows == (0, this._deferred.rows) and _is_whole(this, args[1]):
+            if (
+                name == "copy_"
+                and this._rows == (0, this._deferred.rows)
+                and _is_whole(this, args[1])
+            ):
                 return this._copied(args[1])
             if (written := _written(name, args, given)) is not None:
                 return this._indexed(name, *written)
@@ -160,7 +201,9 @@ class LazyTensor(torch.Tensor):
 
     @property
     def here(self) -> torch.Tensor | None:
-        """Its values, where they lie in this process: the script put them in place, and no server has them yet."""
+        """Its values, where they lie in this process: the script put them in place, and no server
+        has them yet.
+        """
         deferred = self._deferred
         if deferred.values is None or deferred.table is not None:
             return None
@@ -168,7 +211,9 @@ class LazyTensor(torch.Tensor):
             return deferred.values[self._rows[0]]
         return deferred.values[slice(*self._rows)]
 
-    def _like(self, rows: tuple[int, int] | None = None, row: bool = False, **others: Any) -> LazyTensor:
+    def _like(
+        self, rows: tuple[int, int] | None = None, row: bool = False, **others: Any
+    ) -> LazyTensor:
         field = others.pop("field", self._field)
         others = {"dtype": self.dtype, "device": self.device, **others}
         return LazyTensor(self._deferred, rows=rows or self._rows, field=field, row=row, **others)
@@ -198,18 +243,23 @@ class LazyTensor(torch.Tensor):
             deferred.table.write(None, source)
         else:
             is_lent = sparse_layers.lending and source.dtype == self.dtype
-            deferred.values = source.detach() if is_lent else source.detach().to("cpu", self.dtype, copy=True)
+            deferred.values = (
+                source.detach() if is_lent else source.detach().to("cpu", self.dtype, copy=True)
+            )
         return self
 
     def _set_data(self, value: torch.Tensor) -> None:
-        """`self.data = value`: as in one process, the values are those of that tensor from now on, and so is its
-        shape."""
+        """`self.data = value`: as in one process, the values are those of that tensor from now on,
+        and so is its shape.
+        """
         deferred = self._deferred
         if isinstance(value, LazyTensor):
             if value._deferred is not deferred:
                 raise TableError(
-                    "data = the weight of another sparse layer, on the weight of a sparse layer: a table on the "
-                    "parameter servers is one parameter; have both layers use it: layer.weight = other.weight"
+                    "data = the weight of another sparse layer, on the weight of a sparse "
+                    "layer: a table on the "
+                    "parameter servers is one parameter; have both layers use it: layer.weight "
+                    "= other.weight"
                 )
             with torch._C.DisableTorchFunctionSubclass():
                 _SET_DATA(self, value)
@@ -237,26 +287,41 @@ class LazyTensor(torch.Tensor):
         rows = torch.where(index < 0, index + stop - start, index).long() + start
         if rows.numel() and (int(rows.min()) < start or int(rows.max()) >= stop):
             raise IndexError(f"{name}: a row is out of range in a table of {stop - start} rows")
-        values = values.detach().expand(len(rows), self._deferred.width) if values.dim() < 2 else values.detach()
-        self._deferred.done(Operation(INDEXED, start, stop, (rows.cpu(), values.to(self.dtype, copy=True))))
+        values = (
+            values.detach().expand(len(rows), self._deferred.width)
+            if values.dim() < 2
+            else values.detach()
+        )
+        self._deferred.done(
+            Operation(INDEXED, start, stop, (rows.cpu(), values.to(self.dtype, copy=True)))
+        )
         return self
 
-    def _recorded(self, name: str, arguments: Sequence[Any], given: Mapping[str, Any]) -> LazyTensor:
+    def _recorded(
+        self, name: str, arguments: Sequence[Any], given: Mapping[str, Any]
+    ) -> LazyTensor:
         named = dict(given)
         generator = named.pop("generator", None)
         random = None
         if name in RANDOM:
             if self.device.type != "cpu":
                 raise TableError(
-                    f"{name} on a table whose device is {self.device}: its first values are drawn on the CPU; make the "
+                    f"{name} on a table whose device is {self.device}: its first values are "
+                    "drawn on the CPU; make the "
                     "layer without device=, and move the model afterwards"
                 )
             generator = torch.default_generator if generator is None else generator
             random = generator.get_state()
         for value in (*arguments, *named.values()):
-            if isinstance(value, torch.Tensor) and value.shape != self.shape and value.nbytes > _MOST_BROADCAST_BYTES:
+            if (
+                isinstance(value, torch.Tensor)
+                and value.shape != self.shape
+                and value.nbytes > _MOST_BROADCAST_BYTES
+            ):
                 raise refused(f"{name} with a tensor of {tuple(value.shape)}")
-        operation = Operation(name, *self._rows, tuple(_held(value) for value in arguments), named, random)
+        operation = Operation(
+            name, *self._rows, tuple(_held(value) for value in arguments), named, random
+        )
         self._deferred.done(operation)
         if generator is not None:
             operation.draw_and_discard(self._deferred.width, self.dtype, generator)
@@ -275,14 +340,17 @@ def table_for(name: str, layer: Mapping[str, Any]) -> LazyTensor:
     """
     check(name, layer)
     dtype = layer["dtype"] or torch.get_default_dtype()
-    device = torch.device(layer["device"]) if layer["device"] is not None else torch.get_default_device()
+    device = (
+        torch.device(layer["device"]) if layer["device"] is not None else torch.get_default_device()
+    )
     rows, width = operator.index(layer["num_embeddings"]), operator.index(layer["embedding_dim"])
     return LazyTensor(DeferredTable(rows, width, dtype), device=device)
 
 
 def defer(model: nn.Module) -> None:
-    """Move the weights of sparse layers that the script made itself (`from_pretrained`, a new parameter) to the
-    servers. The parameter object stays the same, because the optimizer has it as well.
+    """Move the weights of sparse layers that the script made itself (`from_pretrained`, a new
+    parameter) to the servers. The parameter object stays the same, because the optimizer has it as
+    well.
 
     A weight that anything but sparse layers uses, or that autograd holds on to, stays where it is.
     """
@@ -291,7 +359,9 @@ def defer(model: nn.Module) -> None:
         for parameter in module.parameters(recurse=False):
             users.setdefault(id(parameter), []).append(module)
     for layers in users.values():
-        if not all(isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse for layer in layers):
+        if not all(
+            isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse for layer in layers
+        ):
             continue
         weight = layers[0].weight
         if type(weight) is not nn.Parameter or not weight.requires_grad or weight.is_cuda:
@@ -316,19 +386,28 @@ def check(name: str, layer: Mapping[str, Any]) -> None:
     """
     if layer["max_norm"] is not None:
         raise TableError(
-            f"{name}(max_norm={layer['max_norm']}): rows of a table on parameter servers are not rescaled when they "
+            f"{name}(max_norm={layer['max_norm']}): rows of a table on parameter servers are "
+            "not rescaled when they "
             "are looked up; leave max_norm out, or use sparse=False"
         )
     if layer["scale_grad_by_freq"]:
         raise TableError(
-            f"{name}(scale_grad_by_freq=True): PyTorch has no sparse gradients for it; leave it out, or use "
+            f"{name}(scale_grad_by_freq=True): PyTorch has no sparse gradients for it; leave "
+            "it out, or use "
             "sparse=False"
         )
 
 
-def _written(name: str, args: Sequence[Any], given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _written(
+    name: str, args: Sequence[Any], given: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor] | None:
     """The rows that an operation overwrites, and with what; None where it does something else."""
-    if name == "index_put_" and len(args[1]) == 1 and not any(args[3:]) and not given.get("accumulate"):
+    if (
+        name == "index_put_"
+        and len(args[1]) == 1
+        and not any(args[3:])
+        and not given.get("accumulate")
+    ):
         return args[1][0], args[2]
     if name in ("index_copy_", "index_fill_") and args[1] in (0, -2):
         return args[2], torch.as_tensor(args[3])
@@ -337,7 +416,11 @@ def _written(name: str, args: Sequence[Any], given: Mapping[str, Any]) -> tuple[
 
 def _is_whole(table: LazyTensor, source: Any) -> bool:
     """Whether a tensor has all values of the table, rather than some that are broadcast over it."""
-    return isinstance(source, torch.Tensor) and source.shape == table.shape and 0 not in source.stride()
+    return (
+        isinstance(source, torch.Tensor)
+        and source.shape == table.shape
+        and 0 not in source.stride()
+    )
 
 
 def _tables(args: Sequence[Any], given: Mapping[str, Any]) -> list[LazyTensor]:

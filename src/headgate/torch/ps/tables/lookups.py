@@ -1,5 +1,6 @@
-"""Lookups in tables that no worker holds: they bring the rows that the batch uses, whose gradient is a sparse gradient
-of the weight, as torch has it."""
+"""Lookups in tables that no worker holds: they bring the rows that the batch uses, whose gradient
+is a sparse gradient of the weight, as torch has it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ class _Lookup(torch.autograd.Function):
     """The rows that were brought; their gradient is a sparse one of the table."""
 
     @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, weight: torch.Tensor, rows: torch.Tensor, values: torch.Tensor
+    ) -> torch.Tensor:
         ctx.save_for_backward(rows)
         ctx.weight = weight
         return values
@@ -26,17 +29,25 @@ class _Lookup(torch.autograd.Function):
         (rows,) = ctx.saved_tensors
         ctx.weight._deferred.arriving(ctx.weight)
         sparse = torch.sparse_coo_tensor(
-            rows.unsqueeze(0), gradients[0], ctx.weight.shape, check_invariants=False, is_coalesced=True
+            rows.unsqueeze(0),
+            gradients[0],
+            ctx.weight.shape,
+            check_invariants=False,
+            is_coalesced=True,
         )
         return sparse, None, None
 
 
 class _SumOfRows(torch.autograd.Function):
-    """Of each sample the sum of its rows, each times its factor. PyTorch's own sorts the indices again to find the
-    gradients of rows that are stored one after the other, which takes longer than all the rest of a step."""
+    """Of each sample the sum of its rows, each times its factor. PyTorch's own sorts the indices
+    again to find the gradients of rows that are stored one after the other, which takes longer than
+    all the rest of a step.
+    """
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, numbers: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, values: torch.Tensor, numbers: torch.Tensor, factors: torch.Tensor
+    ) -> torch.Tensor:
         ctx.save_for_backward(values, numbers, factors)
         return F.embedding_bag(numbers, values, mode="sum", per_sample_weights=factors)
 
@@ -47,7 +58,11 @@ class _SumOfRows(torch.autograd.Function):
         of_sample, found, of_factors = gradients[0].unsqueeze(1), None, None
         if ctx.needs_input_grad[0]:
             found = torch.zeros_like(values)
-            add_rows(found, numbers.reshape(-1), (of_sample * factors.unsqueeze(2)).reshape(-1, values.shape[1]))
+            add_rows(
+                found,
+                numbers.reshape(-1),
+                (of_sample * factors.unsqueeze(2)).reshape(-1, values.shape[1]),
+            )
         if ctx.needs_input_grad[2]:
             of_factors = (F.embedding(numbers, values) * of_sample).sum(2)
         return found, None, of_factors
@@ -56,7 +71,8 @@ class _SumOfRows(torch.autograd.Function):
 def _distinct(indices: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Different numbers, ascending, and the place among them of each index.
 
-    NumPy sorts whole numbers several times as fast as PyTorch, but tells no places. So each number carries its own.
+    NumPy sorts whole numbers several times as fast as PyTorch, but tells no places. So each number
+    carries its own.
     """
     bits = indices.numel().bit_length()
     rows: torch.Tensor
@@ -74,7 +90,9 @@ def _distinct(indices: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Ten
     sorted_.sort()
     places = keys & ((1 << bits) - 1)
     keys >>= bits
-    begins = torch.cat([torch.zeros(1, dtype=torch.int64), (keys[1:] != keys[:-1]).nonzero().squeeze(1) + 1])
+    begins = torch.cat(
+        [torch.zeros(1, dtype=torch.int64), (keys[1:] != keys[:-1]).nonzero().squeeze(1) + 1]
+    )
     rows = keys[begins]
     counts = torch.diff(begins, append=torch.tensor([len(keys)]))
     numbers = torch.empty_like(keys)
@@ -82,7 +100,9 @@ def _distinct(indices: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Ten
     return rows, numbers.view(indices.shape)
 
 
-def _looked_up(indices: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _looked_up(
+    indices: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Different rows that are used, the number among them of each index, and their values."""
     deferred = getattr(weight, "_deferred", None)
     if not isinstance(deferred, DeferredTable):
@@ -90,7 +110,8 @@ def _looked_up(indices: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tenso
     table = deferred.table
     if table is None:
         raise TableError(
-            "a sparse layer is used that is not on the parameter servers yet; call headgate.torch.prepare(model, ...) "
+            "a sparse layer is used that is not on the parameter servers yet; call "
+            "headgate.torch.prepare(model, ...) "
             "first"
         )
     least, most = (int(each) for each in indices.aminmax()) if indices.numel() else (0, 0)
@@ -141,7 +162,11 @@ def embedding_bag(
         raise ValueError("max mode does not support sparse weights")  # as torch says it
     rows, numbers, values = _looked_up(input, weight)
     if mode == "sum" and input.dim() == 2 and padding_idx is None:
-        factors = torch.ones_like(numbers, dtype=values.dtype) if per_sample_weights is None else per_sample_weights
+        factors = (
+            torch.ones_like(numbers, dtype=values.dtype)
+            if per_sample_weights is None
+            else per_sample_weights
+        )
         summed: torch.Tensor = _SumOfRows.apply(values, numbers, factors)  # type: ignore[no-untyped-call]
         return summed
     return F.embedding_bag(
@@ -157,4 +182,6 @@ def embedding_bag(
 
 def _check(max_norm: float | None, scale_grad_by_freq: bool) -> None:
     if max_norm is not None or scale_grad_by_freq:
-        raise TableError("max_norm and scale_grad_by_freq cannot be had for a table on parameter servers")
+        raise TableError(
+            "max_norm and scale_grad_by_freq cannot be had for a table on parameter servers"
+        )

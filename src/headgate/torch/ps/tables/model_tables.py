@@ -1,4 +1,6 @@
-"""The sparse tables of prepared models: has the servers make and step them, and ties them to layers and optimizers."""
+"""The sparse tables of prepared models: has the servers make and step them, and ties them to layers
+and optimizers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from headgate.torch.ps.transport.calls import Answer, Caller
 
 def sparse(rows: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """A sparse gradient of different rows."""
-    return torch.sparse_coo_tensor(rows.unsqueeze(0), values, shape, check_invariants=False, is_coalesced=True)
+    return torch.sparse_coo_tensor(
+        rows.unsqueeze(0), values, shape, check_invariants=False, is_coalesced=True
+    )
 
 
 def check(optimizer: Any, group: Mapping[str, Any]) -> None:
@@ -41,13 +45,15 @@ def check(optimizer: Any, group: Mapping[str, Any]) -> None:
             tried.step()
     except RuntimeError as error:
         raise OptimizerError(
-            f"{name} cannot step a table on parameter servers: {error}. Give sparse layers an optimizer of their own: "
+            f"{name} cannot step a table on parameter servers: {error}. Give sparse layers an "
+            "optimizer of their own: "
             "SparseAdam, Adagrad, or SGD"
         ) from None
     if not torch.equal(table[0], before[0]):
         options = ", ".join(key for key in ("momentum", "weight_decay", "lambd") if group.get(key))
         raise OptimizerError(
-            f"{name} with {options or 'these options'} changes every row of a table in every step, not only those that "
+            f"{name} with {options or 'these options'} changes every row of a table in every "
+            "step, not only those that "
             "the batch uses; leave that out for sparse layers, in a parameter group of their own"
         )
 
@@ -83,8 +89,10 @@ class RemoteTables:
         meet: Waits until all workers that step together call it.
 
     Attributes:
-        arriving: Is given what stands for a table, when a gradient of it is about to come with a backward.
-        fraction: This worker's part of the mean that the last gradients are of; None: they are of a sum.
+        arriving: Is given what stands for a table, when a gradient of it is about to come with a
+            backward.
+        fraction: This worker's part of the mean that the last gradients are of; None: they are of a
+            sum.
     """
 
     def __init__(
@@ -107,14 +115,17 @@ class RemoteTables:
         self._adopted: list[_Adopted] = []
         caller.greetings.append(self._greet)
 
-    def adopt(self, number: int, model: nn.Module, optimizer: Any, steps: Mapping[str, int] | None = None) -> None:
+    def adopt(
+        self, number: int, model: nn.Module, optimizer: Any, steps: Mapping[str, int] | None = None
+    ) -> None:
         """Have the servers make the tables of a model and step them, and its layers use them.
 
         Args:
             number: Of the model, in the order in which they are prepared.
             model: The model.
             optimizer: Its optimizer, or None.
-            steps: By name of a table, the steps of it that others have taken before this worker joins them.
+            steps: By name of a table, the steps of it that others have taken before this worker
+                joins them.
 
         Raises:
             OptimizerError: The optimizer cannot step a table.
@@ -131,8 +142,18 @@ class RemoteTables:
             made = self._made(weight, optimizer, group)
             name = f"{number}.{name}"
             before = (steps or {}).get(name, 0)
-            table = RemoteTable(self.caller, name, weight._deferred, self._folder, self._observer, self._meet, before)
-            adopted = _Adopted(table, weight._deferred, weight, None if group is None else optimizer, made)
+            table = RemoteTable(
+                self.caller,
+                name,
+                weight._deferred,
+                self._folder,
+                self._observer,
+                self._meet,
+                before,
+            )
+            adopted = _Adopted(
+                table, weight._deferred, weight, None if group is None else optimizer, made
+            )
             if self.caller.lowest:
                 self._create(adopted)
             with self.caller.preparing():
@@ -148,12 +169,15 @@ class RemoteTables:
             optimizer.register_state_dict_post_hook(self._with_state)
 
     def push(self, optimizer: Any) -> list[Answer]:
-        """Push the gradients of the optimizer's tables, and hide them from it; what the servers will answer."""
+        """Push the gradients of the optimizer's tables, and hide them from it; what the servers
+        will answer.
+        """
         pushed = []
         for adopted in self._of(optimizer):
             if not isinstance(adopted.weight, LazyTensor):
                 raise TableError(
-                    f"the weight of sparse layer {adopted.table.name} was exchanged for another after "
+                    f"the weight of sparse layer {adopted.table.name} was exchanged for "
+                    "another after "
                     "headgate.torch.prepare (torch.utils.swap_tensors); exchange it before"
                 )
             options = optimizers.options(_group(optimizer, adopted.weight))
@@ -171,22 +195,27 @@ class RemoteTables:
     def overflows(self) -> list[bool]:
         """For each table, whether the gradient that is to be pushed is not finite."""
         return [
-            adopted.weight.grad is not None and not _finite(adopted.weight.grad.detach()) for adopted in self._adopted
+            adopted.weight.grad is not None and not _finite(adopted.weight.grad.detach())
+            for adopted in self._adopted
         ]
 
     @torch.no_grad()
     def overflowed(self, anywhere: Sequence[bool]) -> None:
-        """Whether, for each table, the gradient of any worker that counts in this round is not finite.
+        """Whether, for each table, the gradient of any worker that counts in this round is not
+        finite.
 
-        A scaler that finds such a gradient leaves out the step: all have to find one, or none. So where another's is,
-        this worker's gets a row that is; and where this worker's does not count, it is dropped.
+        A scaler that finds such a gradient leaves out the step: all have to find one, or none. So
+        where another's is, this worker's gets a row that is; and where this worker's does not
+        count, it is dropped.
         """
         for adopted, is_anywhere, is_here in zip(self._adopted, anywhere, self.overflows()):
             weight = adopted.weight
             if is_here == is_anywhere:
                 continue
             row = torch.zeros(int(is_anywhere), dtype=torch.int64, device=weight.device)
-            values = torch.full((len(row), weight.shape[1]), torch.inf, dtype=weight.dtype, device=weight.device)
+            values = torch.full(
+                (len(row), weight.shape[1]), torch.inf, dtype=weight.dtype, device=weight.device
+            )
             marked = sparse(row, values, weight.shape)
             kept = weight.grad if is_anywhere else None
             weight.grad = marked if kept is None else kept + marked
@@ -208,7 +237,8 @@ class RemoteTables:
         size = sum(a.weight.numel() * a.weight.element_size() for a in self._adopted)
         pulled, pushed = sum(self.caller.bytes_in), sum(self.caller.bytes_out)
         return (
-            f"sparse tables of {size / 1e6:.1f} MB: {pulled / 1e6:.1f} MB came from the servers and {pushed / 1e6:.1f} "
+            f"sparse tables of {size / 1e6:.1f} MB: {pulled / 1e6:.1f} MB came from the "
+            f"servers and {pushed / 1e6:.1f} "
             "MB went to them"
         )
 
@@ -219,7 +249,10 @@ class RemoteTables:
         end = time.perf_counter()
         observer = self._observer()
         if pushed and observer is not None and observer.sampling():
-            told = [Transfer(f"server-{answer.server}", Passage(begin, end, answer.bytes_out)) for answer in pushed]
+            told = [
+                Transfer(f"server-{answer.server}", Passage(begin, end, answer.bytes_out))
+                for answer in pushed
+            ]
             observer.moved(Movement((("push", begin, end - begin),), told))
 
     def _of(self, optimizer: Any) -> Iterator[_Adopted]:
@@ -233,7 +266,9 @@ class RemoteTables:
             "width": deferred.width,
             "dtype": str(deferred.first_dtype).rpartition(".")[2],
             "servers": self.caller.servers,
-            "operations": [each.sent() for each in coalesced(deferred.operations, deferred.first_dtype)],
+            "operations": [
+                each.sent() for each in coalesced(deferred.operations, deferred.first_dtype)
+            ],
             "recipe": None,
         }
         if group is not None:
@@ -241,12 +276,18 @@ class RemoteTables:
         return made
 
     def _create(self, adopted: _Adopted) -> None:
-        """Make a table on the servers, with the values and the optimizer's state that were loaded here."""
+        """Make a table on the servers, with the values and the optimizer's state that were loaded
+        here.
+        """
         table, weight = adopted.table, adopted.weight
         state = {} if adopted.optimizer is None else adopted.optimizer.state.get(weight, {})
         # What the optimizer's constructor made without a storage, it makes on the servers too.
         state = {name: value for name, value in state.items() if not isinstance(value, LazyTensor)}
-        by_row = {name: v for name, v in state.items() if isinstance(v, torch.Tensor) and v.shape == weight.shape}
+        by_row = {
+            name: v
+            for name, v in state.items()
+            if isinstance(v, torch.Tensor) and v.shape == weight.shape
+        }
         single = {name: value for name, value in state.items() if name not in by_row}
         calls = [
             self.caller.call(server, operation, content)
@@ -256,33 +297,48 @@ class RemoteTables:
         answers = [answer.wait() for answer in calls]
         if all(answer.get("new", True) for answer in answers):
             values = weight._deferred.values
-            fields: list[tuple[str | None, torch.Tensor]] = [] if values is None else [(None, values)]
+            fields: list[tuple[str | None, torch.Tensor]] = (
+                [] if values is None else [(None, values)]
+            )
             for field, values in [*fields, *by_row.items()]:
                 for answer in table.written(field, values):
                     answer.wait()
-        for answer in [self.caller.call(server, "table.ready", {"name": table.name}) for server in table.servers]:
+        for answer in [
+            self.caller.call(server, "table.ready", {"name": table.name})
+            for server in table.servers
+        ]:
             answer.wait()
 
-    def _making(self, adopted: _Adopted, state: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    def _making(
+        self, adopted: _Adopted, state: Mapping[str, Any]
+    ) -> list[tuple[str, dict[str, Any]]]:
         name, made = adopted.table.name, adopted.made
         head = {key: value for key, value in made.items() if key != "recipe"}
         calls = [("table.create", {"name": name, **head})]
         if made["recipe"] is not None:
-            calls.append(("table.optimize", {"name": name, "recipe": made["recipe"], "state": state}))
+            calls.append(
+                ("table.optimize", {"name": name, "recipe": made["recipe"], "state": state})
+            )
         return calls
 
     def _greet(self, server: int, again: bool) -> list[tuple[str, Mapping[str, Any]]]:
-        """What a server that was started again is told: what it needs to make the tables that no snapshot of it has,
-        as they were in the beginning, and which steps are known here."""
+        """What a server that was started again is told: what it needs to make the tables that no
+        snapshot of it has, as they were in the beginning, and which steps are known here.
+        """
         calls: list[tuple[str, Mapping[str, Any]]] = []
         for adopted in self._adopted if again else []:
             calls += self._making(adopted, {})
             name = adopted.table.name
-            calls += [("table.ready", {"name": name}), ("table.open", {"name": name, "taken": adopted.table.taken})]
+            calls += [
+                ("table.ready", {"name": name}),
+                ("table.open", {"name": name, "taken": adopted.table.taken}),
+            ]
         return calls
 
     def _with_state(self, optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
-        """The optimizer's state dict with what the servers have, which is brought when it is saved."""
+        """The optimizer's state dict with what the servers have, which is brought when it is
+        saved.
+        """
         ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for adopted in self._of(optimizer):
             weight = adopted.weight
@@ -304,4 +360,7 @@ def _finite(gradient: torch.Tensor) -> bool:
 def _group(optimizer: Any, weight: torch.Tensor) -> Any:
     """The parameter group that a weight is in; None: none."""
     groups = [] if optimizer is None else optimizer.param_groups
-    return next((group for group in groups if any(parameter is weight for parameter in group["params"])), None)
+    return next(
+        (group for group in groups if any(parameter is weight for parameter in group["params"])),
+        None,
+    )

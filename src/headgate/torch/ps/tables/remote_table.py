@@ -1,4 +1,6 @@
-"""A worker's side of one sparse table: it pulls the rows that a batch uses, and pushes their gradients."""
+"""A worker's side of one sparse table: it pulls the rows that a batch uses, and pushes their
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,12 @@ class DeferredTable:
 
     Attributes:
         operations: What was done to it in place, in that order.
-        values: All of its values, where the script put them in place; until there is a table, what is done to it is
-            done to them. None: it did not.
+        values: All of its values, where the script put them in place; until there is a table, what
+            is done to it is done to them. None: it did not.
         table: The table on the servers; None before the model was prepared.
         dtype: Its type; `first_dtype` before all operations.
-        arriving: Is given what stands for it, when a gradient of it is about to come with a backward.
+        arriving: Is given what stands for it, when a gradient of it is about to come with a
+            backward.
     """
 
     def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
@@ -52,7 +55,8 @@ class DeferredTable:
         """
         if self.table is not None:
             raise TableError(
-                f"{operation.name} on a table that is on the parameter servers already; give it its first values "
+                f"{operation.name} on a table that is on the parameter servers already; give "
+                "it its first values "
                 "before headgate.torch.prepare, or load all of them with load_state_dict"
             )
         self.operations.append(operation)
@@ -60,9 +64,12 @@ class DeferredTable:
 
 def refused(name: str) -> TableError:
     return TableError(
-        f"{name} on the weight of a sparse layer: the table is on the parameter servers and no worker holds it. Its "
-        f"first values may be set by {', '.join((*RANDOM, *PLAIN))}, row by row, or all at once by load_state_dict and "
-        "weight.data = tensor; after headgate.torch.prepare, torch.save(model.state_dict(), ...) writes it, and "
+        f"{name} on the weight of a sparse layer: the table is on the parameter servers and no "
+        "worker holds it. Its "
+        f"first values may be set by {', '.join((*RANDOM, *PLAIN))}, row by row, or all at "
+        "once by load_state_dict and "
+        "weight.data = tensor; after headgate.torch.prepare, torch.save(model.state_dict(), "
+        "...) writes it, and "
         "clone() brings it into a file. For anything else make the layer sparse=False"
     )
 
@@ -119,7 +126,11 @@ class RemoteTable:
         self.settle()
         settled = time.perf_counter()
         parts = [(server, *part) for server, part in enumerate(self._parted(rows))]
-        answers = [(places, self._ask(server, "pull", rows=sent)) for server, places, sent in parts if len(sent)]
+        answers = [
+            (places, self._ask(server, "pull", rows=sent))
+            for server, places, sent in parts
+            if len(sent)
+        ]
         if len(answers) == 1 and len(self.servers) == 1:
             values: torch.Tensor = answers[0][1].wait()["values"]
         else:
@@ -128,7 +139,10 @@ class RemoteTable:
                 values[places] = answer.wait()["values"]
         observer = self._observer()
         if observer is not None and observer.sampling():
-            spans = (("wait", begin, settled - begin), ("pull", settled, time.perf_counter() - settled))
+            spans = (
+                ("wait", begin, settled - begin),
+                ("pull", settled, time.perf_counter() - settled),
+            )
             observer.moved(Movement(spans, transfers(answer for _, answer in answers)))
         return values
 
@@ -145,7 +159,8 @@ class RemoteTable:
         else:
             gradient = each_row_once(gradient)
             rows, values = gradient.indices()[0].cpu(), gradient.values().cpu()
-        # Counted here, not by the servers: where some may be left out, they are ahead of a worker that is late.
+        # Counted here, not by the servers: where some may be left out, they are ahead of a worker
+        # that is late.
         self.steps += 1
         head = {**head, "step": self.steps, "used": gradient is not None}
         pushed = []
@@ -163,12 +178,16 @@ class RemoteTable:
         self.taken = self.steps
 
     def finish(self, seconds: float) -> None:
-        """Wait so long until what was pushed has come: servers no longer listen to a worker that has left."""
+        """Wait so long until what was pushed has come: servers no longer listen to a worker that
+        has left.
+        """
         for answer in self._pushed:
             answer.there_within(seconds)
 
     def fields(self) -> dict[str, Any]:
-        """The state of the table's optimizer; None for what it has for each row, which `read` gives."""
+        """The state of the table's optimizer; None for what it has for each row, which `read`
+        gives.
+        """
         self.settle()
         found: dict[str, Any] = self._ask(0, "fields").wait()["fields"]
         return found
@@ -183,9 +202,13 @@ class RemoteTable:
         values = self._file()
         for server in self.servers:
             pieces = self._pieces(server)
-            asked = [self._ask(server, "read", field=field, start=start, stop=stop) for start, stop in pieces[:2]]
+            asked = [
+                self._ask(server, "read", field=field, start=start, stop=stop)
+                for start, stop in pieces[:2]
+            ]
             for number, (start, stop) in enumerate(pieces):
-                if number + 2 < len(pieces):  # the next piece is on its way while this one is stored
+                # the next piece is on its way while this one is stored
+                if number + 2 < len(pieces):
                     begin, end = pieces[number + 2]
                     asked.append(self._ask(server, "read", field=field, start=begin, stop=end))
                 found = asked.pop(0).wait()["values"]
@@ -218,7 +241,9 @@ class RemoteTable:
         return self._caller.call(server, f"table.{verb}", {"name": self.name, **content})
 
     def _parted(self, rows: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For each server, which of `rows` it has: their places among them, and as they are sent."""
+        """For each server, which of `rows` it has: their places among them, and as they are
+        sent.
+        """
         sent = rows.to(torch.int32) if self._deferred.rows < 2**31 else rows
         if len(self.servers) == 1:
             return [(sent, sent)]

@@ -27,7 +27,9 @@ class Tables(Handler):
     """
 
     without_snapshot: Mapping[str, str] = {
-        "table.create": "its rows of sparse tables begin anew, and what workers have pushed to them is lost"
+        "table.create": (
+            "its rows of sparse tables begin anew, and what workers have pushed to them is lost"
+        )
     }
 
     def __init__(
@@ -87,7 +89,7 @@ class Tables(Handler):
         if late:
             self._note(f"{late} gradients of sparse tables came too late to count")
 
-    # --- how a table comes about -------------------------------------------------------------------------------------
+    # --- how a table comes about ------------------------------------------------------------------
 
     def _create(self, name: str, request: Request) -> None:
         content = request.content
@@ -117,7 +119,7 @@ class Tables(Handler):
         for operation, waiting in self._waiting.pop(name, []):
             self.handle(operation, waiting)
 
-    # --- how it is used ----------------------------------------------------------------------------------------------
+    # --- how it is used ---------------------------------------------------------------------------
 
     def _open(self, name: str, request: Request) -> None:
         """A worker comes to know of a table, or tells which step of it it knows of."""
@@ -141,12 +143,15 @@ class Tables(Handler):
 
     def _read(self, name: str, request: Request) -> None:
         content = request.content
-        request.answer(values=self._shards[name].read(content["field"], content["start"], content["stop"]))
+        request.answer(
+            values=self._shards[name].read(content["field"], content["start"], content["stop"])
+        )
 
     def _take_steps(self, name: str) -> None:
         steps = self._steps[name]
         while True:
-            # One that joins does not count: it waits for the others' state, and they would wait for its push.
+            # One that joins does not count: it waits for the others' state, and they would wait for
+            # its push.
             pushes = steps.next(self._view.active, self._view.needed(self._backups))
             if pushes is None:
                 return

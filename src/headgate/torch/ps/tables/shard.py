@@ -40,13 +40,17 @@ class Shard:
         self.recipe = dict(recipe)
         self._optimizer, self._options = optimizers.build(recipe, [(self.values, 0)])
         for name, value in state.items():
-            self._optimizer.state[self.values][name] = value.clone() if isinstance(value, torch.Tensor) else value
+            self._optimizer.state[self.values][name] = (
+                value.clone() if isinstance(value, torch.Tensor) else value
+            )
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
         """The values of these rows of the table."""
         return self.values.index_select(0, self.rows.local(rows.long()))
 
-    def apply(self, rows: torch.Tensor, gradients: torch.Tensor, options: Mapping[str, Any]) -> None:
+    def apply(
+        self, rows: torch.Tensor, gradients: torch.Tensor, options: Mapping[str, Any]
+    ) -> None:
         """Take a step with these gradients; a row may be named more than once."""
         if self._optimizer is None:
             raise CallError("a table that no optimizer steps was given gradients")
@@ -54,7 +58,9 @@ class Shard:
         local = self.rows.local(rows.long())
         if self._only_adds():
             group = self._options[0]
-            add_rows(self.values, local, gradients, group["lr"] if group["maximize"] else -group["lr"])
+            add_rows(
+                self.values, local, gradients, group["lr"] if group["maximize"] else -group["lr"]
+            )
             return
         shape = self.values.shape
         given = torch.sparse_coo_tensor(local[None], gradients, shape, check_invariants=False)
@@ -63,9 +69,15 @@ class Shard:
         self.values.grad = None
 
     def _only_adds(self) -> bool:
-        """Whether a step adds each gradient to its row, times a number: those of a row need not be summed before."""
+        """Whether a step adds each gradient to its row, times a number: those of a row need not be
+        summed before.
+        """
         group = self._options[0]
-        return type(self._optimizer) is torch.optim.SGD and not group["momentum"] and not group["weight_decay"]
+        return (
+            type(self._optimizer) is torch.optim.SGD
+            and not group["momentum"]
+            and not group["weight_decay"]
+        )
 
     def fields(self) -> dict[str, Any]:
         """The optimizer's state: None for what it has for each row, which `read` gives."""
@@ -99,7 +111,9 @@ class Shard:
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Shard:
-        shard = cls(Rows(saved["total"], saved["servers"]), saved["server"], saved["values"].clone())
+        shard = cls(
+            Rows(saved["total"], saved["servers"]), saved["server"], saved["values"].clone()
+        )
         if saved["recipe"] is not None:
             shard.optimize(saved["recipe"], saved["state"])
         return shard

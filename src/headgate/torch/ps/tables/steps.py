@@ -11,10 +11,11 @@ from headgate.torch.ps.transport.requests import Request
 
 
 def merged(pushes: Sequence[Mapping[str, Any]]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Rows and gradients of one step from the pushes of its workers; None where nobody used the table.
+    """Rows and gradients of one step from the pushes of its workers; None where nobody used the
+    table.
 
-    Each worker's gradients come as its contribution to the mean, with its part of the batch: where contributions are
-    missing, those that are there stand for all.
+    Each worker's gradients come as its contribution to the mean, with its part of the batch: where
+    contributions are missing, those that are there stand for all.
     """
     used = [push for push in pushes if push["used"]]
     if not used:
@@ -76,8 +77,11 @@ class Steps:
             self.taken = max(self.taken, step)
             if late and needed is not None:
                 self.late += len(pushes)
-            # Late where all are needed: the others' part was taken before the server was started again.
-            return Pushes([pushes[worker] for worker in sorted(pushes)], counts=not late or needed is None)
+            # Late where all are needed: the others' part was taken before the server was started
+            # again.
+            return Pushes(
+                [pushes[worker] for worker in sorted(pushes)], counts=not late or needed is None
+            )
         return None
 
 

@@ -1,1 +1,3 @@
-"""What workers and servers talk over: sockets, messages, requests with their answers, and snapshots."""
+"""What workers and servers talk over: sockets, messages, requests with their answers, and
+snapshots.
+"""

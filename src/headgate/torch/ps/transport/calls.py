@@ -1,6 +1,7 @@
 """Remote calls of workers to servers, each with one answer, however long that takes.
 
-Asynchronous plans and sparse tables are made of them. Dense synchronous rounds have messages of their own.
+Asynchronous plans and sparse tables are made of them. Dense synchronous rounds have messages of
+their own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headgate.task import Channel, PeerLost, Stop
-from headgate.task.part import GOODBYE_SECONDS
+from headgate.task.membership import GOODBYE_SECONDS
 from headgate.torch.backend import Passage, Transfer
 from headgate.torch.ps.transport.payload import PayloadError, octets, pack, unpack
 from headgate.torch.ps.transport.views import View
@@ -40,7 +41,8 @@ class Answer:
         server: Index of the server.
         bytes_out: Bytes of the request.
         bytes_in: Bytes of the answer.
-        sent: When the request left, by our clock, in seconds; as the others, known once the answer is there.
+        sent: When the request left, by our clock, in seconds; as the others, known once the answer
+            is there.
         reached: When it had reached the server.
         left: When the answer left there.
         came: When it came.
@@ -48,7 +50,11 @@ class Answer:
     """
 
     def __init__(
-        self, caller: Caller, server: int, bytes_out: int, then: Callable[[Any], None] = lambda found: None
+        self,
+        caller: Caller,
+        server: int,
+        bytes_out: int,
+        then: Callable[[Any], None] = lambda found: None,
     ) -> None:
         self._caller = caller
         self.then = then
@@ -77,8 +83,8 @@ class Answer:
 
 
 class Caller:
-    """Asks the servers. A server that was started again is first told what it has to know. Then it is asked again what
-    its former life did not answer.
+    """Asks the servers. A server that was started again is first told what it has to know. Then it
+    is asked again what its former life did not answer.
 
     Args:
         links: To the servers; not started yet.
@@ -88,8 +94,8 @@ class Caller:
     Attributes:
         index: Of this worker.
         servers: How many servers there are.
-        greetings: Asked, in the loop's thread, for the calls (operation, content) that a server has to be told first;
-            given its index and whether it was started again.
+        greetings: Asked, in the loop's thread, for the calls (operation, content) that a server has
+            to be told first; given its index and whether it was started again.
         bytes_in: Bytes of the answers of each server so far.
         bytes_out: Bytes of what each was asked.
     """
@@ -108,7 +114,9 @@ class Caller:
         self._number = 0
         self._with: frozenset[int] | None = None
         self._lives: dict[int, int] = {}
-        self._open: list[dict[int, tuple[Answer, list[Buffer]]]] = [{} for _ in range(links.servers)]
+        self._open: list[dict[int, tuple[Answer, list[Buffer]]]] = [
+            {} for _ in range(links.servers)
+        ]
         links.handlers[ANSWER] = self._answered
         links.watchers.append(self._entered)
 
@@ -116,7 +124,9 @@ class Caller:
     def lowest(self) -> bool:
         """Whether this is the first of the workers that count; waits for the first view."""
         with self._changed:
-            self._changed.wait_for(lambda: self._links.view.number >= 0 or self._failure is not None)
+            self._changed.wait_for(
+                lambda: self._links.view.number >= 0 or self._failure is not None
+            )
         return self.index == min(self._links.view.active, default=self.index)
 
     def call(
@@ -126,7 +136,8 @@ class Caller:
         content: Mapping[str, Any],
         then: Callable[[Any], None] = lambda found: None,
     ) -> Answer:
-        """Ask a server; returns at once. The tensors in `content` must not change until the answer is there.
+        """Ask a server; returns at once. The tensors in `content` must not change until the answer
+        is there.
 
         Args:
             server: Its index.
@@ -148,7 +159,9 @@ class Caller:
         return self.call(server, operation, content).wait()
 
     def compare_clocks(self) -> None:
-        """Compare our clock with the servers', if that is due: at a time when nothing else is under way."""
+        """Compare our clock with the servers', if that is due: at a time when nothing else is under
+        way.
+        """
         self._loop.call(self._links.compare_clocks)
 
     def fail(self, error: BaseException) -> None:
@@ -163,8 +176,9 @@ class Caller:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Calls meanwhile need other workers for their answers. They are not waited for any longer once one of these is
-        gone, or this task was asked to stop."""
+        """Calls meanwhile need other workers for their answers. They are not waited for any longer
+        once one of these is gone, or this task was asked to stop.
+        """
         self._with = self._workers()
         try:
             yield
@@ -181,7 +195,9 @@ class Caller:
         alone = 0
         while True:
             with self._changed:
-                if self._changed.wait_for(lambda: answer.there or self._failure is not None, _SLICE_SECONDS):
+                if self._changed.wait_for(
+                    lambda: answer.there or self._failure is not None, _SLICE_SECONDS
+                ):
                     break
             if self._with is not None:
                 self._look_round(self._with)
@@ -200,13 +216,18 @@ class Caller:
             raise Stop
         if gone:
             who = ", ".join(f"worker-{index}" for index in sorted(gone))
-            text = f"{who} is gone before all workers had prepared what they train; this one cannot go on without it"
+            text = (
+                f"{who} is gone before all workers had prepared what they train; this one "
+                "cannot go on without it"
+            )
             print(f"headgate: {text}", file=sys.stderr, flush=True)
             raise PeerLost(text)
 
     def _workers(self) -> frozenset[int]:
         """Indices of the workers that the engine lists."""
-        return frozenset(m["index"] for m in self._channel.peers.get("members", ()) if m["role"] == "worker")
+        return frozenset(
+            m["index"] for m in self._channel.peers.get("members", ()) if m["role"] == "worker"
+        )
 
     def settle(self, answer: Answer, found: Any, error: BaseException | None) -> None:
         if error is None:
@@ -215,7 +236,7 @@ class Caller:
             answer.found, answer.error, answer.there = found, error, True
             self._changed.notify_all()
 
-    # --- in the loop's thread ----------------------------------------------------------------------------------------
+    # --- in the loop's thread ---------------------------------------------------------------------
 
     def _entered(self, former: View) -> None:
         with self._changed:
@@ -250,15 +271,21 @@ class Caller:
             return
         answer.bytes_in, answer.came = size, message.at
         # The clocks of two nodes differ by what their comparison cannot know.
-        answer.reached = min(max(self._links.ours(index, message.header.asked), answer.sent), message.at)
-        answer.left = min(max(self._links.ours(index, message.header.sent), answer.reached), message.at)
+        answer.reached = min(
+            max(self._links.ours(index, message.header.asked), answer.sent), message.at
+        )
+        answer.left = min(
+            max(self._links.ours(index, message.header.sent), answer.reached), message.at
+        )
         try:
             found = unpack(message.frames[0].bytes, [frame.buffer for frame in message.frames[1:]])
         except (PayloadError, IndexError) as error:
             self.settle(answer, None, CallError(f"server-{index}: {error}"))
             return
         failed = found.get("error")
-        self.settle(answer, found, None if failed is None else CallError(f"server-{index}: {failed}"))
+        self.settle(
+            answer, found, None if failed is None else CallError(f"server-{index}: {failed}")
+        )
 
 
 def transfers(answers: Iterable[Answer]) -> list[Transfer]:
@@ -269,7 +296,9 @@ def transfers(answers: Iterable[Answer]) -> list[Transfer]:
     found = []
     for server, calls in sorted(by_server.items()):
         sizes = sum(call.bytes_out for call in calls), sum(call.bytes_in for call in calls)
-        push = Passage(min(call.sent for call in calls), max(call.reached for call in calls), sizes[0])
+        push = Passage(
+            min(call.sent for call in calls), max(call.reached for call in calls), sizes[0]
+        )
         pull = Passage(min(call.left for call in calls), max(call.came for call in calls), sizes[1])
         found.append(Transfer(f"server-{server}", push, pull))
     return found

@@ -16,7 +16,9 @@ from headgate.torch.ps.transport.wire import Buffer, Header, Message, MessageKin
 _CLOCK_SECONDS = 10.0
 """How often the clocks of both ends are compared."""
 _PINGS = 4
-"""Messages to and fro in a comparison; the fastest counts, because the first waits for the connection."""
+"""Messages to and fro in a comparison; the fastest counts, because the first waits for the
+connection.
+"""
 
 
 class _Link:
@@ -54,7 +56,9 @@ class Links:
         self.node: str = welcome["node"]
         self.servers: int = welcome["plan"]["servers"]
         self.view = View()
-        self.handlers: dict[int, Callable[[int, Message], None]] = {MessageKind.PONG: self._compared}
+        self.handlers: dict[int, Callable[[int, Message], None]] = {
+            MessageKind.PONG: self._compared
+        }
         self.watchers: list[Callable[[View], None]] = []
         self._secrets: Mapping[str, Any] = welcome["secrets"]
         self._channel = channel
@@ -74,8 +78,9 @@ class Links:
         self._loop.call(self._watch, self._channel.peers)
 
     def send(self, server: int, header: Header, *frames: Buffer) -> bool:
-        """Send a message to a server; whether there is one to send it to. Large frames must not change until it was
-        answered."""
+        """Send a message to a server; whether there is one to send it to. Large frames must not
+        change until it was answered.
+        """
         link = self._links.get(server)
         if link is None:
             return False
@@ -98,7 +103,9 @@ class Links:
         return seconds if link is None else seconds - link.clock
 
     def compare_clocks(self) -> None:
-        """Compare our clock with those of the servers, if that is due: at a time when nothing else is under way."""
+        """Compare our clock with those of the servers, if that is due: at a time when nothing else
+        is under way.
+        """
         now = time.monotonic()
         for server, link in self._links.items():
             if now - link.compared > _CLOCK_SECONDS:

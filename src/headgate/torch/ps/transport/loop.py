@@ -19,7 +19,8 @@ _AT_A_TIME = 16
 
 
 class Loop:
-    """Polls sockets and runs what other threads hand over. Sockets are made and used in its thread only.
+    """Polls sockets and runs what other threads hand over. Sockets are made and used in its thread
+    only.
 
     Args:
         name: Of the thread.
@@ -61,7 +62,9 @@ class Loop:
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), function))
 
     def add(self, socket: zmq.Socket[bytes], receive: Callable[[], None]) -> None:
-        """Call `receive` whenever the socket has something, until it raises `zmq.Again`. From the thread only."""
+        """Call `receive` whenever the socket has something, until it raises `zmq.Again`. From the
+        thread only.
+        """
         self._receivers[socket] = receive
         self._poller.register(socket, zmq.POLLIN)
 
@@ -101,7 +104,9 @@ class Loop:
 
     def _turn(self) -> None:
         before = time.monotonic()
-        timeout = None if not self._timers else max(0, math.ceil(1000 * (self._timers[0][0] - before)))
+        timeout = (
+            None if not self._timers else max(0, math.ceil(1000 * (self._timers[0][0] - before)))
+        )
         ready = self._poller.poll(timeout)
         now = time.monotonic()
         self.idle_seconds += now - before

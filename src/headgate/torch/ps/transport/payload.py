@@ -1,4 +1,6 @@
-"""Tensors among plain values as one JSON text and raw bytes: on the wire and in snapshots, without running code."""
+"""Tensors among plain values as one JSON text and raw bytes: on the wire and in snapshots, without
+running code.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ class PayloadError(ValueError):
 
 
 def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
-    """JSON of `tree` (numbers, strings, None, tensors; lists, tuples and dicts of them) and its tensors: on the CPU,
-    contiguous, in the order of the JSON.
+    """JSON of `tree` (numbers, strings, None, tensors; lists, tuples and dicts of them) and its
+    tensors: on the CPU, contiguous, in the order of the JSON.
 
     Raises:
         PayloadError: It holds something else.
@@ -62,7 +64,8 @@ def octets(tensor: torch.Tensor) -> Buffer:
 
 
 def from_octets(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-    """The tensor whose bytes `buffer` holds: in the same memory, but for small ones, which lie at any address.
+    """The tensor whose bytes `buffer` holds: in the same memory, but for small ones, which lie at
+    any address.
 
     Raises:
         ValueError: It has another size.
@@ -83,23 +86,34 @@ def from_octets(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.
 def _packed(value: Any, tensors: list[torch.Tensor]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
+    if (
+        type(value).__module__ == "numpy"
+        and getattr(value, "shape", None) == ()
+        and hasattr(value, "item")
+    ):
         return value.item()
     if isinstance(value, torch.Tensor):
         if str(value.dtype) not in _DTYPES:
-            raise PayloadError(f"a tensor of {value.dtype} cannot be sent; expected one of {', '.join(_DTYPES)}")
+            raise PayloadError(
+                f"a tensor of {value.dtype} cannot be sent; expected one of {', '.join(_DTYPES)}"
+            )
         tensors.append(value.detach().cpu().contiguous())
         return {"$tensor": [len(tensors) - 1, str(value.dtype), list(value.shape)]}
     if isinstance(value, dict):
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
             return {key: _packed(item, tensors) for key, item in value.items()}
-        return {"$dict": [[_packed(key, tensors), _packed(item, tensors)] for key, item in value.items()]}
+        return {
+            "$dict": [
+                [_packed(key, tensors), _packed(item, tensors)] for key, item in value.items()
+            ]
+        }
     if isinstance(value, tuple):
         return {"$tuple": [_packed(item, tensors) for item in value]}
     if isinstance(value, list):
         return [_packed(item, tensors) for item in value]
     raise PayloadError(
-        f"a {type(value).__module__}.{type(value).__qualname__} cannot be sent; expected tensors, numbers, strings "
+        f"a {type(value).__module__}.{type(value).__qualname__} cannot be sent; expected "
+        "tensors, numbers, strings "
         "and containers of them"
     )
 
@@ -115,7 +129,9 @@ def _unpacked(value: Any, buffers: Sequence[Any]) -> Any:
     if "$tuple" in value:
         return tuple(_unpacked(item, buffers) for item in value["$tuple"])
     if "$dict" in value:
-        return {_key(_unpacked(key, buffers)): _unpacked(item, buffers) for key, item in value["$dict"]}
+        return {
+            _key(_unpacked(key, buffers)): _unpacked(item, buffers) for key, item in value["$dict"]
+        }
     return {key: _unpacked(item, buffers) for key, item in value.items()}
 
 

@@ -1,5 +1,6 @@
-"""The server's side of calls: the dispatcher hands each request to the handler that answers it, and saves what handlers
-know."""
+"""The server's side of calls: the dispatcher hands each request to the handler that answers it, and
+saves what handlers know.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ from typing import Any
 from headgate.torch.ps.transport.calls import ANSWER, CALL, CallError
 from headgate.torch.ps.transport.payload import PayloadError, octets, pack, unpack
 from headgate.torch.ps.transport.server import Server, Service
-from headgate.torch.ps.transport.snapshots import SnapshotError, Writer, copy_of, former_of, interval, read
+from headgate.torch.ps.transport.snapshots import (
+    SnapshotError,
+    Writer,
+    copy_of,
+    former_of,
+    interval,
+    read,
+)
 from headgate.torch.ps.transport.timing import RoundSpans
 from headgate.torch.ps.transport.views import View
 from headgate.torch.ps.transport.wire import Buffer, Header, Message
@@ -35,7 +43,9 @@ class Request:
         self._at = message.at
 
     def answer(self, **content: Any) -> None:
-        """Send the answer, if whoever asked is still there. The tensors in it must not change afterwards."""
+        """Send the answer, if whoever asked is still there. The tensors in it must not change
+        afterwards.
+        """
         member = self._dispatcher.server.view.workers.get(self.worker)
         if member is None or member.life != self._life:
             return
@@ -49,8 +59,8 @@ class Handler(ABC):
 
     Attributes:
         operations: Which.
-        without_snapshot: What it means, in words, that a server which was started again without a snapshot is asked for
-            one of these operations.
+        without_snapshot: What it means, in words, that a server which was started again without a
+            snapshot is asked for one of these operations.
     """
 
     operations: frozenset[str]
@@ -83,16 +93,23 @@ class Dispatcher(Service):
 
     Args:
         server: The server.
-        handlers: Makes the handlers by name, given what was saved by name and whether the server was started again.
+        handlers: Makes the handlers by name, given what was saved by name and whether the server
+            was started again.
         folder: Where snapshots go; None: nowhere.
-        away: That folder goes with its node: copies of snapshots are told of, to be brought to the run.
+        away: That folder goes with its node: copies of snapshots are told of, to be brought to the
+            run.
         spans: Times the rounds of this server; a call may say that it ends one.
     """
 
     kinds = frozenset({CALL})
 
     def __init__(
-        self, server: Server, handlers: Handlers, folder: Path | None, spans: RoundSpans, away: bool = False
+        self,
+        server: Server,
+        handlers: Handlers,
+        folder: Path | None,
+        spans: RoundSpans,
+        away: bool = False,
     ) -> None:
         self.server = server
         self._make = handlers
@@ -100,7 +117,9 @@ class Dispatcher(Service):
         self._by_operation: dict[str, Handler] = {}
         self._path = None if folder is None else folder / f"server-{server.index}.snapshot"
         tell = self._copied if away else None
-        self._writer = None if self._path is None else Writer(self._path, server.life, server.note, tell)
+        self._writer = (
+            None if self._path is None else Writer(self._path, server.life, server.note, tell)
+        )
         self._every = interval()
         self._spans = spans
         self._bare = False
@@ -124,11 +143,15 @@ class Dispatcher(Service):
             spans.completed(ended + 1)
 
     def _answer(self, worker: int, message: Message) -> int | None:
-        """Have a call answered; the number of the worker's step, counted from 0, if the call is the last of it."""
+        """Have a call answered; the number of the worker's step, counted from 0, if the call is the
+        last of it.
+        """
         request = Request(self, worker, message)
         ended: int | None = None
         try:
-            content = unpack(message.frames[0].bytes, [frame.buffer for frame in message.frames[1:]])
+            content = unpack(
+                message.frames[0].bytes, [frame.buffer for frame in message.frames[1:]]
+            )
             operation = content.pop("do")
             ended = content.pop("ends", None)
             request.content = content
@@ -137,7 +160,15 @@ class Dispatcher(Service):
                 raise CallError(f"{operation!r} is not known here")
             self._tell_of_loss(handler, operation)
             handler.handle(operation, request)
-        except (CallError, PayloadError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        except (
+            CallError,
+            PayloadError,
+            KeyError,
+            IndexError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+        ) as error:
             request.answer(error=f"{type(error).__name__}: {error}")
         return ended
 
@@ -160,7 +191,9 @@ class Dispatcher(Service):
         self._bare = again and not saved
         self._handlers = dict(self._make(saved, again))
         self._by_operation = {
-            operation: handler for handler in self._handlers.values() for operation in handler.operations
+            operation: handler
+            for handler in self._handlers.values()
+            for operation in handler.operations
         }
         if self._writer is not None:
             if not again:
@@ -169,7 +202,9 @@ class Dispatcher(Service):
 
     def _restored(self) -> Mapping[str, Any]:
         found = []
-        for path in () if self._path is None else (self._path, former_of(self._path), copy_of(self._path)):
+        for path in (
+            () if self._path is None else (self._path, former_of(self._path), copy_of(self._path))
+        ):
             try:
                 if path.exists():
                     found.append(read(path))
@@ -178,10 +213,12 @@ class Dispatcher(Service):
                 self.server.note(str(error))
         if not found:
             return {}
-        saved = max(found, key=lambda each: list(each["order"]))  # it may have been on this node before
+        # it may have been on this node before
+        saved = max(found, key=lambda each: list(each["order"]))
         age = max(0.0, time.time() - saved["at"])
         text = (
-            f"server-{self.server.index} was started again and goes on from what it had {age:.1f} s before: what "
+            f"server-{self.server.index} was started again and goes on from what it had "
+            f"{age:.1f} s before: what "
             "workers have pushed to it since then is lost"
         )
         self.server.notify({"type": "fault", "text": text, "seconds": age, "steps": 0})
@@ -200,7 +237,9 @@ class Dispatcher(Service):
             self.server.notify({"type": "fault", "text": text, "seconds": 0.0, "steps": 0})
 
     def _save(self) -> None:
-        state = {name: found for name, handler in self._handlers.items() if (found := handler.state())}
+        state = {
+            name: found for name, handler in self._handlers.items() if (found := handler.state())
+        }
         if state and self._writer is not None:
             self._writer.take(state)
         self.server.loop.after(self._every, self._save)

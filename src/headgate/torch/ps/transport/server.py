@@ -42,13 +42,14 @@ class Service(ABC):
 class Server:
     """Receives for its services and sends for them.
 
-    A message from a worker whose view is newer than the server's waits for that view. A message from a former life of a
-    worker, or from a worker that has left, is dropped.
+    A message from a worker whose view is newer than the server's waits for that view. A message
+    from a former life of a worker, or from a worker that has left, is dropped.
 
     Args:
         channel: To the hub; was welcomed.
         services: Makes the services, given the server.
-        beside: Of a Unix socket for workers on this node; only its user may be able to enter its folder.
+        beside: Of a Unix socket for workers on this node; only its user may be able to enter its
+            folder.
 
     Attributes:
         index: Of this server.
@@ -61,7 +62,10 @@ class Server:
     """
 
     def __init__(
-        self, channel: Channel, services: Callable[[Server], Sequence[Service]], beside: Path | None = None
+        self,
+        channel: Channel,
+        services: Callable[[Server], Sequence[Service]],
+        beside: Path | None = None,
     ) -> None:
         welcome = channel.welcome
         self.index: int = welcome["index"]
@@ -80,13 +84,17 @@ class Server:
         self.failed = False
         self.loop.call(self._start, welcome)
 
-    # --- for services ------------------------------------------------------------------------------------------------
+    # --- for services -----------------------------------------------------------------------------
 
     def send(self, worker: int, header: Header, *frames: Buffer) -> None:
-        """Send a message to a worker; one that never said anything cannot be reached and is skipped."""
+        """Send a message to a worker; one that never said anything cannot be reached and is
+        skipped.
+        """
         route = self._routes.get(worker)
         if route is not None:
-            self.socket.send(header._replace(sender=self.index, life=self.life), *frames, route=route)
+            self.socket.send(
+                header._replace(sender=self.index, life=self.life), *frames, route=route
+            )
 
     def send_json(self, worker: int, header: Header, content: Mapping[str, object]) -> None:
         """Send a message with one frame of JSON."""
@@ -96,10 +104,12 @@ class Server:
         """Tell the user something."""
         self.notify({"type": "note", "text": f"server-{self.index}: {text}"})
 
-    # --- the process -------------------------------------------------------------------------------------------------
+    # --- the process ------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Serve until the hub says stop, or is gone and no worker speaks any more; the exit code."""
+        """Serve until the hub says stop, or is gone and no worker speaks any more; the exit
+        code.
+        """
         self._channel.wait_for(lambda: self.failed, threading.TIMEOUT_MAX)
         while not self.failed and self._channel.stopping != "stop":
             left = self._heard + ORPHANED_SECONDS - time.monotonic()
@@ -117,7 +127,9 @@ class Server:
         return 1 if self.failed else 0
 
     def _start(self, welcome: Mapping[str, Any]) -> None:
-        self.socket, endpoints = wire.serve(self.loop, welcome["secrets"], welcome["address"], self._beside)
+        self.socket, endpoints = wire.serve(
+            self.loop, welcome["secrets"], welcome["address"], self._beside
+        )
         for service in self._make_services(self):
             self._services.update(dict.fromkeys(service.kinds, service))
         self.loop.add(self.socket.zmq, self._receive)
@@ -135,7 +147,7 @@ class Server:
         self.failed = True
         self._channel.close()  # whoever waits for the hub is to wake up
 
-    # --- what arrives ------------------------------------------------------------------------------------------------
+    # --- what arrives -----------------------------------------------------------------------------
 
     def _watch(self, message: Mapping[str, Any]) -> None:
         view = View.read(message) if message.get("type") == "peers" else self.view

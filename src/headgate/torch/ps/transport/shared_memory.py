@@ -1,8 +1,8 @@
 """Memory that a worker and the server beside it both map, so that only headers go through a socket.
 
-It has no name in any folder (`memfd_create`): the server opens it through `/proc` of the worker, and nothing is left
-when both are gone, however they ended. Where the server cannot open it, as from another container, the socket carries
-everything.
+It has no name in any folder (`memfd_create`): the server opens it through `/proc` of the worker,
+and nothing is left when both are gone, however they ended. Where the server cannot open it, as from
+another container, the socket carries everything.
 """
 
 from __future__ import annotations

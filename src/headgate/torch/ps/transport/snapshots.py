@@ -1,10 +1,12 @@
-"""What a server alone knows, on disk every few seconds: a server that is started again goes on from there.
+"""What a server alone knows, on disk every few seconds: a server that is started again goes on from
+there.
 
-Where the folder goes with its node, a copy is brought to the run now and then, from which the server goes on elsewhere.
+Where the folder goes with its node, a copy is brought to the run now and then, from which the
+server goes on elsewhere.
 
-A snapshot is written from the living tensors while they change: it holds each number as it was at some moment of the
-writing. Nothing is held up and no memory is taken twice; where workers do not wait for each other, no moment is better
-than another.
+A snapshot is written from the living tensors while they change: it holds each number as it was at
+some moment of the writing. Nothing is held up and no memory is taken twice; where workers do not
+wait for each other, no moment is better than another.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ EVERY_SECONDS = 10.0
 VARIABLE = "HEADGATE_SNAPSHOT_SECONDS"
 """Environment variable with another interval, in seconds."""
 BROUGHT_BYTES_PER_SECOND = 1.25e6
-"""Copies are not told of faster than that: 1 % of a network of 1 Gbit/s, which training needs itself."""
+"""Copies are not told of faster than that: 1 % of a network of 1 Gbit/s, which training needs
+itself.
+"""
 _MAGIC = b"headgate server 3\n"
 _HEAD = struct.Struct("<QQQ")
 _END = struct.Struct("<QI")
@@ -56,13 +60,15 @@ def former_of(path: Path) -> Path:
 
 
 def write(path: Path, text: bytes, tensors: list[Any]) -> int:
-    """Write what `pack` gave, whole or not at all; the bytes. What was there before is the former one from then on.
+    """Write what `pack` gave, whole or not at all; the bytes. What was there before is the former
+    one from then on.
 
     Raises:
         SnapshotError: It could not be written; what was there before is untouched.
     """
     partial = _partial(path)
-    # At its beginning and its end: whoever reads it in parts while another takes its place can tell.
+    # At its beginning and its end: whoever reads it in parts while another takes its place can
+    # tell.
     stamp = time.time_ns()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +78,8 @@ def write(path: Path, text: bytes, tensors: list[Any]) -> int:
                 content = memoryview(octets(tensor)).cast("B")
                 checksum = _put(file, struct.pack("<Q", len(content)), checksum)
                 for begin in range(0, len(content), _PIECE):
-                    # A copy: the checksum has to be that of the numbers that are written, which change meanwhile.
+                    # A copy: the checksum has to be that of the numbers that are written, which
+                    # change meanwhile.
                     checksum = _put(file, bytes(content[begin : begin + _PIECE]), checksum)
             file.write(_END.pack(stamp, checksum))
             file.flush()
@@ -132,11 +139,16 @@ class Writer:
         path: Of the snapshot.
         life: Which life of the server this is, counted from 1.
         failed: Told once what went wrong; from the writing thread.
-        away: Told of each copy and its bytes, from the writing thread; None: the folder stays, and needs none.
+        away: Told of each copy and its bytes, from the writing thread; None: the folder stays, and
+            needs none.
     """
 
     def __init__(
-        self, path: Path, life: int, failed: Callable[[str], None], away: Callable[[Path, int], None] | None = None
+        self,
+        path: Path,
+        life: int,
+        failed: Callable[[str], None],
+        away: Callable[[Path, int], None] | None = None,
     ) -> None:
         self._path = path
         self._order = [life, 0]
@@ -152,7 +164,9 @@ class Writer:
             return False
         self._order[1] += 1
         text, tensors = pack({"at": time.time(), "order": list(self._order), "state": state})
-        self._thread = threading.Thread(target=self._write, args=(text, tensors), name="headgate-snapshot", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write, args=(text, tensors), name="headgate-snapshot", daemon=True
+        )
         self._thread.start()
         return True
 

@@ -32,7 +32,9 @@ class RoundSpans:
         self._restart()
 
     def completed(self, step: int) -> None:
-        """A round of the workers' step of this number, counted from 1, is complete; one of no step has number 0."""
+        """A round of the workers' step of this number, counted from 1, is complete; one of no step
+        has number 0.
+        """
         now, idle = time.monotonic(), self._loop.idle_seconds
         if step in _FIRST or (step > _FIRST[-1] and step % _EVERY < _IN_A_ROW):
             seconds = now - self._since
@@ -46,7 +48,10 @@ class RoundSpans:
             )
             names = ("name", "seconds", "bytes_in", "bytes_out")
             listed = [dict(zip(names, span)) for span in spans]
-            self._tell({"type": "spans", "step": step, "epoch": None, "seconds": seconds, "spans": listed}, True)
+            self._tell(
+                {"type": "spans", "step": step, "epoch": None, "seconds": seconds, "spans": listed},
+                True,
+            )
         self._restart()
 
     def _restart(self) -> None:

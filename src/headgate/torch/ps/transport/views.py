@@ -59,17 +59,29 @@ class View:
         for entry in message["members"]:
             if entry["role"] == "server" and entry.get("framework") not in ("torch", "", None):
                 raise RuntimeError(
-                    "this script trains with headgate.torch, and its job's servers were started as those of headgate."
-                    f"{entry['framework']}, which the file that `script:` names imports as well; leave that import out"
+                    "this script trains with headgate.torch, and its job's servers were "
+                    "started as those of headgate."
+                    f"{entry['framework']}, which the file that `script:` names imports as "
+                    "well; leave that import out"
                 )
             endpoint, beside = [*(entry["endpoints"] or ()), "", ""][:2]
             leaving = bool(entry.get("leaving"))
-            member = Member(entry["index"], entry["node"], entry["life"], entry["active"], endpoint, leaving, beside)
+            member = Member(
+                entry["index"],
+                entry["node"],
+                entry["life"],
+                entry["active"],
+                endpoint,
+                leaving,
+                beside,
+            )
             roles[entry["role"]][member.index] = member
         return cls(message["view"], message["workers"], roles["worker"], roles["server"])
 
     def needed(self, backups: int) -> int | None:
-        """Contributions that make a sum where those of so many workers may be left out; None: those of all."""
+        """Contributions that make a sum where those of so many workers may be left out; None: those
+        of all.
+        """
         leaving = len(self.active) - len(self.staying)  # they count while they are there
         return self.planned + leaving - backups if backups else None
 

@@ -1,9 +1,11 @@
-"""What goes between workers and parameter servers: messages of a fixed header and raw frames, over ZeroMQ.
+"""What goes between workers and parameter servers: messages of a fixed header and raw frames, over
+ZeroMQ.
 
-A server has one ROUTER socket, a worker one DEALER for each server. No message is ever dropped at a high-water mark:
-the rounds bound what is under way. With keys (CURVE), a server admits only holders of the job's own client key. Without
-keys, each header carries a token of the job, and messages with another token are ignored. A worker beside the server
-takes its Unix socket, in a folder that only their user can enter: there nothing is encrypted.
+A server has one ROUTER socket, a worker one DEALER for each server. No message is ever dropped at a
+high-water mark: the rounds bound what is under way. With keys (CURVE), a server admits only holders
+of the job's own client key. Without keys, each header carries a token of the job, and messages with
+another token are ignored. A worker beside the server takes its Unix socket, in a folder that only
+their user can enter: there nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ if TYPE_CHECKING:
 
 Buffer = Union[bytes, memoryview]
 
-DTYPES = (torch.float32, torch.float64, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.int32)
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.uint8,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+)
 """Types of payloads; a header has a type's place in this list."""
 LATE = 1
 """Flag: the sum was formed without the receiver's contribution."""
@@ -136,12 +146,16 @@ class Message(NamedTuple):
         # Small frames lie within the buffer that they were read into, at any address.
         frame = self.frames[0]
         data = bytearray(frame.buffer) if len(frame.buffer) < _SMALL_BYTES else frame.buffer
-        return torch.frombuffer(data, dtype=DTYPES[self.header.dtype]) if len(data) else torch.empty(0)
+        return (
+            torch.frombuffer(data, dtype=DTYPES[self.header.dtype]) if len(data) else torch.empty(0)
+        )
 
 
 def memory(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor of the CPU, without a copy; keeps the tensor alive."""
-    array = (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
+    array = (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(
+        tensor.data_ptr()
+    )
     array.owner = tensor  # type: ignore[attr-defined]
     return memoryview(array).cast("B")
 
@@ -155,7 +169,9 @@ class Socket:
         self._routed = routed
 
     def send(self, header: Header, *frames: Buffer, route: bytes = b"") -> None:
-        """Send a message; returns at once. The memory of a large frame must not change until it was answered."""
+        """Send a message; returns at once. The memory of a large frame must not change until it was
+        answered.
+        """
         first = _LAYOUT.pack(self._token, *header[:-1], time.monotonic())
         parts: list[Buffer] = [route, first, *frames] if self._routed else [first, *frames]
         self.zmq.send_multipart(parts, copy=False)
@@ -186,19 +202,23 @@ def token(secrets: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(keys.encode()).digest()[:8]
 
 
-def serve(loop: Loop, secrets: Mapping[str, Any], address: str, beside: Path | None = None) -> tuple[Socket, list[str]]:
+def serve(
+    loop: Loop, secrets: Mapping[str, Any], address: str, beside: Path | None = None
+) -> tuple[Socket, list[str]]:
     """A server's socket, bound to a free port of `address`, and its endpoints.
 
     Args:
         loop: Drives it; is given the gatekeeper too.
         secrets: Those of the task's welcome.
         address: IP address of the task's node.
-        beside: Of a Unix socket for workers on the same node; only their user may be able to enter its folder.
+        beside: Of a Unix socket for workers on the same node; only their user may be able to enter
+            its folder.
     """
     socket = _socket(loop, zmq.ROUTER, address)
     near = []
     if beside is not None:  # before there are keys: they hold for what is bound from then on
-        with suppress(zmq.ZMQError):  # as in a container that may not write there: workers take the other
+        # as in a container that may not write there: workers take the other
+        with suppress(zmq.ZMQError):
             socket.bind(f"{_UNIX}{beside}")
             near = [f"{_UNIX}{beside}"]
     if secrets["encrypt"]:
@@ -247,15 +267,23 @@ def _host(address: str) -> str:
 
 
 def _keep_gate(loop: Loop, client_public: bytes) -> None:
-    """Answer the library's question whom to admit (ZAP, RFC 27): whoever has the job's client key."""
+    """Answer the library's question whom to admit (ZAP, RFC 27): whoever has the job's client
+    key.
+    """
     admitted = z85.decode(client_public)
     gate = loop.context.socket(zmq.REP)
     gate.linger = 0
     gate.bind("inproc://zeromq.zap.01")
 
     def decide() -> None:
-        version, request, _domain, _address, _identity, mechanism, *credentials = gate.recv_multipart(zmq.NOBLOCK)
-        admit = mechanism == b"CURVE" and len(credentials) == 1 and hmac.compare_digest(credentials[0], admitted)
+        version, request, _domain, _address, _identity, mechanism, *credentials = (
+            gate.recv_multipart(zmq.NOBLOCK)
+        )
+        admit = (
+            mechanism == b"CURVE"
+            and len(credentials) == 1
+            and hmac.compare_digest(credentials[0], admitted)
+        )
         status, text = (b"200", b"OK") if admit else (b"400", b"not a task of this job")
         gate.send_multipart([version, request, status, text, b"", b""])
 

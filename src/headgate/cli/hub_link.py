@@ -1,0 +1,51 @@
+"""An engine's cluster, for commands that look at it and run nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import click
+
+from headgate import engines
+from headgate.engines.base import Engine, EngineSpec, Listener
+from headgate.model.errors import UsageError
+from headgate.model.events import Exit
+from headgate.model.identifiers import TaskId
+from headgate.recorded import runs
+
+
+@contextmanager
+def reached(spec: EngineSpec) -> Iterator[Engine]:
+    """The engine of a cluster that is there already, open for as long as the context.
+
+    Raises:
+        UsageError: It is not said which cluster.
+        HeadgateError: It cannot be reached.
+    """
+    if not spec.address:
+        raise UsageError(f"found --engine {spec} without --address; expected that of a cluster")
+    engine = engines.make(spec, runs.home())
+    try:
+        engine.open(_Warnings())
+        yield engine
+    finally:
+        engine.close()
+
+
+class _Warnings(Listener):
+    """Prints what was worked around; there are no tasks to be told of."""
+
+    def started(self, task: TaskId, pid: int) -> None: ...
+
+    def output(self, task: TaskId, lines: Sequence[str]) -> None: ...
+
+    def message(self, task: TaskId, message: Mapping[str, object]) -> None: ...
+
+    def exited(self, task: TaskId, exit: Exit) -> None: ...
+
+    def warned(self, task: TaskId | None, text: str) -> None:
+        click.echo(f"note: {text}", err=True)
+
+    def left(self, name: str, reason: str, for_good: bool = False) -> None:
+        click.echo(f"note: node {name} is gone: {reason}", err=True)

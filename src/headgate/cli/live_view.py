@@ -1,0 +1,424 @@
+"""Watching a run until it ends: a live table on a terminal, lines elsewhere; Ctrl-C acts on the
+run's jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headgate.cli import streams
+from headgate.hub.client import Hub
+from headgate.model.errors import HeadgateError
+from headgate.model.events import ENDED, GRACE_SECONDS, state_in_words
+from headgate.model.units import say_bytes
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
+from headgate.reports.sparkline import sparkline
+
+PROGRESS_SECONDS = 5.0
+_STYLES = {
+    "running": "green",
+    "stopping": "yellow",
+    "done": "bold green",
+    "failed": "bold red",
+    "killed": "red",
+    "stopped": "yellow",
+    "skipped": "yellow",
+}
+_RANKS = {"running": 0, "stopping": 0, "failed": 1, "killed": 1}
+
+
+def follow(
+    hub: Hub,
+    run: str,
+    as_json: bool,
+    interrupts: Interrupts,
+    watch: Callable[[], None] = lambda: None,
+) -> int:
+    """Show a run that this connection is attached to, until its report is written; call `watch`
+    again and again.
+
+    Returns:
+        The exit code: 0 when every job is done, 130 after a Ctrl-C, 1 otherwise.
+    """
+    console = _PlainConsole(stderr=as_json)
+    view = (
+        _JobTable(console)
+        if console.file.isatty() and not as_json
+        else _Lines(console, quiet=as_json)
+    )
+    interrupts.watch(run, view.say)
+    if not as_json:
+        import headgate.reports.terminal  # noqa: F401  # takes its time: while the jobs start, not when they have ended
+    with left_alone(run):
+        end, report = _watched(hub, view, interrupts, watch)
+    interrupts.release()
+    try:
+        conclude(runs.home() / "runs" / run, report, as_json)
+    except BrokenPipeError:  # whoever has read enough
+        streams.abandon()
+    if interrupts.count:
+        if any(job["state"] in ("stopped", "killed") for job in end["jobs"]):
+            click.echo(way_on(runs.home() / "runs" / run), err=True)
+        return 130
+    return 0 if all(job["state"] == "done" for job in end["jobs"]) else 1
+
+
+@contextmanager
+def left_alone(run: str) -> Iterator[None]:
+    """Leave a run to itself where nobody reads what is printed of it any more.
+
+    Raises:
+        HeadgateError: Nobody does: how its jobs end is not known.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        streams.abandon()
+        raise HeadgateError(
+            f"nobody reads this output any more; run {run} goes on: headgate attach {run}"
+        ) from None
+
+
+def _watched(
+    hub: Hub, view: _JobTable | _Lines, interrupts: Interrupts, watch: Callable[[], None]
+) -> tuple[dict[str, Any], str | None]:
+    """How a run ended, and the path of its report, once both are told."""
+    end: dict[str, Any] = {}
+    report = None
+    with view:
+        for message in hub.follow(0.2):
+            interrupts.pass_on()
+            watch()
+            match message:
+                case None:
+                    pass
+                case {"type": "snapshot"}:
+                    view.snapshot(message)
+                case {"type": "event"}:
+                    view.event(message)
+                case {"type": "end"}:
+                    view.snapshot(message)
+                    end = message
+                case {"type": "reported"}:
+                    report = message["report"]
+    return end, report
+
+
+def way_on(folder: Path) -> str:
+    """What to type to go on with the jobs of a run that has ended."""
+    with RunReader(folder / runs.STORE) as reader:
+        return runs.way_on(
+            folder,
+            {row["name"]: row["spec"] for row in reader.rows("jobs") if row["state"] != "done"},
+        )
+
+
+def conclude(folder: Path, report: str | None, as_json: bool) -> None:
+    """Print what a run that has ended came to."""
+    if as_json:
+        click.echo(json.dumps({**asdict(runs.summary(folder)), "report": report}, indent=2))
+        return
+    from headgate.reports.terminal import summary
+
+    summary(folder / runs.STORE, wide_console())
+
+
+class Interrupts:
+    """First Ctrl-C: stop with a checkpoint. Second: kill. SIGTERM counts as one. A closed terminal
+    detaches.
+
+    Counts them from the moment it is entered, and acts on them once it knows which run is watched:
+    what is being handed in may begin, whatever becomes of this process.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._run: str | None = None
+        self._say: Callable[[str], None] = click.echo
+        self._sent = 0
+        self._before: dict[signal.Signals, Any] = {}
+        self.count = 0
+
+    def __enter__(self) -> Interrupts:
+        self._before = {
+            number: signal.signal(number, self._count) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Leave the signals to whoever had them; may be called twice."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def watch(self, run: str, say: Callable[[str], None]) -> None:
+        """Act on a run from now on, and tell of it through `say`."""
+        self._run, self._say = run, say
+
+    def _count(self, _number: int, _frame: FrameType | None) -> None:
+        # Nothing else in a handler: the main loop may be in the middle of a message.
+        self.count += 1
+
+    def pass_on(self) -> None:
+        """Tell the hub what was asked for since the last call."""
+        if self._sent == min(self.count, 2):
+            return
+        self._sent = min(self.count, 2)
+        kill = self._sent == 2
+        self._hub.send("stop", run=self._run, kill=kill)
+        self._say(
+            "killing"
+            if kill
+            else "stopping: jobs that use headgate.torch, .keras or .jax at the end of a step, with a checkpoint; "
+            f"others are asked to end and have {GRACE_SECONDS:g} s; Ctrl-C again kills at once"
+        )
+
+
+class _Lines:
+    """A line for each event, and for each job's progress every few seconds and just before its
+    end.
+    """
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._shown: dict[str, tuple[float, tuple[object, ...]]] = {}
+        self._held: list[dict[str, Any]] = []
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._release({})
+
+    def say(self, text: str) -> None:
+        click.echo(text, err=True)
+
+    def event(self, event: dict[str, Any]) -> None:
+        # Only the snapshot after a job's end surely has its last progress, which is printed before.
+        if self._held or event["kind"] in ENDED:
+            self._held.append(event)
+        else:
+            self._print_event(event)
+
+    def snapshot(self, snapshot: dict[str, Any]) -> None:
+        jobs = {job["name"]: job for job in snapshot["jobs"]}
+        self._release(jobs)
+        for name, job in jobs.items():
+            at, _ = self._shown.get(name, (-PROGRESS_SECONDS, ()))
+            if job["state"] == "running" and snapshot["t"] - at >= PROGRESS_SECONDS:
+                self._print_progress(snapshot["t"], job)
+
+    def _release(self, jobs: dict[str, dict[str, Any]]) -> None:
+        for event in self._held:
+            if event["kind"] in ENDED and event["job"] in jobs:
+                self._print_progress(event["t"], jobs[event["job"]])
+            self._print_event(event)
+        self._held.clear()
+
+    def _print_event(self, event: dict[str, Any]) -> None:
+        who = f"{event['job']}: " if event["job"] else ""
+        self._print(event["t"], f"{who}{state_in_words(event['kind'], event['text'])}")
+
+    def _print_progress(self, t: float, job: dict[str, Any]) -> None:
+        now = (job["epoch"], job["step"], job["loss"])
+        _, before = self._shown.get(job["name"], (0.0, (None, None, None)))
+        if now != before:
+            self._shown[job["name"]] = (t, now)
+            self._print(t, f"{job['name']}: {progress(job)}")
+
+    def _print(self, t: float, text: str) -> None:
+        if not self._quiet:
+            click.echo(f"[{t:7.1f} s] {text}")
+
+
+class _JobTable:
+    """A live table of the jobs."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._console = console
+
+    def __enter__(self) -> _JobTable:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._live.__exit__(*exception)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, style="yellow", markup=False)
+
+    def event(self, event: dict[str, Any]) -> None:
+        style = "red" if event["kind"] in ("failed", "warning") else None
+        who = f"{event['job']}: " if event["job"] else ""
+        what = state_in_words(event["kind"], event["text"])
+        self._console.print(f"[{event['t']:7.1f} s] {who}{what}", style=style, markup=False)
+
+    def snapshot(self, snapshot: dict[str, Any]) -> None:
+        # The cursor rests on an empty line: a terminal that echoes ^C at the end of a full one
+        # moves to the next, and then a line too few is erased.
+        self._live.update(Group(self._fitting(snapshot), ""), refresh=True)
+
+    def _fitting(self, snapshot: dict[str, Any]) -> Table:
+        """A table that the terminal has lines for: without the tasks where they are too many, of
+        too many jobs those that run or failed first.
+        """
+        room = self._console.height - 1
+        jobs = snapshot["jobs"]
+        table = self._table(snapshot, jobs, [], with_tasks=True)
+        if len(self._console.render_lines(table)) <= room:
+            return table
+        table = self._table(snapshot, jobs, [])
+        excess = len(self._console.render_lines(table)) - room
+        jobs = sorted(jobs, key=lambda job: _RANKS.get(job["state"], len(_RANKS)))
+        shown = len(jobs)
+        while excess > 0 and shown > 0:
+            shown = max(shown - excess, 0)
+            table = self._table(snapshot, jobs[:shown], jobs[shown:])
+            excess = len(self._console.render_lines(table)) - room
+        return table
+
+    def _table(
+        self,
+        snapshot: dict[str, Any],
+        shown: list[dict[str, Any]],
+        hidden: list[dict[str, Any]],
+        with_tasks: bool = False,
+    ) -> Table:
+        title = f"run {snapshot['run']} · policy {snapshot['policy']} · {snapshot['t']:.0f} s"
+        table = Table(title=Text(title, "table.title"), title_justify="left")
+        if hidden:
+            counts = Counter(job["state"] for job in hidden)
+            what = ", ".join(f"{count} {state}" for state, count in counts.items())
+            table.caption, table.caption_justify = f"... {len(hidden)} more ({what})", "left"
+        for heading in ("job", "state", "progress", "loss"):
+            table.add_column(heading, overflow="fold")
+        on_gpus = any(job["gpus"] for job in snapshot["jobs"])
+        for heading in ("share", "CPU", "memory", *(["GPU"] if on_gpus else [])):
+            table.add_column(heading, justify="right")
+        for job in shown:
+            style = _STYLES.get(job["state"], "dim")
+            how = position(job) if job["state"] != "waiting" else ""
+            table.add_row(
+                job["name"],
+                Text(job["state"], style),
+                how or Text(job["reason"]),
+                self._course(job["losses"])
+                + ("" if job["loss"] is None else f" {job['loss']:.4g}"),
+                "" if job["state"] != "running" else f"{job['entitled_cores']:.2f} cores",
+                "" if job["cpu_cores"] is None else f"{job['cpu_cores']:.2f}",
+                "" if job["memory_bytes"] is None else say_bytes(job["memory_bytes"]),
+                *([gpu_cell(job)] if on_gpus else []),
+            )
+            for task in job["tasks"] if with_tasks and len(job["tasks"]) > 1 else ():
+                table.add_row(*map(Text, task_cells(task, on_gpus)), style="dim")
+        return table
+
+    def _course(self, losses: list[float]) -> str:
+        return (
+            sparkline(losses, 24 if self._console.width >= 120 else 10) if len(losses) > 1 else ""
+        )
+
+
+def position(job: dict[str, Any]) -> str:
+    """`epoch 3/5 step 120/200`, as far as it is known; a number that is passed is not that of
+    all.
+    """
+    parts = []
+    for name in ("epoch", "step"):
+        if (now := job[name]) is not None:
+            of = job.get(f"{name}s")
+            parts.append(f"{name} {now}" + (f"/{of}" if of and of >= now else ""))
+    return " ".join(parts)
+
+
+def gpu_cell(of: dict[str, Any]) -> str:
+    """The GPUs of a job or a task: which, how busy and how much of their memory it holds, as far as
+    it is known.
+    """
+    if not of["gpus"]:
+        return ""
+    use = [f"{of['gpu_busy']:.0%} busy"] if of["gpu_busy"] is not None else []
+    use += [say_bytes(of["gpu_memory_bytes"])] if of["gpu_memory_bytes"] is not None else []
+    return f"{', '.join(map(str, of['gpus']))}{': ' if use else ''}{', '.join(use)}"
+
+
+def task_cells(task: dict[str, Any], on_gpus: bool) -> tuple[str, ...]:
+    """A task of a job as a row below it: name, state, node and NIC, nothing, share, CPU, memory;
+    and GPUs.
+    """
+    ended = task["state"] == "ended"
+    rates = [
+        f"{way} {say_bytes(task[name])}/s"
+        for way, name in (("in", "net_in"), ("out", "net_out"))
+        if task[name]
+    ]
+    return (
+        f"  {task['task']}",
+        task["state"],
+        ", ".join([f"on {task['node']}", *([] if ended else rates)]),
+        "",
+        "" if ended or task["entitled_cores"] is None else f"{task['entitled_cores']:.2f} cores",
+        "" if ended or task["cpu_cores"] is None else f"{task['cpu_cores']:.2f}",
+        "" if ended or task["memory_bytes"] is None else say_bytes(task["memory_bytes"]),
+        *(["" if ended else gpu_cell(task)] if on_gpus else []),
+    )
+
+
+def progress(job: dict[str, Any]) -> str:
+    """One line of how a job gets on."""
+    parts = [position(job)]
+    if job["loss"] is not None:
+        parts.append(f"loss {job['loss']:.4g}")
+    if job["cpu_cores"] is not None and job["state"] == "running":
+        parts.append(f"{job['cpu_cores']:.2f} cores of {job['entitled_cores']:.2f}")
+    return ", ".join(filter(None, parts))
+
+
+class _PlainConsole(Console):
+    """One that leaves it to the command what comes of a reader that has gone; rich would end the
+    process.
+    """
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def wide_console(otherwise: int = 10_000) -> Console:
+    """Standard output; where nobody looks at a terminal, it is so wide that nothing is folded or
+    cut, or as wide as is said.
+    """
+    console = _PlainConsole()
+    if not console.file.isatty():  # whatever FORCE_COLOR says
+        console.width = otherwise
+    return console
+
+
+def print_table(table: Table) -> None:
+    """Print a table to standard output, or a line for each of its rows where the terminal is too
+    narrow for it.
+    """
+    from headgate.reports.table_parts import fitting
+
+    console = wide_console()
+    for part in fitting(table, console.width):
+        console.print(part)

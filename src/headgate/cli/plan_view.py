@@ -1,0 +1,271 @@
+"""What `headgate plan` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from headgate.cli.live_view import wide_console
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan, Prediction
+from headgate.model.units import say_bytes, say_seconds
+from headgate.planning.choosing import grown, in_words
+from headgate.planning.cost import CostModel
+from headgate.planning.jointly import JointPlans
+from headgate.planning.physics import RESOURCES
+from headgate.planning.search import SearchResult
+
+_WIDTH = 150  # of the table where the output is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPlans:
+    """A job's candidates on a cluster; the first that is shown is the choice.
+
+    Args:
+        measured: Samples a second of candidates that were measured, in past runs or by probes.
+        failed: Candidates that did not run when they were to be measured, and why.
+    """
+
+    job: Job
+    costs: CostModel
+    found: SearchResult
+    measured: Mapping[Plan, Sequence[float]] = field(default_factory=dict)
+    failed: Mapping[Plan, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> tuple[Prediction, ...]:
+        return (self.found.best, *self.found.runners_up)
+
+
+def show(
+    answer: RankedPlans, before: RankedPlans | None, changes: Sequence[str], explain: int | None
+) -> None:
+    """Print the four answers, the candidates, and what was asked besides.
+
+    Args:
+        answer: What was found.
+        before: What was found without the changes; None: there are none.
+        changes: Them.
+        explain: Number of the candidate whose seconds are listed.
+    """
+    for line in _words(answer):
+        click.echo(line)
+    if before is not None:
+        was, now = before.found.best.throughput, answer.found.best.throughput
+        click.echo(
+            f"\nwith {', '.join(changes)}: {_round(was)} becomes {_round(now)} samples/s "
+            f"({now / was - 1:+.0%})"
+        )
+    click.echo()
+    wide_console(_WIDTH).print(_table(answer))
+    click.echo(_certainty(answer))
+    for note in answer.costs.notes:
+        click.echo(f"note: {note}")
+    for plan, reason in answer.failed.items():
+        click.echo(f"note: left out, because it did not run: {in_words(plan)}: {reason}")
+    if explain is not None:
+        click.echo(
+            f"\ncandidate {explain}, seconds of a step before any of them hides behind another:"
+        )
+        for term in answer.costs.explain(answer.shown[explain - 1].plan):
+            click.echo(
+                f"  {say_seconds(term.seconds):>9}  {term.resource:8} {term.meaning} ({term.how})"
+            )
+
+
+def show_together(answers: Sequence[RankedPlans], division: JointPlans) -> None:
+    """Print the four answers of jobs that run side by side, and how they fare."""
+    for answer, part, fair in zip(answers, division.normalised, division.fair):
+        click.echo(answer.job.name)
+        for line in _words(answer):
+            click.echo(f"  {line}")
+        click.echo(
+            f"  beside others {part:.0%} of what it would have alone; on an equal part of the "
+            f"nodes {fair:.0%}\n"
+        )
+    click.echo(f"together {division.total:.2f} times what one of them would have alone")
+    for note in dict.fromkeys(note for answer in answers for note in answer.costs.notes):
+        click.echo(f"note: {note}")
+
+
+def together_as_data(
+    answers: Sequence[RankedPlans], division: JointPlans, changes: Sequence[str]
+) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "jobs": [
+            {
+                "job": answer.job.name,
+                "choice": _prediction(answer.found.best),
+                "memory_bytes": answer.costs.memory(answer.found.best.plan),
+                "normalised": part,
+                "fair": fair,
+                "notes": list(answer.costs.notes),
+            }
+            for answer, part, fair in zip(answers, division.normalised, division.fair)
+        ],
+        "total": division.total,
+        "what_if": list(changes),
+    }
+
+
+def _words(answer: RankedPlans) -> list[str]:
+    """The four answers, and why."""
+    best = answer.found.best
+    plan, memory = best.plan, answer.costs.memory(best.plan)
+    sizes = (
+        plan.batch_per_worker
+        if isinstance(plan.batch_per_worker, tuple)
+        else (plan.batch_per_worker,)
+    )
+    least, most = sizes[0], sizes[0]
+    if all(size is not None for size in sizes):
+        whole = [size for size in sizes if size is not None]
+        least, most = min(whole), max(whole)
+    batch = (
+        ("the script's own batch" + (", divided among the workers" if plan.workers > 1 else ""))
+        if most is None
+        else f"{least if least == most else f'{least} to {most}'} samples of a step for each worker"
+    )
+    cores = f", {plan.cores_per_worker:g} cores each" if plan.cores_per_worker is not None else ""
+    how = {
+        "single": "one worker by itself",
+        "allreduce": "workers add up gradients among themselves",
+    }
+    role = how.get(plan.strategy, "servers add up the gradients of workers")
+    waits = "" if plan.synchronous else ", and no worker waits for another"
+    waits += f", at most {plan.staleness} steps ahead" if plan.staleness is not None else ""
+    waits += (
+        f", a step does without the gradients of {plan.backup_workers}"
+        if plan.backup_workers
+        else ""
+    )
+    on = _on(plan.worker_nodes)
+    grows = grown(answer.job, answer.costs.profile, plan)
+    serve = f"; servers on {_on(plan.server_nodes)}" if plan.servers else ""
+    servers = "" if not plan.servers else f" and {plan.servers} server{'s' * (plan.servers > 1)}"
+    largest = say_bytes(max(memory.values()))
+    return [
+        f"how many     {plan.workers} worker{'s' * (plan.workers > 1)}{servers}",
+        f"how large    {batch}{cores}{grows}; at most {largest} of memory for a task",
+        f"which role   {plan.strategy}: {role}{waits}",
+        f"which node   workers on {on}{serve}",
+        f"expected     {_round(best.throughput)} samples/s ({_band(best)}), bound by {best.binds}",
+    ]
+
+
+def _on(names: Sequence[str]) -> str:
+    """Nodes, and how many tasks each has where that is more than one."""
+    there = Counter(names)
+    shown = [name if count == 1 else f"{name} ({count})" for name, count in list(there.items())[:8]]
+    return ", ".join(shown) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
+
+
+def _table(answer: RankedPlans) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "", "strategy", "tasks", "batch", "nodes", "samples/s", "low to high"):
+        table.add_column(
+            heading, no_wrap=True, justify="right" if heading == "samples/s" else "left"
+        )
+    resources = [name for name in RESOURCES if any(name in each.seconds for each in answer.shown)]
+    if answer.measured:
+        table.add_column("measured", no_wrap=True, justify="right")
+    for heading in (*(f"{name} s" for name in resources), "binds"):
+        table.add_column(heading, no_wrap=True, justify="left" if heading == "binds" else "right")
+    kinds = {name: kind.in_words for kind in answer.costs.kinds for name in kind.names}
+    for i, each in enumerate(answer.shown):
+        plan = each.plan
+        nodes = Counter(kinds[name] for name in {*plan.worker_nodes, *plan.server_nodes})
+        sizes = plan.batch_per_worker
+        batch = (
+            ""
+            if sizes is None
+            else f"{min(sizes)}-{max(sizes)}"
+            if isinstance(sizes, tuple)
+            else str(sizes)
+        )
+        table.add_row(
+            "*" if i == 0 else "",
+            str(i + 1),
+            plan.strategy + ("" if plan.synchronous else " async"),
+            f"{plan.workers}" + (f"+{plan.servers}" if plan.servers else ""),
+            batch,
+            Text(", ".join(f"{count} {kind}" for kind, count in sorted(nodes.items()))),
+            _round(each.throughput),
+            _band(each),
+            *([_mean(answer.measured.get(plan, ()))] if answer.measured else []),
+            *(f"{each.seconds.get(name, 0.0):.3g}" for name in resources),
+            each.binds,
+        )
+    return table
+
+
+def _band(each: Prediction) -> str:
+    return f"{_round(each.low)} to {_round(each.high)}"
+
+
+def _mean(rates: Sequence[float]) -> str:
+    return _round(sum(rates) / len(rates)) if rates else ""
+
+
+def _certainty(answer: RankedPlans) -> str:
+    found = answer.found
+    if answer.measured:
+        count = sum(map(len, answer.measured.values()))
+        return (
+            f"* the choice: the best by the model, which {count} "
+            f"measurement{'s' * (count > 1)} corrected"
+        )
+    if answer.failed:
+        return "* the choice: the best by the model of those that may run"
+    if answer.job.plan is not None:
+        return "* the plan that the job states: no other was looked for"
+    if found.exact:
+        return "* the choice: the best there is by the model"
+    return f"* the choice: at most {found.gap:.1%} below what any plan could bring by the model"
+
+
+def _round(value: float) -> str:
+    """Three digits at least."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def as_data(
+    answer: RankedPlans, before: RankedPlans | None, changes: Sequence[str], explain: int | None
+) -> dict[str, Any]:
+    """The same for programs."""
+    found = answer.found
+    data: dict[str, Any] = {
+        "job": answer.job.name,
+        "choice": _prediction(found.best),
+        "candidates": [_prediction(each) for each in answer.shown],
+        "memory_bytes": answer.costs.memory(found.best.plan),
+        "bound": found.bound,
+        "exact": found.exact,
+        "notes": list(answer.costs.notes),
+        "measured": [
+            {"plan": asdict(plan), "throughput": sum(rates) / len(rates), "times": len(rates)}
+            for plan, rates in answer.measured.items()
+        ],
+        "failed": [
+            {"plan": asdict(plan), "reason": reason} for plan, reason in answer.failed.items()
+        ],
+    }
+    if before is not None:
+        data |= {"what_if": list(changes), "before": _prediction(before.found.best)}
+    if explain is not None:
+        data["explain"] = [
+            asdict(term) for term in answer.costs.explain(answer.shown[explain - 1].plan)
+        ]
+    return data
+
+
+def _prediction(each: Prediction) -> dict[str, Any]:
+    return asdict(replace(each, seconds=dict(each.seconds)))

@@ -1,0 +1,168 @@
+"""What `headgate plan` is asked to plan: jobs with their profiles, and nodes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headgate import lab
+from headgate.cli.hub_link import reached
+from headgate.cli.options import CommandLine
+from headgate.cli.running import read, stated_limits
+from headgate.config import clusterfile
+from headgate.engines.base import LOCAL, EngineSpec
+from headgate.hub import api
+from headgate.hub.submission import reach
+from headgate.model.cluster import Cluster, Node
+from headgate.model.errors import NotFoundError, UsageError
+from headgate.model.jobs import Job
+from headgate.model.profiles import Profile
+from headgate.model.units import size
+from headgate.profiling import calibration, store
+from headgate.recorded import runs
+from headgate.scripts.program import program, unprofiled
+
+
+def jobs(
+    scripts: Sequence[str],
+    asked: CommandLine,
+    key: str | None,
+    cores: float | None,
+    memory: str | None,
+    here: Node,
+    said: Callable[[list[Job]], list[Job]],
+) -> list[tuple[Job, Profile]]:
+    """The jobs of a command line, as `said` besides, each with what it costs.
+
+    Raises:
+        UsageError: It makes no sense.
+        NotFoundError: A profile is not stored.
+    """
+    if not scripts and asked == CommandLine() and key is not None:
+        # It is never started: a name for what the profile was measured of.
+        [job] = said([_limited(Job(name="job", run="true"), cores, memory)])
+        return [(job, stored(key))]
+    found = api.submission(said(read(scripts, asked, None, stated_limits(cores, memory)))).jobs
+    if key is not None:
+        if len(found) > 1:
+            raise UsageError(
+                f"found --profile with {len(found)} jobs; expected one, or the stored "
+                "profile of each"
+            )
+        return [(found[0], stored(key))]
+    return [(job, _own(job, here)) for job in found]
+
+
+def _own(job: Job, here: Node) -> Profile:
+    """The stored profile of a job."""
+    folder, key = runs.home() / "profiles", store.key(job, here)
+    profile = store.load(folder, key)
+    if profile is not None:
+        return profile
+    found = program(job)
+    if found is None:
+        raise NotFoundError(unprofiled(job))
+    name = (
+        os.path.relpath(job.script)
+        if job.script is not None
+        else found.named or f"-m {found.module}"
+    )
+    cure = f"measure it with: headgate profile {name}" + (
+        f" -- {shlex.join(found.args)}" if found.args else ""
+    )
+    others = [
+        f"--profile {other[:20]} was measured with {shlex.join(known.arguments) or 'no arguments'}"
+        for other, known in store.others(folder, key).items()
+    ]
+    if others:
+        cure = (
+            f"of other arguments or variables: {'; '.join(others)}. Plan from one of "
+            f"these, or {cure}"
+        )
+        raise NotFoundError(f"found no stored profile of {name} with these, but {cure}")
+    raise NotFoundError(
+        f"no stored profile of {name}, and without one nothing can be said of its plans; {cure}"
+    )
+
+
+def _limited(job: Job, cores: float | None, memory: str | None) -> Job:
+    try:
+        return replace(
+            job,
+            limits=replace(job.limits, cores=cores, memory_bytes=size(memory) if memory else None),
+        )
+    except ValueError as error:
+        raise UsageError(f"found --memory {memory!r}; {error}") from None
+
+
+def stored(key: str) -> Profile:
+    """The profile whose key begins so, or that of a file.
+
+    Raises:
+        NotFoundError: There is none, or several.
+    """
+    if key.endswith(".json") or os.sep in key:
+        path = Path(key)
+        profile = store.load(path.parent, path.stem)
+        if profile is None:
+            raise NotFoundError(
+                f"{key} is no profile that can be read; expected what `headgate profile "
+                "--json` prints"
+            )
+        return profile
+    folder = runs.home() / "profiles"
+    found = (
+        sorted(path.stem for path in folder.glob("*.json") if path.stem.startswith(key))
+        if folder.is_dir()
+        else []
+    )
+    if len(found) != 1:
+        what = f"{len(found)} profiles whose key begins with" if found else "no stored profile"
+        known = sorted(path.stem[:20] for path in folder.glob("*.json")) if folder.is_dir() else []
+        raise NotFoundError(f"found {what} {key!r}; stored are: {', '.join(known) or 'none'}")
+    profile = store.load(folder, found[0])
+    if profile is None:
+        raise NotFoundError(
+            f"the stored profile {found[0]} cannot be read; measure it again with: headgate profile"
+        )
+    return profile
+
+
+def nodes(name: str | None, engine: EngineSpec, here: Node) -> Cluster:
+    """The nodes of a file, of a lab that is up, or of an engine; this machine where nothing is
+    said.
+
+    Raises:
+        HeadgateError: They are not there, or both are said.
+    """
+    if engine != LOCAL:
+        if name is not None:
+            raise UsageError(
+                f"found --cluster with --engine {engine.name}, which has nodes of its own; give one"
+            )
+        with reached(engine) as there:
+            return calibration.known(there.called(), there.cluster(), runs.home())
+    if name is None:
+        return Cluster((here,))
+    if Path(name).suffix not in (".yaml", ".yml"):
+        return calibration.calibrated(name, lab.nodes(name), here, runs.home())
+    file = clusterfile.read(name)
+    if not file.lab:
+        return file.cluster
+    return calibration.calibrated(file.name, file.cluster, here, runs.home())
+
+
+def place(name: str | None, engine: EngineSpec) -> dict[str, Any]:
+    """Fields of a `Submission` that say where jobs run on these nodes.
+
+    Raises:
+        HeadgateError: They are not there.
+    """
+    if name is None:
+        return {"engine": engine}
+    there, known = reach(name)
+    return {"cluster": there, "nodes": known}

@@ -1,0 +1,426 @@
+"""Cluster files: YAML in, a `Cluster` out; every problem at once, each with its line, the value and
+the cure.
+
+A cluster may exist only on paper. With `lab: true` the file describes a lab: nodes made inside this
+machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from headgate.config import userfile
+from headgate.config.userfile import Entry, Number, Place, UserFile, Whole
+from headgate.model import units
+from headgate.model.cluster import Cluster, Gpu, GpuLink, Node
+
+NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+"""What a node or a lab may be called: it is a host name, and a part of other names."""
+NETWORK = ipaddress.IPv4Network("10.77.0.0/24")
+"""Where nodes of a lab get their addresses from unless the file says."""
+_WIDEST = 16  # length of the prefix of the widest network that a lab has
+LEAST_CORES = 0.01
+LEAST_RATE = 12_500.0
+"""Bytes a second: 100 kbit/s. With less a packet of full size takes longer than a connection
+waits.
+"""
+MOST_NODES = 254
+"""Of a lab."""
+MOST_ON_PAPER = 100_000
+
+Overlay = Literal["vxlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """What a cluster file says.
+
+    Args:
+        name: Its name; that of the file, without its ending, where it gives none.
+        cluster: The nodes, in the order of the file.
+        lab: Whether its nodes are made inside this machine.
+        overlay: What is put between the nodes of a lab besides the wire.
+        oversubscribe: Whether the nodes of a lab may have more cores than the machine.
+    """
+
+    name: str
+    cluster: Cluster
+    lab: bool = False
+    overlay: Overlay | None = None
+    oversubscribe: bool = False
+
+
+def _name(value: str) -> str:
+    if not NAME_PATTERN.fullmatch(value):
+        raise ValueError(
+            "expected lower-case letters, digits and '-', at most 32, as in a host name"
+        )
+    return value
+
+
+def _address(value: str) -> str:
+    try:
+        address = ipaddress.IPv4Address(value)
+    except ValueError:
+        raise ValueError("expected an IPv4 address such as 10.77.0.1") from None
+    if (
+        address.is_multicast
+        or address.is_reserved
+        or address.is_unspecified
+        or address.is_link_local
+    ):
+        raise ValueError("expected an address that a machine can have, such as 10.77.0.1")
+    return str(address)
+
+
+def _gpu(value: object) -> object:
+    return {"index": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _rate(value: float) -> float:
+    if value < LEAST_RATE:
+        raise ValueError(
+            f"expected at least {units.say_bits(LEAST_RATE)}, which is {LEAST_RATE / 1e3:g} kB/s"
+        )
+    return value
+
+
+def _gpu_link(value: object) -> object:
+    """`nvlink` or `25GB/s` alone stands for a link whose other property is not known."""
+    if not isinstance(value, str):
+        return value
+    return {"rate": value} if value[:1].isdigit() else {"how": value}
+
+
+def _example(kind: str | list[str], example: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": kind, "examples": [example]})
+
+
+Text = Annotated[str, WithJsonSchema({"type": ["string", "number"]})]
+Name = Annotated[Text, AfterValidator(_name)]
+Address = Annotated[str, AfterValidator(_address), _example("string", "10.77.0.1")]
+Cores = Annotated[Number, Field(ge=LEAST_CORES)]
+Count = Annotated[Whole, Field(ge=1, le=MOST_ON_PAPER)]
+Bytes = Annotated[
+    int, BeforeValidator(units.size), Field(gt=0), _example(["integer", "string"], "2GiB")
+]
+Rate = Annotated[
+    float, BeforeValidator(units.rate), AfterValidator(_rate), _example("string", "200Mbit")
+]
+
+
+class GpuEntry(Entry):
+    """A GPU: of this machine by its number alone, or one on paper by name and memory."""
+
+    index: Annotated[Whole, Field(ge=0)] | None = None
+    """The number of a GPU of this machine; only in a lab."""
+    name: Text = ""
+    """The model of the GPU, such as `H200`; only on paper."""
+    memory: Bytes | None = None
+    """The GPU's memory, in bytes or with a unit such as `141GB`; only on paper."""
+
+
+class GpuLinkEntry(Entry):
+    """How GPUs of a node reach each other."""
+
+    rate: Rate | None = None
+    """Rate between two GPUs, with a unit: `300GB/s`."""
+    how: Literal["nvlink", "pcie", "host", "measured"] | None = None
+    """What joins the GPUs."""
+
+
+class NodeEntry(Entry):
+    """A node, or `count` nodes that are alike."""
+
+    name: Name | None = None
+    """The node's host name; without it, one is made of its `kind` and a number."""
+    kind: Name | None = None
+    """A name for nodes that are alike."""
+    count: Count | None = None
+    """Number of nodes like this one."""
+    address: Address | None = None
+    """The IPv4 address of the node, or of the first of `count`; in a lab, the next free one if it
+    is left out.
+    """
+    cores: Cores
+    """CPU cores; fractions are allowed."""
+    memory: Bytes
+    """Memory, in bytes or with a unit such as `2GiB`."""
+    nic: Rate | None = None
+    """Rate of the network interface in each direction, with a unit: `200Mbit`, `100MB/s`."""
+    disk: Rate | None = None
+    """Rate of the disk, with a unit: `100MB/s`."""
+    gpus: list[Annotated[GpuEntry, BeforeValidator(_gpu)]] = []
+    """The node's GPUs: numbers of GPUs of this machine in a lab, name and memory of each on
+    paper.
+    """
+    gpu_link: Annotated[GpuLinkEntry, BeforeValidator(_gpu_link)] | None = None
+    """How the GPUs of the node reach each other; `nvlink` or `25GB/s` alone is enough."""
+
+
+class ClusterEntry(Entry):
+    """A cluster file."""
+
+    name: Name | None = None
+    """The name of the cluster or lab; without it, that of the file."""
+    lab: bool = False
+    """Whether the nodes are made inside this machine."""
+    overlay: Overlay | None = None
+    """What is put between the nodes of a lab besides the wire: `vxlan`, or nothing."""
+    oversubscribe: bool = False
+    """Whether the nodes of a lab may have more cores together than the machine."""
+    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    """The nodes."""
+
+
+_MODELS: Mapping[str, type[Entry]] = {
+    "": ClusterEntry,
+    "nodes": NodeEntry,
+    "gpus": GpuEntry,
+    "gpu_link": GpuLinkEntry,
+}
+_TEXTS = {"name", "kind", "address", "how"}
+
+
+def _is_text(place: Place) -> bool:
+    return bool(place) and place[-1] in _TEXTS
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a cluster file."""
+    return userfile.json_schema(ClusterEntry, "Headgate cluster file")
+
+
+def network_of(addresses: Sequence[str]) -> ipaddress.IPv4Network | None:
+    """The smallest network from /24 up to /16 that has all these addresses; None where none has, or
+    there are none.
+    """
+    for length in range(24, _WIDEST - 1, -1) if addresses else ():
+        network = ipaddress.IPv4Network(f"{addresses[0]}/{length}", strict=False)
+        if all(ipaddress.IPv4Address(address) in network for address in addresses):
+            return network
+    return None
+
+
+def read(path: str) -> ClusterFile:
+    """The cluster of a file.
+
+    Raises:
+        InvalidFileError: With every problem found.
+        UsageError: The file cannot be read.
+    """
+    file = UserFile(path, _is_text)
+    entries, wrong = file.well(ClusterEntry, _MODELS, "nodes")
+    data = file.data if isinstance(file.data, dict) else {}
+    lab = data.get("lab") is True
+    _check_lab_keys(file, data, lab)
+    drafts = _Nodes(file, lab)
+    for i, kept in entries.items():
+        # which stand in for what is not well
+        entry = NodeEntry.model_validate({"cores": 1, "memory": 1, **kept})
+        drafts.add(
+            i, entry, {place[2] for place in wrong if place[:2] == ("nodes", i) and len(place) > 2}
+        )
+    drafts.check()
+    name = data.get("name")
+    if name is None:
+        name = Path(path).stem.lower()
+        if not NAME_PATTERN.fullmatch(name):
+            file.problem(
+                ("name",),
+                f"there is none, and the file's own name {name!r} cannot be one",
+                "add `name: lab`",
+            )
+    file.check()
+    return ClusterFile(
+        name=str(name),
+        cluster=Cluster(drafts.nodes()),
+        lab=lab,
+        overlay=data.get("overlay"),
+        oversubscribe=data.get("oversubscribe") is True,
+    )
+
+
+def _check_lab_keys(file: UserFile, data: Mapping[str, Any], lab: bool) -> None:
+    for key in ("overlay", "oversubscribe"):
+        if not lab and data.get(key):
+            file.problem(
+                (key,),
+                f"found {data[key]!r} in a file that is no lab",
+                "add `lab: true`, or remove it",
+            )
+
+
+class _Nodes:
+    """The nodes of a file on their way to a `Cluster`."""
+
+    def __init__(self, file: UserFile, lab: bool) -> None:
+        self._file = file
+        self._lab = lab
+        self._lines: dict[str, int | None] = {}
+        self._holders: dict[str, str] = {}
+        self._numbered = Counter[str]()  # nodes of each kind that have a number for a name
+        self._asked = 0
+        self._found: list[tuple[str, NodeEntry, str | None]] = []
+
+    def add(self, index: int, entry: NodeEntry, wrong: set[str | int]) -> None:
+        """Take an entry of the file, and note what is wrong with it among the others."""
+        place = ("nodes", index)
+        base = entry.name or (entry.kind if entry.count is not None else None)
+        named = not wrong & {"name", "kind", "count"}
+        if base is None and named:
+            self._file.problem((*place, "name"), "it is missing", "add it, or `kind` and `count`")
+        if not self._room(entry, place, wrong):
+            return
+        alone = True
+        first = self._numbered[base] + 1 if base is not None and entry.name is None else 1
+        for i in range(entry.count or 1):
+            name = f"{base}-{first + i}" if entry.count is not None else base
+            if name is not None and named and not self._claim_name(name, place):
+                named = False  # one problem of an entry says it
+            address = (
+                str(ipaddress.IPv4Address(entry.address) + i) if entry.address is not None else None
+            )
+            if address is not None and alone:
+                alone = self._claim_address(address, name or "", place)
+            self._found.append((name or "", entry, address))
+        if base is not None and entry.name is None:
+            self._numbered[base] += entry.count or 0
+        for i, gpu in enumerate(entry.gpus):
+            if self._lab and (gpu.index is None or gpu.name or gpu.memory is not None):
+                self._file.problem(
+                    (*place, "gpus", i), "a lab's node has GPUs of this machine", "give its number"
+                )
+            elif not self._lab and (not gpu.name or gpu.memory is None):
+                self._file.problem(
+                    (*place, "gpus", i),
+                    "it has no name or no memory",
+                    "write {name: H200, memory: 141GB}",
+                )
+
+        link = entry.gpu_link
+        if link is not None and len(entry.gpus) < 2 and "gpus" not in wrong:
+            found = f"found {len(entry.gpus)} GPUs, and a link is between two or more"
+            self._file.problem(
+                (*place, "gpu_link"), found, "add the others below `gpus`, or remove it"
+            )
+        elif (
+            link is not None
+            and link.rate is None
+            and link.how in (None, "measured")
+            and "gpu_link" not in wrong
+        ):
+            self._file.problem(
+                (*place, "gpu_link"), "it says no rate", "write {rate: 300GB/s, how: nvlink}"
+            )
+
+    def check(self) -> None:
+        """Note what is wrong with the nodes as a whole."""
+        if not self._lab or self._asked > MOST_NODES:
+            return
+        addresses = [node.address for node in self.nodes()]
+        network = network_of(addresses) or (None if addresses else NETWORK)
+        if network is None:
+            cure = "choose them within one network such as 10.77.0.0/16"
+            self._file.problem(("nodes",), "the addresses are too far apart", cure)
+            return
+        for address, holder in self._holders.items():
+            if ipaddress.IPv4Address(address) in (network[0], network[-1]):
+                found = (
+                    f"the address {address} of {holder!r} stands for the whole network {network}"
+                )
+                self._file.problem(
+                    ("nodes",), found, f"choose one from {network[1]} to {network[-2]}"
+                )
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes; those of a lab that were given no address get the next free one beside those
+        that were.
+        """
+        network = network_of(list(self._holders)) or NETWORK
+        wider = chain(network.hosts(), network.supernet(new_prefix=_WIDEST).hosts())
+        free = (str(host) for host in wider if str(host) not in self._holders)
+        nodes = []
+        for name, entry, address in self._found:
+            node = Node(
+                name=name,
+                cores=entry.cores,
+                memory_bytes=entry.memory,
+                nic_bytes_per_second=entry.nic,
+                disk_bytes_per_second=entry.disk,
+                gpus=tuple(
+                    Gpu(i if gpu.index is None else gpu.index, gpu.name, gpu.memory or 0)
+                    for i, gpu in enumerate(entry.gpus)
+                ),
+                kind=entry.kind or "",
+                gpu_link=GpuLink(link.rate, link.how)
+                if (link := entry.gpu_link) is not None
+                else None,
+            )
+            if address is None and self._lab:
+                address = next(free)
+            nodes.append(replace(node, address=address) if address is not None else node)
+        return tuple(nodes)
+
+    def _room(self, entry: NodeEntry, place: Place, wrong: Collection[str | int]) -> bool:
+        """Whether there may be so many nodes, at such addresses."""
+        count, most = entry.count or 1, MOST_NODES if self._lab else MOST_ON_PAPER
+        before, self._asked = self._asked, self._asked + count
+        if self._asked > most:
+            if before <= most:
+                kind = "a lab" if self._lab else "a file"
+                found, cure = (
+                    f"found {self._asked} nodes up to here",
+                    f"expected at most {most:,} in {kind}",
+                )
+                self._file.problem(
+                    (*place, *(("count",) if entry.count is not None else ())), found, cure
+                )
+            return False
+        if entry.address is None or "address" in wrong:
+            return True
+        first = ipaddress.IPv4Address(entry.address)
+        try:
+            last = _address(str(first + (count - 1)))
+        except ValueError:
+            found, cure = (
+                f"{count} nodes from {first} on do not all get addresses that machines can have",
+                "lower it",
+            )
+            self._file.problem((*place, "address"), found, cure)
+            return False
+        if self._lab and (first.is_loopback or ipaddress.IPv4Address(last).is_loopback):
+            self._file.problem(
+                (*place, "address"), f"found {first}", "expected one such as 10.77.0.1"
+            )
+        return True
+
+    def _claim_name(self, name: str, place: Place) -> bool:
+        """Take a name; False: it is noted that it cannot be had."""
+        if name in self._lines:
+            found = f"found {name!r}, as on line {self._lines[name]}"
+            self._file.problem((*place, "name"), found, "give each node its own")
+            return False
+        self._lines[name] = self._file.line((*place, "name"))
+        if not NAME_PATTERN.fullmatch(name):
+            self._file.problem(
+                (*place, "name"), f"{name!r} is too long for a host name", "choose a shorter one"
+            )
+            return False
+        return True
+
+    def _claim_address(self, address: str, name: str, place: Place) -> bool:
+        holder = self._holders.setdefault(address, name)
+        if holder != name:
+            found = f"{address} is that of {holder!r} already"
+            self._file.problem((*place, "address"), found, "give each node its own")
+        return holder == name

@@ -1,0 +1,126 @@
+"""The kinds of values in users' files: texts, commands, seconds, bytes, rates."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from headgate.model import units
+from headgate.model.jobs import NAME_PATTERN, NO_NUL, SIGNALS, VARIABLES, is_variable, signal_name
+from headgate.model.shares import FRACTIONS, is_fraction
+
+
+def _workers(value: object) -> tuple[int, int | None]:
+    match = (
+        re.fullmatch(r"(\d+)(?:(\.\.)(\d+)?)?", str(value).strip())
+        if not isinstance(value, bool)
+        else None
+    )
+    if match is None or int(match[1]) < 1:
+        raise ValueError("expected a number of workers such as 4, or a range such as 1..8 or 2..")
+    low = int(match[1])
+    if not match[2]:
+        return low, low
+    high = int(match[3]) if match[3] else None
+    if high is not None and high < low:
+        raise ValueError(f"the range ends before it begins; expected {high}..{low}")
+    return low, high
+
+
+def _share(value: object) -> str:
+    text = value.replace(" ", "") if isinstance(value, str) else ""
+    if not is_fraction(text):
+        raise ValueError(f"expected {FRACTIONS}")
+    return text
+
+
+def _stop_signal(value: object) -> str:
+    if not isinstance(value, str | int):
+        raise ValueError(f"expected {SIGNALS}")
+    try:
+        return signal_name(value)
+    except ValueError as error:
+        raise ValueError(str(error).partition("; ")[2]) from None
+
+
+def _name(value: str) -> str:
+    if not NAME_PATTERN.fullmatch(value):
+        raise ValueError(
+            "expected letters, digits, '.', '_' and '-', at most 64, the first a letter or digit"
+        )
+    return value
+
+
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise ValueError(NO_NUL)
+    return value
+
+
+def _variable(value: str) -> str:
+    if not is_variable(value):
+        raise ValueError(VARIABLES)
+    return _text(value)
+
+
+def _command(value: object) -> object:
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise ValueError("expected a command as text, or a list of its words")
+    if not words[0].strip():
+        raise ValueError("expected a command, found none")
+    for word in words:
+        _text(word)
+    return value if isinstance(value, str) else tuple(words)
+
+
+def _forerunners(value: object) -> object:
+    names = value if isinstance(value, list) else [value]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("expected the name of a job, or a list of names")
+    return tuple(names) if isinstance(value, list) else value
+
+
+def example(kind: str | list[str], value: str) -> WithJsonSchema:
+    """The schema of a value that is written in several ways, with one of them."""
+    return WithJsonSchema({"type": kind, "examples": [value]})
+
+
+TYPED = {"type": ["string", "number", "boolean"]}
+Plain = Annotated[str, AfterValidator(_text)]
+Text = Annotated[Plain, WithJsonSchema(TYPED)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Name = Annotated[Text, AfterValidator(_name)]
+Command = Annotated[
+    str | tuple[str, ...],
+    BeforeValidator(_command),
+    WithJsonSchema({"anyOf": [TYPED, {"type": "array", "items": TYPED, "minItems": 1}]}),
+]
+Seconds = Annotated[
+    float, BeforeValidator(units.seconds), Field(ge=0), example(["number", "string"], "5s")
+]
+Bytes = Annotated[
+    int, BeforeValidator(units.size), Field(gt=0), example(["integer", "string"], "2GiB")
+]
+Memory = Annotated[int, BeforeValidator(units.memory), example(["integer", "string"], "2GiB")]
+Count = Annotated[
+    int, BeforeValidator(units.count), Field(gt=0), example(["integer", "string"], "124M")
+]
+Rate = Annotated[float, BeforeValidator(units.rate), Field(gt=0), example("string", "200Mbit")]
+Forerunners = Annotated[
+    str | tuple[str, ...],
+    BeforeValidator(_forerunners),
+    WithJsonSchema(
+        {
+            "anyOf": [TYPED, {"type": "array", "items": TYPED, "minItems": 1}],
+            "examples": ["a", ["a", "b"]],
+        }
+    ),
+]
+Share = Annotated[str, BeforeValidator(_share), example("string", "1/3")]
+StopSignal = Annotated[str, BeforeValidator(_stop_signal), example(["string", "integer"], "SIGINT")]
+Workers = Annotated[
+    tuple[int, int | None], BeforeValidator(_workers), example(["integer", "string"], "1..8")
+]

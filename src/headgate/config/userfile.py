@@ -1,0 +1,375 @@
+"""A user's YAML file: its values, the line of each, and what is wrong with them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from headgate.model.errors import InvalidFileError, Problem, UsageError
+from headgate.model.paths import opened
+
+Place = tuple[str | int, ...]
+"""Keys and indices that lead to a value."""
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_no_bool)]
+Whole = Annotated[int, BeforeValidator(_no_bool)]
+
+
+class Entry(BaseModel):
+    """Keys with values; any other key is a mistake. The line below a key says in the schema what it
+    means.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def json_schema(model: type[Entry], title: str) -> dict[str, Any]:
+    """The JSON schema of a file, with each description on one line.
+
+    Args:
+        model: What the file holds.
+        title: What it is, such as `Headgate job file`.
+    """
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **model.model_json_schema(),
+        "title": title,
+    }
+    for entry in (schema, *schema.get("$defs", {}).values()):
+        for described in (entry, *entry.get("properties", {}).values()):
+            if "description" in described:
+                described["description"] = " ".join(described["description"].split())
+    return schema
+
+
+MOST_LETTERS = 1_000_000
+MOST_VALUES = 50_000
+"""Values of a file, those counted each time that an alias stands for."""
+_DEEPEST = 40
+_SURROGATE = re.compile("[\\ud800-\\udfff]")
+_NO_TEXT = "leave out the half of a surrogate pair: it is no text"
+_TAG = "tag:yaml.org,2002:"
+_FOUND_LETTERS = 80
+_EXPECTED = {
+    "bool_parsing": "true or false",
+    "dict_type": "keys with values",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "model_type": "keys with values",
+    "string_type": "text",
+    "too_short": "at least one",
+}
+
+
+_READ_OTHERWISE = re.compile(r".*:.*|[-+]?0[0-7_]+")
+"""Numbers that YAML reads otherwise than people do: 14:30 to the base 60, as 870, and 010 to the
+base 8, as 8.
+"""
+
+
+class Loader(yaml.SafeLoader):
+    """Refuses what is nested deep before it takes long, and reads numbers as they are written."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
+        is_number = tag in (f"{_TAG}int", f"{_TAG}float")
+        return f"{_TAG}str" if is_number and _READ_OTHERWISE.fullmatch(value) else tag
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self._depth > _DEEPEST:
+            raise yaml.composer.ComposerError(None, None, "it is nested too deep", self.get_mark())
+        self._depth += 1
+        try:
+            found: yaml.Node | None = super().compose_node(parent, index)
+            return found
+        finally:
+            self._depth -= 1
+
+
+class UserFile:
+    """A file as it was read.
+
+    Args:
+        path: The file.
+        is_text: Whether the value at a place is text: it is then taken as it is typed, where YAML
+            would make 8 of 010, 1.1 of 1.10 and true of yes.
+
+    Raises:
+        UsageError: It cannot be read.
+        InvalidFileError: It is not YAML.
+    """
+
+    def __init__(self, path: str, is_text: Callable[[Place], bool]) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+        self._is_text = is_text
+        self._lines: dict[Place, int] = {}
+        self._values = 0
+        try:
+            with opened(path) as file:
+                text = file.read(MOST_LETTERS + 1)
+        except (OSError, ValueError) as error:  # no UTF-8, or a NUL in the path
+            why = getattr(error, "strerror", None) or str(error)
+            if isinstance(error, UnicodeDecodeError):
+                why = f"byte {error.start} is no UTF-8; save the file in this encoding"
+            raise UsageError(f"cannot read {path}: {why}") from error
+        if len(text) > MOST_LETTERS:
+            raise UsageError(
+                f"cannot read {path}: it has more than {MOST_LETTERS:,} characters; divide it"
+            )
+        try:
+            loader = Loader(text)
+            root = loader.get_single_node()
+            if root is not None:
+                self._walk(root, (), ())
+            self.data: Any = loader.construct_document(root) if root is not None else {}
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            found = getattr(error, "problem", None) or "this is not YAML"
+            line = mark.line + 1 if mark else None
+            raise InvalidFileError(
+                path, [Problem("file", line, found, "correct the YAML there")]
+            ) from error
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # A date that there is not, or a tag (`!!timestamp x`) whose value PyYAML cannot read.
+            found = (
+                str(error)
+                if isinstance(error, ValueError)
+                else "a value is not of the kind that its tag says"
+            )
+            raise InvalidFileError(
+                path, [Problem("file", None, found, 'put text into "quotes"')]
+            ) from error
+
+    def line(self, place: Sequence[str | int]) -> int | None:
+        """Line of a value, or of what is nearest around it."""
+        for end in range(len(place), -1, -1):
+            if (line := self._lines.get(tuple(place[:end]))) is not None:
+                return line
+        return None
+
+    def problem(self, place: Sequence[str | int], found: str, cure: str) -> None:
+        """Note a problem."""
+        self.problems.append(Problem(where(place), self.line(place), found, cure))
+
+    def wrong(self, error: Mapping[str, Any], models: Mapping[str, type[BaseModel]]) -> Place:
+        """Note an error that pydantic found; its place.
+
+        Args:
+            error: One of `ValidationError.errors()`.
+            models: Whose keys are known, by the last name on the way to them.
+        """
+        place = tuple(part for part in error["loc"] if part != "[key]")
+        if error["type"] == "extra_forbidden":
+            names = ["", *(part for part in place[:-1] if isinstance(part, str))]
+            known = sorted(models[names[-1]].model_fields)
+            key = str(place[-1])
+            called = OTHER_NAMES.get(key, key)
+            elsewhere = "" if called in known else _elsewhere(called, error["input"], names, models)
+            cure = elsewhere or suggestion(key, known)
+            self.problems.append(
+                Problem(where(place[:-1]), self.line(place), f"unknown key {place[-1]!r}", cure)
+            )
+        elif error["type"] == "missing":
+            self.problem(place, "it is missing", "add it")
+        else:
+            value = error["input"]
+            message = error["msg"].removeprefix("Value error, ")
+            cure = (message[0].lower() + message[1:]).replace(
+                "input should be", "expected a value" if " than " in message else "expected"
+            )
+            if error["type"] in _EXPECTED:
+                cure = f"expected {_EXPECTED[error['type']]}"
+            self.problem(place, "it is empty" if value is None else f"found {_short(value)}", cure)
+        return place
+
+    def well(
+        self, whole: type[BaseModel], models: Mapping[str, type[BaseModel]], listed: str
+    ) -> tuple[dict[int, dict[str, Any]], set[Place]]:
+        """Note all errors of a file that is a list of entries.
+
+        Args:
+            whole: What the file is to be.
+            models: As `wrong`.
+            listed: Key of the list.
+
+        Returns:
+            What is well in each entry, by its index: it is to be checked further even where
+            something else in it, or in another one, is not. And the places of what is not.
+        """
+        places: set[Place] = set()
+        try:
+            whole.model_validate(self.data)
+        except ValidationError as error:
+            places = {self.wrong(dict(each), models) for each in error.errors()}
+        bad = {place[:3] for place in places}
+        found = self.data.get(listed) if isinstance(self.data, dict) else None
+        entries = {
+            i: {key: value for key, value in entry.items() if (listed, i, key) not in bad}
+            for i, entry in enumerate(found if isinstance(found, list) else ())
+            if isinstance(entry, dict)
+        }
+        return entries, places
+
+    def check(self) -> None:
+        """
+        Raises:
+            InvalidFileError: Problems were noted.
+        """
+        if self.problems:
+            unique = dict.fromkeys(self.problems)
+            raise InvalidFileError(
+                self.path, sorted(unique, key=lambda problem: (problem.line or 0, problem.where))
+            )
+
+    def _walk(self, node: yaml.Node, place: Place, around: tuple[yaml.Node, ...]) -> None:
+        line = node.start_mark.line + 1
+        self._values += 1
+        if self._values > MOST_VALUES:
+            found = f"its aliases make more than {MOST_VALUES:,} values of it"
+            raise InvalidFileError(
+                self.path, [Problem(where(place), line, found, "write out what is meant")]
+            )
+        if len(around) > _DEEPEST:
+            raise InvalidFileError(
+                self.path, [Problem("file", line, "it is nested too deep", "write it flat")]
+            )
+        if isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
+            raise InvalidFileError(
+                self.path, [Problem(where(place), line, f"found {_short(node.value)}", _NO_TEXT)]
+            )
+        if any(node is outer for outer in around):
+            raise InvalidFileError(
+                self.path, [Problem(where(place), line, "an alias of what it is in", "remove it")]
+            )
+        around = (*around, node)
+        self._lines.setdefault(place, line)
+        if isinstance(node, yaml.MappingNode):
+            self._walk_keys(node, place, around)
+        elif isinstance(node, yaml.SequenceNode):
+            for i, value in enumerate(node.value):
+                self._walk(value, (*place, i), around)
+        elif node.tag.startswith(_TAG):
+            means_text = self._is_text(place) and node.tag != f"{_TAG}null"
+            # A time with a date is none of ours: it is told as it stands there.
+            node.tag = f"{_TAG}str" if means_text or node.tag == f"{_TAG}timestamp" else node.tag
+
+    def _walk_keys(
+        self, node: yaml.MappingNode, place: Place, around: tuple[yaml.Node, ...]
+    ) -> None:
+        seen = set()
+        for key, value in node.value:
+            if key.tag == f"{_TAG}merge":
+                for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    self._walk(merged, place, around)
+                continue
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+            line = key.start_mark.line + 1
+            if _SURROGATE.search(name):
+                raise InvalidFileError(
+                    self.path, [Problem(where(place), line, f"found {_short(name)}", _NO_TEXT)]
+                )
+            if name in seen:
+                self.problems.append(
+                    Problem(where(place), line, f"{name!r} is given twice", "keep one")
+                )
+            seen.add(name)
+            if isinstance(key, yaml.ScalarNode) and key.tag.startswith(_TAG):
+                key.tag = f"{_TAG}str"
+            self._lines[*place, name] = line
+            self._walk(value, (*place, name), around)
+
+
+def where(place: Sequence[str | int]) -> str:
+    """A place as people read it: `jobs[0].limits.cores`."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "top level"
+
+
+OTHER_NAMES = {
+    **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task"), "cores"),
+    **dict.fromkeys(("mem", "ram", "max_memory", "memory_limit"), "memory"),
+    **dict.fromkeys(("gpu", "ngpus", "num_gpus", "n_gpus", "gres"), "gpus"),
+    **dict.fromkeys(("vram", "gpu_mem", "gpu_ram"), "gpu_memory"),
+    **dict.fromkeys(("cmd", "command", "entrypoint"), "run"),
+    **dict.fromkeys(("depends_on", "dependency", "needs"), "after"),
+    **dict.fromkeys(("environment", "envs", "env_vars"), "env"),
+    **dict.fromkeys(("cwd", "chdir", "working_dir"), "workdir"),
+    **dict.fromkeys(
+        ("nworkers", "n_workers", "nproc", "nproc_per_node", "nprocs", "world_size", "replicas"),
+        "workers",
+    ),
+    **dict.fromkeys(("start", "start_at", "start_time", "begin", "delay"), "at"),
+    **dict.fromkeys(("time_limit", "walltime", "max_time"), "timeout"),
+    **dict.fromkeys(("retry", "max_retries", "restarts", "max_restarts"), "retries"),
+    "arguments": "args",
+    "job_name": "name",
+}
+"""What other schedulers call what Headgate has, and what it is called here; spelling alone would
+lead to another.
+"""
+
+
+def suggestion(found: str, known: Sequence[str]) -> str:
+    """What to write instead of a name that is not known."""
+    other = OTHER_NAMES.get(found)
+    near = [other] if other in known else difflib.get_close_matches(found, known, 1)
+    return f"did you mean {near[0]!r}?" if near else "expected one of " + ", ".join(known)
+
+
+def _elsewhere(
+    key: str, value: object, names: Sequence[str], models: Mapping[str, type[BaseModel]]
+) -> str:
+    """Where a key belongs that is not known where it is: below a key that may stand beside it, or
+    further up; empty: nowhere near.
+
+    Args:
+        value: What it was given.
+        names: Those on the way to it, the last one nearest; empty for the whole file.
+        models: As `UserFile.wrong`.
+    """
+    here = models[names[-1]].model_fields
+    below = [name for name in here if name in models and key in models[name].model_fields]
+    for name in below:
+        lacks = any(
+            field.is_required()
+            for other, field in models[name].model_fields.items()
+            if other != key
+        )
+        if not lacks and not isinstance(here[name].default, list):
+            text = "..." if isinstance(value, Mapping | list) or value is None else str(value)
+            return f"write `{name}: {{{key}: {text}}}`"
+    if below:
+        return f"it belongs below `{below[0]}:`"
+    for name, outer in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
+        if key in models[name].model_fields:
+            return f"it belongs beside `{outer}:`, not below it"
+    return ""
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _FOUND_LETTERS else text[: _FOUND_LETTERS - 3] + "..."

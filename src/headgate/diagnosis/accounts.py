@@ -1,0 +1,614 @@
+"""Where a job's elapsed time went: parts that add up to it, and to whom it was lost.
+
+Each second of a job is counted once, in this order: it waits to start; it starts, until its first
+step is under way; it goes through steps. Within a second, what was lost to neighbours, to its own
+cap and to the hypervisor comes first (`headgate.diagnosis.contention`). The rest is its own time.
+Waiting for input, exposed communication and checkpoints come out of its own time as far as they
+were measured. Of what is left, compute is the time in which it was ready to run or its GPU was
+busy. What remains is unexplained, and is shown as that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from headgate.diagnosis.at_once import Crowd, during, span
+from headgate.diagnosis.attribution import (
+    ITSELF,
+    LEAST_PART,
+    LEAST_SECONDS,
+    NODE,
+    NONE,
+    OTHERS,
+    REST,
+    Loss,
+    TimeEstimate,
+    exact,
+    less,
+    merged,
+    sum_of,
+    within,
+)
+from headgate.diagnosis.comparing import slower_steps
+from headgate.diagnosis.convergence import Ceased, ceased
+from headgate.diagnosis.device_contention import Devices, Outside
+from headgate.diagnosis.fairness import AloneRate
+from headgate.diagnosis.granted import Power, ThreadGrant, fewer_threads
+from headgate.diagnosis.granted import by_limit as fewer_by_limit
+from headgate.diagnosis.grid import Grid, lost_cores
+from headgate.diagnosis.jobs import RecordedJob, RecordedNode, running
+from headgate.diagnosis.own_causes import helped_by, own_causes
+from headgate.diagnosis.own_steps import PARTS, Part, goes_on, own_steps, started, under_way
+from headgate.diagnosis.own_time import OwnCause, OwnTime
+from headgate.diagnosis.proving import replaced
+from headgate.diagnosis.sequencing import Turn, in_order
+from headgate.diagnosis.usage import Array
+from headgate.diagnosis.what_if import More, what_more_buys
+from headgate.model.shares import slice_of
+from headgate.sampling.outside_programs import OutsideProgram
+
+_MOST_BUCKETS, _LEAST_BUCKETS = 500_000, 500
+"""Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are
+taken together.
+"""
+_UNREAD_SECONDS = 2.0
+"""Of a job that ran for less there are not two readings."""
+_MOST_OF_ONE_GRID = 32
+"""Tasks of a run: of more, each job has a grid of its own."""
+MOST_UNEXPLAINED = 0.3
+"""Where more than this part of the time is unexplained, nothing else can be called the cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Where a job's time went.
+
+    Args:
+        elapsed: Seconds from its submission to its end, or so far.
+        parts: Each part of it; they add up to `elapsed`.
+        losses: To whom, and through what; the largest first.
+        excess_threads: Threads that waited on average beyond those that the cores could have run.
+        helper_cores: Cores that its loader's workers ran on or waited for.
+        own: Causes within the job, whatever each cost.
+        ceased: Where it stopped learning; None if it has not.
+        asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of
+            another job.
+        waited_for: What it was told, when it came, that it waits for before it starts; empty:
+            nothing.
+        disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, and
+            nothing tells what that cost it.
+        memory_limit: Bytes that each of its tasks may use; None: no limit.
+        lacks: Readings that the account needs and the run lacks.
+        read: Whether its use of cores was read: a job may end before.
+        reports: Whether it reported steps.
+        meanwhile: Other runs on its nodes at the same time: what they used counts as outside of its
+            own.
+        programs: The programs outside Headgate that used most while its run went on.
+        may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
+        grant: The threads that it had for the sake of other jobs; None if these were as many as
+            alone.
+        failure: How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on.
+        skipped: Why it was skipped; empty: it was not.
+        more: What more of each resource would buy it.
+        tasks: How many it had.
+        roles: Whether these have roles that its user named.
+        cores: Of the nodes that they ran on.
+        workers: How many of them were workers.
+        servers: How many parameter servers it had.
+        there: As of its job: what to add to its commands.
+        fewer_workers: So many, and no more than it had less one, would have a core each.
+        threads: So many of each task have a core each.
+        with_fewer: The command that runs it with `fewer_workers`; empty if it is no script.
+        half_workers: Half of its workers, or the fewest that its plan can have.
+        with_half: The command that runs it with these.
+        alone: The command that runs it as a single process; empty if there is none.
+        again: The command that runs it once more as it was; empty if its job has more than a
+            command says.
+        one_worker: That, and how much faster it would be; empty if it would not.
+        told_threads: What `OMP_NUM_THREADS` says in its own `env`; empty: nothing.
+        priority: Of the job.
+        plan_command: The commands that show other plans for it; empty if Headgate cannot plan it.
+        cores_setting: What its user set that holds its cores back, as it stands in its job; empty:
+            nothing.
+        share: Its `share:`; empty if it has none, or all there is.
+        pattern: Whether it names a `pattern` of its progress.
+        provable: Whether other jobs may be held to prove what they cost it, and are not yet.
+        after: What each job has in `after:`.
+        turns: What each job of the run would have needed alone.
+        together: The jobs that slowed each other, it and any by way of others, in the order that
+            suits them best; empty if nobody slowed it, and it nobody.
+    """
+
+    job: str
+    elapsed: float
+    parts: Mapping[Part, TimeEstimate]
+    losses: Sequence[Loss] = ()
+    excess_threads: float = 0.0
+    helper_cores: float = 0.0
+    own: Sequence[OwnCause] = ()
+    ceased: Ceased | None = None
+    asked_to_wait: float = 0.0
+    waited_for: str = ""
+    disk_unsure: float = 0.0
+    memory_limit: float | None = None
+    lacks: Sequence[str] = field(default_factory=tuple)
+    read: bool = True
+    reports: bool = True
+    may_have_lost: float = 0.0
+    grant: ThreadGrant | None = None
+    failure: str = ""
+    skipped: str = ""
+    more: More = field(default_factory=More)
+    tasks: int = 1
+    roles: bool = False
+    cores: float = 0.0
+    workers: int = 1
+    servers: int = 0
+    there: str = ""
+    fewer_workers: int = 1
+    threads: int = 1
+    with_fewer: str = ""
+    half_workers: int = 1
+    with_half: str = ""
+    alone: str = ""
+    again: str = ""
+    one_worker: str = ""
+    told_threads: str = ""
+    priority: float = 1.0
+    plan_command: str = ""
+    cores_setting: str = ""
+    share: str = ""
+    pattern: bool = False
+    provable: bool = True
+    meanwhile: tuple[str, ...] = ()
+    programs: Sequence[OutsideProgram] = ()
+    after: Mapping[str, str] = field(default_factory=dict)
+    turns: Mapping[str, Turn] = field(default_factory=dict)
+    together: tuple[str, ...] = ()
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        """Jobs that surely slowed it, by more than is worth a word; of several the one that cost it
+        most at the least.
+        """
+        losses = [
+            loss
+            for loss in self.losses
+            if loss.to not in (ITSELF, NODE, OTHERS, REST) and loss.sure
+        ]
+        worst = max((loss.lost.seconds for loss in losses), default=0.0)
+        least = min(LEAST_PART * self.elapsed, worst)
+        return tuple(dict.fromkeys(loss.to for loss in losses if loss.lost.seconds >= least))
+
+
+def accounts(
+    jobs: Sequence[RecordedJob],
+    nodes: Sequence[RecordedNode],
+    seconds: float,
+    since: float = 0.0,
+    alone: Mapping[str, AloneRate] = {},
+    only: Collection[str] | None = None,
+) -> tuple[Account, ...]:
+    """The account of each job of a run, which took `seconds` or has taken them so far. The accounts
+    begin at the second `since` of the run; jobs and nodes are given from there on. `alone` is how
+    fast jobs were in other runs alone. `only` names the jobs that have one; None: all do.
+    """
+    by_name = {node.name: node for node in nodes}
+    if sum(len(job.tasks) for job in jobs) <= _MOST_OF_ONE_GRID:
+        grid = _grid(jobs, by_name, since, seconds)
+
+        def found_of(job: RecordedJob, like: Power | None = None) -> Account:
+            others = [other for other in jobs if other is not job]
+            return _account(
+                job, others, grid, seconds, None if like is not None else alone.get(job.name), like
+            )
+
+    else:
+        crowd = Crowd.of(jobs)
+        beside = dict(zip((job.name for job in jobs), crowd.beside()))
+
+        def found_of(job: RecordedJob, like: Power | None = None) -> Account:
+            alone_rate = None if like is not None else alone.get(job.name)
+            return _of_many(job, beside[job.name], crowd, by_name, seconds, alone_rate, like)
+
+    chosen = [job for job in jobs if only is None or job.name in only]
+    found = [found_of(job) for job in chosen]
+    powers = _powers(chosen, found)
+    found = [
+        found_of(job, like)
+        if (like := _power_of_like_jobs(each, job, powers)) is not None
+        else each
+        for each, job in zip(found, chosen, strict=True)
+    ]
+    turns = {each.job: _turn(each, job) for each, job in zip(found, chosen, strict=True)}
+    groups = _slowed_each_other(found)
+    orders = {id(group): in_order(group & turns.keys(), turns) for group in groups.values()}
+    return tuple(
+        replace(each, turns=turns, together=orders.get(id(groups.get(each.job)), ()))
+        for each in found
+    )
+
+
+def _grid(
+    jobs: Sequence[RecordedJob], nodes: Mapping[str, RecordedNode], since: float, until: float
+) -> Grid:
+    tasks = sum(len(job.tasks) for job in jobs)
+    most = max(_MOST_BUCKETS // max(tasks, 10) ** 2, _LEAST_BUCKETS)
+    edges = np.linspace(
+        since, max(until, since + 1e-3), min(max(math.ceil(until - since), 1), most) + 1
+    )
+    return Grid(jobs, nodes, edges)
+
+
+def _of_many(
+    job: RecordedJob,
+    beside: Sequence[RecordedJob],
+    crowd: Crowd,
+    nodes: Mapping[str, RecordedNode],
+    seconds: float,
+    alone_rate: AloneRate | None,
+    like: Power | None,
+) -> Account:
+    """The account of one of very many jobs, by the busiest of those that ran beside it, and while
+    it ran: all accounts together cost as the jobs, and not as the pairs of them. What ran for less
+    than two readings has none.
+    """
+    start, end = span(job)
+    if end - start < _UNREAD_SECONDS:
+        waited = start - job.submitted if end > start else None
+        return _unread(job, max(seconds, job.submitted) if job.ended is None else job.ended, waited)
+    rest = crowd.rest([job, *beside], start, end)
+    grid = _grid([job, *beside, rest], during(nodes, start, end), start, end)
+    return _account(job, beside, grid, seconds, alone_rate, like)
+
+
+def _unread(job: RecordedJob, until: float, waited: float | None) -> Account:
+    """The account of a job that ran too shortly for any reading to tell something of it; None
+    waited: it never ran.
+    """
+    elapsed = max(until - job.submitted, 0.0)
+    waiting = min(max(waited, 0.0), elapsed) if waited is not None else elapsed
+    parts = {
+        **dict.fromkeys(PARTS, NONE),
+        "waiting": exact(waiting),
+        "unexplained": exact(elapsed - waiting),
+    }
+    asked = _asked_to_wait(job, waiting)
+    return Account(
+        job=job.name,
+        elapsed=elapsed,
+        parts=parts,
+        asked_to_wait=asked,
+        read=False,
+        failure=job.failure,
+    )
+
+
+def _powers(jobs: Sequence[RecordedJob], known: Sequence[Account]) -> Mapping[str, Power]:
+    """What more threads bring to jobs with the same script, by that, where one tells."""
+    found: dict[str, Power] = {}
+    for each, job in zip(known, jobs, strict=True):
+        script = job.spec.get("script")
+        if script is not None and each.grant is not None and each.grant.power is not None:
+            found.setdefault(script, each.grant.power)
+    return found
+
+
+def _power_of_like_jobs(
+    account: Account, job: RecordedJob, powers: Mapping[str, Power]
+) -> Power | None:
+    """What more threads bring to another job with the same script, where nothing of its own
+    tells.
+    """
+    if account.grant is None or account.grant.power is not None:
+        return None
+    return powers.get(job.spec.get("script") or "")
+
+
+def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
+    """For each job that slowed another or was slowed, all that hang together with it so."""
+    groups: dict[str, set[str]] = {}
+    for account in accounts:
+        for culprit in account.culprits:
+            union = groups.get(account.job, {account.job}) | groups.get(culprit, {culprit})
+            groups.update(dict.fromkeys(union, union))
+    return groups
+
+
+def _turn(account: Account, job: RecordedJob) -> Turn:
+    by_others: Sequence[Part] = ("waiting", "neighbours", "hypervisor")
+    alone = account.elapsed - sum(account.parts[part].seconds for part in by_others)
+    return Turn(max(alone, 0.0), account.elapsed, job.state == "done", job.ended is None)
+
+
+def _let_by(job: RecordedJob, others: Sequence[RecordedJob]) -> str:
+    """Which jobs that came later started before one that waited, because they went better beside
+    those that ran.
+    """
+    words = f" before {job.name}, for it goes better beside "
+    names = [other.name for other in others if any(words in phase.reason for phase in other.phases)]
+    return (
+        f"; {', '.join(names)} went better beside those that ran, and started first"
+        if names
+        else ""
+    )
+
+
+def _account(
+    job: RecordedJob,
+    others: Sequence[RecordedJob],
+    grid: Grid,
+    seconds: float,
+    alone_rate: AloneRate | None = None,
+    like: Power | None = None,
+) -> Account:
+    until = job.ended if job.ended is not None else max(seconds, job.submitted)
+    elapsed = max(until - job.submitted, 0.0)
+    # An event is told some microseconds after what it tells of.
+    ran = [(start, min(end, until)) for start, end in running(job.phases) if start < until]
+    first = next((phase.reason for phase in job.phases if phase.state == "waiting"), "")
+    waited_for = first + _let_by(job, others) if first.startswith("for ") else ""
+    if not ran or not job.tasks:
+        only = {**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)}
+        never = Account(
+            job=job.name, elapsed=elapsed, parts=only, waited_for=waited_for, failure=job.failure
+        )
+        never = replace(never, asked_to_wait=_asked_to_wait(job, elapsed))
+        return replace(never, skipped=job.reason) if job.state == "skipped" else never
+    waiting = max(ran[0][0] - job.submitted, 0.0)
+    between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
+    starts = [
+        start if goes_on(job, start, grid) else under_way(job, start, end) for start, end in ran
+    ]
+    starting = (
+        grid.part_within([(start, begun) for (start, _), begun in zip(ran, starts)]) * grid.width
+    )
+    stepping = grid.part_within([(begun, end) for (_, end), begun in zip(ran, starts)]) * grid.width
+    lost = lost_cores(job, grid)
+    own = 1.0 - sum(lost.by.values(), lost.stolen + lost.by_cap)
+    outside = _outside(job, grid, own, stepping / grid.width)
+    own = np.maximum(own - outside.lost, 0.0)
+    # What it was blocked on the disk is its input, in its steps; before them it is part of its
+    # start.
+    of_steps = np.maximum(own - outside.by_disk, 0.0)
+    on_gpu = np.nan_to_num(grid.mean(job.signal("gpu_busy")))
+    working = [np.maximum(ready, on_gpu) + outside.idle for ready in lost.ready[1:]]
+    beside = grid.neighbours(job, job.tasks[0])
+    fewer = fewer_threads(
+        job,
+        beside,
+        of_steps * stepping,
+        grid.edges,
+        grid.cores(job.tasks[0]),
+        alone_rate=alone_rate,
+        like=like,
+    )
+    by_limit = fewer_by_limit(job, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]))
+    own_left = of_steps * (1.0 - fewer.part) * (1.0 - by_limit.usual)
+    # Waiting for kernels may be spinning: the CPU time of a step tells nothing of who used the same
+    # GPU.
+    compared = {name: cores for name, cores in beside.items() if name not in outside.on_gpu}
+    longer = slower_steps(job, compared, own_left, grid.edges, lost.by, lost.most, stepping)
+    own_left = np.maximum(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0)
+    step = own_steps(job, working, own_left, stepping, outside, ran)
+    losses = merged(
+        [
+            *fewer.losses(beside, of_steps * stepping, elapsed),
+            *outside.losses(starting + stepping, elapsed),
+            *longer.losses(lost.losses(starting + stepping, elapsed), stepping, elapsed),
+        ],
+        elapsed,
+    )
+    if job.proofs:
+        ran_beside = {
+            name: np.where(np.nan_to_num(cores) > 0.0, stepping, 0.0)
+            for name, cores in beside.items()
+        }
+        losses, step = _proved(job, losses, step, ran_beside, outside.on_gpu)
+    stolen = Loss(
+        NODE,
+        "cores",
+        within(float(np.sum(lost.stolen * (starting + stepping))), 0.1, elapsed),
+        "counted",
+    )
+    limited = TimeEstimate(
+        *(part * float(np.sum(of_steps * stepping * (1.0 - fewer.part))) for part in by_limit)
+    )
+    by_cap = sum_of(
+        [within(float(np.sum(lost.by_cap * (starting + stepping))), 0.1, elapsed), limited], elapsed
+    )
+    of_its_own = outside.of_its_own(starting + stepping, stepping, elapsed)
+    again = step["faults"]
+    parts: dict[Part, TimeEstimate] = {
+        **step,
+        "waiting": exact(waiting),
+        "starting": started(float(np.sum(own * starting)), job, elapsed),
+        "neighbours": sum_of([loss.lost for loss in losses if loss.to != ITSELF], elapsed),
+        "cap": by_cap,
+        "memory": next(loss.lost for loss in of_its_own if loss.resource == "memory"),
+        "itself": sum_of([loss.lost for loss in losses if loss.to == ITSELF], elapsed),
+        "hypervisor": stolen.lost,
+        "faults": TimeEstimate(between + again.seconds, between + again.low, between + again.high),
+    }
+    more = what_more_buys(job, tuple(grid.nodes.values()))
+    fitting, half = _fewer_workers(job, grid.nodes), max(job.workers // 2, job.least_workers)
+    time = OwnTime(
+        seconds=sum(
+            step[part].seconds
+            for part in ("compute", "input", "communication", "garbage-collection")
+        ),
+        compute=step["compute"],
+        input=less(step["input"], float(np.sum(outside.by_disk * stepping))),
+        communication=step["communication"],
+        evaluation=step["evaluation"],
+        garbage=step["garbage-collection"],
+        stretches=[(begun, end) for (_, end), begun in zip(ran, starts) if end > begun],
+        lost={task: _mean(part, stepping) for task, part in lost.whole.items()},
+        readers=more.loader_workers,
+    )
+    proved = {proof.culprit for proof in job.proofs if proof.outcome != "open"}
+    may_have_lost = outside.may_have_lost if proved.isdisjoint(outside.on_gpu) else 0.0
+    own_found = own_causes(job, grid.nodes, time)
+    within_it = [
+        Loss(ITSELF, cause.resource, cause.cost, "counted") for cause in own_found if cause.resource
+    ]
+    # A cause within the job that explains its communication counts what its own traffic cost it as
+    # well.
+    explained = {cause.part for cause in own_found if cause.resource}
+    apart = [
+        loss
+        for loss in of_its_own
+        if loss.resource != "network" or "communication" not in explained
+    ]
+    told = sorted((*losses, *apart, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
+    share, rule = str(job.spec.get("share") or ""), job.spec.get("progress") or {}
+    held = max(
+        job.tasks,
+        key=lambda task: _mean(lost.whole.get(task.id, np.zeros_like(stepping)), stepping),
+    )
+    return Account(
+        job=job.name,
+        elapsed=elapsed,
+        parts={part: parts[part] for part in PARTS},
+        losses=tuple(loss for loss in told if loss.lost.seconds > LEAST_SECONDS or loss.perhaps),
+        excess_threads=_mean(lost.excess, stepping),
+        helper_cores=helped_by(job, time.stretches),
+        own=own_found,
+        ceased=ceased(job),
+        cores_setting=job.cores_setting(held, grid.cores(held)),
+        share=share if share and slice_of(share) < 1.0 else "",
+        pattern=bool(rule.get("pattern")),
+        provable=not job.spec.get("prove")
+        and any(other.spec.get("pausable", True) for other in others),
+        after={
+            each.name: str(wanted) for each in (job, *others) if (wanted := each.spec.get("after"))
+        },
+        asked_to_wait=_asked_to_wait(job, waiting),
+        waited_for=waited_for,
+        more=more,
+        disk_unsure=float(np.sum(outside.unsure * stepping)),
+        memory_limit=job.limit("memory_bytes"),
+        read=any(
+            len(task.signal("memory_bytes")) > 1 or len(task.signal("cpu_waiting"))
+            for task in job.tasks
+        ),
+        reports=bool(np.isfinite(job.progress.step).any()),
+        tasks=len(job.tasks),
+        roles=bool(job.spec.get("roles")),
+        cores=sum(grid.nodes[name].cores or 0.0 for name in job.nodes if name in grid.nodes),
+        workers=job.workers,
+        servers=sum(task.is_server for task in job.tasks),
+        there=job.there,
+        fewer_workers=fitting,
+        threads=_threads(job, grid),
+        with_fewer=job.with_workers(fitting),
+        half_workers=half,
+        with_half=job.with_workers(half),
+        alone=job.alone,
+        again=job.again,
+        one_worker=job.one_worker,
+        told_threads=job.told_threads,
+        priority=float(job.spec.get("priority") or 1.0),
+        plan_command=job.plan_command,
+        lacks=tuple(
+            _lacks(
+                job,
+                grid.devices,
+                outside,
+                may_have_lost,
+                parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed,
+            )
+        ),
+        may_have_lost=may_have_lost,
+        grant=fewer.grant,
+        failure=job.failure,
+    )
+
+
+def _asked_to_wait(job: RecordedJob, waited: float) -> float:
+    """Of the seconds that it waited for its start, those that its user asked for."""
+    return waited if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waited)
+
+
+def _outside(job: RecordedJob, grid: Grid, own: Array, stepping: Array) -> Outside:
+    """What it lost other than through cores, out of the part `own` of each bucket. `stepping` is
+    the part that belongs to its steps.
+    """
+    tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
+    saved = [
+        (float(row["t"]) - float(row["seconds"] or 0.0), float(row["t"]))
+        for row in job.checkpoints
+        if row["why"] != "resumed"
+    ]
+    ready = {task.id: np.nan_to_num(grid.ready(task).least) for task in tasks}
+    return grid.devices.lost(
+        job, own, ready, np.minimum(grid.part_within(saved), 1.0), stepping * grid.width
+    )
+
+
+def _proved(
+    job: RecordedJob,
+    losses: list[Loss],
+    step: dict[Part, TimeEstimate],
+    beside: Mapping[str, Array],
+    on_gpu: Collection[str],
+) -> tuple[list[Loss], dict[Part, TimeEstimate]]:
+    """Its losses with the proved ones put in, and the parts of its own time, from which these come
+    or to which they go.
+    """
+    known = replaced(losses, job.proofs, beside, on_gpu)
+    own = dict(step)
+    moved = sum(loss.lost.seconds for loss in known) - sum(loss.lost.seconds for loss in losses)
+    for part in ("compute", "unexplained", "input", "communication"):
+        had = own[part]
+        left = max(had.seconds - moved, 0.0)
+        moved -= had.seconds - left
+        own[part] = TimeEstimate(left, min(had.low, left), max(had.high, left))
+    if moved <= 0.0:
+        return known, own
+    # More than there is: of a job that others, or its own cap, held back as well.
+    fits = 1.0 - moved / sum(loss.lost.seconds for loss in known)
+    return [
+        replace(loss, lost=TimeEstimate(*(each * fits for each in loss.lost))) for loss in known
+    ], own
+
+
+def _fewer_workers(job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> int:
+    cores = sum(max(math.floor(nodes[name].cores or 1.0), 1) for name in job.nodes if name in nodes)
+    servers = sum(task.is_server for task in job.tasks)
+    return max(min(cores, len(job.tasks) - 1) - servers, job.least_workers)
+
+
+def _threads(job: RecordedJob, grid: Grid) -> int:
+    """Threads of each task that have a core each, where it has most tasks."""
+    beside = {
+        node: sum(task.node == node for task in job.tasks)
+        for node in {task.node for task in job.tasks}
+    }
+    allowed = {task.id: job.allowed_cores(task, grid.cores(task)) for task in job.tasks}
+    least = min(min(grid.cores(task) / beside[task.node], allowed[task.id]) for task in job.tasks)
+    return max(math.floor(least), 1) if math.isfinite(least) else 1
+
+
+def _lacks(
+    job: RecordedJob, devices: Devices, outside: Outside, may_have_lost: float, unexplained: bool
+) -> list[str]:
+    """What its account needs; if time is `unexplained`, also the readings that might explain it."""
+    lacks = [outside.lacks] if may_have_lost else []
+    if not any(len(task.signal("cpu_waiting")) for task in job.tasks):
+        lacks.append("time that threads waited for a core (schedstat)")
+    if not np.isfinite(job.progress.step).any():
+        lacks.append("steps (it reports none, and none was read from its output)")
+    if unexplained and not devices.tell_blocked(job):
+        lacks.append("time that it was blocked on a disk (PSI, or kernel.task_delayacct)")
+    return lacks
+
+
+def _mean(values: Array, weights: Array) -> float:
+    return (
+        float(np.sum(values * weights)) / whole if (whole := float(np.sum(weights))) > 0.0 else 0.0
+    )

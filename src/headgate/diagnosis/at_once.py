@@ -1,0 +1,116 @@
+"""Runs of very many jobs: which ran at the same time, and what those used together that are not
+looked at one by one.
+
+What an account costs grows with the jobs that a job is compared with. So in such a run each job is
+compared with the busiest of those that ran beside it, and with all the others as one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from headgate.diagnosis.attribution import REST
+from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask, Usage, running
+from headgate.diagnosis.usage import EMPTY, Signal, sum_of_many
+from headgate.model.identifiers import TaskName, TaskOfRun
+from headgate.sampling.columns import Column
+
+MOST_APART = 12
+"""So many of the jobs beside one are looked at one by one."""
+_ADDED: tuple[Column, ...] = ("cpu_cores", "disk_read", "disk_write")
+"""What is known of the others together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crowd:
+    """The jobs of a run.
+
+    Args:
+        jobs: All of them.
+        used: What the tasks of all used together, by node.
+    """
+
+    jobs: Sequence[RecordedJob]
+    used: Mapping[str, Usage]
+
+    @classmethod
+    def of(cls, jobs: Sequence[RecordedJob]) -> Crowd:
+        """The jobs, with what they used together."""
+        on: dict[str, list[RecordedTask]] = defaultdict(list)
+        for job in jobs:
+            for task in job.tasks:
+                on[task.node].append(task)
+        used = {
+            node: {
+                column: sum_of_many([task.signal(column) for task in tasks]) for column in _ADDED
+            }
+            for node, tasks in on.items()
+        }
+        return cls(jobs, used)
+
+    def beside(self) -> list[list[RecordedJob]]:
+        """For each job the busiest of the others that ran at a time when it ran, as they were
+        handed in.
+        """
+        jobs, spans = self.jobs, [span(job) for job in self.jobs]
+        busy = [job.cpu_seconds or 0.0 for job in jobs]
+        found: list[list[int]] = [[] for _ in jobs]
+        under_way: list[int] = []
+        for index in sorted(
+            (index for index, job in enumerate(jobs) if job.tasks), key=lambda index: spans[index]
+        ):
+            under_way = [other for other in under_way if spans[other][1] > spans[index][0]]
+            under_way = sorted(under_way, key=lambda other: -busy[other])[:MOST_APART]
+            found[index] += under_way
+            for other in under_way:
+                found[other].append(index)
+            under_way.append(index)
+        busiest = [sorted(others, key=lambda other: -busy[other])[:MOST_APART] for others in found]
+        return [[jobs[other] for other in sorted(others)] for others in busiest]
+
+    def rest(self, apart: Sequence[RecordedJob], start: float, end: float) -> RecordedJob:
+        """The jobs that are not looked at one by one, as one job: all that was used in some time,
+        less what those used that are.
+        """
+        tasks: list[RecordedTask] = []
+        for node, used in self.used.items():
+            theirs = [task for job in apart for task in job.tasks if task.node == node]
+            left = {}
+            for column, whole in used.items():
+                mine = [task.signal(column).around(start, end) for task in theirs]
+                less = [replace(signal, value=-signal.value) for signal in mine]
+                left[column] = sum_of_many([whole.around(start, end), *less])
+            id = TaskOfRun.of(REST, TaskName.of("worker", len(tasks)))
+            tasks.append(RecordedTask(id, node, start, end, left, None, None))
+        return replace(
+            apart[0],
+            name=REST,
+            spec={},
+            phases=(),
+            usage={},
+            entitled=EMPTY,
+            decisions=(),
+            division=None,
+            tasks=tuple(tasks),
+            proofs=(),
+            asides={},
+        )
+
+
+def span(job: RecordedJob) -> tuple[float, float]:
+    """From its first start to its last end, in seconds of the run; the moment at which it was
+    handed in where it never ran.
+    """
+    ran = running(job.phases)
+    return (ran[0][0], ran[-1][1]) if ran else (job.submitted, job.submitted)
+
+
+def during(nodes: Mapping[str, RecordedNode], start: float, end: float) -> dict[str, RecordedNode]:
+    """What was recorded of nodes in some time."""
+
+    def part(usage: Usage) -> dict[Column, Signal]:
+        return {column: signal.around(start, end) for column, signal in usage.items()}
+
+    return {name: replace(node, usage=part(node.usage)) for name, node in nodes.items()}

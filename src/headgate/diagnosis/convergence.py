@@ -1,0 +1,104 @@
+"""Whether a job's loss is no number any more, or has converged: the job has long learned nothing
+more.
+
+Reports are averaged in blocks. That averages out the noise from batch to batch; the rest of it
+shows as the scatter of the blocks. A straight line is fitted through the blocks from each one on.
+The loss has converged from the first block on whose line falls neither beyond the scatter nor by
+more than a hundredth of all that was learned.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from headgate.diagnosis.jobs import RecordedJob
+from headgate.diagnosis.usage import Array
+
+_BLOCKS = 24
+_LEAST_REPORTS, _LEAST_LOSSES = 2 * _BLOCKS, 4 * _BLOCKS
+"""Of a run: one report may be the mean of several losses."""
+_LEAST_PART = 0.5
+"""Part of the reports: a shorter rest may be a plateau."""
+_LEARNED = 6.0
+"""The loss has learned something if it fell by so many deviations of a block."""
+_MOST_LEFT = 0.01
+"""Part of all that was learned that may still be gained over as long again."""
+_SPREAD = 2.0
+
+
+_LOST_REPORTS = 2
+"""One that is no number may be a last mean of nothing."""
+
+
+class Ceased(NamedTuple):
+    """From where on a job learned nothing.
+
+    Args:
+        since: Seconds of the run.
+        why: A sentence, up to what came of it.
+        next: What to do about it.
+    """
+
+    name: Literal["learned", "diverged"]
+    since: float
+    why: str
+    next: str
+
+
+def ceased(job: RecordedJob) -> Ceased | None:
+    """Where a job stopped learning: its loss is no number, or has converged. None if neither can be
+    told.
+    """
+    return _diverged(job) or _converged(job)
+
+
+def _diverged(job: RecordedJob) -> Ceased | None:
+    lost, t, step = job.progress.not_number > 0.0, job.progress.t, job.progress.step
+    numbers = np.flatnonzero(np.isfinite(job.progress.loss) & ~lost)
+    found = np.flatnonzero(lost)
+    found = found[found > numbers[-1]] if len(numbers) else found
+    if len(found) < _LOST_REPORTS:
+        return None
+    first = int(found[0])
+    where = f" since step {step[first]:.0f}" if np.isfinite(step[first]) else ""
+    why = f"The loss of {job.name} is no number{where}"
+    lower = "A lower learning rate or clipped gradients may help"
+    stop = f"`headgate stop {job.name}` ends it. " if job.ended is None else ""
+    return Ceased("diverged", float(t[first]), why, f"{stop}{lower}.")
+
+
+def _converged(job: RecordedJob) -> Ceased | None:
+    known = np.isfinite(job.progress.loss)
+    t, losses, counts = job.progress.t[known], job.progress.loss[known], job.progress.count[known]
+    if len(losses) < _LEAST_REPORTS or counts.sum() < _LEAST_LOSSES:
+        return None
+    edges = np.linspace(0, len(losses), _BLOCKS + 1).astype(int)
+    blocks = np.array([np.average(losses[a:b], weights=counts[a:b]) for a, b in pairwise(edges)])
+    first = float(losses[: max(len(losses) // 200, 1)].mean())
+    for start in range(1, int(_BLOCKS * (1.0 - _LEAST_PART)) + 1):
+        if _is_flat(blocks[start:], first):
+            loss = f"{blocks[start:].mean():.4g}"
+            goal = (
+                loss if (job.spec.get("progress") or {}).get("metric", "loss") == "loss" else "..."
+            )
+            stop = f"`headgate stop {job.name}` ends it; " if job.ended is None else ""
+            stop += f"`progress: {{goal: {goal}}}` would have ended it there."
+            why = f"The loss of {job.name} has converged at {loss}"
+            return Ceased("learned", float(t[edges[start]]), why, stop)
+    return None
+
+
+def _is_flat(blocks: Array, first: float) -> bool:
+    at = np.arange(len(blocks), dtype=float)
+    slope, level = np.polyfit(at, blocks, 1)
+    scatter = float(np.std(blocks - (slope * at + level), ddof=2))
+    learned = first - float(blocks.mean())
+    if learned <= max(_LEARNED * scatter, 0.0):
+        return False
+    error = scatter / float(np.sqrt(np.sum((at - at.mean()) ** 2)))
+    # that it may fall by over as long again
+    most = max(-(slope - _SPREAD * error), 0.0) * len(blocks)
+    return bool(abs(slope) <= _SPREAD * error and most <= _MOST_LEFT * learned)

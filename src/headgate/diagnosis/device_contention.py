@@ -1,0 +1,480 @@
+"""What a job lost through other resources than cores: the disk, its NIC, its GPU, and its own limit
+of memory.
+
+Each part comes out of the time that the job has not lost through cores
+(`headgate.diagnosis.contention`). First comes the time blocked on a disk, then waiting for
+communication, then the GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from headgate.diagnosis.attribution import ITSELF, NODE, OTHERS, Evidence, Loss, Resource, within
+from headgate.diagnosis.blocked import Blocked, OnDisk, blocked_on_disk
+from headgate.diagnosis.exposed_communication import (
+    NicTraffic,
+    OnNic,
+    exchanges,
+    exposed_to_nics,
+    spread,
+)
+from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.diagnosis.usage import Array
+from headgate.model.identifiers import TaskOfRun
+from headgate.model.units import say_seconds
+from headgate.sampling.columns import Column
+
+_WAYS: tuple[Column, Column] = ("tcp_in", "tcp_out")
+_ERROR = 0.3
+"""Relative error, to one side of a band of 90 %."""
+_STRANGE = 0.2
+"""Part of a NIC's rate: less traffic that belongs to nobody may be headers and retransmitted
+bytes.
+"""
+_LEAST_BUCKETS = 3
+_GONE = 0.1
+"""Part of the traffic while a job is there. If no more than this is left without the job, the
+traffic is the job's.
+"""
+_AWAY, _FULL = 0.05, 0.9
+"""Parts of a GPU: neighbours that use at most the first count as away; from the second on, the GPU
+is full.
+"""
+_OTHERS_USE = 0.1
+"""Part of a GPU: less that belongs to nobody may be the rounding of NVML."""
+_MUCH = 0.1
+"""Part of a job's steps: if a neighbour can have cost more, and nothing tells how much, then a
+verdict must say so.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outside:
+    """Parts of each bucket that a job lost, 0 to 1: arrays over the grid.
+
+    Args:
+        by: Lost to each neighbour, by resource and name.
+        by_memory: Lost to its own limit of memory.
+        by_disk: Blocked on the disk without anybody to blame.
+        unsure: The part of `by_disk` in which nothing tells what neighbours cost it that moved more
+            than it did.
+        by_nic: Waited for communication as long as its own bytes need at the NIC's rate.
+        idle: The part of all these but `by_nic` in which it was not ready to run and its GPU was
+            not busy.
+        evidence: Of losses by resource, where it is not that the kernel counted them.
+        lacks: What it would take to tell whether it lost something on its GPU; empty: nothing.
+        may_have_lost: Seconds that it may have lost there, if nothing tells.
+        on_gpu: The neighbours that used its GPU.
+    """
+
+    by: Mapping[tuple[Resource, str], Array]
+    by_memory: Array
+    by_disk: Array
+    unsure: Array
+    by_nic: Array
+    idle: Array
+    evidence: Mapping[Resource, Evidence] = field(default_factory=dict)
+    lacks: str = ""
+    may_have_lost: float = 0.0
+    on_gpu: Collection[str] = ()
+
+    @property
+    def lost(self) -> Array:
+        """To neighbours and to its own limit of memory."""
+        return sum(self.by.values(), self.by_memory)
+
+    def through(self, resource: Resource) -> Array:
+        """Lost to all neighbours through one resource."""
+        return sum(
+            (part for (through, _), part in self.by.items() if through == resource),
+            np.zeros_like(self.idle),
+        )
+
+    def losses(self, inside: Array, elapsed: float) -> list[Loss]:
+        """What it lost to neighbours.
+
+        Args:
+            inside: Seconds of each bucket that belong to its start and its steps.
+        """
+        return [
+            Loss(
+                to,
+                through,
+                within(_total(part, inside), _ERROR, elapsed),
+                self.evidence.get(through, "counted"),
+            )
+            for (through, to), part in self.by.items()
+        ]
+
+    def of_its_own(self, inside: Array, stepping: Array, elapsed: float) -> list[Loss]:
+        """What it lost to its own limit of memory, to the disk and to its NIC."""
+        parts: Sequence[tuple[str, Resource, Array, Array]] = (
+            (ITSELF, "memory", self.by_memory, inside),
+            (NODE, "disk", self.by_disk, stepping),
+            (NODE, "network", self.by_nic, stepping),
+        )
+        return [
+            Loss(to, resource, within(_total(part, seconds), _ERROR, elapsed), "counted")
+            for to, resource, part, seconds in parts
+        ]
+
+
+def _total(part: Array, seconds: Array) -> float:
+    return float(np.sum(part * seconds))
+
+
+class Devices:
+    """What the tasks of a run did on disks, NICs and GPUs, bucket by bucket.
+
+    Args:
+        edges: Of the buckets, evenly spaced.
+    """
+
+    def __init__(
+        self, jobs: Sequence[RecordedJob], nodes: Mapping[str, RecordedNode], edges: Array
+    ) -> None:
+        self._jobs = jobs
+        self._nodes = nodes
+        self._edges = edges
+        self._known: dict[tuple[int, Column], Array] = {}
+
+    def lost(
+        self,
+        job: RecordedJob,
+        own: Array,
+        ready: Mapping[TaskOfRun, Array],
+        saving: Array,
+        stepping: Array,
+    ) -> Outside:
+        """What a job lost.
+
+        Args:
+            own: Part of each bucket that it lost to nobody so far.
+            ready: Part of each bucket in which the busiest thread of a worker ran or waited, by the
+                task's id.
+            saving: Part of each bucket in which it saved a checkpoint.
+            stepping: Seconds of each bucket that belong to its steps.
+        """
+        busy = np.nan_to_num(self._mean(job, "gpu_busy"))
+        idle = np.clip(1.0 - np.maximum(np.max(list(ready.values()), axis=0), busy), 0.0, own)
+        inside = stepping / (self._edges[1] - self._edges[0])
+        disk = self._disk(
+            job, own, {id: np.maximum(each, busy) for id, each in ready.items()}, saving, inside
+        )
+        by: dict[tuple[Resource, str], Array] = {
+            ("disk", name): part for name, part in disk.by.items()
+        }
+        taken = sum(disk.by.values(), disk.rest) + disk.by_memory
+        of_idle = np.minimum(taken, idle)
+        nics = list(self._nics(job)) if job.distributed else []
+        waited = spread(self._exposed(job, own, stepping), idle - of_idle, own - taken, stepping)
+        sampled = (stepping > 0.0) & (job.division is not None)
+        waited = np.where(sampled, waited, np.where(exchanges(nics, own), idle - of_idle, 0.0))
+        exposed = exposed_to_nics(waited, nics)
+        by |= {("network", name): part for name, part in exposed.by.items()}
+        taken = taken + sum(exposed.by.values(), np.zeros_like(own))
+        gpu = self._gpu(job, stepping)
+        for name, part in gpu.by.items():
+            by["gpu", name] = np.minimum(part, np.maximum(own - taken, 0.0))
+            taken = taken + by["gpu", name]
+        return Outside(
+            *(by, disk.by_memory, disk.rest, disk.unsure, exposed.by_nic, np.minimum(taken, idle)),
+            evidence={"gpu": gpu.evidence},
+            lacks=gpu.lacks,
+            may_have_lost=gpu.may_have_lost,
+            on_gpu=gpu.neighbours,
+        )
+
+    def tell_blocked(self, job: RecordedJob) -> bool:
+        """Whether any reading tells how long it was blocked on disks."""
+        nodes = [self._nodes[name] for name in job.nodes if name in self._nodes]
+        own = (task.signal(column) for task in job.tasks for column in ("psi_io", "disk_waiting"))
+        return any(map(len, own)) or any(len(node.signal("psi_io")) for node in nodes)
+
+    def _mean(self, of: RecordedJob | RecordedTask | RecordedNode, column: Column) -> Array:
+        """The mean of each bucket; NaN where nothing is known. A first reading has no rates, so the
+        second stands for it.
+        """
+        key = id(of), column
+        if (known := self._known.get(key)) is not None:
+            return known
+        values: Array = of.signal(column).buckets(self._edges).mean
+        started = getattr(of, "started", None)
+        first = int(np.argmax(np.isfinite(values)))
+        if first and started is not None and np.isfinite(values[first]):
+            values[(self._edges[1:] > started) & (np.arange(len(values)) < first)] = values[first]
+        self._known[key] = values
+        return values
+
+    def _here(self, node: str) -> Iterator[tuple[RecordedJob, RecordedTask]]:
+        return ((job, task) for job in self._jobs for task in job.tasks if task.node == node)
+
+    # --- disk -------------------------------------------------------------------------------------
+
+    def _disk(
+        self,
+        job: RecordedJob,
+        own: Array,
+        working: Mapping[TaskOfRun, Array],
+        saving: Array,
+        inside: Array,
+    ) -> Blocked:
+        """What being blocked cost it: as much as the worker that lost most, since the others wait
+        for it.
+        """
+        tasks = [task for task in job.tasks if task.id in working]
+        each = [self._disk_of(job, task, own, working[task.id], saving, inside) for task in tasks]
+        if len(each) == 1:
+            return each[0]
+        slowest = np.argmax(
+            [sum(one.by.values(), one.rest) + one.by_memory for one in each], axis=0
+        )
+        at, empty = np.arange(len(own)), np.zeros_like(own)
+
+        def chosen(parts: Iterable[Array]) -> Array:
+            found: Array = np.array(list(parts))[slowest, at]
+            return found
+
+        return Blocked(
+            by={
+                name: chosen(one.by.get(name, empty) for one in each)
+                for name in {n for one in each for n in one.by}
+            },
+            by_memory=chosen(one.by_memory for one in each),
+            rest=chosen(one.rest for one in each),
+            unsure=chosen(one.unsure for one in each),
+        )
+
+    def _disk_of(
+        self,
+        job: RecordedJob,
+        task: RecordedTask,
+        own: Array,
+        working: Array,
+        saving: Array,
+        inside: Array,
+    ) -> Blocked:
+        neighbours, mine = self._moved(job, task.node)
+        node = self._nodes.get(task.node)
+        idle = np.clip(1.0 - working, 0.0, own) * (1.0 - saving)
+        blocked, shared = self._blocked(task)
+        return blocked_on_disk(
+            OnDisk(
+                blocked=np.minimum(blocked * (1.0 - saving), idle),
+                idle=idle,
+                shared=shared,
+                moved=mine,
+                read=self._mean(task, "disk_read"),
+                refaulted=self._mean(task, "refaults"),
+                pressure=self._mean(task, "psi_memory"),
+                memory_bytes=self._mean(task, "memory_bytes")
+                + np.nan_to_num(self._mean(task, "cache_bytes")),
+                memory_limit=job.limit("memory_bytes") or math.inf,
+            ),
+            neighbours,
+            node.disk_bytes_per_second if node is not None else None,
+            own,
+            inside,
+        )
+
+    def _blocked(self, task: RecordedTask) -> tuple[Array, bool]:
+        """Part of each bucket in which it was blocked on a disk, and whether others may have been
+        instead. The task's pressure tells, or the delays of its threads; without these, the node's
+        pressure.
+        """
+        for told in (self._mean(task, "psi_io"), np.minimum(self._mean(task, "disk_waiting"), 1.0)):
+            if np.isfinite(told).any():
+                return np.nan_to_num(told), False
+        node = self._nodes.get(task.node)
+        told = self._mean(node, "psi_io") if node is not None else np.zeros(len(self._edges) - 1)
+        return np.nan_to_num(told), True
+
+    def _moved(self, job: RecordedJob, node: str) -> tuple[dict[str, Array], Array]:
+        """Bytes a second that others moved on the disk of a node, by name, and those of a job. For
+        programs outside only reads count, because the kernel may write what a task wrote much
+        later.
+        """
+        used: dict[str, Array] = {}
+        read = np.zeros(len(self._edges) - 1)
+        for other, task in self._here(node):
+            reads = np.nan_to_num(self._mean(task, "disk_read"))
+            read = read + reads
+            used[other.name] = (
+                used.get(other.name, 0.0) + reads + np.nan_to_num(self._mean(task, "disk_write"))
+            )
+        mine = used.pop(job.name, np.zeros_like(read))
+        if (recorded := self._nodes.get(node)) is not None:
+            used[OTHERS] = np.maximum(np.nan_to_num(self._mean(recorded, "disk_read")) - read, 0.0)
+        return used, mine
+
+    # --- network ----------------------------------------------------------------------------------
+
+    def _exposed(self, job: RecordedJob, own: Array, stepping: Array) -> float:
+        """Seconds that it waited for communication, by its sampled steps."""
+        if job.division is None or not job.distributed:
+            return 0.0
+        return (job.division.exposed_fraction or 0.0) * _total(own, stepping)
+
+    def _nics(self, job: RecordedJob) -> Iterator[OnNic]:
+        empty = NicTraffic(*[np.zeros(len(self._edges) - 1)] * 2)
+        for name in sorted(job.nodes):
+            node = self._nodes.get(name)
+            if node is None or not node.nic_bytes_per_second:
+                continue
+            if any(
+                not len(task.signal("tcp_in")) for other, task in self._here(name) if other is job
+            ):
+                continue  # whose bytes went through nobody knows
+            known: dict[str, NicTraffic] = {}
+            for other, task in self._here(name):
+                used = NicTraffic(*(np.nan_to_num(self._mean(task, way)) for way in _WAYS))
+                known[other.name] = known.get(other.name, empty).plus(used)
+            rest = self._rest(node, list(known.values()), node.nic_bytes_per_second)
+            mine = known.pop(job.name)
+            if (whose := self._whose(rest, known)) is not None:
+                known[whose] = known.get(whose, empty).plus(rest)
+            yield OnNic(node.nic_bytes_per_second, mine, known)
+
+    def _rest(self, node: RecordedNode, known: Sequence[NicTraffic], rate: float) -> NicTraffic:
+        """What went through a NIC without a task's connection. A little of it may be headers, and
+        is left out.
+        """
+        passed = NicTraffic(self._mean(node, "net_in"), self._mean(node, "net_out"))
+        rest = [
+            np.nan_to_num(way) - sum(each[index] for each in known)
+            for index, way in enumerate(passed)
+        ]
+        return NicTraffic(
+            *(_lasting(np.where(each >= _STRANGE * rate, each, 0.0)) for each in rest)
+        )
+
+    def _whose(self, rest: NicTraffic, jobs: Collection[str]) -> str | None:
+        """Whose the rest is. Without another job it belongs to programs outside; to a job if it
+        comes and goes with that job. None if nothing tells.
+        """
+        if not jobs:
+            return OTHERS
+        [name, *more] = jobs
+        there = np.zeros(len(self._edges) - 1, dtype=bool)
+        for job in self._jobs:
+            for task in job.tasks if job.name == name else ():
+                end = task.ended if task.ended is not None else math.inf
+                there |= (self._edges[1:] > (task.started or 0.0)) & (self._edges[:-1] < end)
+        whole = rest.received + rest.sent
+        if more or np.count_nonzero(~there) < _LEAST_BUCKETS or not there.any():
+            return None
+        return (
+            name if float(np.mean(whole[~there])) <= _GONE * float(np.mean(whole[there])) else None
+        )
+
+    # --- GPU --------------------------------------------------------------------------------------
+
+    def _gpu(self, job: RecordedJob, stepping: Array) -> _OnGpu:
+        """What it lost on a GPU that it shares. On a node with several it has to be known which
+        each task had; and of these nothing tells what programs outside used.
+        """
+        [task, *more] = job.tasks
+        node = self._nodes.get(task.node)
+        if more or node is None or not node.gpus or not len(task.signal("gpu_busy")):
+            return _OnGpu({})
+        using = [
+            (other.name, one) for other, one in self._here(task.node) if len(one.signal("gpu_busy"))
+        ]
+        if node.gpus > 1:
+            if len(task.gpus) != 1 or not all(one.gpus for _, one in using):
+                return _OnGpu({})
+            using = [(name, one) for name, one in using if one.gpus & task.gpus]
+        used: dict[str, Array] = {}
+        for name, one in using:
+            used[name] = used.get(name, 0.0) + np.nan_to_num(self._mean(one, "gpu_busy"))
+        mine = used.pop(job.name)
+        if node.gpus == 1:
+            rest = np.nan_to_num(self._mean(node, "gpu_busy")) - sum(used.values(), mine)
+            used[OTHERS] = _lasting(np.where(rest >= _OTHERS_USE, rest, 0.0))
+        used = {name: each for name, each in used.items() if each.any()}
+        if held := job.asides.get("turns", 0.0):
+            found = _OnGpu(_lost_by_turns(held, used, stepping), "counted")
+        else:
+            found = _lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping)
+        return found._replace(neighbours=tuple(used))
+
+
+def _lasting(values: Array) -> Array:
+    """Leave out what lasts less than three buckets: a connection that was closed is not counted to
+    its end. What lasts stays as it is, since it rises and falls with what the job leaves of the
+    NIC.
+    """
+
+    def beside(each: Array) -> list[Array]:
+        wider = np.pad(each, 1)
+        return [wider[:-2], each, wider[2:]]
+
+    lasts = np.maximum.reduce(beside(np.minimum.reduce(beside(values)))) > 0.0
+    return np.where(lasts, values, 0.0)
+
+
+class _OnGpu(NamedTuple):
+    """Parts of each bucket that a job lost to each neighbour on its GPU, or what it lacks to tell
+    them.
+    """
+
+    by: Mapping[str, Array]
+    evidence: Evidence = "compared"
+    lacks: str = ""
+    may_have_lost: float = 0.0
+    neighbours: Collection[str] = ()
+
+
+def _lost_by_turns(held: float, neighbours: Mapping[str, Array], inside: Array) -> dict[str, Array]:
+    """Parts of each bucket that a job waited for its turns, for `held` seconds in all: as its
+    neighbours used the GPU between its steps. Other arguments as of `_lost_on_gpu`.
+    """
+    taken = sum(neighbours.values(), np.zeros_like(inside))
+    whole = float(np.sum(taken * inside))
+    return (
+        {name: np.minimum(held * each / whole, 1.0) for name, each in neighbours.items()}
+        if whole > 0.0
+        else {}
+    )
+
+
+def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) -> _OnGpu:
+    """What a job lost to each neighbour on its GPU: its kernels wait while those of others run.
+
+    NVML tells for how much of the time kernels of each process ran. A job that used a part B of the
+    GPU while nobody else did, and R while others used U of it, lost 1 - R / min(B, R + U) of that
+    time. A loss needs a full GPU. It also needs three seconds on end in which the job had the GPU
+    for itself, because nothing else tells B.
+
+    Args:
+        busy: Part of each bucket in which its kernels ran; NaN where nothing was read.
+        neighbours: The same of each job on the same GPU.
+        inside: Seconds of each bucket that belong to its steps.
+    """
+    ran = np.nan_to_num(busy)
+    taken = sum(neighbours.values(), np.zeros_like(ran))
+    full = (ran > 0.0) & (taken > _AWAY) & (ran + taken >= _FULL)
+    alone = (
+        _lasting(np.where(np.isfinite(busy) & (taken <= _AWAY) & (inside > 0.0), 1.0, 0.0)) > 0.0
+    )
+    if not alone.any():
+        most = float(np.sum(np.where(full, taken, 0.0) * inside))
+        if most <= _MUCH * float(np.sum(inside)):
+            return _OnGpu({})
+        worst = max(neighbours, key=lambda name: float(np.sum(neighbours[name] * inside)))
+        who = "programs outside Headgate" if worst == OTHERS else worst
+        used = f"it was full, and {who} used it for {say_seconds(most)}"
+        return _OnGpu(
+            {}, lacks=f"some seconds with the GPU for itself ({used})", may_have_lost=most
+        )
+    would = np.minimum(float(np.median(ran[alone])), ran + taken)
+    lost = np.where(full, 1.0 - ran / np.maximum(would, np.maximum(ran, 1e-9)), 0.0)
+    return _OnGpu(
+        {name: lost * each / np.maximum(taken, 1e-9) for name, each in neighbours.items()}
+    )

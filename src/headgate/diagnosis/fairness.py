@@ -1,0 +1,297 @@
+"""Whether each of n jobs on m machines got what m/n machines give, and whether one took most of
+what others waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask, running
+from headgate.diagnosis.usage import Array, Signal, total
+from headgate.sampling.columns import Column
+
+SharedResource = Literal["cores", "disk", "network"]
+"""Resources that a node has one of. GPUs are left out, because it is not recorded which of them a
+job used.
+"""
+
+_USE: Mapping[SharedResource, tuple[Column, ...]] = {
+    "cores": ("cpu_cores",),
+    "disk": ("disk_read", "disk_write"),
+    "network": ("net_in", "net_out"),
+}
+_WAIT: Mapping[SharedResource, tuple[Column, ...]] = {
+    "cores": ("cpu_waiting",),
+    "disk": ("disk_waiting", "psi_io"),
+}
+"""The readings that tell whether a job waited for a resource. None tells it of the network."""
+_WAITED, _FULL = 0.1, 0.8
+"""A resource is scarce from so many waiting threads (or this part of the time) on, or from this
+part of its rate in use.
+"""
+_BLOCK_SECONDS, _MOST_BLOCKS, _LEAST_BLOCKS = 2.0, 400, 4
+_BEYOND = 1.1
+"""A job dominates if it takes so many times an equal part."""
+_DRAWS = 200
+
+
+class AloneRate(NamedTuple):
+    """How fast a job was when nothing else ran.
+
+    Args:
+        steps_per_second: Over all of its earlier runs that count.
+        low: Low end of a band of 90 % for another such run.
+        high: High end of it.
+        runs: How many runs these were.
+        nodes: On how many nodes it ran then.
+    """
+
+    steps_per_second: float
+    low: float
+    high: float
+    runs: int
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobSharing:
+    """What a job got of its share of the machines.
+
+    Args:
+        machines: Its share, m/n machines while n jobs ran; the mean over the time in which it made
+            steps.
+        got: Steps that it made over those that its share gives; None if something is missing for
+            that.
+        low: Low end of a band of 90 % of it.
+        high: High end of it.
+        against: The earlier runs in the comparison: alone on all cores, or on a `slice` of the size
+            of its share.
+        runs: How many runs these are.
+        lacks: What is missing; empty if nothing is.
+    """
+
+    job: str
+    machines: float
+    got: float | None
+    low: float | None
+    high: float | None
+    against: Literal["alone", "slice"] | None
+    runs: int
+    lacks: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dominance:
+    """A job that took more than an equal part of what others waited for.
+
+    Args:
+        part: Its part of all that the jobs of the node used while several ran; 0 to 1.
+        low: Low end of a band of 90 % of it.
+        high: High end of it.
+        equal: The equal part of each job.
+    """
+
+    job: str
+    node: str
+    resource: SharedResource
+    part: float
+    low: float
+    high: float
+    equal: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunSharing:
+    """How the jobs of a run shared its machines.
+
+    Args:
+        most_jobs: The most jobs that ran at the same time.
+        dominates: For each scarce resource of each node, the job that dominates it, if one does.
+    """
+
+    machines: int
+    most_jobs: int
+    jobs: tuple[JobSharing, ...]
+    dominates: tuple[Dominance, ...]
+
+
+def sharing(
+    jobs: Sequence[RecordedJob],
+    nodes: Sequence[RecordedNode],
+    seconds: float,
+    alone: Mapping[str, AloneRate],
+    slices: Mapping[str, AloneRate],
+) -> RunSharing | None:
+    """How jobs shared machines; None if no two ran at the same time.
+
+    Args:
+        seconds: Elapsed seconds of the run.
+        alone: Rates of earlier runs alone, by job, if there are any.
+        slices: The same for earlier runs with a limit of the cores of m/n machines.
+    """
+    blocks = int(np.clip(seconds / _BLOCK_SECONDS, _LEAST_BLOCKS, _MOST_BLOCKS))
+    edges = np.linspace(0.0, max(seconds, 1e-3), blocks + 1)
+    there = {job.name: _there(job, edges) for job in jobs}
+    count = sum(there.values(), np.zeros(blocks))
+    if not (count > 1.0).any():
+        return None
+    nodes = shared_nodes(jobs, nodes)
+    machines = max(len(nodes), 1)
+    return RunSharing(
+        machines=machines,
+        most_jobs=round(float(count.max())),
+        jobs=tuple(
+            _job(job, edges, count, machines, alone.get(job.name), slices.get(job.name))
+            for job in jobs
+        ),
+        dominates=tuple(each for node in nodes for each in _dominating(jobs, node, edges)),
+    )
+
+
+def shared_nodes(
+    jobs: Sequence[RecordedJob], nodes: Sequence[RecordedNode]
+) -> Sequence[RecordedNode]:
+    """The nodes that jobs had tasks on; all where that is not known. Beside those of a cluster
+    there is the machine that the hub is on.
+    """
+    used = {task.node for job in jobs for task in job.tasks}
+    return [node for node in nodes if node.name in used] or nodes
+
+
+def shares_of(jobs: Sequence[RecordedJob], machines: int, seconds: float) -> dict[str, float]:
+    """Each job's share of the machines, m/n, on average while it ran, by its name."""
+    edges = np.linspace(0.0, max(seconds, 1e-3), _MOST_BLOCKS + 1)
+    there = {job.name: _there(job, edges) for job in jobs}
+    count = sum(there.values(), np.zeros(_MOST_BLOCKS))
+    part = np.minimum(machines / np.maximum(count, 1.0), float(machines))
+    return {
+        name: float(np.average(part, weights=inside)) if inside.any() else float(machines)
+        for name, inside in there.items()
+    }
+
+
+def _there(job: RecordedJob, edges: Array) -> Array:
+    """The part of each block in which a job ran."""
+    ran = [stretch for stretch in running(job.phases) if stretch[1] > stretch[0]]
+    if not ran:
+        return np.zeros(len(edges) - 1)
+    table = np.array(ran, dtype=float)
+    inside = Signal(table[:, 0], table[:, 1], np.ones(len(table))).cumulative(edges)
+    return np.asarray(np.diff(inside) / np.diff(edges))
+
+
+def _job(
+    job: RecordedJob,
+    edges: Array,
+    count: Array,
+    machines: int,
+    alone: AloneRate | None,
+    sliced: AloneRate | None,
+) -> JobSharing:
+    stepped = _last_attempt(job)
+    start, end = (
+        (float(stepped[0][0]), float(stepped[0][-1]))
+        if stepped is not None
+        else (0.0, float(edges[-1]))
+    )
+    inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0.0, None)
+    per_job = machines / np.maximum(count, 1.0)
+    share = float(np.average(per_job, weights=inside)) if inside.any() else float(machines)
+    nothing = JobSharing(job.name, share, None, None, None, None, 0, "")
+    if stepped is None:
+        return _lacking(
+            nothing, "at least three reports of its steps, such as lines with `step N` or `epoch N`"
+        )
+    known = sliced or alone
+    if known is None:
+        by_itself = (
+            "run the job once by itself, while programs outside Headgate use less than "
+            "a tenth of the cores"
+        )
+        return _lacking(nothing, f"an earlier run alone on this machine: {by_itself}")
+    # A slice is what m/n machines have; of a run alone that much of its rate is due, and never more
+    # than all of it.
+    part = (
+        1.0 if sliced else float(np.average(np.minimum(per_job / known.nodes, 1.0), weights=inside))
+    )
+    _, steps = stepped
+    made, window = float(steps[-1] - steps[0]), end - start
+    rate, error = made / window / part, float(np.max(np.diff(steps))) / made
+    return JobSharing(
+        job=job.name,
+        machines=share,
+        got=rate / known.steps_per_second,
+        low=rate * max(1.0 - error, 0.0) / known.high,
+        high=rate * (1.0 + error) / known.low,
+        against="slice" if sliced else "alone",
+        runs=known.runs,
+        lacks="",
+    )
+
+
+def _lacking(job: JobSharing, what: str) -> JobSharing:
+    return JobSharing(job.job, job.machines, None, None, None, None, 0, what)
+
+
+def _last_attempt(job: RecordedJob) -> tuple[Array, Array] | None:
+    """Times and steps that its last attempt reported; None if these are fewer than three."""
+    ran = running(job.phases)
+    kept = np.isfinite(job.progress.step) & (job.progress.t >= (ran[-1][0] if ran else 0.0))
+    times, steps = job.progress.t[kept], np.maximum.accumulate(job.progress.step[kept])
+    if len(times) < 3 or steps[-1] <= steps[0] or times[-1] <= times[0]:
+        return None
+    return times, steps
+
+
+def _dominating(
+    jobs: Sequence[RecordedJob], node: RecordedNode, edges: Array
+) -> Iterator[Dominance]:
+    on = {job.name: [task for task in job.tasks if task.node == node.name] for job in jobs}
+    there = {job.name: _there(job, edges) for job in jobs if on[job.name]}
+    count = sum((part > 0.5 for part in there.values()), np.zeros(len(edges) - 1))
+    shared = count >= 2
+    if np.count_nonzero(shared) < _LEAST_BLOCKS:
+        return
+    equal = float(np.mean(1.0 / count[shared]))
+    for resource in _USE:
+        used = {name: _of(on[name], _USE[resource], edges)[shared] for name in there}
+        whole = sum(used.values(), np.zeros(np.count_nonzero(shared)))
+        if whole.sum() <= 0.0:
+            continue
+        most = max(used, key=lambda name: float(used[name].sum()))
+        waits = max(
+            float(np.mean(_of(on[name], _WAIT.get(resource, ()), edges)[shared]))
+            for name in there
+            if name != most
+        )
+        if waits < _WAITED and not _is_full(node, resource, whole):
+            continue
+        low, high = _band(used[most], whole)
+        if low > _BEYOND * equal:
+            part = float(used[most].sum() / whole.sum())
+            yield Dominance(most, node.name, resource, part, low, high, equal)
+
+
+def _of(tasks: Sequence[RecordedTask], columns: Sequence[Column], edges: Array) -> Array:
+    signal = total([task.signal(column) for task in tasks for column in columns])
+    return np.nan_to_num(signal.buckets(edges).mean)
+
+
+def _is_full(node: RecordedNode, resource: SharedResource, used: Array) -> bool:
+    """Whether jobs used so much of a resource that one of them must have waited, though no reading
+    tells of waiting.
+    """
+    rate = {"disk": node.disk_bytes_per_second, "network": node.nic_bytes_per_second}.get(resource)
+    return rate is not None and float(np.mean(used)) >= _FULL * rate
+
+
+def _band(used: Array, whole: Array) -> tuple[float, float]:
+    """A band of 90 % of a part, by drawing blocks with replacement."""
+    draws = np.random.default_rng(0).integers(0, len(used), (_DRAWS, len(used)))
+    parts = used[draws].sum(axis=1) / np.maximum(whole[draws].sum(axis=1), 1e-12)
+    low, high = np.percentile(parts, [5.0, 95.0])
+    return float(low), float(high)

@@ -1,0 +1,409 @@
+"""What a job lost by having fewer threads than it would have had alone.
+
+Its speed on k threads is taken for a power of k (Berg et al. 2020, heSRPT). What power that is
+comes from the first of these that tells:
+
+1. its own steps, as its threads became more or fewer. Once or twice they may have done so just as
+   the job changed by itself: then no more counts than the cores say that it used beyond those of
+   fewer threads;
+2. its profile, where that has several numbers of threads, or one run of it had;
+3. other runs of the same job alone;
+4. another job of this run with the same script.
+
+Where none does, nothing is lost to anybody: to a program of one thread more bring nothing. But that
+it may be is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.diagnosis.attribution import ITSELF, NONE, OTHERS, Loss, TimeEstimate
+from headgate.diagnosis.comparing import steps_between, windows_of
+from headgate.diagnosis.fairness import AloneRate
+from headgate.diagnosis.jobs import RecordedJob
+from headgate.diagnosis.switching import SwitchEffect, effects
+from headgate.diagnosis.usage import Array, Signal, ratio
+from headgate.model.events import TRIAL
+
+_AWAY = 0.05
+"""Cores that other jobs use, below which they are away."""
+_BEGIN_BUCKETS = 3
+"""Of its time, from which on threads that never change are those of its start."""
+_SEEN_SECONDS, _SEEN_STEPS = 3.0, 5.0
+"""Of one number of threads, for its speed to be known."""
+_FULL = 0.8
+"""Threads that ran or waited, over those that it has, from which on it may gain by more."""
+_BRINGS = 0.3
+"""A power from which on more threads surely bring something, if its steps and the cores that it
+used both say so.
+"""
+_SURELY = 0.5
+"""Part of what these say that is sure."""
+_CALM = 0.05
+"""Part of the time in which threads waited for a core at the most, in a profile that steps are
+compared with.
+"""
+_TIMED = 0.15
+"""Error of a power that comes from the times of steps elsewhere."""
+
+
+Source = Literal["own-steps", "trial", "profile", "runs-alone", "like-job"]
+"""What tells the power of the threads of a job."""
+
+
+class Power(NamedTuple):
+    """The power of the number of threads that a job's speed follows, with a band of 90 %."""
+
+    usual: float
+    low: float
+    high: float
+
+
+UNKNOWN = Power(0.0, 0.0, 1.0)
+"""A job may gain as much as its threads become more, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadGrant:
+    """Threads that a job was given while other jobs ran.
+
+    Args:
+        threads: Most of the time.
+        alone: That it would have had alone.
+        beside: The jobs for whose sake.
+        may_have_lost: Seconds that this may have cost it, where nothing tells; 0 if it is known.
+        power: Of the threads, that its speed follows; None where nothing tells.
+        source: What tells that; None where nothing does.
+        lost: Seconds that it cost; 0 where nothing tells.
+        stayed: Whether it kept them after these jobs had gone.
+        is_fixed: Whether it cannot change them while it runs, so that no trial tells what more
+            would bring.
+    """
+
+    threads: int
+    alone: int
+    beside: tuple[str, ...]
+    may_have_lost: float
+    power: Power | None = None
+    source: Source | None = None
+    lost: TimeEstimate = NONE
+    stayed: bool = False
+    is_fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fewer:
+    """What a job lost by having fewer threads than it would have had alone.
+
+    Args:
+        part: Of its own time in each bucket.
+        low: Low end of a band of 90 % of it.
+        high: High end of it.
+        grant: The threads that it had; None if they were as many as alone, or if it had too little
+            to do for them.
+    """
+
+    part: Array
+    low: Array
+    high: Array
+    grant: ThreadGrant | None = None
+
+    def losses(self, beside: Mapping[str, Array], own: Array, elapsed: float) -> list[Loss]:
+        """To whom: the other jobs that ran meanwhile, by the cores that they used.
+
+        Args:
+            beside: Cores that each neighbour used in each bucket.
+            own: Seconds of each bucket that were its own.
+        """
+        jobs = _jobs(beside)
+        taken = sum(jobs.values(), np.zeros_like(self.part))
+        whole = max(float(np.sum(taken)), 1e-9)
+        losses = []
+        for name, cores in jobs.items():
+            # Where nobody is left, it still has the threads that all of them left it as it started.
+            share = np.where(taken > 0.0, ratio(cores, taken), float(np.sum(cores)) / whole) * own
+            seconds, low, high = (
+                float(np.sum(part * share)) for part in (self.part, self.low, self.high)
+            )
+            losses.append(
+                Loss(name, "cores", TimeEstimate(seconds, low, min(high, elapsed)), "compared")
+            )
+        return losses
+
+
+def fewer_threads(
+    job: RecordedJob,
+    beside: Mapping[str, Array],
+    own: Array,
+    edges: Array,
+    cores: float,
+    *,
+    alone_rate: AloneRate | None = None,
+    like: Power | None = None,
+) -> Fewer:
+    """What a job lost because it was given fewer compute threads while other jobs ran.
+
+    Args:
+        beside: Cores that each neighbour used in each bucket.
+        own: Seconds of each bucket that it lost to nobody.
+        edges: Of the buckets.
+        cores: Of its node.
+        alone_rate: How fast it was in other runs alone, if there are any.
+        like: The power of another job with its script, if that is known.
+    """
+    threads, jobs = _threads(job, edges), _jobs(beside)
+    others = sum(jobs.values(), np.zeros_like(own))
+    alone = _threads_alone(job, cores)
+    stayed = _stayed(threads, own, others)
+    short = np.isfinite(threads) & (threads < alone) & ((others >= _AWAY) | stayed)
+    nothing = np.zeros_like(own)
+    if not short.any() or not _is_full(job, threads, short, own, edges):
+        return Fewer(nothing, nothing, nothing)
+    usual = float(np.median(threads[short]))
+    power, source = _told_power(job, threads, own, edges, alone_rate, like, alone / usual)
+    few = np.where(short, threads, alone)
+    parts = [1.0 - np.power(few / alone, size) for size in power or UNKNOWN]
+    seconds = TimeEstimate(*(float(np.sum(part * own)) for part in parts))
+    names = tuple(
+        sorted((name for name in jobs if float(np.sum(jobs[name][short])) > 0.0), key=str)
+    )
+    grant = ThreadGrant(
+        round(usual),
+        round(alone),
+        names,
+        0.0 if power is not None else seconds.high,
+        power,
+        source,
+        seconds if power is not None else NONE,
+        stayed,
+        stayed or (job.division is None and job.profile is None),
+    )
+    part, low, high = parts
+    return Fewer(part, low if power is not None else nothing, high, grant)
+
+
+def _told_power(
+    job: RecordedJob,
+    threads: Array,
+    own: Array,
+    edges: Array,
+    alone_rate: AloneRate | None,
+    like: Power | None,
+    times: float,
+) -> tuple[Power | None, Source | None]:
+    """The power of its threads by the first that tells it, and what that is; None, None: nothing
+    does.
+
+    Args:
+        times: How many times as many threads it would have had alone.
+    """
+    was_tried = any(event["kind"] == TRIAL for event in job.events)
+    if (power := _own_power(job, threads, own, edges)) is not None:
+        return power, "trial" if was_tried else "own-steps"
+    if (power := _profiled(job) or _against_profile(job, own, edges, times)) is not None:
+        return power, "profile"
+    if (power := _against(alone_rate, job, own, edges, times)) is not None:
+        return power, "runs-alone"
+    return like, "like-job" if like is not None else None
+
+
+def _stayed(threads: Array, own: Array, others: Array) -> bool:
+    """Whether it kept the threads that it began with beside others, though these were away later:
+    what others left it as it started holds to its end.
+    """
+    ran = np.isfinite(threads) & (own > 0.0)
+    if not ran.any() or len(np.unique(threads[ran])) > 1:
+        return False
+    begun = others[ran][:_BEGIN_BUCKETS]
+    return bool((begun >= _AWAY).any() and (others[ran] < _AWAY).sum() > _BEGIN_BUCKETS)
+
+
+def by_limit(job: RecordedJob, own: Array, edges: Array, cores: float) -> Power:
+    """The part of a job's own time that it lost by having fewer threads for the sake of its own
+    limit of cores, with a band of 90 %. Its profile may tell what more would bring; else that may
+    be nothing.
+
+    Args:
+        own: Seconds of each bucket that it lost to nobody.
+        edges: Of the buckets.
+        cores: Of its node.
+    """
+    threads, task = _threads(job, edges), job.tasks[0]
+    limited = np.isfinite(threads) & (own > 0.0)
+    if (
+        len(job.tasks) > 1
+        or not limited.any()
+        or not np.isfinite(cores)
+        or job.allowed_cores(task, cores) >= cores
+    ):
+        return Power(0.0, 0.0, 0.0)
+    had, alone = float(np.median(threads[limited])), float(np.ceil(cores - 1e-9))
+    if _stated(job) or had >= alone or not _is_full(job, threads, limited, own, edges):
+        return Power(0.0, 0.0, 0.0)
+    return Power(*(1.0 - (had / alone) ** size for size in _profiled(job) or UNKNOWN))
+
+
+def _own_power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> Power | None:
+    """The power that its steps tell of; None where they were not seen with two numbers of
+    threads.
+    """
+    speeds = _speeds(job, threads, own, edges)
+    if len(speeds) < 2:
+        return None
+    few, many = min(speeds), max(speeds)
+    span = float(np.log(many / few))
+    used = {count: float(np.mean(_used(job, edges)[threads == count])) for count in (few, many)}
+    of_cores = float(np.log(max(used[many], 1e-9) / max(used[few], 1e-9))) / span
+    effect = _as_threads_change(job, threads, own, edges)
+    of_steps = (
+        effect.each if effect is not None else float(np.log(speeds[many] / speeds[few])) / span
+    )
+    if effect is not None and effect.sure:
+        return Power(*np.clip([effect.each, effect.low, effect.high], 0.0, 1.0))
+    sure = min(of_steps, of_cores)
+    low = _SURELY * sure if sure >= _BRINGS else 0.0
+    return Power(*np.clip([sure, low, max(of_steps, of_cores)], 0.0, 1.0))
+
+
+def _against(
+    alone_rate: AloneRate | None, job: RecordedJob, own: Array, edges: Array, times: float
+) -> Power | None:
+    """The power by how fast it was in other runs alone, on so many times the threads."""
+    speed = _speeds(job, np.ones_like(own), own, edges).get(1.0)
+    if alone_rate is None or speed is None:
+        return None
+    faster = np.array([alone_rate.steps_per_second, alone_rate.low, alone_rate.high]) / speed
+    return Power(*np.clip(np.log(faster) / np.log(times), 0.0, 1.0))
+
+
+def _against_profile(job: RecordedJob, own: Array, edges: Array, times: float) -> Power | None:
+    """The power by how long its steps took in a profile that was taken on so many times the
+    threads: as of a run that began alone.
+    """
+    speed, told = _speeds(job, np.ones_like(own), own, edges).get(1.0), job.tasks[0].threads.value
+    profile: Mapping[str, Any] = job.profile or {}
+    if speed is None or job.division is None or not np.isfinite(told).any():
+        return None
+    many = round(float(np.nanmedian(told)) * times)
+    seconds = [
+        step["seconds"]
+        for step in profile.get("step_times") or ()
+        if step.get("threads") == many and step.get("batch") == profile.get("batch")
+        if (step.get("waited") or 0.0) <= _CALM and step.get("seconds", 0.0) > 0.0
+    ]
+    if not seconds:
+        return None
+    computing = (1.0 - (job.division.input_fraction or 0.0)) / speed
+    power = float(np.log(max(computing, 1e-9) / seconds[0]) / np.log(times))
+    return Power(*np.clip([power, power - 2.0 * _TIMED, power + 2.0 * _TIMED], 0.0, 1.0))
+
+
+def _threads_alone(job: RecordedJob, cores: float) -> float:
+    """Threads that a job would have on its node without other jobs: as many as it may use cores, or
+    as its own environment says.
+    """
+    most = min(cores, job.allowed_cores(job.tasks[0], cores))
+    alone = max(float(np.ceil(most - 1e-9)), 1.0) if np.isfinite(most) else 1.0
+    stated = _stated(job)
+    return min(alone, max(float(stated), 1.0)) if stated.isdecimal() and len(stated) < 6 else alone
+
+
+def _stated(job: RecordedJob) -> str:
+    """The threads that its user gave it; empty: none. A script that follows what it is granted does
+    so whatever the shell said.
+    """
+    return job.told_threads or (
+        job.shell_threads if job.division is None and job.profile is None else ""
+    )
+
+
+def _jobs(beside: Mapping[str, Array]) -> dict[str, Array]:
+    """Of the neighbours the other jobs: these alone are why a job is given fewer threads."""
+    return {
+        name: np.nan_to_num(cores) for name, cores in beside.items() if name not in (ITSELF, OTHERS)
+    }
+
+
+def _threads(job: RecordedJob, edges: Array) -> Array:
+    """Compute threads of its first task in each bucket; NaN where it was told none. A script that
+    never connected keeps those that it began with.
+    """
+    told = job.tasks[0].threads
+    if not len(told):
+        return np.full(len(edges) - 1, np.nan)
+    threads = told.buckets(edges).mean
+    if job.division is None:
+        threads = np.where(np.isfinite(threads), told.value[0], np.nan)
+    return np.round(threads)
+
+
+def _used(job: RecordedJob, edges: Array) -> Array:
+    return np.nan_to_num(job.signal("cpu_cores").buckets(edges).mean)
+
+
+def _is_full(
+    job: RecordedJob, threads: Array, short: npt.NDArray[np.bool_], own: Array, edges: Array
+) -> bool:
+    """Whether it had something to do for all of the threads that it was given."""
+    waited = np.nan_to_num(job.signal("cpu_waiting").buckets(edges).mean)
+    seconds = np.where(short, own, 0.0)
+    wanted = float(np.sum((_used(job, edges) + waited) * seconds))
+    return wanted >= _FULL * float(np.sum(np.nan_to_num(threads) * seconds)) > 0.0
+
+
+def _speeds(job: RecordedJob, threads: Array, own: Array, edges: Array) -> dict[float, float]:
+    """Steps of a second of its own, by the number of threads."""
+    if not np.isfinite(job.progress.step).any():
+        return {}
+    steps, speeds = steps_between(job, edges), {}
+    for count in np.unique(threads[np.isfinite(threads)]):
+        seconds, done = float(np.sum(own[threads == count])), float(np.sum(steps[threads == count]))
+        if seconds >= _SEEN_SECONDS and done >= _SEEN_STEPS:
+            speeds[float(count)] = done / seconds
+    return speeds
+
+
+def _as_threads_change(
+    job: RecordedJob, threads: Array, own: Array, edges: Array
+) -> SwitchEffect | None:
+    """The power, by its steps just before and after its threads became more or fewer."""
+    windows = windows_of(job)
+    if len(windows) < 2:
+        return None
+    known = np.isfinite(threads)
+    course = Signal(edges[:-1][known], edges[1:][known], -np.log(np.maximum(threads[known], 1.0)))
+    width = edges[1] - edges[0]
+    taken = np.diff(Signal(edges[:-1], edges[1:], own / width).cumulative(windows))
+    steps = steps_between(job, windows)
+    kept = (steps > 0) & (taken > 0)
+    if np.count_nonzero(kept) < 2:
+        return None
+    fewer = (np.diff(course.cumulative(windows)) / np.diff(windows))[kept]
+    [effect] = effects(np.log(taken[kept] / steps[kept]), fewer[None] - float(np.min(fewer)))
+    return effect
+
+
+def _profiled(job: RecordedJob) -> Power | None:
+    """The power by the times of steps in its profile, of one batch size on several numbers of
+    threads, or by a run before this one in which its threads changed.
+    """
+    times: Sequence[Mapping[str, object]] = (job.profile or {}).get("step_times") or ()
+    by_batch: dict[object, dict[float, float]] = {}
+    for each in times:
+        count, seconds = each.get("threads"), each.get("seconds")
+        if isinstance(count, int) and isinstance(seconds, float) and count > 0 and seconds > 0.0:
+            by_batch.setdefault(each.get("batch"), {})[float(count)] = seconds
+    seen = max(by_batch.values(), key=len, default={})
+    power = (job.profile or {}).get("thread_power")
+    if len(seen) >= 2:
+        few, many = min(seen), max(seen)
+        power = float(np.log(seen[few] / seen[many]) / np.log(many / few))
+    if not isinstance(power, float):
+        return None
+    return Power(*np.clip([power, power - _TIMED, power + _TIMED], 0.0, 1.0))

@@ -1,0 +1,265 @@
+"""The seconds of a run as a grid: what tasks used of their nodes in each, and what a job lost by
+waiting for cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.diagnosis.attribution import COUNTED_ERROR, ITSELF, OTHERS, Loss, within
+from headgate.diagnosis.contention import THROTTLED, Contended, OnNode, contended
+from headgate.diagnosis.device_contention import Devices
+from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.diagnosis.usage import Array, Signal, ratio
+from headgate.model.identifiers import TaskOfRun
+
+SPREAD = 1.645
+"""Deviations on each side of a band of 90 %."""
+_BETWEEN = 0.02
+"""Part of a bucket: how busy a task was is known to so much anyway."""
+_SPINNING, _HELPED = 0.05, 0.1
+"""Threads that spin are all ready all the time: but for so many. Processes that one starts are
+others' threads.
+"""
+
+
+class Grid:
+    """What the tasks of a run used of their nodes, bucket by bucket."""
+
+    def __init__(
+        self, jobs: Sequence[RecordedJob], nodes: Mapping[str, RecordedNode], edges: Array
+    ) -> None:
+        self.edges = edges
+        self.width = float(edges[1] - edges[0])
+        self.nodes = nodes
+        self.devices = Devices(jobs, nodes, edges)
+        self._tasks = [(job.name, task) for job in jobs for task in job.tasks]
+        self._ran = {task.id: self.mean(task.signal("cpu_cores")) for _, task in self._tasks}
+
+    def mean(self, signal: Signal) -> Array:
+        """Of each bucket; NaN where nothing is known."""
+        return signal.buckets(self.edges).mean
+
+    def part_within(self, stretches: Sequence[tuple[float, float]]) -> Array:
+        """The part of each bucket, 0 to 1, that lies within stretches of time."""
+        if not stretches:
+            return np.zeros(len(self.edges) - 1)
+        table = np.array(stretches, dtype=float)
+        inside = Signal(table[:, 0], table[:, 1], np.ones(len(table))).cumulative(self.edges)
+        return np.diff(inside) / self.width
+
+    def neighbours(self, job: RecordedJob, task: RecordedTask) -> dict[str, Array]:
+        """Cores that others used on a task's node: other jobs by name, its own other tasks,
+        programs outside.
+        """
+        used: dict[str, Array] = {}
+        ours = np.nan_to_num(self._ran[task.id])
+        for other, one in self._tasks:
+            if one.node == task.node and one.id != task.id:
+                name, ran = ITSELF if other == job.name else other, np.nan_to_num(self._ran[one.id])
+                used[name] = used.get(name, np.zeros_like(ran)) + ran
+        if (node := self.nodes.get(task.node)) is not None:
+            used[OTHERS] = np.maximum(
+                self.mean(node.signal("cpu_cores")) - sum(used.values(), ours), 0.0
+            )
+        return used
+
+    def contended(
+        self, job: RecordedJob, task: RecordedTask, ready: Array, meets: bool = True
+    ) -> Contended:
+        """What one of its tasks lost to its neighbours.
+
+        Args:
+            ready: The part of each bucket in which it was ready to run.
+            meets: Whether its threads wait for each other, if they are of one process; else each
+                goes on by itself.
+        """
+        node = self.nodes.get(task.node)
+        cap, limit = self.mean(task.cap), 0.99 * job.allowed_cores(task, self.cores(task))
+        return contended(
+            OnNode(
+                ran=_carried(self._ran[task.id]),
+                waited=self._waited(task),
+                ready=ready,
+                throttled=_carried(self.mean(task.signal("cpu_throttled"))),
+                # A cap below what its user allows is the policy's, on behalf of the neighbours.
+                cap=np.where(np.isfinite(cap) & (cap >= limit), cap, np.inf),
+                meets=meets & ~self._is_helped(task),
+                spins=meets & self._spins(task),
+                busiest=self._busiest(task),
+            ),
+            self.neighbours(job, task),
+            self.mean(node.signal("cpu_stolen")) if node is not None else np.zeros_like(ready),
+            self.cores(task),
+        )
+
+    def _busiest(self, task: RecordedTask) -> Array | None:
+        busiest = _carried(self.mean(task.signal("cpu_ready")))
+        return busiest if np.isfinite(busiest).any() else None
+
+    def _waited(self, task: RecordedTask) -> Array:
+        """Threads that waited for a core. What a cap throttles waits too, and not every kernel
+        counts it as that.
+        """
+        waited, throttled = (
+            _carried(self.mean(task.signal(name))) for name in ("cpu_waiting", "cpu_throttled")
+        )
+        return np.where(np.nan_to_num(throttled) > THROTTLED, np.fmax(waited, throttled), waited)
+
+    def _spins(self, task: RecordedTask) -> npt.NDArray[np.bool_]:
+        """In which buckets several threads of it were always ready: no step leaves them all
+        something to do all the time, so they spin when they wait for each other.
+        """
+        wanted = np.nan_to_num(self._ran[task.id]) + np.nan_to_num(
+            self.mean(task.signal("cpu_waiting"))
+        )
+        whole = (wanted >= 2.0 - _SPINNING) & (np.abs(wanted - np.round(wanted)) <= _SPINNING)
+        return whole & ~self._is_helped(task)
+
+    def _is_helped(self, task: RecordedTask) -> npt.NDArray[np.bool_]:
+        """In which buckets processes that it started ran as well, as a loader's workers do."""
+        helped: npt.NDArray[np.bool_] = (
+            np.nan_to_num(self.mean(task.signal("helper_cores"))) > _HELPED
+        )
+        return helped
+
+    def cores(self, task: RecordedTask) -> float:
+        """Of its node; infinite where that is not known."""
+        node = self.nodes.get(task.node)
+        return node.cores if node is not None and node.cores else math.inf
+
+    def ready(self, task: RecordedTask) -> ReadyParts:
+        """The part of each bucket in which some thread of it ran or waited.
+
+        Its busiest thread gives the least. The sum over all threads gives the greatest, as if they
+        took turns. Threads of a pool do, and those that compute together do not: at the moments of
+        the readings, some thread was ready or none, and that tells how far it is from the one to
+        the other.
+        """
+        ran, waited = (
+            _carried(self._ran[task.id]),
+            np.nan_to_num(_carried(self.mean(task.signal("cpu_waiting")))),
+        )
+        wanted = ran + np.nan_to_num(self._waited(task))
+        most = np.minimum(np.nan_to_num(wanted), 1.0)
+        # Of what its cap held back and the kernel did not count as waiting, each thread has its
+        # part.
+        busiest = _carried(self.mean(task.signal("cpu_ready"))) * np.maximum(
+            ratio(wanted, ran + waited), 1.0
+        )
+        least = np.where(np.isfinite(busiest), np.minimum(busiest, most), most)
+        seen, between = self.mean(task.signal("any_ready")), most - least
+        told = np.isfinite(seen) & (between > _BETWEEN)
+        if not told.any():
+            return ReadyParts(least, most, least, most)
+        span = float(np.sum(between[told]))
+        turns = float(np.clip(np.sum((seen - least)[told]) / span, 0.0, 1.0))
+        usual = np.clip((least + turns * between)[told], _BETWEEN, 1.0 - _BETWEEN)
+        error = SPREAD * math.sqrt(float(np.sum(usual * (1.0 - usual)))) / span
+        low, point, high = (
+            least + min(max(part, 0.0), 1.0) * between
+            for part in (turns - error, turns, turns + error)
+        )
+        return ReadyParts(least, point, low, high)
+
+
+def _carried(values: Array) -> Array:
+    """Extend the first known value to the buckets before it: a first reading has no rates."""
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        return values
+    filled = values.copy()
+    filled[: known[0]] = values[known[0]]
+    return filled
+
+
+class ReadyParts(NamedTuple):
+    """The part of each bucket in which some thread of a task ran or waited; arrays over the grid.
+
+    Args:
+        least: At the least, by its busiest thread.
+        usual: As far as is known.
+        low: Low end of a band of 90 % of it.
+        high: High end of it.
+    """
+
+    least: Array
+    usual: Array
+    low: Array
+    high: Array
+
+
+class LostCores(NamedTuple):
+    """Parts of each bucket that a job lost; arrays over the grid.
+
+    Args:
+        by: Lost to each neighbour, by its name.
+        most: The same if all threads of a task stood whenever one waited.
+        least: Lost to all neighbours together, at the least.
+        whole: All that each of its workers lost.
+    """
+
+    by: Mapping[str, Array]
+    most: Mapping[str, Array]
+    stolen: Array
+    by_cap: Array
+    ready: ReadyParts
+    excess: Array
+    least: Array
+    whole: Mapping[TaskOfRun, Array]
+
+    def losses(self, inside: Array, elapsed: float) -> list[Loss]:
+        """What it lost by waiting for cores. Its busiest thread gives the low end of the band."""
+        totals = {name: float(np.sum(part * inside)) for name, part in self.by.items()}
+        whole, least = sum(totals.values()), float(np.sum(self.least * inside))
+        sure = least / whole if whole > 0.0 else 1.0
+        low = sure * (1.0 - COUNTED_ERROR)
+        return [
+            Loss(
+                to,
+                "cores",
+                within(seconds, COUNTED_ERROR, elapsed)._replace(low=seconds * low),
+                "counted",
+            )
+            for to, seconds in totals.items()
+        ]
+
+
+def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
+    """What a job lost: as much as the task that lost most, since the others wait for it."""
+    tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
+    ready = [grid.ready(task) for task in tasks]
+    each = [
+        grid.contended(job, task, known.usual) for task, known in zip(tasks, ready, strict=True)
+    ]
+    least = [
+        grid.contended(job, task, known.least, False)
+        for task, known in zip(tasks, ready, strict=True)
+    ]
+    names = sorted({name for one in each for name in one.by})
+    empty = np.zeros(len(grid.edges) - 1)
+    by = np.array([[one.by.get(name, empty) for name in names] for one in each])
+    most = np.array([[one.most.get(name, empty) for name in names] for one in each])
+    by_least = np.array([[one.by.get(name, empty) for name in names] for one in least])
+    # also where no neighbour is known
+    by_least = by_least.reshape(len(least), len(names), len(empty))
+    caps, stolen = np.array([one.by_cap for one in each]), np.array([one.stolen for one in each])
+    whole = by.sum(axis=1) + caps + stolen
+    slowest, at = np.argmax(whole, axis=0), np.arange(len(empty))
+    # A bucket has no more to lose than itself, though what was read of it may come to more.
+    fits = 1.0 / np.maximum(whole[slowest, at], 1.0)
+    return LostCores(
+        by={name: by[slowest, index, at] * fits for index, name in enumerate(names)},
+        most={name: most[slowest, index, at] * fits for index, name in enumerate(names)},
+        stolen=stolen[slowest, at] * fits,
+        by_cap=caps[slowest, at] * fits,
+        ready=ReadyParts(*(np.max(parts, axis=0) for parts in zip(*ready, strict=True))),
+        excess=np.max([one.excess for one in each], axis=0),
+        least=by_least.sum(axis=1)[slowest, at] * fits,
+        whole={task.id: np.minimum(each, 1.0) for task, each in zip(tasks, whole, strict=True)},
+    )

@@ -1,0 +1,440 @@
+"""What was recorded of a job, and its phases."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from headgate.diagnosis.faults import Survived
+from headgate.diagnosis.progress import ProgressSeries
+from headgate.diagnosis.proving import Proof
+from headgate.diagnosis.sampled import SampledStep, TracedStep
+from headgate.diagnosis.steps import StepBreakdown
+from headgate.diagnosis.usage import EMPTY, Signal
+from headgate.model.events import ENDED, FAULTS, NAMED_BY_REASON, JobState
+from headgate.model.identifiers import TaskName, TaskOfRun
+from headgate.model.shares import slice_of
+from headgate.sampling.columns import Column
+
+STATES: tuple[JobState, ...] = get_args(JobState)
+_FASTER = 1.25
+"""From so many times the speed on, one worker instead of several is worth a word."""
+
+
+Usage = Mapping[Column, Signal]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of time that a job spent in one state; `attempt` counts from 1 while it runs."""
+
+    state: str
+    start: float
+    end: float
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDecision:
+    """What a job was granted from a time on, and why.
+
+    Args:
+        t: Seconds since the run began.
+        cores: Cores that all its tasks together are entitled to when every job wants the CPU.
+        before: The cores of the decision before; None for the first.
+    """
+
+    t: float
+    cores: float
+    before: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedTask:
+    """What was recorded of a task of a job.
+
+    Args:
+        id: `JOB/ROLE-INDEX`.
+        node: Name of its node; empty if not known.
+        usage: While its job ran.
+        division: How its sampled steps divide; of a server, its rounds.
+        memory_peak_bytes: Most resident memory, as the kernel counted it.
+        cap: The most cores that it might use; empty if it had no cap.
+        threads: The number of compute threads that it was told to use; empty if it was told none.
+        gpus: Numbers of the GPUs of its node that it held memory on; empty if not known.
+    """
+
+    id: TaskOfRun
+    node: str
+    started: float | None
+    ended: float | None
+    usage: Usage
+    division: StepBreakdown | None
+    memory_peak_bytes: float | None
+    cap: Signal = EMPTY
+    threads: Signal = EMPTY
+    gpus: frozenset[int] = frozenset()
+
+    @property
+    def name(self) -> TaskName:
+        """`ROLE-INDEX`."""
+        return self.id.name
+
+    @property
+    def is_worker(self) -> bool:
+        return self.name.is_worker
+
+    @property
+    def is_server(self) -> bool:
+        return self.name.is_server
+
+    @property
+    def memory_peak(self) -> float | None:
+        """Most resident memory, as the kernel has it or as it was sampled, whichever is more. The
+        kernel's counts page cache that was given back since, such as that of a file that was
+        deleted: as much as was seen is left out.
+        """
+        cache, sampled = self.signal("cache_bytes"), self.signal("memory_bytes").maximum
+        given_back = (cache.maximum or 0.0) - (cache.last or 0.0)
+        counted = (self.memory_peak_bytes or 0.0) - given_back
+        return max((peak for peak in (counted, sampled) if peak and peak > 0.0), default=None)
+
+    def signal(self, column: Column) -> Signal:
+        """The usage of that column; empty where there was none."""
+        return self.usage.get(column, EMPTY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedJob:
+    """All that was recorded of a job. Figures of several tasks are added up.
+
+    Args:
+        decisions: About what it was entitled to, in the order of time.
+        division: How the sampled steps of its workers divide.
+        tasks: Workers first, by index, then servers.
+        traced: Sampled steps of each of its tasks, to be replayed.
+        sampled: A typical and the slowest step with all that its tasks did; empty for a job of one
+            task.
+        faults: Those that it survived.
+        proofs: What pauses of other jobs told about it; for each of them, the latest.
+        asides: Seconds that a worker spent beside its steps, by what they were spent on; the worker
+            that spent most.
+        shell_threads: What `OMP_NUM_THREADS` said where the run was handed in; empty: nothing.
+        where: The options that have a command run or plan it where it ran; empty: on this machine,
+            or not known.
+    """
+
+    name: str
+    state: str
+    reason: str
+    exit_code: int | None
+    spec: Mapping[str, Any]
+    submitted: float
+    started: float | None
+    ended: float | None
+    attempts: int
+    phases: tuple[Phase, ...]
+    progress: ProgressSeries
+    usage: Usage
+    entitled: Signal
+    decisions: tuple[RecordedDecision, ...]
+    division: StepBreakdown | None
+    profile: Mapping[str, Any] | None
+    verified: str | None = field(default=None, kw_only=True)
+    plan: Mapping[str, Any] | None
+    memory_peak_bytes: float | None
+    cpu_seconds: float | None
+    checkpoints: Sequence[Mapping[str, Any]] = ()
+    events: Sequence[Mapping[str, Any]] = ()
+    tasks: tuple[RecordedTask, ...] = ()
+    sampled: tuple[SampledStep, ...] = ()
+    traced: tuple[TracedStep, ...] = ()
+    faults: tuple[Survived, ...] = ()
+    proofs: tuple[Proof, ...] = ()
+    asides: Mapping[str, float] = field(default_factory=dict)
+    shell_threads: str = ""
+    where: tuple[str, ...] = ()
+
+    @property
+    def failure(self) -> str:
+        """How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on."""
+        if self.state not in FAULTS or not self.reason:
+            return ""
+        if self.state in NAMED_BY_REASON:
+            return f"was {self.reason}"
+        return f"{'failed' if self.state == 'failed' else f'was {self.state}'}: {self.reason}"
+
+    def limit(self, name: str) -> float | None:
+        """A limit that its user set, such as `memory_bytes` of each of its tasks, or `cores` of
+        all; None: no limit.
+        """
+        found = (self.spec.get("limits") or {}).get(name)
+        return float(found) if isinstance(found, int | float) else None
+
+    def allowed_cores(self, task: RecordedTask, cores: float) -> float:
+        """The most cores that its user lets a task have on a node of so many: its part of `limits:
+        {cores: ...}`, which all tasks divide, what its role or its plan leaves each, and `share:`;
+        infinite if there is none of these.
+        """
+        return min(self._allowed(task, cores).values(), default=math.inf)
+
+    def cores_setting(self, task: RecordedTask, cores: float) -> str:
+        """What of its user's settings `allowed_cores` comes from, as it stands in its job; empty:
+        nothing.
+        """
+        allowed = self._allowed(task, cores)
+        return min(allowed, key=lambda setting: allowed[setting], default="")
+
+    def _allowed(self, task: RecordedTask, cores: float) -> Mapping[str, float]:
+        """By each of its user's settings the most cores that it leaves a task."""
+        plan, role = self.spec.get("plan") or {}, task.name.role
+        roles = [each for each in self.spec.get("roles") or () if each.get("name") == role]
+        of_plan = "cores_per_worker" if task.is_worker else "cores_per_server"
+        found: dict[str, float] = {}
+        if share := self.spec.get("share"):
+            beside = max(sum(each.node == task.node for each in self.tasks), 1)
+            found[f"share: {share}"] = slice_of(share) * cores / beside
+        if whole := self.limit("cores"):
+            found[f"limits: {{cores: {whole:g}}}"] = whole / max(len(self.tasks), 1)
+        for most, of in (
+            (plan.get(of_plan), ""),
+            *((each.get("cores"), f"` of role `{role}") for each in roles),
+        ):
+            if most:
+                found[f"{'cores' if of else of_plan}: {float(most):g}{of}"] = float(most)
+        return found
+
+    @property
+    def distributed(self) -> bool:
+        """Whether it had several tasks."""
+        return len(self.tasks) > 1
+
+    @property
+    def workers(self) -> int:
+        return sum(task.is_worker for task in self.tasks)
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of its script, or its command, as they are typed."""
+        run = self.spec.get("run")
+        command = [run] if isinstance(run, str) else [shlex.join(map(str, run or ()))]
+        return " ".join(filter(None, [*command, shlex.join(map(str, self.spec.get("args") or ()))]))
+
+    @property
+    def told_threads(self) -> str:
+        """What `OMP_NUM_THREADS` says in its own `env`, or in that of one of its roles; empty:
+        nothing.
+        """
+        environments = [
+            each.get("env") or {} for each in (*(self.spec.get("roles") or ()), self.spec)
+        ]
+        return next(
+            (str(env["OMP_NUM_THREADS"]) for env in environments if "OMP_NUM_THREADS" in env), ""
+        )
+
+    @property
+    def alone(self) -> str:
+        """The command that runs it as a single process; empty if it is no script, or if another
+        launcher's contract asks for what it has.
+        """
+        script, launch = self.spec.get("script"), self.spec.get("launch")
+        if not script or launch not in (None, "none"):
+            return ""
+        return shlex.join(
+            ["headgate", "run", *self.where, "--strategy", "single", str(script), *self._rest]
+        )
+
+    @property
+    def again(self) -> str:
+        """The command that runs it once more as it was; empty if it is no script of one task, or if
+        its job says more than a command does.
+        """
+        says_more = any(
+            self.spec.get(key) for key in ("env", "python", "launch", "roles", "isolation")
+        )
+        script = self.spec.get("script")
+        if not script or self.distributed or says_more or self.limit("cores") is not None:
+            return ""
+        folder = str(self.spec.get("workdir") or ".")
+        name = str(script).removeprefix(f"{folder}/")
+        command = shlex.join(["headgate", "run", *self.where, name, *self._rest])
+        return f"cd {shlex.quote(folder)} && {command}"  # in another folder it would be another job
+
+    @property
+    def one_worker(self) -> str:
+        """The advice to train with one worker, if it would be faster. It does in a step what all
+        workers do, one after the other, and waits for nobody: that is the most that it takes.
+        """
+        steps = [task.division for task in self.tasks if task.is_worker]
+        told = [step for step in steps if step is not None and step.exposed_fraction is not None]
+        otherwise = (self.plan or {}).get("synchronous") is False or "weak" in (
+            self.spec.get("allow") or ()
+        )
+        if (
+            self.spec.get("launch") not in (None, "none")
+            or self.spec.get("roles")
+            or otherwise
+            or not len(told) == len(steps) > 1
+        ):
+            return ""
+        alone = sum(step.step_seconds * (1.0 - (step.exposed_fraction or 0.0)) for step in told)
+        times = max(step.step_seconds for step in told) / max(alone, 1e-9)
+        if times < _FASTER:
+            return ""
+        how = (
+            f"`{self.alone}`{self.there}"
+            if self.alone
+            else "`strategy: single` below `plan:` of the job"
+        )
+        return f"One worker waits for no other: {how}, has {times:.1f} times the speed."
+
+    @property
+    def there(self) -> str:
+        """What to add to its commands, in words, where they do not say where it ran."""
+        return ", with `--cluster` as for the run" if len(self.nodes) > 1 and not self.where else ""
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Names of the nodes of its tasks, as far as known."""
+        return frozenset(task.node for task in self.tasks if task.node)
+
+    @property
+    def plan_command(self) -> str:
+        """The commands that show other plans for it; empty if Headgate cannot plan it. A script for
+        another launcher can be planned if its user said what becomes of its batch. No run of
+        several workers leaves a profile.
+        """
+        script, launch, batch = (
+            self.spec.get("script"),
+            self.spec.get("launch"),
+            self.spec.get("batch"),
+        )
+        launched = launch not in (None, "none")
+        if not script or (launched and not batch):
+            return ""
+        options = ["--launch", str(launch), "--batch", str(batch)] if launched else []
+        profiled = shlex.join(["headgate", "profile", str(script), *self._rest])
+        # it plans for all
+        there = self.where[: self.where.index("--nodes")] if "--nodes" in self.where else self.where
+        return f"{profiled} && {shlex.join(['headgate', 'plan', str(script), *options, *there, *self._rest])}"
+
+    @property
+    def _rest(self) -> list[str]:
+        """The arguments of its script, as they stand behind it on a command line."""
+        args = [str(arg) for arg in self.spec.get("args") or ()]
+        return ["--", *args] if args else []
+
+    @property
+    def least_workers(self) -> int:
+        """The fewest that its plan can have: those of its `limits: {workers: ...}`, and the chief
+        and a worker of TensorFlow's parameter servers.
+        """
+        served = (
+            self.spec.get("launch") == "tensorflow" and (self.plan or {}).get("strategy") == "ps"
+        )
+        fewest, *_ = (self.spec.get("limits") or {}).get("workers") or (1,)
+        return max(2 if served else 1, int(fewest))
+
+    def with_workers(self, count: int) -> str:
+        """The command that runs it with so many workers; empty if it is no script, or if it has no
+        more. Another launcher's contract needs no strategy.
+        """
+        script, launch, plan = self.spec.get("script"), self.spec.get("launch"), self.plan or {}
+        if not script or count >= self.workers:
+            return ""
+        strategy, servers = str(plan.get("strategy") or "allreduce"), int(plan.get("servers") or 0)
+        launched = launch not in (None, "none")
+        options = ["--launch", str(launch)] if launched else []
+        options += [] if launched and strategy != "ps" else ["--strategy", strategy]
+        options += ["--servers", str(servers)] if servers else []
+        if plan.get("synchronous") is False:
+            staleness = plan.get("staleness")
+            options += ["--async"] if staleness is None else ["--staleness", str(staleness)]
+        return shlex.join(
+            [
+                "headgate",
+                "run",
+                *self.where,
+                *options,
+                "--workers",
+                str(count),
+                str(script),
+                *self._rest,
+            ]
+        )
+
+    def signal(self, column: Column) -> Signal:
+        """The usage of that column; empty where there was none."""
+        return self.usage.get(column, EMPTY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedNode:
+    """What was recorded of a node; cores, GPUs and rates are None where they are not known."""
+
+    name: str
+    usage: Usage
+    cores: float | None = None
+    memory_bytes: float | None = None
+    nic_bytes_per_second: float | None = None
+    disk_bytes_per_second: float | None = None
+    gpus: int | None = None
+    description: str = ""
+    core_gflops: float | None = None
+
+    def signal(self, column: Column) -> Signal:
+        """The usage of that column; empty where there was none."""
+        return self.usage.get(column, EMPTY)
+
+
+def phases(
+    marks: Sequence[tuple[float, str, str]],
+    *,
+    submitted: float,
+    started: float | None,
+    ended: float | None,
+    state: str,
+    until: float,
+) -> tuple[Phase, ...]:
+    """The states that a job went through, up to `until` seconds.
+
+    Args:
+        marks: Time, state and reason of each change that was recorded, in order; where there is
+            none, the other arguments tell the little that they can.
+    """
+    known = [mark for mark in marks if mark[1] in STATES]
+    if not known:
+        known = [(submitted, "waiting", "")]
+        known += [(started, "running", "")] if started is not None else []
+        known += [(ended, state, "")] if ended is not None else []
+    result: list[Phase] = []
+    attempt = 0
+    for index, (time, name, reason) in enumerate(known):
+        if name in ENDED:
+            break
+        later = known[index + 1][0] if index + 1 < len(known) else until
+        if result and result[-1].state == name:
+            time = result.pop().start
+        elif name == "running":
+            attempt += 1
+        result.append(
+            Phase(name, time, max(later, time), attempt if name != "waiting" else 0, reason)
+        )
+    return tuple(phase for phase in result if phase.end > phase.start)
+
+
+def running(record: Sequence[Phase]) -> list[tuple[float, float]]:
+    """The stretches of time in which a job's tasks ran, one for each attempt: while it stops, they
+    still run.
+    """
+    found: dict[int, tuple[float, float]] = {}
+    for phase in record:
+        if phase.state in ("running", "stopping"):
+            begin, _ = found.get(phase.attempt, (phase.start, phase.end))
+            found[phase.attempt] = begin, phase.end
+    return list(found.values())

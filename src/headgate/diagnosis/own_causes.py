@@ -1,0 +1,472 @@
+"""Causes within a job: what held it back other than neighbours, limits and faults.
+
+Each comes from what was recorded of the job's steps, and only if that shows it; docs/explain.md has
+the rules. All workers of a synchronous plan are as slow as the slowest. So a straggler shows in the
+time of each worker's own part of a step, without its waiting for others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from headgate.diagnosis.attribution import TimeEstimate, within
+from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.diagnosis.own_time import OwnCause, OwnTime, mean_of
+from headgate.diagnosis.straggling import leaving_out, straggling
+from headgate.model.units import say_bits, say_seconds
+from headgate.output.metric_names import describe
+from headgate.sampling.columns import Column
+
+_LEAST_STEPS = 3
+"""Sampled steps of a worker, for its own part of a step to be known."""
+_FULL_NIC, _FULL_CORES = 0.7, 0.85
+"""Median use from which on a server's NIC or cores are full: steps come in bursts."""
+_BUSIER = 1.3
+"""The workers wait for a server if its node is this many times as busy as theirs."""
+_NARROW = 0.5
+"""A NIC is a slow one if its rate is at most this part of the next one's, and if it makes up this
+part of the exchange at least.
+"""
+_TABLES, _TOUCHED = 0.5, 0.25
+"""Tables are most of what is exchanged, and a step touches few of their rows."""
+_BUSY_WORKER, _ALL_CORES = 0.6, 0.85
+"""From this part of the time on, a loader's worker computes; from this part of the cores in use on,
+none is free.
+"""
+_SHORT_STEP, _USEFUL, _OF_PEAK, _MEMORY_RATE = 5e-3, 0.2, 0.3, 5e9
+"""A small step is shorter than so many seconds, and arithmetic takes at most this part of it.
+Arithmetic runs at this part of a core's peak. Weights move at so many bytes a second, gradient and
+update included.
+"""
+_SPINNING_CORES = 1.5
+"""Cores in use from which on the threads of small steps spin."""
+_BETWEEN = 0.15
+"""Part of a step outside all of its named spans from which on it is worth a look: each step has a
+little of that.
+"""
+_COLLECTED = 0.3
+"""Part of that in which Python collected garbage, from which on it is the cause: the rest makes
+what is collected.
+"""
+_GAP_TIMES, _GAP_SECONDS = 3.0, 0.2
+"""A pause before a report of an evaluation is the evaluation if it is so many times the usual one,
+and so many seconds.
+"""
+_TRAINS = 0.03
+"""Part of the time that the training process is ready at the least; one below it starts others and
+waits.
+"""
+
+
+MORE_READERS = (
+    "More loader workers: `DataLoader(..., num_workers=2)`, or twice as many as there are"
+)
+"""The advice where nothing tells how many there are."""
+
+
+def fewer_threads(count: int, told: str) -> str:
+    """The advice to have so many threads.
+
+    Args:
+        told: What `OMP_NUM_THREADS` says in the job's own `env`; empty: nothing.
+    """
+    if told.isdecimal() and int(told) <= count:
+        limits = f"`torch.set_num_threads({count})`, or fewer loader workers"
+        return (
+            f"Its `OMP_NUM_THREADS` is {told} already, so the script starts more itself: {limits}."
+        )
+    return (
+        f'Fewer threads: `env: {{OMP_NUM_THREADS: "{count}"}}` in its job, unless the script '
+        "sets their number itself."
+    )
+
+
+def more_cores(setting: str) -> str:
+    """The advice to give a job more cores, which one of its own settings may hold back."""
+    return f"raise or drop `{setting}` of the job" if setting else "give the job more cores"
+
+
+def own_causes(
+    job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
+) -> tuple[OwnCause, ...]:
+    """All causes found in a job, whatever each cost."""
+    found = [
+        *straggling(job, nodes, time),
+        *_narrow(job, nodes, time),
+        *_exchanging(job, nodes, time),
+    ]
+    found += _loading(job, nodes, time)
+    return (
+        *found,
+        *_small_steps(job, nodes, time),
+        *_between_steps(job, time),
+        *_pausing(job, time),
+    )
+
+
+# --- what is exchanged ----------------------------------------------------------------------------
+
+
+def _narrow(
+    job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
+) -> Iterator[OwnCause]:
+    """A node whose NIC is slower than the others' and busy: all exchange at its rate."""
+    rates = {
+        name: nodes[name].nic_bytes_per_second or math.inf for name in job.nodes if name in nodes
+    }
+    if len(rates) < 2 or (job.plan or {}).get("synchronous") is False or job.spec.get("roles"):
+        return
+    slow, following = sorted(rates, key=lambda name: rates[name])[:2]
+    others = [task for task in job.tasks if task.is_worker and task.node != slow]
+    serves = any(task.is_server and task.node == slow for task in job.tasks)
+    if math.isinf(rates[slow]) or rates[slow] > _NARROW * rates[following] or serves or not others:
+        return
+    moved = [
+        sum(mean_of(task, way, time) for task in job.tasks if task.node == slow)
+        for way in ("tcp_in", "tcp_out")
+    ]
+    busy = min(max(moved) / rates[slow], 1.0)
+    waited = min(busy * time.seconds, time.communication.seconds) * (
+        1.0 - rates[slow] / rates[following]
+    )
+    if waited < _NARROW * time.communication.seconds:
+        return  # most of the exchange has another reason
+    usual = (
+        f"{say_bits(rates[following])} or more" if math.isfinite(rates[following]) else "no limit"
+    )
+    why = (
+        f"All workers of {job.name} exchange at the rate of {slow}'s NIC: "
+        f"{say_bits(rates[slow])}, the others' {usual}"
+    )
+    # what a slow worker leaves time for may have cost nothing
+    cost = within(waited, 0.4, time.seconds)
+    yield OwnCause("slow-nic", cost, why, leaving_out(job, others), "communication")
+
+
+def _exchanging(
+    job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
+) -> Iterator[OwnCause]:
+    profile = job.profile or {}
+    dense, tables = (
+        float(profile.get(name) or 0.0) for name in ("dense_bytes", "dense_table_bytes")
+    )
+    touched = profile.get("dense_table_touched")
+    if (
+        job.distributed
+        and tables > _TABLES * dense > 0.0
+        and touched is not None
+        and touched < _TOUCHED
+    ):
+        unused = tables * (1.0 - touched) / (dense + float(profile.get("sparse_bytes") or 0.0))
+        why = f"{job.name} exchanges whole tables, and a step touches {touched:.1%} of them"
+        sparse = (
+            "Set `sparse=True` in its `nn.Embedding` or `nn.EmbeddingBag`: then only the "
+            "rows in use move."
+        )
+        cost = time.communication.seconds * unused
+        yield OwnCause(
+            "dense-pulls", within(cost, 0.2, time.seconds), why, sparse, "communication", "network"
+        )
+        return
+    servers = [task for task in job.tasks if task.is_server]
+    workers = [task for task in job.tasks if task.is_worker]
+    full = max(servers, key=lambda task: max(_used(task, nodes, time)), default=None)
+    if full is None or not workers:
+        return
+    nic, cores = _used(full, nodes, time)
+    usual = [
+        max(uses) for uses in zip(*(_used(task, nodes, time) for task in workers), strict=True)
+    ]
+    if nic >= _FULL_NIC and nic > _BUSIER * usual[0]:
+        what = f"own traffic is {nic:.0%} of its NIC's rate"
+    elif cores >= _FULL_CORES and cores > _BUSIER * usual[1]:
+        what = f"cores are {cores:.0%} in use"
+    else:
+        return
+    cost = time.communication._replace(low=time.communication.low / (len(servers) + 1))
+    why = f"The workers of {job.name} wait for {full.name}, whose {what}"
+    more = (
+        f"Add a server: `--servers {len(servers) + 1}`, or `servers: {len(servers) + 1}` "
+        "below `plan:`."
+    )
+    if job.spec.get("roles"):
+        more = f"Add one: a higher `count:` of its role `{full.name.rpartition('-')[0]}`."
+    yield OwnCause("servers", cost, why, more, "communication", "servers")
+
+
+def _used(
+    task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime
+) -> tuple[float, float]:
+    """Parts of its node's NIC, in the fuller direction and by itself, and of the node's cores that
+    were in use; 0 where not known.
+    """
+    node = nodes.get(task.node)
+    if node is None:
+        return 0.0, 0.0
+    # What others send through the NIC is no reason for another server.
+    own = len(task.signal("tcp_in")) > 0
+    ways: tuple[Column, Column] = ("tcp_in", "tcp_out") if own else ("net_in", "net_out")
+    bytes_a_second = max(_usual(task if own else node, way, time) for way in ways)
+    nic = bytes_a_second / node.nic_bytes_per_second if node.nic_bytes_per_second else 0.0
+    return nic, _usual(node, "cpu_cores", time) / node.cores if node.cores else 0.0
+
+
+def _usual(target: RecordedTask | RecordedNode, column: Column, time: OwnTime) -> float:
+    """The median of its readings, so that a slow end does not count."""
+    values = target.signal(column).during(time.stretches).value
+    return float(np.median(values)) if len(values) else 0.0
+
+
+# --- input ----------------------------------------------------------------------------------------
+
+
+def waited_for_others(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> float:
+    """Seconds in which the training process was not ready to run and processes that it started
+    were. In a job without sampled steps, that is its waiting for the loader's workers.
+
+    The busiest thread is known, and what all processes that were started wanted. If each of these
+    wanted as much as the busiest thread, so many of them were ready independently of each other.
+    """
+    if (
+        job.division is not None
+        or len(job.tasks) != 1
+        or job.signal("gpu_busy").mean
+        or not _trains(job, stretches)
+    ):
+        return 0.0
+    main, busiest = (job.signal(column).during(stretches) for column in ("main_ready", "cpu_ready"))
+    part = busiest.mean
+    if not part:
+        return 0.0
+    any_of_it = 1.0 - float(max(1.0 - part, 0.0) ** max(helped_by(job, stretches) / part, 1.0))
+    return max(any_of_it * busiest.integral / part - main.integral, 0.0)
+
+
+def helped_by(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> float:
+    """Cores that the processes which a training process started ran on or waited for: of a loader's
+    workers. 0 if their parent only starts them and waits, as a launcher does.
+    """
+    if not _trains(job, stretches):
+        return 0.0
+    return max(
+        (task.signal("helper_cores").during(stretches).mean or 0.0 for task in job.tasks),
+        default=0.0,
+    )
+
+
+def _trains(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> bool:
+    """Whether the process that started others trains."""
+    return (job.signal("main_ready").during(stretches).mean or 0.0) >= _TRAINS
+
+
+def _loading(
+    job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
+) -> Iterator[OwnCause]:
+    """A loader whose workers are busy. With idle cores, more workers help; without, the work has to
+    become less.
+    """
+    if len(job.tasks) != 1 or time.input.seconds <= 0.0:
+        return
+    if time.readers == 0:
+        why = f"{job.name} reads its input in its training process, between the steps"
+        yield OwnCause(
+            "loader",
+            time.input,
+            why,
+            "`DataLoader(..., num_workers=1)` reads beside it.",
+            "input",
+            "loader",
+        )
+        return
+    task = job.tasks[0]
+    node = nodes.get(task.node)
+    of_node = (node.cores if node else None) or math.inf
+    allowed = job.allowed_cores(task, of_node)
+    cores, limited = min(of_node, allowed), math.isfinite(allowed)
+    # Between two epochs there are no workers: medians leave that out. Threads that wait for a core
+    # want it as well, but bursts of them wait while cores are idle most of the time.
+    ours, waiting = _usual(task, "cpu_cores", time), _usual(task, "cpu_waiting", time)
+    if (
+        not math.isfinite(cores)
+        or mean_of(task, "cpu_ready", time) < _BUSY_WORKER
+        or ours + waiting < _BUSY_WORKER * min(time.readers or 1, cores)
+    ):
+        return  # its workers wait for a disk, for each other, or for something that is not read
+    used = min(
+        max(ours, _usual(node, "cpu_cores", time) if node is not None and not limited else 0.0),
+        cores,
+    )
+    if used >= _ALL_CORES * cores:
+        why = (
+            f"{job.name} waited for its loader, whose workers have no core left: {used:.1f} "
+            f"of {cores:g} are in use"
+        )
+        once = (
+            f"Decode the data once and store it, or {more_cores(job.cores_setting(task, of_node))}."
+        )
+        yield OwnCause("decoding", time.input, why, once, "input", "cores")
+        return
+    idle = f"while {cores - used:.1f} of {cores:g} cores are idle"
+    why = f"{job.name} waited for its loader, whose workers are busy, {idle}"
+    more = (
+        f"More loader workers: `num_workers={2 * time.readers}` instead of {time.readers}."
+        if time.readers
+        else ""
+    )
+    yield OwnCause("loader", time.input, why, more or f"{MORE_READERS}.", "input", "loader")
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def _small_steps(
+    job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
+) -> Iterator[OwnCause]:
+    profile, division = job.profile or {}, job.division
+    flops, batch, peak = (
+        float(profile.get(name) or 0.0) for name in ("flops_per_sample", "batch", "core_gflops")
+    )
+    if (
+        division is None
+        or job.distributed
+        or not (flops and batch and peak)
+        or job.signal("gpu_busy").mean
+    ):
+        return
+    waits, batches = division.seconds.get("input", 0.0), _batches(job, batch)
+    step = (
+        max(division.step_seconds * (1.0 - time.lost.get(job.tasks[0].id, 0.0)) - waits, 1e-9)
+        / batches
+    )
+    useful = (
+        flops * batch / (peak * 1e9 * _OF_PEAK)
+        + float(profile.get("dense_bytes") or 0.0) / _MEMORY_RATE
+    )
+    if step > _SHORT_STEP or useful > _USEFUL * step:
+        return
+    seconds = time.compute.seconds * (1.0 - useful / step)
+    cost = TimeEstimate(seconds, seconds / 2.0, seconds)
+    cores = mean_of(job.tasks[0], "cpu_cores", time)
+    what = "a step" if batches == 1 else f"each of the {batches} batches of a step"
+    takes = (
+        f"{what} of {job.name} takes {say_seconds(step)}, arithmetic alone {say_seconds(useful)}"
+    )
+    if cores >= _SPINNING_CORES:
+        why = (
+            f"{cores:.1f} cores are busy and do little: {takes}; the rest is Python, and "
+            "threads that spin meanwhile"
+        )
+        yield OwnCause("own-threads", cost, why, fewer_threads(1, job.told_threads), "compute")
+        return
+    node = nodes.get(job.tasks[0].node)
+    allowed = job.allowed_cores(job.tasks[0], (node.cores if node else None) or math.inf)
+    frees = "; `limits: {cores: 1}` frees them" if allowed > 1.0 else ""
+    larger = f"Use a larger batch or `torch.compile`. More cores do not help{frees}."
+    yield OwnCause(
+        "small-steps", cost, f"Steps are too small for the machine: {takes}", larger, "compute"
+    )
+
+
+def _batches(job: RecordedJob, samples: float) -> int:
+    """Batches of so many samples that it goes through in a step: several if it accumulates
+    gradients.
+    """
+    progress = job.progress
+    known = np.isfinite(progress.samples) & np.isfinite(progress.step)
+    steps, seen = (
+        float(np.ptp(values[known])) if known.any() else 0.0
+        for values in (progress.step, progress.samples)
+    )
+    return max(round(seen / steps / samples), 1) if steps > 0.0 else 1
+
+
+def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
+    """What a script does between optimizer and model. On a GPU it may wait there for what the model
+    computes.
+    """
+    division = job.division
+    if division is None or job.signal("gpu_busy").mean or division.fraction("other") < _BETWEEN:
+        return
+    if not division.fraction("compute") and not (
+        division.fraction("forward") and division.fraction("backward")
+    ):
+        return  # its model is computed elsewhere than in a module's forward
+    # What it timed itself, such as saving, lies between the steps as well, and has a name.
+    timed = sum(job.asides.values())
+    whole = time.seconds + timed - job.asides.get("garbage-collection", 0.0)
+    if time.garbage.seconds > _COLLECTED * division.fraction("other") * whole:
+        return  # most of it is the collector of garbage, which has a name
+    cost = within(max(division.fraction("other") * whole - timed, 0.0), 0.2, time.seconds)
+    spends = f"{division.fraction('other'):.0%} of each step"
+    why = (
+        f"{job.name} spends {spends} outside its model, optimizer and loader: on its loss, "
+        "metrics, logs or copies"
+    )
+    stacks = f"`headgate stacks {job.name}` shows where it stands, while the job runs."
+    yield OwnCause("between-steps", cost, why, stacks, "compute")
+
+
+def _pausing(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
+    """What lies between the steps."""
+    less = (
+        "Evaluate less often or on fewer samples, or in a job of its own that runs "
+        "`after:` this one."
+    )
+    yield OwnCause(
+        "evaluation",
+        time.evaluation,
+        f"{job.name} evaluated instead of training",
+        less,
+        "evaluation",
+    )
+    freeze = "Call `gc.freeze()` once the data is there, or `gc.disable()` while the job trains."
+    why = f"Python collected garbage while {job.name} waited"
+    yield OwnCause("garbage-collection", time.garbage, why, freeze, "garbage-collection")
+
+
+def evaluated(job: RecordedJob) -> float:
+    """Seconds that it evaluated: by its own process, or by the pauses of its steps before reports
+    of evaluations.
+    """
+    return max(
+        job.asides.get("evaluation", 0.0), sum(end - begin for begin, end in evaluations(job))
+    )
+
+
+def evaluations(job: RecordedJob) -> list[tuple[float, float]]:
+    """When it evaluated, by the pauses of its steps before reports of evaluations; in order,
+    seconds of the run.
+    """
+    progress = job.progress
+    reports = [
+        times
+        for name, (times, _) in progress.metrics.items()
+        if describe(name).part not in (None, "train")
+    ]
+    known = np.isfinite(progress.step)
+    if not reports or np.count_nonzero(known) < _LEAST_STEPS:
+        return []
+    t, steps = progress.t[known], np.maximum.accumulate(progress.step[known])
+    reported = np.unique(np.concatenate(reports))
+    if reported[-1] > t[-1]:  # it ends with an evaluation
+        t, steps = np.append(t, reported[-1]), np.append(steps, steps[-1])
+    gaps, made = np.diff(t), np.diff(steps)
+    # Several steps may be told in one report: of an epoch that is shorter than its evaluation, all.
+    first, last = np.searchsorted(reported, t[:-1] + 1e-6), np.searchsorted(reported, t[1:] + 1e-6)
+    without = (first == last) & (made > 0)
+    if without.any():
+        usual = float(np.median(gaps[without] / made[without]))
+    elif job.division is not None:
+        usual = job.division.step_seconds
+    else:
+        return []
+    at = np.flatnonzero(last > first)
+    ends = reported[last[at] - 1]
+    # steps that came first, if they are told with it
+    before = np.where(ends >= t[at + 1] - 1e-6, made[at], 0.0)
+    begins = t[at] + before * usual
+    counts = ends - begins > max(_GAP_TIMES * usual, _GAP_SECONDS)
+    return list(zip(begins[counts].tolist(), ends[counts].tolist(), strict=True))

@@ -1,0 +1,69 @@
+"""The time of a job that was lost to nobody else, and a cause within the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from headgate.diagnosis.attribution import Resource, TimeEstimate
+from headgate.diagnosis.jobs import RecordedNode, RecordedTask
+from headgate.model.identifiers import TaskOfRun
+from headgate.sampling.columns import Column
+
+OwnName = Literal[
+    "straggler",
+    "slow-node",
+    "slow-nic",
+    "servers",
+    "dense-pulls",
+    "loader",
+    "decoding",
+    "small-steps",
+    "own-threads",
+    "between-steps",
+    "evaluation",
+    "garbage-collection",
+]
+
+
+class OwnCause(NamedTuple):
+    """A cause within a job.
+
+    Args:
+        why: A sentence, without what it cost.
+        part: The part of the account that it explains.
+        resource: More of it would help; None if there is none.
+    """
+
+    name: OwnName
+    cost: TimeEstimate
+    why: str
+    next: str
+    part: str
+    resource: Resource | None = None
+
+
+class OwnTime(NamedTuple):
+    """The time of its steps that a job lost to nobody else.
+
+    Args:
+        seconds: All of it.
+        stretches: When it went through steps.
+        lost: The part of its time in `stretches` that each task lost to others, 0 to 1.
+        readers: Processes that read its input beside it; None: not known.
+    """
+
+    seconds: float
+    compute: TimeEstimate
+    input: TimeEstimate
+    communication: TimeEstimate
+    evaluation: TimeEstimate
+    garbage: TimeEstimate
+    stretches: Sequence[tuple[float, float]]
+    lost: Mapping[TaskOfRun, float]
+    readers: int | None = None
+
+
+def mean_of(task: RecordedTask | RecordedNode, column: Column, time: OwnTime) -> float:
+    """The mean of a reading while the job went through its steps."""
+    return task.signal(column).during(time.stretches).mean or 0.0

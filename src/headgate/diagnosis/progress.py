@@ -1,0 +1,116 @@
+"""What a job reported while it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.diagnosis.usage import EMPTY, Array, Signal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgressSeries:
+    """What a job reported, in the order of time: NaN where a report had no such field. Arrays of
+    one length.
+    """
+
+    t: Array
+    step: Array
+    epoch: Array
+    samples: Array
+    loss: Array
+    count: Array
+    task: tuple[str, ...]
+    not_number: Array  # 1 where the loss was NaN or infinite, else 0
+    epochs: int | None
+    metrics: Mapping[str, tuple[Array, Array]]
+
+
+_NOTHING: Array = np.empty(0)
+NO_PROGRESS = ProgressSeries(
+    _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, (), _NOTHING, None, {}
+)
+
+
+def together(progress: ProgressSeries, *, synchronous: bool) -> ProgressSeries:
+    """The reports of a job's workers as those of one: one report from what each worker said in
+    turn.
+
+    Its loss is the mean of theirs, weighted by how many losses each stands for. Workers of a
+    synchronous plan all count the same samples. Workers of an asynchronous plan count their own,
+    which are added up.
+    """
+    names = list(dict.fromkeys(progress.task))
+    if len(names) < 2:
+        return progress
+    task = np.array([names.index(name) for name in progress.task])
+    # of each report, how many rounds of reports had gone before
+    turn = np.zeros(len(task), dtype=int)
+    heard: set[int] = set()
+    now = 0
+    for index, who in enumerate(task.tolist()):
+        if who in heard:
+            heard, now = set(), now + 1
+        heard.add(who)
+        turn[index] = now
+    rounds = now + 1
+    last = np.searchsorted(turn, np.arange(rounds), side="right") - 1
+    known = np.isfinite(progress.loss)
+    weight = np.bincount(turn[known], progress.count[known], rounds)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        loss = np.bincount(turn[known], (progress.loss * progress.count)[known], rounds) / weight
+    if synchronous:
+        samples = _highest(turn, progress.samples, rounds)
+    else:
+        # Of each worker the latest that it said up to a round; nothing before it said any.
+        each = np.zeros((len(names), rounds))
+        for who in range(len(names)):
+            mine = (task == who) & np.isfinite(progress.samples)
+            if mine.any():
+                at = np.searchsorted(turn[mine], np.arange(rounds), side="right") - 1
+                each[who] = np.where(at >= 0, progress.samples[mine][np.maximum(at, 0)], 0.0)
+        samples = (
+            each.sum(axis=0) if np.isfinite(progress.samples).any() else np.full(rounds, np.nan)
+        )
+    return ProgressSeries(
+        t=progress.t[last],
+        step=_highest(turn, progress.step, rounds),
+        epoch=_highest(turn, progress.epoch, rounds),
+        samples=samples,
+        loss=loss,
+        count=np.where(weight > 0, weight, 1.0),
+        task=(progress.task[0],) * rounds,
+        not_number=(np.bincount(turn, progress.not_number, rounds) > 0.0).astype(float),
+        epochs=progress.epochs,
+        metrics=progress.metrics,
+    )
+
+
+def _highest(turn: npt.NDArray[np.int_], values: Array, rounds: int) -> Array:
+    result = np.full(rounds, np.nan)
+    np.fmax.at(result, turn, values)
+    return result
+
+
+def growth_rate(times: Array, counter: Array, least: float) -> Signal:
+    """Growth of a counter a second; left out where the counter started again.
+
+    Args:
+        times: When it was read, in order.
+        least: Seconds between two readings that are compared, about: those that follow each other
+            at once tell more of how they came than of how it grew.
+    """
+    kept = np.isfinite(counter)
+    t, values = times[kept], counter[kept]
+    if len(t) < 2:
+        return EMPTY
+    # Of each stretch the last reading, and the very first one to begin with.
+    last = np.flatnonzero(np.append(np.diff(np.floor(t / least)) > 0, True))
+    chosen = np.unique(np.append(0, last))
+    t, grown = t[chosen], np.diff(values[chosen])
+    seconds = np.diff(t)
+    good = (seconds > 0) & (grown >= 0)
+    return Signal(t[:-1][good], t[1:][good], grown[good] / seconds[good])

@@ -1,0 +1,378 @@
+"""Proof by pause: what holding a neighbour for short random moments does to the steps of another
+job.
+
+A pause is one of two adjacent windows of time, and a coin says which. If the neighbour has no
+effect, the difference between the two windows is as likely to be positive as negative, whatever
+else goes on. So the means of random subsets of the differences are an exact interval (Hartigan,
+Using subsample values as typical values, JASA 1969). The proof looks at the interval after counts
+that are fixed beforehand. The looks share an error of 5 % (Bonferroni). So all intervals hold at
+once 95 times of 100, whenever the proof ends. Pairs of adjacent windows are those of duet
+benchmarking (Bulej and others, arXiv 2001.05811).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import NormalDist
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from headgate.diagnosis.attribution import Loss, TimeEstimate, exact
+from headgate.diagnosis.usage import Array
+
+ERROR = 0.05
+"""How often, at the most, a proof sees an effect that is not there."""
+EFFECT = 0.05
+"""The effect to look for: so much faster without the neighbour. A smaller one is not worth a
+change.
+"""
+LEAST_PAUSES, MOST_PAUSES = 8, 512
+"""Fewer cannot tell anything from chance."""
+LEAST_REPORTS = 4.0
+"""Reports of a step, on average, that a window has to hold."""
+LEAST_STEPS = 8.0
+"""Steps that it should hold."""
+
+_POWER = 0.8
+"""How often the planned number of pauses shows an effect of `EFFECT`."""
+_MOST_LOOKS = 4
+_SUBSETS = 20_000
+_MOST_DIFFERENCE = 1.0
+"""A window without a step, as of an evaluation, counts for no more than this: three times as fast
+or as slow.
+"""
+
+Outcome = Literal["seen", "none", "open"]
+"""`seen`: there is an effect; `none`: there is none of `EFFECT` or more; `open`: neither can be
+told.
+"""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+
+class Window(NamedTuple):
+    """A stretch of time, in seconds on any clock."""
+
+    begin: float
+    end: float
+
+
+class Gain(NamedTuple):
+    """By which part a job would be faster without its neighbour, and the ends of an interval; 0.5
+    means by 50 %.
+    """
+
+    part: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What pauses of one job told about another.
+
+    Args:
+        culprit: The job that was held.
+        victim: The job whose steps were looked at.
+        pauses: How often it was held.
+        seconds: How long each time.
+    """
+
+    culprit: str
+    victim: str
+    pauses: int
+    seconds: float
+    gain: Gain
+    outcome: Outcome
+
+    def row(self) -> dict[str, object]:
+        """It as a row of the store, without its time."""
+        return {
+            **asdict(self),
+            "gain": self.gain.part,
+            "low": self.gain.low,
+            "high": self.gain.high,
+        }
+
+    def __str__(self) -> str:
+        by, tail = (
+            f"{self.gain.low:.0%} to {self.gain.high:.0%}",
+            f"{self.pauses} pauses of {self.seconds:.2g} s",
+        )
+        if self.outcome == "open":
+            return (
+                f"{tail} do not tell whether {self.culprit} slows {self.victim}: without it, "
+                f"{by} faster"
+            )
+        if self.outcome == "none":
+            return (
+                f"{self.culprit} does not slow {self.victim} by {EFFECT:.0%}: without it, "
+                f"{by} faster; {tail}"
+            )
+        if self.gain.high < 0.0:
+            waits = f"{self.victim} may wait for {self.culprit}, for a lock, a file or a pipe"
+            return f"holding {self.culprit} makes {self.victim} slower, by {by}: {waits}; {tail}"
+        return (
+            f"{self.culprit} slows {self.victim}: without it, {self.gain.part:.0%} faster "
+            f"({by}); {tail}"
+        )
+
+
+def difference(times: Array, steps: Array, held: Window, free: Window) -> float | None:
+    """How much faster a job was in the window in which its neighbour was held than in the free one:
+    the difference of the two rates over their mean. None if its reports cannot tell the windows
+    apart.
+
+    A report that spans the edge of a window is split by least squares: the steps between two
+    reports are the sum, over the two windows and what is around them, of rate times overlap.
+
+    Args:
+        times: When it reported, in seconds; in order.
+        steps: The step it was at.
+    """
+    margin = max(held.end - held.begin, free.end - free.begin)
+    first, last = min(held.begin, free.begin) - margin, max(held.end, free.end) + margin
+    inside = np.flatnonzero((times[1:] > first) & (times[:-1] < last))
+    if not len(inside) or times[-1] < max(held.end, free.end):
+        return None
+    begins, ends = times[inside], times[inside + 1]
+    made, lasted = steps[inside + 1] - steps[inside], ends - begins
+    in_held, in_free = _overlap(begins, ends, held), _overlap(begins, ends, free)
+    weight = 1.0 / np.sqrt(np.maximum(lasted, 1e-4))
+    shares = np.column_stack([in_held, in_free, lasted - in_held - in_free]) * weight[:, None]
+    solved, _, rank, _ = np.linalg.lstsq(shares, made * weight, rcond=1e-6)
+    if rank < 3 or np.any(made < 0) or solved[0] + solved[1] <= 0.0:
+        return None
+    found = 2.0 * float(solved[0] - solved[1]) / float(solved[0] + solved[1])
+    return min(max(found, -_MOST_DIFFERENCE), _MOST_DIFFERENCE)
+
+
+def _overlap(begins: Array, ends: Array, window: Window) -> Array:
+    inside: Array = np.maximum(np.minimum(ends, window.end) - np.maximum(begins, window.begin), 0.0)
+    return inside
+
+
+def report_seconds(times: Array, steps: Array) -> tuple[float, float] | None:
+    """The median seconds between two reports, and the mean seconds of a step; None while too little
+    is known.
+    """
+    if len(times) < 2 * LEAST_REPORTS or steps[-1] <= steps[0]:
+        return None
+    return float(np.median(np.diff(times))), float(times[-1] - times[0]) / float(
+        steps[-1] - steps[0]
+    )
+
+
+def window_seconds(reports: float, step: float, least: float, most: float) -> float | None:
+    """How long a pause has to be to show in steps of `step` seconds with a report every `reports`
+    seconds; None if `most` is too short.
+    """
+    if max(reports, step) > most:
+        return None
+    return min(max(LEAST_REPORTS * reports, LEAST_STEPS * step, least), most)
+
+
+def noise(times: Array, steps: Array, seconds: float) -> float | None:
+    """Deviation of the difference between two adjacent windows in which nobody was held, robust
+    against outliers; None while too little is known.
+    """
+    starts = np.arange(times[0] + seconds, times[-1] - 3 * seconds, 2 * seconds)
+    pairs = (
+        (Window(at, at + seconds), Window(at + seconds, at + 2 * seconds))
+        for at in map(float, starts)
+    )
+    found = [
+        each for held, free in pairs if (each := difference(times, steps, held, free)) is not None
+    ]
+    if len(found) < LEAST_PAUSES:
+        return None
+    low, high = np.quantile(found, [0.1, 0.9])
+    return max(float(high - low) / 2.563, 1e-3)
+
+
+def pauses_needed(deviation: float) -> int:
+    """How many pauses show an effect of `EFFECT` four times of five."""
+    normal = NormalDist()
+    each = normal.inv_cdf(1.0 - ERROR / 4) + normal.inv_cdf(_POWER)
+    return max(math.ceil((each * deviation / EFFECT) ** 2) + 3, LEAST_PAUSES)
+
+
+def looks(planned: int) -> dict[int, float]:
+    """After how many pauses a proof looks, and which error each look may spend. The last look may
+    spend half of it.
+    """
+    counts = [planned]
+    while len(counts) < _MOST_LOOKS and counts[-1] // 2 >= LEAST_PAUSES:
+        counts.append(counts[-1] // 2)
+    if len(counts) == 1:
+        return {planned: ERROR}
+    early = ERROR / 2 / (len(counts) - 1)
+    return {**dict.fromkeys(reversed(counts[1:]), early), planned: ERROR / 2}
+
+
+def interval(differences: Sequence[float], error: float) -> tuple[float, float]:
+    """Ends of an interval that misses the mean difference with a probability of at most `error`. It
+    comes from the means of random subsets; if there are few subsets, of all.
+    """
+    values = np.asarray(differences, dtype=float)
+    count = len(values)
+    if 2**count <= _SUBSETS:
+        chosen = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
+    else:
+        chosen = np.random.default_rng(0).integers(0, 2, (_SUBSETS, count), dtype=np.int8)
+        chosen = chosen[chosen.any(axis=1)]
+    means = np.sort(chosen @ values / chosen.sum(axis=1))
+    # Of n + 1 gaps between n means, each holds the truth with the same probability.
+    outside = max(math.floor(error / 2 * (len(means) + 1)), 1)
+    return float(means[outside - 1]), float(means[-outside])
+
+
+def gain(difference: float) -> float:
+    """By which part a job is faster in one window than in the other, from the result of
+    `difference`.
+    """
+    return (2.0 + difference) / (2.0 - difference) - 1.0
+
+
+def judged(differences: Sequence[float], error: float) -> tuple[Gain, Outcome]:
+    """What the differences of all pauses so far say, at a look that may spend `error`."""
+    low, high = interval(differences, error)
+    found = Gain(gain(float(np.mean(differences))), gain(low), gain(high))
+    if found.low > 0.0 or found.high < 0.0:
+        return found, "seen"
+    return found, "none" if found.high < EFFECT else "open"
+
+
+@dataclass
+class Pair:
+    """What the pauses of a culprit have told about a victim so far."""
+
+    culprit: str
+    victim: str
+    looks: Mapping[int, float]
+    differences: list[float] = field(default_factory=list)
+    found: Proof | None = None
+    is_open: bool = True
+
+    def add(self, difference: float, seconds: float) -> None:
+        """Take in a pause, and look at the result if this count was fixed beforehand."""
+        self.differences.append(difference)
+        count = len(self.differences)
+        if (error := self.looks.get(count)) is not None:
+            gain, outcome = judged(self.differences, error)
+            self.found = Proof(self.culprit, self.victim, count, seconds, gain, outcome)
+            self.is_open = outcome == "open" and count < max(self.looks)
+
+
+def planned_pair(culprit: str, victim: str, deviation: float) -> Pair:
+    """A pair that has to be paused so often that an effect shows beyond the noise of the victim's
+    steps.
+
+    Args:
+        deviation: Of the differences between two windows without a pause (`noise`).
+    """
+    planned = min(pauses_needed(deviation), MOST_PAUSES)
+    return Pair(culprit, victim, looks(planned))
+
+
+# --- what it means for the account of the job -----------------------------------------------------
+
+
+def replaced(
+    losses: Sequence[Loss],
+    proofs: Sequence[Proof],
+    beside: Mapping[str, Array],
+    on_gpu: Collection[str] = (),
+) -> list[Loss]:
+    """The losses, with proved ones in place of counted or compared ones if they are known better.
+
+    What a proof finds beyond what was counted of its neighbour comes first out of what was counted
+    of the others. Which of them a thread waited for was never seen: that was shared out by the
+    cores, or bytes, that each used.
+
+    Args:
+        losses: One for each culprit and resource.
+        beside: Seconds of the job's steps during which each culprit ran, in each bucket of a grid.
+        on_gpu: Culprits that used the job's GPU.
+    """
+    kept = list(losses)
+    parts: dict[str, float] = {}  # of the time beside each culprit that was proved to be lost to it
+    for proof in proofs:
+        known = [loss for loss in kept if loss.to == proof.culprit]
+        ran = float(np.sum(beside.get(proof.culprit, np.zeros(0))))
+        band = _lost(proof.gain, ran)
+        before = sum(loss.lost.high - loss.lost.low for loss in known)
+        if proof.outcome == "open" and (not known or band.high - band.low > before):
+            continue
+        kept = [loss for loss in kept if loss.to != proof.culprit]
+        if proof.outcome != "none":
+            kept += _divided(proof.culprit, known, band, proof.culprit in on_gpu)
+            if ran > 0.0:
+                parts[proof.culprit] = band.seconds / ran
+    return _without_overlap(kept, losses, parts, beside) if parts else kept
+
+
+def _without_overlap(
+    losses: Sequence[Loss],
+    counted: Sequence[Loss],
+    parts: Mapping[str, float],
+    beside: Mapping[str, Array],
+) -> list[Loss]:
+    """The losses without overlap: no second is lost twice.
+
+    Each proof tells what the job would gain with all other neighbours still there. So two that were
+    proved together cost 1 - (1 - p)(1 - q) of the time that both were there, unless more than that
+    was counted.
+
+    Args:
+        counted: The losses before anything was proved.
+        parts: Of the time beside each culprit that was proved to be lost to it, 0 to 1.
+    """
+    proved = [loss for loss in losses if loss.evidence == "proved"]
+    through = {loss.resource for loss in proved}
+    together = np.prod([1.0 - part * _there(beside[name]) for name, part in parts.items()], axis=0)
+    most = float(np.sum((1.0 - together) * np.max([beside[name] for name in parts], axis=0)))
+    before, now = (
+        sum(loss.lost.seconds for loss in of if loss.resource in through)
+        for of in (counted, proved)
+    )
+    fits = min(max(most, before) / now, 1.0) if now > 0.0 else 1.0
+    beyond = fits * now - sum(loss.lost.seconds for loss in counted if loss.to in parts)
+    others = [loss for loss in losses if loss.resource in through and loss.evidence == "counted"]
+    whole = sum(loss.lost.seconds for loss in others)
+    left = 1.0 - min(max(beyond, 0.0) / whole, 1.0) if whole > 0.0 else 1.0
+    scale = {id(loss): fits for loss in proved} | {id(loss): left for loss in others}
+    return [_times(loss, scale.get(id(loss), 1.0)) for loss in losses]
+
+
+def _there(seconds: Array) -> Array:
+    return np.asarray(seconds > 0.0, dtype=float)
+
+
+def _times(loss: Loss, factor: float) -> Loss:
+    return replace(loss, lost=TimeEstimate(*(each * factor for each in loss.lost)))
+
+
+def _lost(found: Gain, seconds: float) -> TimeEstimate:
+    part, low, high = (max(each / (1.0 + each), 0.0) * seconds for each in found)
+    return TimeEstimate(part, low, high)
+
+
+def _divided(to: str, known: Sequence[Loss], band: TimeEstimate, on_gpu: bool) -> list[Loss]:
+    """Divide a proved loss among resources as it was counted or compared, because a pause does not
+    tell the resource. What nobody counted is due to the GPU if they share one. If nothing at all
+    was counted, and they share none, it is due to caches and memory bandwidth.
+    """
+    whole = sum(loss.lost.seconds for loss in known)
+    if on_gpu and not any(loss.resource == "gpu" for loss in known):
+        known = [*known, Loss(to, "gpu", exact(max(band.seconds - whole, 0.0)), "counted")]
+        whole = max(whole, band.seconds)
+    if whole <= 0.0:
+        return [Loss(to, "memory", band, "proved")]
+    shares = [loss.lost.seconds / whole for loss in known]
+    return [
+        replace(loss, lost=TimeEstimate(*(each * share for each in band)), evidence="proved")
+        for loss, share in zip(known, shares, strict=True)
+    ]

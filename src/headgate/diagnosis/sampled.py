@@ -1,0 +1,309 @@
+"""Single sampled steps of a job of several tasks: which ones to show, and when everything in them
+happened.
+
+A task reports a step when the step has ended. Workers of a synchronous plan go through the same
+steps, and get the last sums together. So their spans are placed such that their exchanges end at
+the same time. Rounds of servers and steps of asynchronous workers are placed by the time of their
+report. That is right to within some milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from headgate.diagnosis.steps import EXPOSED
+from headgate.model.identifiers import TaskOfRun
+
+Kind = Literal["typical", "slowest"]
+_CLOSE_SECONDS = 1.0
+"""How long before or after a step a server may report its round: on a busy machine, messages take
+long.
+"""
+
+REST = frozenset({"other", "idle"})
+"""Spans for time that belongs to no other span."""
+
+_SEEN = 1e-3
+"""The shortest part of a step that is worth a bar between two others."""
+
+
+class ReportedStep(NamedTuple):
+    """A task's report of one step: `t` in seconds of the run, the step, and how many seconds it
+    took.
+    """
+
+    t: float
+    task: TaskOfRun
+    step: int
+    seconds: float
+
+    @property
+    def start(self) -> float:
+        """When the step began, by the time of the report."""
+        return self.t - self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A step that was chosen to be shown.
+
+    Args:
+        start: When it began, seconds of the run.
+        seconds: How long it took; with synchronous workers, the slowest of them.
+        workers: The reports of its workers.
+        servers: The reports of servers at the time; one server may report several rounds.
+    """
+
+    kind: Kind
+    step: int
+    start: float
+    seconds: float
+    workers: tuple[ReportedStep, ...]
+    servers: tuple[ReportedStep, ...]
+
+    @property
+    def told(self) -> tuple[ReportedStep, ...]:
+        return *self.workers, *self.servers
+
+
+class Bar(NamedTuple):
+    """A span within a step; `begin` is in seconds from the start of the step."""
+
+    name: str
+    begin: float
+    seconds: float
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.seconds
+
+
+class StepTransfer(NamedTuple):
+    """Bytes sent to a peer (`push`) or received from it (`pull`), from the first to the last; in
+    seconds from the start of the step.
+    """
+
+    peer: str
+    way: Literal["push", "pull"]
+    begin: float
+    end: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """A sampled step of one task as it was reported.
+
+    Args:
+        seconds: By span.
+        transfers: What it exchanged with others.
+        loader_workers: Processes that read its input beside it; None: not known.
+    """
+
+    told: ReportedStep
+    seconds: Mapping[str, float]
+    transfers: tuple[StepTransfer, ...] = ()
+    loader_workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStep:
+    """What a task did in a step: its spans in the order of time, and what it exchanged with each
+    peer.
+    """
+
+    task: TaskOfRun
+    seconds: float
+    bars: tuple[Bar, ...]
+    transfers: tuple[StepTransfer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledStep:
+    """A step with everything in it: workers first, by index, then servers."""
+
+    kind: Kind
+    step: int
+    start: float
+    seconds: float
+    tasks: tuple[TaskStep, ...]
+
+
+def choose(
+    workers: Sequence[ReportedStep], servers: Sequence[ReportedStep], *, synchronous: bool
+) -> tuple[Chosen, ...]:
+    """The step of median length and the slowest one. If they are the same, only one; without steps,
+    none.
+
+    Args:
+        workers: What the workers told.
+        servers: What the servers told.
+        synchronous: Whether the workers go through the same steps.
+    """
+    steps = _shared(workers) if synchronous else [(told,) for told in workers]
+    if not steps:
+        return ()
+    crowd = sorted(len(step) for step in steps)[len(steps) // 2]
+    usual = sorted((step for step in steps if len(step) >= crowd), key=_seconds)
+    picked: list[tuple[Kind, tuple[ReportedStep, ...]]] = [
+        ("typical", usual[(len(usual) - 1) // 2])
+    ]
+    slowest = max(steps, key=_seconds)
+    if slowest is not picked[0][1]:
+        picked.append(("slowest", slowest))
+    result = []
+    for kind, step in picked:
+        seconds = _seconds(step)
+        start = max(told.t for told in step) - seconds
+        others = step if synchronous else (*step, *_beside(step[0], workers))
+        rounds = _during(start, seconds, servers, step[0].step if synchronous else None)
+        result.append(Chosen(kind, step[0].step, start, seconds, others, rounds))
+    return tuple(result)
+
+
+def _seconds(step: Sequence[ReportedStep]) -> float:
+    return max(told.seconds for told in step)
+
+
+def _shared(workers: Sequence[ReportedStep]) -> list[tuple[ReportedStep, ...]]:
+    """The reports of the workers, step by step. A step that a worker reports again was done
+    again.
+    """
+    done: list[dict[str, ReportedStep]] = []
+    latest: dict[int, dict[str, ReportedStep]] = {}
+    for told in sorted(workers):
+        step = latest.get(told.step)
+        if step is None or told.task in step:
+            step = latest[told.step] = {}
+            done.append(step)
+        step[told.task] = told
+    return [tuple(sorted(step.values(), key=lambda told: told.task.name.order)) for step in done]
+
+
+def _beside(one: ReportedStep, workers: Sequence[ReportedStep]) -> list[ReportedStep]:
+    """For every other worker, the step that overlaps most with `one`, if any does."""
+    best: dict[str, tuple[float, ReportedStep]] = {}
+    for told in workers:
+        overlap = min(told.t, one.t) - max(told.start, one.start)
+        if told.task != one.task and overlap > best.get(told.task, (0.0, told))[0]:
+            best[told.task] = overlap, told
+    return [told for _, told in best.values()]
+
+
+def _during(
+    start: float, seconds: float, servers: Sequence[ReportedStep], step: int | None
+) -> tuple[ReportedStep, ...]:
+    """The rounds of servers for which a step waited. If rounds are steps, these are the near ones
+    of the same number; else the ones reported during the step; else the closest one of each
+    server.
+    """
+    end, slack = start + seconds, seconds / 4
+    near = max(_CLOSE_SECONDS, seconds)
+    by_server: dict[str, list[ReportedStep]] = {}
+    for told in servers:
+        if start - near < told.t <= end + near:
+            by_server.setdefault(told.task, []).append(told)
+    found: list[ReportedStep] = []
+    for told_by in by_server.values():
+        same = [told for told in told_by if told.step == step]
+        while_on = [told for told in told_by if start + slack < told.t <= end + slack]
+        found += same or while_on or [min(told_by, key=lambda told: abs(told.t - end))]
+    return tuple(found)
+
+
+def lay_out(spans: Iterable[tuple[str, float | None, float, float, float]]) -> tuple[Bar, ...]:
+    """Bars that do not cover each other, from name, begin (None: after the one before), seconds,
+    bytes in and out.
+
+    A span in several pieces becomes one bar, from its first begin on, and what lies behind it moves
+    on. Time that belongs to no other span fills the gaps.
+    """
+    given = list(spans)
+    rest = [span for span in given if span[0] in REST]
+    named = [span for span in given if span[0] not in REST]
+    if all(begin is not None for _, begin, *_ in named):
+        named.sort(key=lambda span: span[1] or 0.0)
+    filler = max(rest, key=lambda span: span[2])[0] if rest else None
+    bars: list[Bar] = []
+    whole = sum(span[2] for span in given)
+    end = 0.0
+
+    def fill(until: float) -> None:
+        if filler is not None and until - end > whole * _SEEN:
+            bars.append(Bar(filler, end, until - end))
+
+    for name, begin, seconds, bytes_in, bytes_out in named:
+        at = max(end, begin if begin is not None else end)
+        fill(at)
+        bars.append(Bar(name, at, seconds, bytes_in, bytes_out))
+        end = at + seconds
+    fill(whole)
+    return tuple(bars)
+
+
+def assemble(
+    chosen: Chosen,
+    parts: Iterable[tuple[ReportedStep, Sequence[Bar], Sequence[StepTransfer]]],
+    *,
+    synchronous: bool,
+) -> SampledStep:
+    """Assemble a chosen step for drawing.
+
+    Args:
+        parts: For each of `chosen.told` its bars and transfers, in seconds from its own start.
+        synchronous: As for `choose`.
+    """
+    given = sorted(parts, key=lambda part: (part[0].task.name.order, part[0].t))
+    exchanged = {
+        told: _exchanged(bars) for told, bars, _ in given if synchronous and told in chosen.workers
+    }
+    together = max((end for end in exchanged.values() if end is not None), default=0.0)
+    pushed: dict[str, float] = {}  # when the first bytes left for each peer
+    tasks: dict[TaskOfRun, TaskStep] = {}
+    for told, bars, transfers in given:
+        worker = told in chosen.workers
+        offset = told.start - chosen.start
+        if worker and synchronous:
+            end = exchanged[told]
+            offset = together - end if end is not None else 0.0
+        arrived = next((bar.begin for bar in bars if bar.name == "receive"), None)
+        name = told.task.name
+        if (
+            not worker
+            and synchronous
+            and told.task not in tasks
+            and name in pushed
+            and arrived is not None
+        ):
+            offset = pushed[name] - arrived  # cause and effect know better than clocks
+        laid = tuple(bar._replace(begin=bar.begin + offset) for bar in bars)
+        sent = tuple(
+            each._replace(begin=each.begin + offset, end=each.end + offset) for each in transfers
+        )
+        for each in sent:
+            if each.way == "push":
+                pushed[each.peer] = min(each.begin, pushed.get(each.peer, each.begin))
+        before = tasks.get(told.task)
+        if before is None:
+            tasks[told.task] = TaskStep(told.task, told.seconds, laid, sent)
+        else:
+            tasks[told.task] = replace(
+                before,
+                seconds=before.seconds + told.seconds,
+                bars=(*before.bars, *laid),
+                transfers=(*before.transfers, *sent),
+            )
+    return SampledStep(
+        chosen.kind, chosen.step, chosen.start, chosen.seconds, tuple(tasks.values())
+    )
+
+
+def _exchanged(bars: Sequence[Bar]) -> float | None:
+    """When a worker had all sums, seconds from the start of its step; None if it exchanged
+    nothing.
+    """
+    return max((bar.end for bar in bars if bar.name in EXPOSED), default=None)

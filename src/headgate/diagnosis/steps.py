@@ -1,0 +1,127 @@
+"""How a training step divides: from the spans of sampled steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headgate.diagnosis.usage import Array
+
+ORDER = (
+    *("input", "compute", "forward", "backward", "push", "wait", "pull", "optimizer"),
+    *("receive", "update", "send", "other", "idle"),
+)
+"""The order in which spans are shown: that of a worker's step, then that of a server's round."""
+
+EXPOSED = ("push", "wait", "pull")
+"""Spans of a worker that only wait for communication which backward did not hide."""
+
+
+Sums = tuple[float, float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepSums:
+    """The sampled steps of a task, summed up.
+
+    Args:
+        whole: Seconds of each step.
+        waited: Seconds of each step that waited for input; NaN if that was not measured.
+        spans: By span, over all steps: seconds, bytes in and bytes out; None where these were not
+            counted.
+    """
+
+    whole: Array
+    waited: Array
+    spans: Mapping[str, Sums]
+
+
+@dataclass(frozen=True, slots=True)
+class StepBreakdown:
+    """How the time of a step divides, over the sampled steps of all tasks.
+
+    Args:
+        steps: Number of sampled steps.
+        step_seconds: Mean seconds of a step.
+        seconds: Mean seconds of a step by span, in the order of a step.
+        input_fraction: Fraction of the sampled time that waited for input, 0 to 1; None where it
+            was not measured.
+        input_low: Tenth percentile over the steps of that fraction.
+        input_high: Ninetieth percentile.
+        exposed_fraction: Fraction of the sampled time that only waited for communication, 0 to 1;
+            None where it was not measured.
+        bytes_in: Mean bytes received in a step, by span; only spans whose bytes were counted.
+        bytes_out: Mean bytes sent in a step, by span; only spans whose bytes were counted.
+    """
+
+    steps: int
+    step_seconds: float
+    seconds: Mapping[str, float]
+    input_fraction: float | None
+    input_low: float | None
+    input_high: float | None
+    exposed_fraction: float | None = None
+    bytes_in: Mapping[str, float] = field(default_factory=dict)
+    bytes_out: Mapping[str, float] = field(default_factory=dict)
+
+    def fraction(self, span: str) -> float:
+        """Fraction of a step that is `span`, 0 to 1."""
+        return self.seconds.get(span, 0.0) / self.step_seconds if self.step_seconds > 0 else 0.0
+
+    @property
+    def received(self) -> float | None:
+        """Mean bytes that came in in a step; None where none were counted."""
+        return sum(self.bytes_in.values()) if self.bytes_in else None
+
+    @property
+    def sent(self) -> float | None:
+        """Mean bytes that went out in a step; None where none were counted."""
+        return sum(self.bytes_out.values()) if self.bytes_out else None
+
+
+def divide(tasks: Iterable[StepSums]) -> StepBreakdown | None:
+    """How a step of these tasks divides; None where none was sampled."""
+    given = [task for task in tasks if len(task.whole)]
+    if not given:
+        return None
+    whole = np.concatenate([task.whole for task in given])
+    waited = np.concatenate([task.waited for task in given])
+    spent, steps = float(whole.sum()), len(whole)
+    names = {name for task in given for name in task.spans}
+    order = [name for name in ORDER if name in names] + sorted(names - set(ORDER))
+    seconds, received, sent = (_means(given, order, index, steps) for index in range(3))
+    measured = np.isfinite(waited)
+    fractions = waited[measured] / np.where(whole > 0, whole, 1.0)[measured]
+    low, high = np.percentile(fractions, [10, 90]) if len(fractions) else (None, None)
+    exposed = [seconds[name] * steps for name in EXPOSED if name in seconds]
+    return StepBreakdown(
+        steps=steps,
+        step_seconds=spent / steps,
+        seconds=seconds,
+        input_fraction=_fraction(waited[measured], whole[measured]) if len(fractions) else None,
+        input_low=None if low is None else float(low),
+        input_high=None if high is None else float(high),
+        exposed_fraction=_fraction(np.array(exposed), whole) if exposed else None,
+        bytes_in=received,
+        bytes_out=sent,
+    )
+
+
+def _means(
+    tasks: Iterable[StepSums], names: Iterable[str], index: int, steps: int
+) -> dict[str, float]:
+    """Means over all steps of one of the sums of each span, where some task knows it."""
+    found = {}
+    for name in names:
+        known = [sums[index] for task in tasks if (sums := task.spans.get(name)) is not None]
+        values = [value for value in known if value is not None]
+        if values:
+            found[name] = sum(values) / steps
+    return found
+
+
+def _fraction(part: Array, whole: Array) -> float:
+    spent = float(whole.sum())
+    return float(part.sum()) / spent if spent > 0 else 0.0

@@ -1,0 +1,242 @@
+"""What changes as neighbours come and go, against what changes anyway.
+
+A job has a course of its own: its steps become longer or shorter with epochs, sequences, layers
+that thaw. So not the times with a neighbour are compared with all times without it, but the few
+windows before each switch, when a neighbour came or went, with the few after it. A trend raises
+what is seen as a neighbour comes as much as it lowers what is seen as it goes. What changes in the
+midst of a stretch in which nobody came or went is the course of the job; so much it may have
+changed at a switch as well. The changes at all switches are fitted by those of the cores that each
+neighbour used. The band comes from how far the switches differ from each other, or from how much
+changed elsewhere, whichever is more: windows follow each other, and are not as many as independent
+ones would be.
+
+One arrival tells nothing surely, and one stay little: the job may have changed by itself just then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.diagnosis.usage import Array
+
+_SPAN, _NEAR = 5, 2
+"""Windows on each side of a switch; and next to it."""
+_AGREES, _MISSES_OF = 0.4, 6
+"""Part of its effect that has to be seen at each switch of a neighbour, but for one of so many."""
+_MOST_BETWEEN = 3
+"""Windows in which a neighbour may come or go: one that takes longer is no switch."""
+_LEAST_CORES, _COMES, _GOES = 0.15, 0.55, 0.3
+"""Cores by which a neighbour has to vary, and parts of that: above the first it is there, below the
+second away.
+"""
+_SURE = 3
+"""Switches of a neighbour, arrivals and departures among them, from which on its effect is
+known.
+"""
+_STUDENT = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81)
+"""The 95th percentile of Student's distribution by degrees of freedom, from 1."""
+_NORMAL = 1.645
+_SEEN = 1e-6
+"""Part of a neighbour's cores that have to be its own, for its effect to be told from that of
+others.
+"""
+
+
+class SwitchEffect(NamedTuple):
+    """By how much a quantity is higher for each core that a neighbour uses, with a band of 90 %.
+
+    Args:
+        switches: How often it came or went.
+        sure: Whether that was often enough, and apart from other neighbours: else the change may be
+            the job's own.
+        agrees: Whether the quantity changed accordingly each time, as the course of the job hardly
+            does by chance: at the switch itself, and not only somewhere near.
+    """
+
+    each: float
+    low: float
+    high: float
+    switches: int
+    sure: bool
+    agrees: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Windows in which the same neighbours were there."""
+
+    begin: int
+    end: int
+    there: tuple[int, ...]
+
+
+class _Switch(NamedTuple):
+    """A change of the quantity, and of the cores of each neighbour; windows that it is seen in,
+    before and after.
+
+    Args:
+        at_once: The change of the quantity by the windows next to it alone.
+        turns: 1 for each neighbour that came, -1 for one that went, 0 for one that stayed or was
+            away, however much its cores changed meanwhile.
+    """
+
+    change: float
+    at_once: float
+    cores: Array
+    turns: Array
+    before: int
+    after: int
+
+    @property
+    def spread(self) -> float:
+        """Its variance, in that of a window."""
+        return 1.0 / self.before + 1.0 / self.after
+
+
+def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
+    """What each neighbour does to a quantity; None where nothing tells.
+
+    Args:
+        values: Of the quantity in each window, in the order of time.
+        cores: That each neighbour used in each window; a row for each neighbour.
+    """
+    stretches = _stretches(cores)
+    values = values - _slope(values, stretches) * np.arange(len(values))
+    switches = list(_switches(values, cores, stretches))
+    if not switches:
+        return [None] * len(cores)
+    moved = np.array([switch.cores for switch in switches])
+    weight = 1.0 / np.sqrt([switch.spread for switch in switches])
+    columns, changes = (
+        moved * weight[:, None],
+        np.array([switch.change for switch in switches]) * weight,
+    )
+    each: Array = np.asarray(np.linalg.lstsq(columns, changes, rcond=None)[0], dtype=np.float64)
+    free = len(switches) - int(np.linalg.matrix_rank(columns))
+    rest = float(np.sum((changes - columns @ each) ** 2))
+    usual = _usual(values, stretches)
+    variance = max(rest / free if free else 0.0, usual)
+    inverse = np.linalg.pinv(columns.T @ columns)
+    band = _student(free if rest / max(free, 1) > usual else max(free, _SPAN)) * np.sqrt(
+        variance * np.diag(inverse)
+    )
+    known = np.diag(inverse @ (columns.T @ columns)) > 1.0 - _SEEN  # else it went with another one
+    found: list[SwitchEffect | None] = []
+    for index, (one, error) in enumerate(zip(each, band, strict=True)):
+        came, went = (
+            sum(bool(switch.turns[index] == turn) for switch in switches) for turn in (1, -1)
+        )
+        sure = bool(known[index] and came and went and came + went >= _SURE)
+        agrees = _agrees(index, each, switches)
+        effect = SwitchEffect(
+            float(one), float(one - error), float(one + error), came + went, sure, agrees
+        )
+        found.append(effect if came + went else None)
+    return found
+
+
+def _agrees(index: int, each: Array, switches: Sequence[_Switch]) -> bool:
+    """Whether the quantity changed as one neighbour came and went, nearly each time."""
+    own = [switch for switch in switches if switch.turns[index]]
+    others = np.where(np.arange(len(each)) == index, 0.0, each)
+    missed = 0
+    for switch in own:
+        expected = float(switch.cores[index] * each[index])
+        seen = (change - float(switch.cores @ others) for change in (switch.change, switch.at_once))
+        missed += any(change * expected < _AGREES * expected**2 for change in seen)
+    return missed <= len(own) // _MISSES_OF
+
+
+def least_of(cores: Array) -> float:
+    """Cores that a neighbour usually uses while it is away."""
+    return float(np.median(cores[_part_of(cores) <= _GOES]))
+
+
+def usual_of(cores: Array) -> float:
+    """Cores that a neighbour usually uses while it is there; as many as at the most where that is
+    never for long.
+    """
+    there = cores[_part_of(cores) >= _COMES]
+    return float(np.median(there)) if len(there) else float(np.max(cores))
+
+
+def _part_of(cores: Array) -> Array:
+    """Of each window how far a neighbour was there, from 0 to about 1."""
+    low, high = float(np.min(cores)), float(np.quantile(cores, 0.9))
+    return (cores - low) / max(high - low, _LEAST_CORES)
+
+
+def _states(cores: Array) -> npt.NDArray[np.int_]:
+    """Of each window whether a neighbour was there (1), away (0), or came or went (-1)."""
+    part = _part_of(cores)
+    return np.where(part >= _COMES, 1, np.where(part <= _GOES, 0, -1))
+
+
+def _stretches(cores: Array) -> list[_Stretch]:
+    states = np.array([_states(each) for each in cores])
+    found: list[_Stretch] = []
+    for at, state in enumerate(map(tuple, states.T.tolist())):
+        if -1 in state:
+            continue
+        if found and found[-1].there == state and found[-1].end == at:
+            found[-1] = _Stretch(found[-1].begin, at + 1, state)
+        else:
+            found.append(_Stretch(at, at + 1, state))
+    return found
+
+
+def _slope(values: Array, stretches: Sequence[_Stretch]) -> float:
+    """How much the quantity rises from one window to the next while nobody comes or goes."""
+    rises = [
+        values[each.begin + _SPAN : each.end] - values[each.begin : each.end - _SPAN]
+        for each in stretches
+        if each.end - each.begin > _SPAN
+    ]
+    all_of_them = np.concatenate(rises) if rises else np.empty(0)
+    return float(np.median(all_of_them)) / _SPAN if len(all_of_them) else 0.0
+
+
+def _switches(values: Array, cores: Array, stretches: Sequence[_Stretch]) -> list[_Switch]:
+    found = []
+    for before, after in pairwise(stretches):
+        if before.there == after.there or after.begin - before.end > _MOST_BETWEEN:
+            continue
+        old = slice(max(before.begin, before.end - _SPAN), before.end)
+        new = slice(after.begin, min(after.begin + _SPAN, after.end))
+        change = float(np.median(values[new]) - np.median(values[old]))
+        moved = np.median(cores[:, new], axis=1) - np.median(cores[:, old], axis=1)
+        last, first = (
+            slice(max(old.stop - _NEAR, old.start), old.stop),
+            slice(new.start, min(new.start + _NEAR, new.stop)),
+        )
+        at_once = float(np.median(values[first]) - np.median(values[last]))
+        turns = np.subtract(after.there, before.there, dtype=float)
+        found.append(
+            _Switch(change, at_once, moved, turns, old.stop - old.start, new.stop - new.start)
+        )
+    return found
+
+
+def _usual(values: Array, stretches: Sequence[_Stretch]) -> float:
+    """The variance of a window, by the changes between adjacent windows while nobody came or
+    went.
+    """
+    for span in range(_SPAN, 0, -1):
+        changes = [
+            float(np.median(values[at : at + span]) - np.median(values[at - span : at]))
+            for each in stretches
+            for at in range(each.begin + span, each.end - span + 1)
+        ]
+        if len(changes) >= 2 * _SPAN or (changes and span == 1):
+            return float(np.mean(np.square(changes))) * span / 2.0
+    return 0.0
+
+
+def _student(free: int) -> float:
+    return _STUDENT[free - 1] if 0 < free <= len(_STUDENT) else _NORMAL

@@ -1,0 +1,574 @@
+"""What more of each resource would buy a job, from a replay of its steps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask, running
+from headgate.diagnosis.replay import CoresUsed, Faster, Path, Surroundings, mean, step_seconds
+from headgate.diagnosis.sampled import StepTransfer, TracedStep
+from headgate.diagnosis.steps import EXPOSED
+from headgate.diagnosis.usage import EMPTY, Array, Signal
+
+Counts = npt.NDArray[np.int64]
+Buyable = Literal["cores", "network", "disk", "loader", "servers", "gpu"]
+RESOURCES: tuple[Buyable, ...] = get_args(Buyable)
+TIMES: Mapping[str, float] = {"x1.25": 1.25, "x2": 2.0, "unlimited": math.inf}
+"""How many times as much of a resource there is."""
+MOST_ERROR = 0.1
+"""Largest relative error of the replay: beyond it, no figure is given."""
+
+_MOST_SPEEDUP = 100.0
+"""No figure is larger: without limit, a part that was all of the step takes no time at all."""
+_WIRE = 1.04
+"""Bytes on the wire over those of messages."""
+_THROTTLED_CORES = 0.01
+_WAITS = 0.05
+"""A smaller part of a step is no waiting for the loader: handing a batch over takes as much."""
+_BUSY_READERS, _ONE = 0.6, (0.75, 1.15)
+"""Part of the time that the processes of a loader are busy, below which they wait; and the cores
+that they use all together if they take turns, as for a lock. More of them would share the latency
+of a far server, but not a lock.
+"""
+_FULL = 0.8
+"""Part of a disk's rate from which on reading waits for the disk."""
+_READS = 1e6
+"""Bytes a second below which a job hardly reads."""
+_NOISE, _OF_GAIN = 0.12, 0.25
+"""The least half width of a band of 90 %, which is how much two runs of one job differ on a virtual
+machine, and its further part of what is bought; benchmarks/more_really.py checks both.
+"""
+_SPREAD = 1.645
+_TINY = 1e-9
+_PAUSE = 20.0
+"""If a report is late by so many mean steps, the job did something else; batches come in bursts of
+a few.
+"""
+_TOGETHER = 1.1
+"""Two resources bind together if more of both buys so many times what more of the better one
+does.
+"""
+_NO_RATE = "the rate of its nodes' NICs is not known: state it in the cluster file (`nic: 10Gbit`)"
+_APART = "it has several tasks, and none of their steps was sampled"
+
+
+class Speedup(NamedTuple):
+    """Steps a second over the present ones, with the ends of a band that holds it 9 times of 10."""
+
+    speedup: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """What more would buy.
+
+    Args:
+        figures: By resource and how much of it; None if there is no such number, as 1.25 processes.
+            Resources that the job does not have, such as servers, are left out.
+        together: The same for pairs whose two resources bind together.
+        lacks: Why there is no figure, by resource.
+        replay_error: Seconds of a replayed step over those of a measured one, less 1; None: no
+            steps were sampled.
+        loader_workers: Processes that read its input beside it; None: not known.
+    """
+
+    figures: Mapping[Buyable, Mapping[str, Speedup | None]] = field(default_factory=dict)
+    together: Mapping[tuple[Buyable, Buyable], Mapping[str, Speedup]] = field(default_factory=dict)
+    lacks: Mapping[Buyable, str] = field(default_factory=dict)
+    replay_error: float | None = None
+    loader_workers: int | None = None
+
+    def named(self) -> dict[str, Mapping[str, Speedup | None]]:
+        """All figures: resources by their name, pairs as `cores+loader`."""
+        found: dict[str, Mapping[str, Speedup | None]] = dict(self.figures.items())
+        return found | {"+".join(pair): each for pair, each in self.together.items()}
+
+    def reasons(self) -> dict[str, list[str]]:
+        """Resources without a figure, by the reason."""
+        found: dict[str, list[str]] = {}
+        for resource, why in self.lacks.items():
+            found.setdefault(why, []).append(resource)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What is replayed.
+
+    Args:
+        rows: For each path, the number of its row of consecutive steps.
+    """
+
+    paths: Sequence[Path]
+    rows: Counts
+    beside: Surroundings
+    error: float | None
+    lacks: Mapping[Buyable, str]
+
+
+def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
+    """What more of each resource would buy a job that has run, or runs."""
+    stretch = _stretch(job)
+    has: list[Buyable] = ["cores", "disk", "loader"]
+    has += ["network"] if len(job.nodes) > 1 else []
+    has += ["servers"] if any(task.is_server for task in job.tasks) else []
+    has += ["gpu"] if (job.signal("gpu_busy").maximum or 0.0) > 0.0 else []
+    if stretch is None:
+        return More(lacks=dict.fromkeys(has, "it reported fewer than two steps"))
+    steps = _View(job, {node.name: node for node in nodes}, stretch).steps()
+    if steps.error is not None and abs(steps.error) > MOST_ERROR:
+        longer = (
+            f"{abs(steps.error):.0%} {'more' if steps.error > 0.0 else 'less'} time than "
+            "the measured ones"
+        )
+        reason = f"its {len(steps.paths)} replayed steps take {longer}, which is too far off"
+        lacks = dict.fromkeys(has, reason)
+        return More(lacks=lacks, replay_error=steps.error, loader_workers=steps.beside.readers)
+    told = [resource for resource in has if resource not in steps.lacks]
+    figures = {resource: _bought(steps, (resource,)) for resource in told}
+    together = {
+        pair: {name: each for name, each in _bought(steps, pair).items() if each is not None}
+        for pair in itertools.combinations(told, 2)
+        if _binds(steps, pair, figures)
+    }
+    lacks = {resource: why for resource, why in steps.lacks.items() if resource in has}
+    return More(figures, together, lacks, steps.error, steps.beside.readers)
+
+
+def _stretch(job: RecordedJob) -> tuple[float, float] | None:
+    """Begin and end of the steps of its last attempt; None if it made fewer than two."""
+    ran, progress = running(job.phases), job.progress
+    if not ran or not job.tasks:
+        return None
+    kept = np.isfinite(progress.step) & (progress.t >= ran[-1][0]) & (progress.t <= ran[-1][1])
+    times, steps = progress.t[kept], progress.step[kept]
+    if not len(times) or steps.max() <= steps[0] or times[-1] <= times[0]:
+        return None
+    return float(times[0]), float(times[-1])
+
+
+def _bought(steps: _Steps, resources: Sequence[Buyable]) -> dict[str, Speedup | None]:
+    found: dict[str, Speedup | None] = {}
+    for name, times in TIMES.items():
+        if "loader" in resources and steps.beside.readers == 0 and 1.0 < times < 2.0:
+            found[name] = None
+        else:
+            found[name] = _speedup(steps, Faster()._replace(**dict.fromkeys(resources, times)))
+    return found
+
+
+def _speedup(steps: _Steps, faster: Faster) -> Speedup:
+    now = np.array([path.seconds for path in steps.paths])
+    then = step_seconds(steps.paths, steps.beside, faster)
+    before, after = mean(steps.paths, now), max(mean(steps.paths, then), _TINY)
+    speedup = min(before / after, _MOST_SPEEDUP)
+    # How far the mean of a few steps is from that of all, and what the replay itself was off by.
+    weights = np.array([path.weight for path in steps.paths])
+    off = weights / weights.sum() * (then / after - now / before)
+    apart = _SPREAD * math.sqrt(float(np.sum(np.bincount(steps.rows, off) ** 2)))
+    noise = math.hypot(_NOISE, steps.error or 0.0, apart)
+    band = noise + _OF_GAIN * abs(math.log(speedup))
+    return Speedup(speedup, speedup * math.exp(-band), min(speedup * math.exp(band), _MOST_SPEEDUP))
+
+
+def _binds(
+    steps: _Steps, pair: Sequence[Buyable], figures: Mapping[Buyable, Mapping[str, Speedup | None]]
+) -> bool:
+    """Whether twice as much of both buys clearly more than what each buys by itself."""
+    alone = [each.speedup for resource in pair if (each := figures[resource]["x2"]) is not None]
+    return _speedup(steps, Faster()._replace(**dict.fromkeys(pair, 2.0))).speedup > _TOGETHER * max(
+        alone
+    )
+
+
+class _View:
+    """A job while it went through steps.
+
+    Args:
+        stretch: From when to when, seconds of the run.
+    """
+
+    def __init__(
+        self, job: RecordedJob, nodes: Mapping[str, RecordedNode], stretch: tuple[float, float]
+    ) -> None:
+        self._job = job
+        self._nodes = nodes
+        self._stretch = stretch
+        began = running(job.phases)[-1][0]
+        self._traced = [step for step in job.traced if step.told.t >= began]
+        workers = [task for task in job.tasks if task.is_worker] or list(job.tasks)
+        self._worker = max(workers, key=lambda task: self._mean(task.signal("cpu_waiting")) or 0.0)
+
+    def steps(self) -> _Steps:
+        """What is to be replayed."""
+        return (
+            self._sampled()
+            if any(step.told.task.name.is_worker for step in self._traced)
+            else self._unsampled()
+        )
+
+    def _mean(self, signal: Signal) -> float | None:
+        return signal.within(*self._stretch).mean
+
+    # --- what every job tells ---------------------------------------------------------------------
+
+    def _may_have(self, task: RecordedTask, entitled: float = 0.0) -> float:
+        """Cores that its node's other tasks leave to a task, no more than its cap; infinite if not
+        known.
+        """
+        node, cap, ran = (
+            self._nodes.get(task.node),
+            self._mean(task.cap),
+            self._mean(task.signal("cpu_cores")),
+        )
+        most = math.inf if node is None or node.cores is None else node.cores
+        if ran is not None and node is not None:
+            left = most - max((self._mean(node.signal("cpu_cores")) or 0.0) - ran, 0.0)
+            most = min(max(left, entitled, ran), most)
+        return min(most, cap) if cap is not None else most
+
+    def _served(self) -> float:
+        """Part of the time that the busiest server's work takes on all its cores."""
+        servers = [task for task in self._job.tasks if task.is_server]
+        used = [(self._mean(task.signal("cpu_cores")), self._may_have(task)) for task in servers]
+        return max((min(ran / cores, 1.0) for ran, cores in used if ran), default=0.0)
+
+    def _cores(self, readers: int) -> tuple[CoresUsed | None, float, str]:
+        """How its worker used cores, the most cores that it may have, and why the first is not
+        known.
+        """
+        task = self._worker
+        ran, waited = self._mean(task.signal("cpu_cores")), self._mean(task.signal("cpu_waiting"))
+        most = self._may_have(
+            task, (None if self._job.distributed else self._mean(self._job.entitled)) or 0.0
+        )
+        # rates come with the second reading
+        if waited is None and len(task.signal("memory_bytes")) == 1:
+            return None, most, "it ended before enough was read of it"
+        if ran is None or waited is None:
+            return None, most, "how long its threads waited for a core is not known (schedstat)"
+        told = self._mean(task.threads)
+        grows = told is not None and "OMP_NUM_THREADS" not in (self._job.spec.get("env") or {})
+        throttled = (self._mean(task.signal("cpu_throttled")) or 0.0) > _THROTTLED_CORES
+        ready = min(ran + waited, 1.0)
+        threads = max((told or 1.0) + readers, (ran + waited) / ready if ready > 0.0 else 1.0)
+        used = CoresUsed(
+            ran, waited, threads, ready, throttled and self._mean(task.cap) is not None, grows
+        )
+        # what neighbours leave would be no more than the noise
+        hardly = waited <= _NOISE * (ran + waited)
+        if hardly and grows and round(told or 0.0) == 1 and ran > 0.8:
+            return (
+                used,
+                most,
+                "it had one compute thread, and nothing tells what a second would bring",
+            )
+        return used, most, ""
+
+    def _blocked(self) -> tuple[float | None, str]:
+        """The part of the time in which it was blocked on a disk; if that is not known, why."""
+        task = self._worker
+        read = task.signal("disk_read")
+        node = self._nodes.get(task.node)
+        rate = node.disk_bytes_per_second if node is not None else None
+        full = replace(read, value=(read.value >= _FULL * rate).astype(float)) if rate else EMPTY
+        waits = [
+            self._mean(each) for each in (full, task.signal("psi_io"), task.signal("disk_waiting"))
+        ]
+        if known := [min(each, 1.0) for each in waits if each is not None]:
+            return max(known), ""
+        if (self._mean(read) or 0.0) < _READS:
+            return 0.0, ""
+        return None, "how long it was blocked on a disk is not known (PSI)"
+
+    # --- scripts without spans --------------------------------------------------------------------
+
+    def _unsampled(self) -> _Steps:
+        """For a script that tells no spans: a second of its steps stands for a step."""
+        lacks: dict[Buyable, str] = {
+            "loader": "its steps tell no spans, so its waiting for input is not known"
+        }
+        cores, most, why = self._cores(0)
+        if why:
+            lacks["cores"] = why
+        blocked, why = self._blocked()
+        if why:
+            lacks["disk"] = why
+        if self._job.distributed:
+            lacks |= dict.fromkeys(RESOURCES, _APART)
+        cores = cores or CoresUsed(1.0, 0.0, 1.0)
+        gpu = self._mean(self._job.signal("gpu_busy")) or 0.0
+        on_disk = min(blocked or 0.0, 1.0 - gpu)
+        compute = min(max(cores.ready - gpu, 0.0), 1.0 - gpu - on_disk)
+        idle = max(1.0 - gpu - on_disk - compute, 0.0)
+        path = Path(reading=on_disk, blocked=on_disk, compute=compute, gpu=gpu, waiting=idle)
+        return _Steps(
+            [path],
+            np.zeros(1, dtype=int),
+            Surroundings(cores=cores, most_cores=most, readers=None),
+            None,
+            lacks,
+        )
+
+    # --- sampled steps ----------------------------------------------------------------------------
+
+    def _sampled(self) -> _Steps:
+        """The sampled steps of its workers, and what runs beside them."""
+        lacks: dict[Buyable, str] = {}
+        counts = [step.loader_workers for step in self._traced if step.told.task.name.is_worker]
+        readers = counts[-1] if counts else None
+        cores, most, why = self._cores(readers or 0)
+        if why:
+            lacks["cores"] = why
+        blocked, why = self._blocked()
+        if why:
+            lacks["disk"] = why
+        gpu = self._mean(self._job.signal("gpu_busy")) or 0.0
+        slowest = self._slowest()
+        rows, (apart, measured) = _rows(slowest), self._measured()
+        exchange = _Exchange(self._job, self._traced, self._nodes, self._served() * measured)
+        if self._job.distributed and not exchange.rates_known and len(self._job.nodes) > 1:
+            lacks["network"] = _NO_RATE
+        paths = [
+            replace(
+                _path(step, gpu * apart, readers == 0, blocked or 0.0, exchange),
+                weight=float(weight),
+            )
+            for step, weight in zip(slowest, _stand_for(slowest, rows, readers or 1), strict=True)
+        ]
+        if gpu > 0.0:
+            paths = _overlapped(paths, measured)
+        now, waits = (
+            mean(paths, [path.seconds for path in paths]),
+            mean(paths, [path.waiting for path in paths]),
+        )
+        waited = waits > _WAITS * now
+        computes = _computes(cores, paths, now, readers or 0, waited) if cores is not None else 1.0
+        if readers is None and waited:
+            lacks["loader"] = "how many processes its loader has is not known"
+        elif (
+            waited
+            and readers
+            and computes < _BUSY_READERS
+            and _ONE[0] <= computes * readers <= _ONE[1]
+        ):
+            lacks["loader"] = (
+                f"its {readers} loader workers do no more than one would: they may wait for "
+                "each other"
+            )
+        beside = Surroundings(
+            cores=cores or CoresUsed(1.0, 0.0, 1.0),
+            most_cores=most,
+            readers=readers,
+            loading=now if waited and readers else None,
+            loading_blocked=blocked or 0.0,
+            reading_computes=computes,
+        )
+        return _Steps(paths, rows, beside, now / measured - 1.0, lacks)
+
+    def _slowest(self) -> list[TracedStep]:
+        """The slowest worker of each step: it waited least for the others, and they waited for
+        it.
+        """
+        steps: dict[object, list[TracedStep]] = defaultdict(list)
+        synchronous = (self._job.plan or {}).get("synchronous") is not False
+        for step in self._traced:
+            if step.told.task.name.is_worker:
+                steps[step.told.step if synchronous else step.told].append(step)
+        found = [min(told, key=_exposed) for told in steps.values()]
+        return sorted(found, key=lambda step: step.told)
+
+    def _measured(self) -> tuple[float, float]:
+        """Mean seconds from a step to the next by its reports, without pauses for evaluations and
+        checkpoints; and of these the seconds of the step itself. The rest it waited for its turn on
+        a GPU.
+        """
+        progress, (start, end) = self._job.progress, self._stretch
+        kept = np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)
+        reached, first = np.unique(np.maximum.accumulate(progress.step[kept]), return_index=True)
+        steps, seconds = np.diff(reached), np.diff(progress.t[kept][first])
+        usual = seconds <= (steps + _PAUSE) * seconds.sum() / steps.sum()
+        apart = float(seconds[usual].sum())
+        waited = min(self._job.asides.get("turns", 0.0), apart * (1.0 - _TINY))
+        return apart / steps[usual].sum(), (apart - waited) / steps[usual].sum()
+
+
+def _computes(
+    cores: CoresUsed, paths: Sequence[Path], now: float, readers: int, waited: bool
+) -> float:
+    """The part of its reading that uses a core or waits for one: what its threads wanted beyond its
+    computing.
+    """
+    wanted = (cores.ran + cores.waited) * now - mean(paths, [path.compute for path in paths])
+    reading = readers * now if waited else mean(paths, [path.reading for path in paths])
+    return min(max(wanted / reading, 0.0), 1.0) if reading > 0.0 else 1.0
+
+
+def _rows(steps: Sequence[TracedStep]) -> Counts:
+    """For each step, the number of its row of consecutive steps."""
+    numbers = np.array([step.told.step for step in steps])
+    return np.concatenate([[0], np.cumsum(np.diff(numbers) != 1)]).astype(np.int64)
+
+
+def _stand_for(steps: Sequence[TracedStep], rows: Counts, readers: int) -> Array:
+    """How many steps each sampled one stands for: an equal part of those nearest to its row. The
+    first steps are sampled more often. Batches come in bursts of one from each process that reads.
+    Each place in a burst counts alike, if all places were sampled.
+    """
+    numbers = np.array([step.told.step for step in steps])
+    first, count = np.unique(rows, return_index=True, return_counts=True)[1:]
+    weights = np.ones(len(numbers))
+    if len(first) > 1:
+        begin, end = numbers[first], numbers[first + count - 1]
+        between = np.maximum(begin[1:] - end[:-1], 0.0) / 2
+        covered = end - begin + np.append(between, between[-1]) + np.append(between[0], between)
+        weights = np.asarray((covered / count)[rows])
+    places = numbers % readers
+    sampled = np.bincount(places, weights, readers)
+    return weights / sampled[places] if sampled.all() else weights
+
+
+def _exposed(step: TracedStep) -> float:
+    return sum(step.seconds.get(name, 0.0) for name in EXPOSED)
+
+
+def _overlapped(paths: Sequence[Path], measured: float) -> list[Path]:
+    """The paths of steps on a GPU. A sampled step waits for its kernels, so that its spans are
+    right. In any other step the host goes on meanwhile, and what it does is hidden as far as steps
+    were shorter than the sampled ones.
+
+    Args:
+        measured: Mean seconds of a step.
+    """
+    seconds = [path.seconds for path in paths]
+    host = mean(paths, [path.compute for path in paths])
+    longer = mean(paths, seconds) - measured
+    kept = 1.0 - min(max(longer / host, 0.0), 1.0) if host > 0.0 else 1.0
+    return [
+        replace(
+            path, compute=path.compute * kept, hidden=min(path.compute * (1.0 - kept), path.gpu)
+        )
+        for path in paths
+    ]
+
+
+def _path(
+    step: TracedStep, gpu_seconds: float, reads: bool, blocked: float, exchange: _Exchange
+) -> Path:
+    whole, waits, exposed = (
+        sum(step.seconds.values()),
+        step.seconds.get("input", 0.0),
+        _exposed(step),
+    )
+    own = max(whole - waits - exposed, 0.0)
+    on_gpu = min(gpu_seconds, own)
+    path = Path(
+        reading=waits if reads else 0.0,
+        blocked=min(blocked * whole, waits) if reads else 0.0,
+        waiting=0.0 if reads else waits,
+        compute=own - on_gpu,
+        gpu=on_gpu,
+        exposed=exposed,
+    )
+    return exchange.of(step, path)
+
+
+class _Exchange:
+    """How full the NICs of a job's nodes were while its tasks exchanged gradients, and how busy its
+    servers were.
+
+    Args:
+        server_cores: Seconds of a step that the busiest server works on all its cores.
+    """
+
+    def __init__(
+        self,
+        job: RecordedJob,
+        traced: Sequence[TracedStep],
+        nodes: Mapping[str, RecordedNode],
+        server_cores: float,
+    ) -> None:
+        self._server_cores = server_cores
+        self._tasks: Mapping[str, RecordedTask] = {task.name: task for task in job.tasks}
+        self._rates = {
+            name: nodes[name].nic_bytes_per_second for name in job.nodes if name in nodes
+        }
+        self._with_servers = {task.node for task in job.tasks if task.is_server}
+        self.rates_known = bool(self._rates) and all(self._rates.values())
+        self._rounds: dict[int, float] = {}
+        for step in traced:
+            if not step.told.task.name.is_worker:
+                busy = sum(step.seconds.get(name, 0.0) for name in ("update", "send"))
+                self._rounds[step.told.step] = max(busy, self._rounds.get(step.told.step, 0.0))
+        self._usual = float(np.median(list(self._rounds.values()))) if self._rounds else 0.0
+        self._moved: dict[int, dict[tuple[str, str], float]] = defaultdict(
+            lambda: defaultdict(float)
+        )
+        for step in traced:
+            if step.told.task.name.is_worker:
+                for node, way, size in self._passages(step):
+                    self._moved[step.told.step][node, way] += size
+
+    def _passages(self, step: TracedStep) -> Iterator[tuple[str, str, float]]:
+        """What a worker's step moved through NICs: the node, push or pull, and the bytes."""
+        here = self._tasks[step.told.task.name].node
+        for each in step.transfers:
+            peer = self._tasks.get(each.peer)
+            if peer is not None and peer.node != here:
+                yield here, each.way, each.bytes
+                if not peer.is_worker:  # a worker tells its own
+                    yield peer.node, each.way, each.bytes
+
+    def of(self, step: TracedStep, path: Path) -> Path:
+        """The path, with the part of its exchange that each resource took."""
+        if not step.transfers:
+            return path
+        begin, end = (
+            min(each.begin for each in step.transfers),
+            max(each.end for each in step.transfers),
+        )
+        full = {node: self._full(node, step) for node in self._rates}
+        with_servers = max((full[node] for node in full if node in self._with_servers), default=0.0)
+        others = max((full[node] for node in full if node not in self._with_servers), default=0.0)
+        serving = self._rounds.get(step.told.step, self._usual)
+        nics = {"server_nic": with_servers, "worker_nic": others}
+        return replace(
+            path,
+            exchange=max(end - begin, 0.0),
+            serving=serving,
+            server_cores=self._server_cores,
+            **nics,
+        )
+
+    def _full(self, node: str, step: TracedStep) -> float:
+        """Seconds of a step in which a node's NIC was full. Gradients and sums may pass at the same
+        time.
+        """
+        rate, moved = self._rates[node], self._moved[step.told.step]
+        if not rate:
+            return 0.0
+        windows = {
+            way: _window([each for each in step.transfers if each.way == way])
+            for way in ("push", "pull")
+        }
+        busy = {way: moved[node, way] * _WIRE / rate for way in windows}
+        (from_push, to_push), (from_pull, to_pull) = windows["push"], windows["pull"]
+        both = max(min(to_push, to_pull) - max(from_push, from_pull), 0.0)
+        part = min(busy[way] / (to - at) if to > at else 0.0 for way, (at, to) in windows.items())
+        return max(busy["push"] + busy["pull"] - both * min(part, 1.0), 0.0)
+
+
+def _window(transfers: Sequence[StepTransfer]) -> tuple[float, float]:
+    if not transfers:
+        return 0.0, 0.0
+    return min(each.begin for each in transfers), max(each.end for each in transfers)

@@ -1,0 +1,91 @@
+"""What Headgate's own engines of clusters say of themselves before one is made, for commands and
+their help.
+
+Each is a package of this folder that has an `ENGINE`. Importing that package imports nothing that
+the engine needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.engines.base import Engine, EngineSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option that an engine takes, on the command line and from Python.
+
+    Args:
+        name: A field of `EngineSpec`; with hyphens it is the command line's.
+        help: What it says, in a few words without a full stop.
+        metavar: What its value is called in help; empty: it has none, it is a flag.
+        variable: Environment variable that gives the value where nobody else does; empty: none.
+    """
+
+    name: str
+    help: str
+    metavar: str = ""
+    variable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """An engine as commands know it.
+
+    Args:
+        name: What `--engine` calls it.
+        make: Makes one, not yet open, from its `EngineSpec` and Headgate's folder. There it may
+            keep what it learns of a cluster. Raises `MissingExtraError` where what it needs is not
+            installed.
+        options: Options that it takes.
+        example: Options of a command line that uses it, for help; empty: none is shown.
+        distribution: What has to be installed for it; empty: nothing.
+        requirement: The same with its versions, as pip takes it.
+    """
+
+    name: str
+    make: Callable[[EngineSpec, Path], Engine]
+    options: tuple[Option, ...] = ()
+    example: str = ""
+    distribution: str = ""
+    requirement: str = ""
+
+
+@cache
+def declared() -> Mapping[str, Declaration]:
+    """Headgate's own engines of clusters, by name."""
+    folder = str(Path(__file__).parent)
+    packages = [
+        import_module(f"headgate.engines.{each.name}")
+        for each in iter_modules([folder])
+        if each.ispkg
+    ]
+    engines: list[Declaration] = [
+        package.ENGINE for package in packages if hasattr(package, "ENGINE")
+    ]
+    return {engine.name: engine for engine in engines}
+
+
+def usual(engine: str, option: str) -> str:
+    """The value that the environment gives an engine's option; empty: none."""
+    options = declared()[engine].options if engine in declared() else ()
+    variables = [each.variable for each in options if each.name == option and each.variable]
+    return "".join(os.environ.get(variable, "") for variable in variables)
+
+
+def takers(option: str) -> tuple[str, ...]:
+    """Names of the engines that take an option."""
+    return tuple(
+        engine.name
+        for engine in declared().values()
+        if any(each.name == option for each in engine.options)
+    )

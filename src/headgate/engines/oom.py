@@ -1,0 +1,142 @@
+"""Processes of a task that the kernel kills for want of memory: told while it runs, and told from
+what ends it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headgate.isolation.base import Box
+from headgate.model.events import Exit
+
+LOOK_SECONDS = 0.5
+"""How often the kernel's count is read."""
+_MAIN_SECONDS = 10.0
+"""The kernel counts a kill at once, and a large process takes a while until it is gone."""
+_NAMED_SECONDS = 120.0
+"""How long after a kill an end that names it is put down to it,"""
+_SOON_SECONDS = 5.0
+"""and one that may well come of it."""
+_MOST_PAUSE_SECONDS = 60.0
+"""Longest between two tellings of kills of a task whose processes are started and killed again and
+again.
+"""
+_LINES = 200
+
+_TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+_EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Warning)\b")
+_NAMED = re.compile(
+    r"BrokenProcessPool|TerminatedWorker|WorkerLost|terminated abruptly|exited "
+    r"unexpectedly|died unexpectedly|SIGKILL|"
+    r"\bKilled\b|killed by|signal:? 9\b|(exit|return)\w*[ "
+    r"_-]?(code|status)?\W+(-9|137)\b|\bError 137\b"
+)
+_LIKELY = re.compile(
+    r"EOFError|BrokenPipeError|Connection(Reset|Refused|Aborted)Error|ChildProcessError|exitcode|returncode|"
+    r"\b(died|dead|killed|crashed|terminated)\b"
+)
+
+
+class Kills:
+    """Follows the count of one task.
+
+    Args:
+        box: The task's.
+    """
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._count = 0
+        self._last: float | None = None
+        self._untold = 0
+        self._tells_at = 0.0
+        self._pause = LOOK_SECONDS
+
+    def read(self, lines: Sequence[str]) -> None:
+        """Take note of what the task printed."""
+        self._lines += lines
+
+    def look(self, now: float) -> str | None:
+        """Read the count; what people should know of the kills that the look before found and that
+        the task outlived.
+
+        Args:
+            now: Seconds on a clock that never goes back.
+        """
+        told = None
+        if self._untold and now >= self._tells_at:
+            told = f"{self._say()}; a process that waits for it may wait in vain"
+            self._tells_at, self._pause = (
+                now + self._pause,
+                min(2 * self._pause, _MOST_PAUSE_SECONDS),
+            )
+        self._note(self._box.kills(), now)
+        return told
+
+    def ended(self, exit: Exit, now: float, by_us: bool) -> tuple[Exit, str | None]:
+        """How the task ended, its kills as the reason only where they are; and what people should
+        know of kills that no reason tells.
+
+        Args:
+            exit: As `Box.reap` has it, which puts any end that is not a good one down to kills.
+            now: As `look`.
+            by_us: Headgate killed it.
+        """
+        self._note(exit.kills, now)
+        # a container's cgroup may be gone before it was read
+        exit = replace(exit, kills=self._count)
+        main = exit.signal == signal.SIGKILL or exit.code == 128 + signal.SIGKILL
+        if exit.kills and (by_us or not self._caused(exit, main, now)):
+            exit = replace(exit, over_memory=False, reason=None)
+        elif main:
+            self._untold = 0
+        elif exit.kills:
+            how = replace(exit, reason=None).in_words()
+            exit = replace(exit, reason=f"{how}, after one of its processes was {exit.reason}")
+        return exit, self._say() if self._untold else None
+
+    def _note(self, count: int, now: float) -> None:
+        if count > self._count:
+            self._untold += count - self._count
+            self._count, self._last = count, now
+
+    def _say(self) -> str:
+        count, self._untold = self._untold, 0
+        were = f"{count} of its processes were" if count > 1 else "one of its processes was"
+        cure = (
+            "have fewer or smaller processes, or raise its limit of memory (`memory`, "
+            "--memory) where it has one"
+        )
+        return f"{were} killed: {self._box.shortage()}; {cure}"
+
+    def _caused(self, exit: Exit, main: bool, now: float) -> bool:
+        """Whether kills ended it: its first process was killed, or it says that it missed another,
+        or it failed soon after and says of nothing else.
+        """
+        if exit.ok or self._last is None:
+            return False
+        since, said = now - self._last, "\n".join(_last_words(self._lines))
+        if main:
+            return since <= _MAIN_SECONDS
+        if _NAMED.search(said):
+            return since <= _NAMED_SECONDS
+        other = any(map(_EXCEPTION.match, said.split("\n")))
+        return since <= _SOON_SECONDS and (not other or _LIKELY.search(said) is not None)
+
+
+def _last_words(lines: Sequence[str]) -> Sequence[str]:
+    """The last traceback of an output, with those that it came of; without any, the last lines."""
+    kept = list(lines)
+    starts = [i for i, line in enumerate(kept) if _TRACEBACK in line]
+    if not starts:
+        return kept[-20:]
+    start = starts.pop()
+    while starts and kept[start - 1].lstrip().startswith(_CHAINED):
+        start = starts.pop()
+    return kept[start:]

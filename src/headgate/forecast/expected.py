@@ -1,0 +1,139 @@
+"""How a job's loss goes on and when it would end, from all that was recorded of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headgate.forecast import curves
+from headgate.forecast.loss_history import Estimate
+from headgate.forecast.remaining import Outlook, first_end
+from headgate.forecast.step_time import ReportTime
+from headgate.model.events import Progress
+
+_FARTHEST = 4.0
+"""The forecast reaches up to so many times the steps that are done."""
+_PARTS = 60
+
+
+class At(NamedTuple):
+    """The metric at a step: the median of the curves, and the ends of a band that holds nine of
+    ten.
+    """
+
+    step: float
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The course of a job so far, and the one expected.
+
+    Args:
+        points: Step and metric, cleaned of spikes, since its level last jumped.
+        step: The last step.
+        reported: Seconds, when it reported last.
+        seconds_per_step: Mean seconds of its latest steps; None if not known.
+        step_time: How that varies; None if not known.
+        cost: Core-seconds of a step; 0: not known.
+        family: The likeliest family of curves; None: there are too few points for any.
+        progress: How much of the way from the first to the last level is done, 0 to 1.
+        asymptote: What the metric comes to in the end.
+        curve: The metric from the last step on.
+        left: Steps left, and a band that holds nine of ten; None: not to be told.
+        until: What ends it then: `epochs`, `goal`, or `rest`, where the metric gets no better.
+        diverging: The loss rises beyond its noise, or is no number any more.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    step: float
+    reported: float
+    seconds_per_step: float | None
+    step_time: ReportTime | None
+    cost: float
+    family: str | None
+    progress: float | None
+    asymptote: float | None
+    curve: tuple[At, ...]
+    left: Estimate | None
+    until: str
+    diverging: bool
+
+    def seconds(self, waited: float = 0.0) -> Estimate | None:
+        """Seconds left, as `left`, `waited` seconds after its last report."""
+        return self.step_time.of(self.left, waited) if self.left and self.step_time else None
+
+    def core_seconds(self) -> Estimate | None:
+        """Core-seconds left, as `left`."""
+        return self.left.times(self.cost) if self.left and self.cost else None
+
+
+def expect(
+    reports: Iterable[tuple[float, float | None, Progress]],
+    used: Sequence[tuple[float, float]] = (),
+    goal: float | None = None,
+    rising: bool = False,
+    stopping: tuple[int, float] | None = None,
+    began: float | None = None,
+) -> Expected | None:
+    """Predict the course of a job from its reports.
+
+    Args:
+        reports: For each report when it came (s), its metric or None, and the report itself, in the
+            order of time.
+        used: Cores that it used on average until each time (s), in the order of time.
+        goal: The value of its metric at which it ends; None without a goal.
+        rising: Whether more of that metric is better.
+        stopping: Epochs without a gain of so much after which it ends by itself, as of
+            `forecast.Outlook`.
+        began: When its script was started (s); None: not known.
+
+    Returns:
+        None where it reported no number.
+    """
+    outlook, now = Outlook(0.0, goal=goal, rising=rising, began=began), 0.0
+    outlook.stopping = stopping
+    readings, reported = deque(used), 0.0
+    for now, value, told in reports:
+        while readings and readings[0][0] <= now:
+            outlook.used(*readings.popleft())
+        outlook.reported(now, value, told, asks=False)
+        reported = now if value is not None or told.step is not None else reported
+    question = outlook.question(now)
+    if not question.points:
+        return None
+    sign = -1.0 if rising else 1.0
+    fitted = curves.fit(question.points)
+    left, until = first_end(fitted, question)
+    return Expected(
+        points=tuple((at, sign * value) for at, value, _ in question.points),
+        step=question.step,
+        reported=reported,
+        step_time=outlook.step_time(),
+        seconds_per_step=question.step_seconds,
+        cost=question.cost,
+        family=fitted.family if fitted is not None else None,
+        progress=fitted.progress if fitted is not None else None,
+        asymptote=sign * fitted.asymptote if fitted is not None else None,
+        curve=_curve(fitted, question.step, left, sign) if fitted is not None else (),
+        left=left,
+        until=until,
+        diverging=outlook.losses.diverging,
+    )
+
+
+def _curve(fitted: curves.Fit, step: float, left: Estimate | None, sign: float) -> tuple[At, ...]:
+    ahead = min(
+        left.steps if left is not None and left.steps > 0.0 else step, _FARTHEST * max(step, 1.0)
+    )
+    steps = [step + ahead * part / _PARTS for part in range(_PARTS + 1)]
+    band = fitted.at(steps)
+    found = []
+    for at, middle, one, other in zip(steps, *(each.tolist() for each in band), strict=True):
+        low, high = sorted((sign * one, sign * other))
+        found.append(At(at, sign * middle, low, high))
+    return tuple(found)

@@ -1,0 +1,473 @@
+"""Keeps a job's losses while it runs: in few points, however many losses come, without spikes and
+NaN.
+
+Standard library only: it is fed in the controller, where losses may come 10,000 times a second.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, NamedTuple
+
+MOST_POINTS = 256
+"""The most points that are kept. Beyond it, two neighbours become one."""
+
+_RECENT = 15
+_CLIP = 6.0
+_WINDOW = 5
+_SURE = 5.0
+_NOT_NUMBERS = 3
+_TICKS = 2.5
+"""Times the least difference between two losses in a row: levels that differ by less may differ by
+rounding alone.
+"""
+_SLIGHT = 1e-5
+"""Part of the whole drop of the loss: levels that differ by less are one, such as a zero with
+rounding errors.
+"""
+
+
+class Estimate(NamedTuple):
+    """Steps left: the median, and a band that holds nine of ten. `likely` is the probability that
+    the goal is ever reached; the other figures hold if it is.
+    """
+
+    steps: float
+    low: float
+    high: float
+    likely: float = 1.0
+
+    def times(self, each: float) -> Estimate:
+        """The seconds, or core-seconds, that these steps take if each takes `each`."""
+        return Estimate(self.steps * each, self.low * each, self.high * each, self.likely)
+
+
+@dataclass(slots=True)
+class Point:
+    """Mean loss of `count` reports, at their mean step."""
+
+    step: float
+    loss: float
+    count: float
+
+    def add(self, other: Point) -> None:
+        """Merge another point into this one."""
+        count = self.count + other.count
+        self.step += (other.step - self.step) * other.count / count
+        self.loss += (other.loss - self.loss) * other.count / count
+        self.count = count
+
+
+class Losses:
+    """The losses of one job, in at most `MOST_POINTS` points. All points cover stretches of steps
+    of the same length.
+
+    A loss further than 6 standard deviations (by quartiles) from the median of the last 15 counts
+    as that far. Steps that are done again after a restart replace the steps before.
+
+    A new phase begins where the level jumps, as after a restart without the optimizer's state or a
+    change of the learning rate. It also begins where the job does everything again from the first
+    step on. The points before are dropped. Two things are no jump: steps that come from printing
+    few digits, and a change that is small against the whole drop of the loss.
+
+    Args:
+        rising: More is better, as in accuracy or reward: such a metric is kept with its sign
+            turned.
+
+    Attributes:
+        phase: How often a new phase has begun.
+        not_numbers: Reports that were NaN or infinite.
+        seen: Losses that were reported.
+    """
+
+    def __init__(self, *, rising: bool = False) -> None:
+        self.rising = rising
+        self.phase = 0
+        self.not_numbers = 0
+        self.seen = 0
+        self._points: list[Point] = []
+        self._width = 1.0
+        self._recent: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._in_a_row = 0
+        self._last = math.nan
+        self._tick = math.inf  # the least that two losses in a row differed by
+        self._least, self._most = math.inf, -math.inf
+        self._fresh = 0  # points since the phase began, or since the last look for a jump
+        self._began = -math.inf  # the highest level that an earlier phase began with
+
+    @property
+    def step(self) -> float:
+        """The latest step that a loss was reported of; 0 before the first."""
+        return self._points[-1].step if self._points else 0.0
+
+    @property
+    def diverging(self) -> bool:
+        """Whether the loss is rising beyond its noise, to more than any of its phases began with,
+        or has ceased to be a number. What is printed as the mean of an epoch so far falls with each
+        new epoch, and may rise within it.
+        """
+        if self.is_no_number:
+            return True
+        levels = self._levels()
+        if levels is None:
+            return False
+        first, second, third, noise = levels
+        began = max(self._began, self._beginning())
+        return (
+            first <= second <= third and third - first > _SURE * noise and third > max(first, began)
+        )
+
+    @property
+    def is_no_number(self) -> bool:
+        """Whether the loss has ceased to be a number."""
+        return self._in_a_row >= _NOT_NUMBERS
+
+    def add(self, step: float | None, loss: float, count: int = 1) -> bool:
+        """Take in a report: the mean of `count` losses.
+
+        Args:
+            step: The job's step; None where it counts none: then losses are counted.
+            loss: Anything, NaN included.
+
+        Returns:
+            Whether a new phase begins with it.
+        """
+        self.seen += count
+        at = float(self.seen if step is None else step)
+        if not math.isfinite(loss):
+            self.not_numbers += 1
+            self._in_a_row += 1
+            return False
+        self._in_a_row = 0
+        self._look_at_digits(loss)
+        began_again = self._rewind(at)
+        value = self._clipped(-loss if self.rising else loss)
+        self._least, self._most = min(self._least, value), max(self._most, value)
+        point = Point(at, value, count)
+        last = self._points[-1] if self._points else None
+        if last is not None and math.floor(at / self._width) <= math.floor(last.step / self._width):
+            last.add(point)
+            return False
+        jumped = self._jumped()
+        self._points.append(point)
+        self._fresh += 1
+        while len(self._points) > MOST_POINTS:
+            self._halve()
+        return jumped or began_again
+
+    def points(self) -> list[tuple[float, float, float]]:
+        """Step, loss (less is better) and count of each point of this phase, in order."""
+        return [(point.step, point.loss, point.count) for point in self._points]
+
+    def level(self) -> float:
+        """Mean of the last points: what the loss is now; NaN before the first."""
+        last = self._points[-_WINDOW:]
+        return sum(point.loss for point in last) / len(last) if last else math.nan
+
+    def _clipped(self, value: float) -> float:
+        ordered = self._sorted
+        result = value
+        if len(ordered) >= _WINDOW:
+            quarter = len(ordered) // 4
+            far = _CLIP * (ordered[-1 - quarter] - ordered[quarter]) / 1.349
+            middle = ordered[len(ordered) // 2]
+            result = min(max(value, middle - far), middle + far)
+        insort(ordered, value)
+        self._recent.append(value)
+        if len(self._recent) > _RECENT:
+            del ordered[bisect_left(ordered, self._recent.popleft())]
+        return result
+
+    def _look_at_digits(self, loss: float) -> None:
+        if loss != self._last and math.isfinite(self._last):
+            self._tick = min(self._tick, abs(loss - self._last))
+        self._last = loss
+
+    def _rewind(self, step: float) -> bool:
+        """Drop the points of steps that are done again, after a restart or because the script
+        counts from the beginning. Return whether none are left.
+        """
+        if not self._points or step >= self._points[-1].step - self._width:
+            return False
+        while self._points and self._points[-1].step >= step:
+            self._points.pop()
+        if self._points:
+            return False
+        self._recent.clear()
+        self._sorted.clear()
+        self._width = 1.0
+        self.phase += 1
+        self._fresh = 0
+        self._began = -math.inf
+        return True
+
+    def _halve(self) -> None:
+        self._width *= 2.0
+        merged: list[Point] = []
+        for point in self._points:
+            same = merged and math.floor(point.step / self._width) == math.floor(
+                merged[-1].step / self._width
+            )
+            if same:
+                merged[-1].add(point)
+            else:
+                merged.append(point)
+        self._points = merged
+
+    def _beginning(self) -> float:
+        """The level that this phase began with."""
+        return median(point.loss for point in self._points[:_WINDOW])
+
+    def _levels(self) -> tuple[float, float, float, float] | None:
+        """Medians of the last three times five points, and their standard deviation without the
+        trend. Rounding and the whole drop of the loss set a least deviation.
+        """
+        last = [point.loss for point in self._points[-3 * _WINDOW :]]
+        if len(last) < 3 * _WINDOW:
+            return None
+        first, second, third = (
+            median(last[i : i + _WINDOW]) for i in range(0, 3 * _WINDOW, _WINDOW)
+        )
+        # Of second differences, which a trend does not enter: they have sqrt(6) times the
+        # deviation.
+        bends = [abs(a - 2 * b + c) for a, b, c in zip(last, last[1:], last[2:], strict=False)]
+        rounded = _TICKS / _SURE * self._tick if math.isfinite(self._tick) else 0.0
+        slight = _SLIGHT / _SURE * (self._most - self._least)
+        return first, second, third, max(median(bends) / 0.6745 / math.sqrt(6.0), rounded, slight)
+
+    def _jumped(self) -> bool:
+        """Whether the last five points are on another level than those before. Then only these five
+        are kept.
+        """
+        if self._fresh < 3 * _WINDOW:
+            return False
+        levels = self._levels()
+        if levels is None:
+            return False
+        first, second, third, noise = levels
+        if abs(third - second) <= 4.0 * abs(second - first) + _SURE * noise or third == second:
+            return False
+        self._began = max(self._began, self._beginning())
+        del self._points[:-_WINDOW]
+        self.phase += 1
+        self._fresh = 0
+        return True
+
+
+_PART = 0.02
+"""Part of an epoch after which the steps of a whole epoch can be told."""
+_PART_ERROR = 0.1
+"""The last batches of an epoch may make no step of their own, as those of an accumulation that is
+not full.
+"""
+
+
+_MOMENT = 0.1
+"""Of the time between two epochs, that reports of one take which are made at once."""
+_SOON = 0.5
+"""Of the time between two epochs: what is told so soon after the start is told before the epoch was
+done.
+"""
+
+
+class EpochSteps:
+    """Steps left of a job's epochs, from the steps at which epochs began.
+
+    A script that tells each epoch once, or several times within a moment, does so when the epoch
+    has ended, or, where the first one came sooner than the others, when it begins.
+
+    Args:
+        began: Seconds, when the script was started; None: not known.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
+        # An epoch, and about the step that it began with: it began somewhere between two reports.
+        self._first: tuple[int, float] | None = None
+        self._last: tuple[int, float] | None = None
+        self._slack = 0.0
+        self._start = (1, 0.0)  # the epoch, and the step, that the first report told
+        self._in_steps = True
+        self._none_before = 0.0  # the count before the first report, where reports are counted
+        self._epoch: int | None = None
+        self._step = 0.0
+        self._epochs: int | None = None
+        self._from_zero = False
+        self._of: tuple[float, int] | None = None  # the latest step, and how many there are in all
+        # A step, and how many epochs were done with it: the first that was told, and the latest.
+        self._began: tuple[float, float] | None = None
+        self._now: tuple[float, float] | None = None
+        self._moments = _Moments(began)
+
+    def add(
+        self,
+        step: int | None,
+        epoch: int | None,
+        epochs: int | None,
+        within: float | None = None,
+        steps: int | None = None,
+        *,
+        reports: int | None = None,
+        at: float | None = None,
+    ) -> None:
+        """Take in a report; one that lacks the step or the epoch tells nothing.
+
+        Args:
+            epoch: Counted from 1, or from 0 as scripts print it.
+            epochs: How many there are. A script that counts from 0 may print 0/9 up to 9/9, or 0/10
+                up to 9/10. A number that is one less than people usually choose is taken for the
+                last epoch.
+            within: The part of the epoch that is done.
+            steps: How many there are in all.
+            reports: Number of this report, if reports are counted instead of steps. Such a count
+                says nothing of the epochs that a resumed job did earlier. None: steps are counted.
+            at: Seconds, when it came; None: not known.
+        """
+        if step is not None and reports is None and (steps is not None or self._of is not None):
+            self._of = float(step), steps or (self._of[1] if self._of is not None else 0)
+        if epoch is not None and (self._epoch is None or epoch == 0):
+            self._from_zero = epoch == 0
+        if epochs is not None:
+            self._epochs = _counted_from_zero(epochs) if self._from_zero else epochs
+        if step is None or epoch is None:
+            return
+        epoch += int(self._from_zero)
+        # started, or started again
+        if self._epoch is None or epoch < self._epoch or step < self._step:
+            self._first = self._last = self._began = self._now = None
+            self._moments.start(at)
+            self._in_steps = reports is None
+            self._none_before = float(step - (reports or 0))
+            self._start = (epoch, step - reports / 2 if reports is not None else float(step))
+        elif epoch > self._epoch:
+            told = self._moments.next(at)
+            self._slack = (step - self._step) / 2 if told is None else 0.0
+            self._last = (
+                epoch,
+                step if told == "begins" else self._step if told == "ends" else step - self._slack,
+            )
+            self._first = self._first or self._last
+        else:
+            self._moments.again(at)
+        self._step, self._epoch = float(step), epoch
+        if within is not None:
+            self._now = (self._step, epoch - 1 + within)
+            self._began = self._began or self._now
+
+    def length(self) -> float | None:
+        """Steps of an epoch; None until an epoch, or a known part of one, has ended. 1 if the job
+        tells no epochs: what is counted in epochs is then counted in steps.
+        """
+        if self._epoch is None:
+            return 1.0
+        if self._first is None or self._last is None:
+            return self._length_by_parts()
+        (first, began), (last, at) = self._first, self._last
+        if last != first:
+            return (at - began) / (last - first)
+        first, began = self._start
+        if self._moments.told == "ends" and not self._in_steps:
+            began = self._none_before
+        seen = (at - began) / (last - first)
+        # Steps may be counted from the job's first epoch on, or from where this process went on:
+        # what it was seen to do in its first epoch is no more than all of it.
+        return max(seen, at / (last - min(first, 1))) if self._in_steps else seen
+
+    def rest(self, stopping: tuple[int, float] | None) -> tuple[float, float] | None:
+        """Early stopping after so many epochs without a gain of so much, counted in steps; None
+        until an epoch has a known length.
+        """
+        length = self.length()
+        return (
+            (stopping[0] * length, stopping[1])
+            if stopping is not None and length is not None
+            else None
+        )
+
+    def left(self) -> Estimate | None:
+        """Steps left; None until an epoch, or a known part of one, has ended, and None if the
+        number of epochs is not known.
+        """
+        if self._of is not None and self._of[0] <= self._of[1]:
+            rest = self._of[1] - self._of[0]
+            return Estimate(rest, rest, rest)
+        if self._epochs is None or self._epoch is None or self._epoch > self._epochs:
+            return None
+        if self._first is None or self._last is None:
+            return self._left_by_parts(self._epochs)
+        length, (last, at) = self.length(), self._last
+        if not length:
+            return None
+        if self._moments.told == "ends":
+            steps = (self._epochs - self._epoch) * length
+            return Estimate(steps, steps, steps)
+        slack = self._slack / max(last - self._first[0], 1)
+        passed = self._step - at
+        ahead = self._epochs - last + 1
+        low, middle, high = (
+            max(ahead * max(each, 0.0) - passed, 0.0)
+            for each in (length - slack, length, length + slack)
+        )
+        return Estimate(middle, low, high)
+
+    def _left_by_parts(self, epochs: int) -> Estimate | None:
+        length = self._length_by_parts()
+        if length is None or self._now is None:
+            return None
+        steps = max(epochs - self._now[1], 0.0) * length
+        return Estimate(steps, steps * (1 - _PART_ERROR), steps * (1 + _PART_ERROR))
+
+    def _length_by_parts(self) -> float | None:
+        if self._began is None or self._now is None or self._now[1] - self._began[1] < _PART:
+            return None
+        (first, done_first), (step, done) = self._began, self._now
+        return (step - first) / (done - done_first)
+
+
+class _Moments:
+    """Tells when in an epoch its reports come, by the time between them.
+
+    Attributes:
+        told: When an epoch `ends` or `begins`; None: all the time, or it is not known yet.
+    """
+
+    def __init__(self, began: float | None) -> None:
+        self.told: Literal["ends", "begins"] | None = None
+        self._before = began
+        self._gap: float | None = None  # before the first report
+        self._first = self._latest = 0.0  # of this epoch
+        self._at_once = False
+
+    def start(self, at: float | None) -> None:
+        """The first report of all."""
+        self.told, self._at_once = None, at is not None
+        if at is not None:
+            self._gap = at - self._before if self._before is not None else None
+            self._first = self._latest = self._before = at
+
+    def again(self, at: float | None) -> None:
+        """A further report of an epoch."""
+        self._latest = at if at is not None else self._latest
+
+    def next(self, at: float | None) -> Literal["ends", "begins"] | None:
+        """The first report of another epoch: when that is."""
+        if at is None or not self._at_once:
+            self._at_once, self.told = False, None
+            return None
+        gap = at - self._latest
+        self._at_once = self._latest - self._first <= _MOMENT * gap
+        if not self._at_once:
+            self.told = None
+        elif self.told is None:
+            self.told = "begins" if self._gap is not None and self._gap < _SOON * gap else "ends"
+        self._first = self._latest = at
+        return self.told
+
+
+def _counted_from_zero(epochs: int) -> int:
+    """The number of epochs, from what a script that counts from 0 prints behind the slash."""
+    return epochs + 1 if epochs % 5 == 4 or epochs == 0 else epochs

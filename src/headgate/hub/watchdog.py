@@ -1,0 +1,294 @@
+"""The guard: a small process that outlives the hub just long enough to clean up after it.
+
+The hub tells it of each box over a socket pair. When the hub's end closes without a goodbye, the
+guard releases the tasks that were held and asks all to end. Those on the channel saw it close and
+are saving a checkpoint; the others get a signal. Meanwhile the guard keeps writing their output to
+their logs. After 10 seconds it kills what is left and removes the boxes. If the guard dies too, the
+next headgate command does that (`leftovers`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate import isolation
+from headgate.isolation.process import remove_empty_groups
+from headgate.isolation.signals import receivers
+from headgate.machine import processes
+from headgate.model.errors import HeadgateError
+from headgate.model.events import GRACE_SECONDS
+from headgate.model.identifiers import TaskId
+from headgate.recorded import runs
+
+_TAKE_SECONDS = 5.0
+"""How long the hub waits for a guard that does not read what it is told."""
+_GROUP = "swept"  # starts no boxes
+
+
+def _box_file(folder: Path, task: TaskId) -> Path:
+    return folder / (task.replace("/", ":") + ".json")
+
+
+class Guarded:
+    """The hub's end: tells the guard of boxes (an engine's `Keeper`), and starts another guard when
+    it dies.
+
+    Args:
+        folder: The hub's folder; `boxes/` in it holds a record of each box for the case that the
+            guard dies as well.
+        lock: Descriptor of the hub's lock. The guard keeps it too, so that no other hub starts
+            before it has cleaned up.
+    """
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        self._folder = folder
+        self._lock = lock
+        self._boxes = folder / "boxes"
+        self._boxes.mkdir(mode=0o700, exist_ok=True)
+        self._tasks: dict[TaskId, tuple[dict[str, object], int]] = {}
+        # the engine's thread tells of boxes while the hub's replaces a guard
+        self._lock_tasks = threading.Lock()
+        self.start()
+
+    def start(self) -> None:
+        """Start a guard and tell it of every box there is."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(_TAKE_SECONDS)
+        self._socket = ours
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "headgate.hub.watchdog",
+                    str(theirs.fileno()),
+                    str(self._folder),
+                ],
+                pass_fds=[theirs.fileno(), self._lock],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.pidfd = os.pidfd_open(self._process.pid)
+        for message, output in list(self._tasks.values()):
+            self._send(message, [output])
+
+    def restart(self) -> None:
+        """Put another in place of a guard that died."""
+        with self._lock_tasks:
+            self._process.wait()
+            os.close(self.pidfd)
+            self._socket.close()
+            self.start()
+
+    def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None:
+        message: dict[str, object] = {
+            "op": "add",
+            "task": task,
+            "record": record,
+            "log": log,
+            "connected": False,
+        }
+        with contextlib.suppress(OSError):  # on a full disk the guard still knows
+            _box_file(self._boxes, task).write_text(json.dumps(record))
+        with self._lock_tasks:
+            self._tasks[task] = message, output_fd
+            self._send(message, [output_fd])
+
+    def connected(self, task: TaskId) -> None:
+        with self._lock_tasks:
+            self._tasks[task][0]["connected"] = True
+            self._send({"op": "connected", "task": task})
+
+    def remove(self, task: TaskId) -> None:
+        with self._lock_tasks:
+            self._tasks.pop(task, None)
+            self._send({"op": "remove", "task": task})
+        _box_file(self._boxes, task).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let the guard go; the hub has cleaned up itself."""
+        self._send({"op": "goodbye"})
+        self._socket.close()
+        self._process.wait()
+        os.close(self.pidfd)
+
+    def _send(self, message: Mapping[str, object], fds: list[int] | None = None) -> None:
+        # A guard that died is replaced as soon as the hub sees its pidfd; the new one is told of
+        # every box.
+        try:
+            socket.send_fds(self._socket, [json.dumps(message).encode()], fds or [])
+        except TimeoutError:
+            self._process.kill()  # it was stopped, or hangs: another one is of more use
+        except OSError:
+            return
+
+
+def leftovers(folder: Path) -> None:
+    """Remove the boxes that a dead hub and a dead guard left. Only for a process that holds the
+    hub's lock.
+    """
+    for file in sorted((folder / "boxes").glob("*.json")):
+        # half a record: the disk was full
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if not _sweep(json.loads(file.read_text())):
+                continue
+        file.unlink(missing_ok=True)
+    remove_empty_groups()
+
+
+def _sweep(record: Mapping[str, object]) -> bool:
+    """Remove a box; False when that is not possible now, such as without the package that its
+    isolation came from: its record stays, and holds up no other box and no command.
+    """
+    try:
+        isolation.make(str(record["isolation"]), _GROUP).sweep(record)
+    except (HeadgateError, OSError) as error:
+        print(f"a box of {record.get('task')} is left: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _release(record: Mapping[str, object]) -> None:
+    """Let a task run on that the hub was holding when it died."""
+    try:
+        isolation.make(str(record["isolation"]), _GROUP).release(record)
+    except (HeadgateError, OSError) as error:
+        print(f"{record.get('task')} may be held: {error}", file=sys.stderr)
+
+
+def _ask(record: Mapping[str, object]) -> None:
+    """Ask a task to end, by the signal that it is to get."""
+    first = processes.look(int(str(record["pid"])))
+    number = int(str(record.get("stop_signal", int(signal.SIGTERM))))
+    if first is not None:
+        processes.send(receivers(first, number), number)
+
+
+@dataclass(slots=True)
+class _GuardedTask:
+    record: dict[str, object]
+    pidfd: int | None
+    output: int | None
+    log: str
+    connected: bool
+
+
+class _Guard:
+    def __init__(self, hub: socket.socket, folder: Path) -> None:
+        self._hub = hub
+        self._folder = folder
+        self._tasks: dict[TaskId, _GuardedTask] = {}
+
+    def run(self) -> None:
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._hub, 1 << 20, 4)
+            except OSError:
+                data, fds = b"", []
+            if not data:
+                self._orphaned()
+                return
+            message = json.loads(data)
+            task = TaskId(message.get("task") or "")
+            match message["op"]:
+                case "add":
+                    output = fds[0] if fds else None  # none where this process may open no more
+                    self._tasks[task] = _GuardedTask(
+                        message["record"],
+                        _pidfd(message["record"]),
+                        output,
+                        message["log"],
+                        message["connected"],
+                    )
+                case "connected" if task in self._tasks:
+                    self._tasks[task].connected = True
+                case "remove" if task in self._tasks:
+                    self._drop(self._tasks.pop(task))
+                case "goodbye":
+                    return
+
+    def _orphaned(self) -> None:
+        for task in self._tasks.values():
+            _release(task.record)  # what is held hears nothing of what follows
+        for task in self._tasks.values():
+            if not task.connected and task.pidfd is not None:
+                _ask(task.record)
+        deadline = time.monotonic() + GRACE_SECONDS
+        poller = select.poll()
+        for task in self._tasks.values():
+            for fd in (task.output, task.pidfd):
+                if fd is not None:
+                    poller.register(fd, select.POLLIN)
+        living = {task.pidfd for task in self._tasks.values() if task.pidfd is not None}
+        logs = {task.output: task.log for task in self._tasks.values() if task.output is not None}
+        while living and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poller.poll(left * 1000):
+                if fd in living:
+                    living.discard(fd)
+                    poller.unregister(fd)
+                elif not _copy(fd, logs[fd]):
+                    poller.unregister(fd)
+        for id, task in self._tasks.items():
+            swept = _sweep(task.record)
+            if task.output is not None:
+                while _copy(task.output, task.log):
+                    pass
+            if swept:
+                _box_file(self._folder / "boxes", id).unlink(missing_ok=True)
+        runs.remove_sockets(self._folder)
+        remove_empty_groups()
+
+    def _drop(self, task: _GuardedTask) -> None:
+        for fd in (task.pidfd, task.output):
+            if fd is not None:
+                os.close(fd)
+
+
+def _pidfd(record: Mapping[str, object]) -> int | None:
+    """Of a box's first process; None when that has ended, even if another one has its number by
+    now.
+    """
+    try:
+        pid = int(str(record.get("pid")))
+        fd = os.pidfd_open(pid)
+    except (OSError, ValueError):
+        return None
+    found, started = processes.look(pid), record.get("started")
+    if found is None or (started is not None and found.started != started):
+        os.close(fd)
+        return None
+    return fd
+
+
+def _copy(fd: int, log: str) -> bool:
+    """Append what can be read to the log; False when there is nothing (more)."""
+    try:
+        data = os.read(fd, 1 << 16)
+        if data:
+            with open(log, "ab") as file:
+                file.write(data)
+    except OSError:
+        return False
+    return bool(data)
+
+
+def main() -> None:
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(ignored, signal.SIG_IGN)
+    _Guard(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Which of a task's processes a signal is for that asks it to end.
+
+A script that saves on a signal needs its helpers while it does so, such as the workers of its data
+loader. So only the script is asked. A process that merely waits for the script (`sh -c`, `conda
+run`, a launcher of one's own) is not asked, because its end would be that of the task.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+
+from headgate.machine.processes import PROC, Process, look
+
+SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
+_LAUNCHERS = frozenset(
+    {"accelerate", "conda", "hatch", "mamba", "micromamba", "pdm", "pipenv", "pixi", "uv"}
+)
+"""Programs that wait for another, and not in a way that the kernel shows."""
+_TELL_ALL = frozenset({"accelerate", "dumb-init", "timeout", "torch", "torchrun"})
+"""Programs that pass a signal on to all of a group of processes, and so to helpers."""
+_HELPERS = (b"multiprocessing.", b"loky.", b"torch.utils.data")
+"""In the command line of processes that a script starts to work for it, and that are no program of
+their own.
+"""
+_WAITS = "do_wait"
+
+
+def receivers(first: Process, number: int, pids: Iterable[int] | None = None) -> list[Process]:
+    """The processes to signal: the first, or those that it waits for and that have a handler for
+    the signal.
+
+    A process that has set up a handler gets the signal, whatever it has started: it saves, or
+    passes the signal on. Of SIGINT that says nothing of shells and launchers, for shells and Python
+    always have one. A program that would pass it on to helpers as well does not get it. A shell
+    that waits for a program in its foreground runs its trap when that has ended: such programs get
+    the signal too. A shell whose trap could only reach the wrapper of a script is not asked, and
+    the script is.
+
+    Args:
+        first: The task's first process.
+        number: The signal.
+        pids: All of its processes; None: all of the machine are looked through.
+    """
+    children: dict[int, list[Process]] = {}
+    for pid in (
+        (int(name) for name in os.listdir(PROC) if name.isdecimal()) if pids is None else pids
+    ):
+        if (process := look(pid)) is not None:
+            children.setdefault(process.parent, []).append(process)
+    return _receivers(first, children, number)
+
+
+def _receivers(process: Process, children: dict[int, list[Process]], number: int) -> list[Process]:
+    command = _command(process)
+    name = _name(command)
+    known = name in SHELLS | _LAUNCHERS | _TELL_ALL
+    if not known and not _is_waiting(process):
+        return [process]
+    shell = name in SHELLS
+    programs = [
+        child for child in children.get(process.pid, []) if shell or _is_program(child, command)
+    ]
+    itself = number != signal.SIGINT and name not in _TELL_ALL and _catches(process, number)
+    if itself and not shell:
+        return [process]
+    found: list[Process] = []
+    for child in programs:
+        # What a script waits for is a helper, unless it is a script too.
+        below = [each for each in _receivers(child, children, number) if _catches(each, number)]
+        below = [each for each in below if known or _is_python(each)]
+        if itself and not _is_in_front(child, process):
+            # The trap is for this child. A wrapper would keep the signal from its script, or pass
+            # it on to helpers.
+            below = [each for each in below if each != child]
+            itself = not below
+        found += below
+    return [process, *found] if itself else found or [process]
+
+
+def _command(process: Process) -> list[bytes]:
+    try:
+        return (PROC / str(process.pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return []
+
+
+def _name(command: list[bytes]) -> str:
+    """The program that a process runs: of an interpreter the script or the package."""
+    words = [os.fsdecode(word) for word in command]
+    if not words or not _base(words[0]).startswith("python"):
+        return _base(words[0]) if words else ""
+    for i, word in enumerate(words[1:], start=1):
+        if word == "-m":
+            return words[i + 1].partition(".")[0] if i + 1 < len(words) else ""
+        if not word.startswith("-"):
+            return _base(word)
+    return ""
+
+
+def _base(word: str) -> str:
+    return os.path.basename(word).lstrip("-")  # a login shell
+
+
+def _is_python(process: Process) -> bool:
+    command = _command(process)
+    return bool(command) and os.path.basename(command[0]).startswith(b"python")
+
+
+def _is_program(child: Process, command: list[bytes]) -> bool:
+    """Whether a child runs a program of its own, and is no worker that its parent, of that command,
+    forked.
+    """
+    own = _command(child)
+    return (
+        bool(own)
+        and own != command
+        and not any(helper in word for word in own for helper in _HELPERS)
+    )
+
+
+def _is_waiting(process: Process) -> bool:
+    """Whether its first thread waits for a child."""
+    try:
+        return (PROC / str(process.pid) / "wchan").read_text() == _WAITS
+    except OSError:
+        return False
+
+
+def _is_in_front(child: Process, shell: Process) -> bool:
+    """Whether a shell waits for this child before it runs a trap. Where that cannot be told, it
+    does not: with job control, or where the shell itself ignores what it lets its background
+    ignore.
+    """
+    try:
+        controlled = os.getpgid(child.pid) != os.getpgid(shell.pid)
+    except ProcessLookupError:
+        return False
+    return not controlled and not any(
+        _has(each, "SigIgn", signal.SIGQUIT) for each in (child, shell)
+    )
+
+
+def _catches(process: Process, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    return _has(process, "SigCgt", number)
+
+
+def _has(process: Process, mask: str, number: int) -> bool:
+    """Whether a signal is in this mask of a process."""
+    try:
+        status = (PROC / str(process.pid) / "status").read_text(errors="replace")
+    except OSError:
+        return False
+    masks = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return bool(int(masks.get(mask, "0"), 16) >> (number - 1) & 1)

@@ -1,0 +1,149 @@
+"""The line between a guest and the monitor that started it: messages, and connections, over one
+stream of bytes.
+
+The file is loaded by itself, with any Python and without the package around it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+
+OUTPUT = 0
+"""Number of the task's output; connections have others."""
+DATA, OPEN, CLOSE, READY, GO, SIGNAL, EXIT = range(7)
+"""Kinds of messages. DATA, OPEN, CLOSE are of a connection, and OPEN and CLOSE have no content.
+READY: the guest is up. GO: its network is, too. SIGNAL: its number, and whether all processes are
+to get it. EXIT: how the task ended.
+"""
+EVERYBODY = signal.SIGRTMAX
+"""The signal by which a monitor is told to ask all processes of its task to end."""
+_HEADER = struct.Struct("!BII")
+_MOST_UNSENT = 1 << 20
+_PART = 1 << 15
+
+
+class GuestLine:
+    """One end of the line. Nothing in here waits but `turn`.
+
+    Attributes:
+        over: Whether the other end is gone.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.over = False
+        self._fd = fd
+        self._received = b""
+        self._joined: dict[int, int] = {}
+        self._unsent = {fd: bytearray()}
+        os.set_blocking(fd, False)
+
+    def send(self, kind: int, content: bytes = b"", number: int = OUTPUT) -> None:
+        self._unsent[self._fd] += _HEADER.pack(kind, number, len(content)) + content
+
+    def join(self, number: int, fd: int) -> None:
+        """Let what comes in at a descriptor go over the line, and what comes for it out at it,
+        until it ends.
+        """
+        os.set_blocking(fd, False)
+        self._joined[number], self._unsent[fd] = fd, bytearray()
+
+    def leave(self, number: int) -> None:
+        """Close a descriptor that joined, once what came for it has gone out."""
+        fd = self._joined.pop(number, None)
+        if fd is not None:
+            self._write(fd)
+            del self._unsent[fd]
+            os.close(fd)
+
+    def turn(
+        self, others: list[int], seconds: float | None = None
+    ) -> tuple[list[int], list[tuple[int, int, bytes]]]:
+        """Wait until there is something to do, and do it.
+
+        Args:
+            others: More descriptors to wait for.
+            seconds: How long to wait at most.
+
+        Returns:
+            Those of the others that can be read; and what arrived: kind, number and content.
+        """
+        reads = list(others)
+        if sum(len(unsent) for fd, unsent in self._unsent.items() if fd != self._fd) < _MOST_UNSENT:
+            reads.append(self._fd)
+        if len(self._unsent[self._fd]) < _MOST_UNSENT:
+            reads += self._joined.values()
+        writes = [fd for fd, unsent in self._unsent.items() if unsent]
+        readable, writable, _ = select.select(reads, writes, [], seconds)
+        for fd in writable:
+            self._write(fd)
+        for number, fd in list(self._joined.items()):
+            if fd in readable:
+                self._take(number, fd)
+        return [
+            fd for fd in others if fd in readable
+        ], self._receive() if self._fd in readable else []
+
+    def drain(self) -> None:
+        """Send what is there of the task's output, and no more of it after that."""
+        fd = self._joined.get(OUTPUT)
+        while fd is not None and (part := _read(fd)):
+            self.send(DATA, part)
+        self._joined.pop(OUTPUT, None)
+
+    def flush(self) -> None:
+        """Wait until all has gone out."""
+        while not self.over and (waiting := [fd for fd, unsent in self._unsent.items() if unsent]):
+            for fd in select.select([], waiting, [])[1]:
+                self._write(fd)
+
+    def _take(self, number: int, fd: int) -> None:
+        part = _read(fd)
+        if part is None:
+            return
+        self.send(DATA if part else CLOSE, part, number)
+        if not part:
+            self.leave(number)
+
+    def _receive(self) -> list[tuple[int, int, bytes]]:
+        part = _read(self._fd)
+        if part == b"":
+            self.over = True
+        self._received += part or b""
+        found = []
+        while len(self._received) >= _HEADER.size:
+            kind, number, length = _HEADER.unpack_from(self._received)
+            if len(self._received) < _HEADER.size + length:
+                break
+            content = self._received[_HEADER.size : _HEADER.size + length]
+            self._received = self._received[_HEADER.size + length :]
+            if kind == DATA and number in self._joined:
+                self._unsent[self._joined[number]] += content
+            elif kind == CLOSE:
+                self.leave(number)
+            else:
+                found.append((kind, number, content))
+        return found
+
+    def _write(self, fd: int) -> None:
+        unsent = self._unsent[fd]
+        try:
+            while unsent:
+                del unsent[: os.write(fd, unsent[:_PART])]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody reads it any more
+            unsent.clear()
+            self.over = self.over or fd == self._fd
+
+
+def _read(fd: int) -> bytes | None:
+    """What is there; empty at the end, None where nothing is there yet."""
+    try:
+        return os.read(fd, _PART)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""

@@ -1,0 +1,76 @@
+"""The processes in the nodes of a lab, and their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from headgate.lab import limits
+from headgate.lab.names import path
+from headgate.lab.record import Record
+from headgate.machine.processes import Process, look, send
+
+TERM_SECONDS = 2.0
+KILL_SECONDS = 10.0
+_PAUSE_SECONDS = 0.01
+
+
+def processes(record: Record, nodes: Sequence[str]) -> dict[str, list[int]]:
+    """Process ids by node: those in its cgroups, and those that came into its network namespace in
+    another way.
+    """
+    inside = _in_namespaces({node: str(path(record.names.namespace(node))) for node in nodes})
+    return {node: sorted({*limits.pids(record, node), *inside[node]}) for node in nodes}
+
+
+def end(record: Record, nodes: Sequence[str]) -> None:
+    """End every process in these nodes: asked to first, killed after two seconds."""
+
+    def living() -> list[Process]:
+        pids = {pid for found in processes(record, nodes).values() for pid in found}
+        return [process for pid in pids if (process := look(pid)) is not None]
+
+    if not (there := living()):
+        return
+    send(there, signal.SIGTERM)
+    if _gone(living, TERM_SECONDS):
+        return
+    for node in nodes:
+        limits.kill(record, node)
+    deadline = time.monotonic() + KILL_SECONDS
+    while (there := living()) and time.monotonic() < deadline:
+        send(there, signal.SIGKILL)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _gone(living: Callable[[], list[Process]], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while living():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_PAUSE_SECONDS)
+    return True
+
+
+def _in_namespaces(paths: dict[str, str]) -> dict[str, list[int]]:
+    nodes: dict[tuple[int, int], str] = {}
+    for node, namespace in paths.items():
+        try:
+            found = os.stat(namespace)
+        except FileNotFoundError:
+            continue
+        nodes[found.st_dev, found.st_ino] = node
+    inside: dict[str, list[int]] = {node: [] for node in paths}
+    for pid in os.listdir("/proc") if nodes else ():
+        if not pid.isdigit():
+            continue
+        try:
+            found = os.stat(f"/proc/{pid}/ns/net")
+        except OSError:  # ended, or on its way
+            continue
+        holder = nodes.get((found.st_dev, found.st_ino))
+        if holder is not None and int(pid) != os.getpid():
+            inside[holder].append(int(pid))
+    return inside

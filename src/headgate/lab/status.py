@@ -1,0 +1,121 @@
+"""What the nodes of a lab are, and what they use."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from headgate.lab import limits, network, node_processes, record
+from headgate.lab.names import WIRE
+from headgate.lab.record import Record
+from headgate.model.cluster import Cluster, Nic, Node
+from headgate.model.errors import HeadgateError
+
+LOOK_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A node as it is, and what it uses now.
+
+    Args:
+        lab: Name of its lab.
+        node: What it has.
+        state: `ready`, `unplugged` (its NIC is disconnected), `half made` (a command was killed),
+            `gone` (its namespace or its cgroup was removed). The next `up` mends the last two.
+        processes: Number of processes in it.
+        cores: Cores in use.
+        memory_bytes: Memory in use, page cache not counted.
+        bytes_in: Received, bytes a second.
+        bytes_out: Sent, bytes a second.
+        cpus: The CPUs of this machine that it keeps to; empty: all.
+    """
+
+    lab: str
+    node: Node
+    state: str
+    processes: int
+    cores: float
+    memory_bytes: int
+    bytes_in: float
+    bytes_out: float
+    cpus: tuple[int, ...] = ()
+
+
+def nodes(lab: str | None = None) -> Cluster:
+    """The nodes of a lab that is up, as jobs may use them; of the only one where none is named.
+
+    Raises:
+        NotFoundError: There is no such lab.
+        UsageError: None is named, and there are several.
+        HeadgateError: Making it was interrupted.
+    """
+    known = _read(lab)
+    if not known.complete or any(made.stage == "making" for made in known.nodes.values()):
+        raise HeadgateError(
+            f"making lab {known.name!r} was interrupted; bring it up again: headgate lab up FILE"
+        )
+    return Cluster(
+        tuple(
+            replace(
+                made.node,
+                nics=(Nic(WIRE, made.node.nic_bytes_per_second, virtual=True),),
+                place=known.place(name),
+            )
+            for name, made in known.nodes.items()
+        )
+    )
+
+
+def status(lab: str | None = None) -> tuple[NodeStatus, ...]:
+    """The nodes of a lab, and what they use in the quarter of a second from now on.
+
+    Raises:
+        NotFoundError: There is no such lab.
+        UsageError: None is named, and there are several.
+    """
+    known = _read(lab)
+    if not known.names.switch_found():
+        return tuple(
+            NodeStatus(known.name, made.node, "half made", 0, 0.0, 0, 0.0, 0.0)
+            for made in known.nodes.values()
+        )
+    began, first, cpu = time.monotonic(), network.carried(known), _cpu_seconds(known)
+    time.sleep(LOOK_SECONDS)
+    took, second, cpu_now = time.monotonic() - began, network.carried(known), _cpu_seconds(known)
+    there = node_processes.processes(known, list(known.nodes))
+    found = []
+    for name, made in known.nodes.items():
+        before, after = first.get(name, (0, 0)), second.get(name, (0, 0))
+        state = "half made" if made.stage == "making" else "ready" if made.plugged else "unplugged"
+        if state != "half made" and not (network.there(known, name) and limits.there(known, name)):
+            state = "gone"
+        found.append(
+            NodeStatus(
+                lab=known.name,
+                node=made.node,
+                state=state,
+                processes=len(there[name]),
+                cores=max(0.0, cpu_now[name] - cpu[name]) / took,
+                memory_bytes=limits.used(known, name)[1],
+                bytes_in=max(0, after[0] - before[0]) / took,
+                bytes_out=max(0, after[1] - before[1]) / took,
+                cpus=made.cpus,
+            )
+        )
+    return tuple(found)
+
+
+def _read(lab: str | None) -> Record:
+    name = record.choose(lab)
+    known = record.read(name)
+    if known is None:
+        raise HeadgateError(
+            f"lab {name!r} does not outlive a restart of this machine; bring it up again: "
+            "headgate lab up FILE"
+        )
+    return known
+
+
+def _cpu_seconds(known: Record) -> dict[str, float]:
+    return {name: limits.used(known, name)[0] for name in known.nodes}

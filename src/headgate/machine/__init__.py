@@ -1,0 +1,3 @@
+"""The Linux machine: its cgroups, namespaces, disks, NICs, visible GPUs and what is allocated of
+it.
+"""

@@ -1,0 +1,174 @@
+"""The part of the machine that this process was allotted: by its affinity, by cgroup limits or by a
+batch system.
+
+A hub serves one allocation: what it starts shares its CPUs and its cgroup, and ends with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.machine import limits
+from headgate.machine.files import content
+from headgate.model.units import say_bytes
+
+BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "OAR_JOB_ID", "FLUX_JOB_ID", "COBALT_JOBID")
+"""Variables by which batch systems name a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A part of the machine. Processes that were allotted the same part have equal objects.
+
+    Args:
+        cpus: CPUs that may be used.
+        everything: Whether these are all the CPUs of the machine or container.
+        groups: In each hierarchy, the nearest cgroup above this process that sets a limit.
+        job: Variable and id of the batch job; empty: none.
+    """
+
+    cpus: frozenset[int]
+    everything: bool
+    groups: tuple[str, ...]
+    job: str
+
+    @property
+    def key(self) -> str:
+        """A short text for file names that identifies the allocation; empty if it is the whole
+        machine.
+        """
+        if self.everything and not self.groups and not self.job:
+            return ""
+        # A folder may be seen by several machines, each with a part of a job.
+        text = "\n".join([socket.gethostname(), say_cpus(self.cpus), *self.groups, self.job])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def __str__(self) -> str:
+        parts = [self.job] if self.job else []
+        parts += [] if self.everything else [f"CPUs {say_cpus(self.cpus)}"]
+        parts += [f"cgroup {group}" for group in self.groups]
+        return ", ".join(parts) or "all of the machine"
+
+
+def current(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> Allocation:
+    """The allocation of this process.
+
+    Args:
+        root: Where /proc and /sys are found.
+        environment: What names the batch job.
+    """
+    cpus = limits.allowed_cpus(root)
+    # In a container the first process has what the container has.
+    first = limits.cpus_of(root / "proc/1/status") or limits.parse_list(
+        content(root / "sys/devices/system/cpu/online")
+    )
+    if environment.get("HEADGATE_TASK"):  # what its box narrows is not for a hub of its own
+        cpus = cpus | first
+    groups = [] if environment.get("HEADGATE_TASK") else limits.limiting(limits.cgroups(root))
+    job = next((f"{name}={environment[name]}" for name in BATCH_JOBS if environment.get(name)), "")
+    return Allocation(cpus, cpus >= first, tuple(groups), job)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmShare:
+    """What Slurm allotted to a job, as its variables say; None: they do not.
+
+    Args:
+        job: Its id.
+        cores: CPUs on this node.
+        memory_bytes: Memory on this node.
+        gpus: GPUs on this node.
+        nodes: Names of its nodes, as Slurm writes them.
+        count: How many nodes it has.
+        here: Whether this process is on one of them.
+    """
+
+    job: str
+    cores: int | None
+    memory_bytes: int | None
+    gpus: int | None
+    nodes: str
+    count: int
+    here: bool
+
+    def __str__(self) -> str:
+        parts = (
+            [f"{self.cores} {'CPU' if self.cores == 1 else 'CPUs'}"]
+            if self.cores is not None
+            else []
+        )
+        parts += (
+            [f"{say_bytes(self.memory_bytes)} of memory"] if self.memory_bytes is not None else []
+        )
+        parts += (
+            [f"{self.gpus} {'GPU' if self.gpus == 1 else 'GPUs'}"] if self.gpus is not None else []
+        )
+        text = f"Slurm job {self.job}" + (f": {', '.join(parts)} on this node" if parts else "")
+        if not self.here:
+            text += (
+                f"; this shell is not on its nodes ({self.nodes}): run headgate there, by "
+                "sbatch or srun --pty"
+            )
+        elif self.count > 1:
+            text += (
+                f"; of its {self.count} nodes ({self.nodes}) Headgate uses this one: to use "
+                "all, start a "
+                "cluster on them by srun, and name its engine by --engine"
+            )
+        return text
+
+
+def slurm_share(environment: Mapping[str, str] = os.environ) -> SlurmShare | None:
+    """What Slurm allotted to the job that this process is in; None outside one, and in a task of
+    Headgate's.
+    """
+    job = environment.get("SLURM_JOB_ID")
+    if not job or environment.get("HEADGATE_TASK"):
+        return None
+    each = [
+        int(cpus)
+        for cpus, times in re.findall(
+            r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", "")
+        )
+        for _ in range(int(times or 1))
+    ]
+    node = _whole(environment.get("SLURM_NODEID")) or 0
+    cores = _whole(environment.get("SLURM_CPUS_ON_NODE")) or (
+        each[node] if node < len(each) else None
+    )
+    mebibytes = _whole(environment.get("SLURM_MEM_PER_NODE"))
+    if mebibytes is None and cores and (of_cpu := _whole(environment.get("SLURM_MEM_PER_CPU"))):
+        mebibytes = of_cpu * cores
+    names = environment.get("SLURM_JOB_NODELIST", "")
+    return SlurmShare(
+        job,
+        cores,
+        mebibytes << 20 if mebibytes else None,  # 0: all of the node's
+        _whole(environment.get("SLURM_GPUS_ON_NODE")),
+        names,
+        _whole(environment.get("SLURM_JOB_NUM_NODES")) or 1,
+        # Its own steps have the first; salloc starts a shell where it was typed.
+        "SLURMD_NODENAME" in environment
+        or names in ("", socket.gethostname(), socket.gethostname().partition(".")[0]),
+    )
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def say_cpus(cpus: frozenset[int]) -> str:
+    """CPU numbers as the kernel writes them: `0-3,8`."""
+    spans: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if spans and cpu == spans[-1][1] + 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -1,0 +1,241 @@
+"""Where cgroups can be made on this machine: v1, v2, both mounted side by side, or nowhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from headgate.machine.limits import has_limits
+
+Mode = Literal["v1", "v2", "none"]
+
+CGROUPS = Path("/sys/fs/cgroup")
+V1_CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "blkio", "freezer")
+V2_CONTROLLERS = ("cpu", "memory", "cpuset", "io")
+CURE = (
+    "run as root, or in a delegated scope: systemd-run --user --scope -p Delegate=yes headgate ..."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupLayout:
+    """Where the cgroups of tasks go.
+
+    Args:
+        mode: What limits tasks here.
+        bases: Folder to make them under, by controller; v2 controllers share one folder, `unified`
+            names it.
+        vacate: The v2 folder holds processes, which must move down a level before it can hand
+            controllers on.
+        missing: Why a controller cannot be had, by controller.
+    """
+
+    mode: Mode
+    bases: Mapping[str, Path] = field(default_factory=dict)
+    vacate: bool = False
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupMount:
+    """A mounted cgroup hierarchy: `controllers` is empty for cgroup2; `own` is the folder that this
+    process is in.
+    """
+
+    point: Path
+    controllers: frozenset[str]
+    own: Path
+
+
+def find_layout(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
+    """The best that this process can have: v1 where one of its controllers can be used, then v2,
+    then nothing.
+    """
+    for candidate in (find_v1(root, proc), find_v2(root, proc)):
+        if candidate.bases:
+            return candidate
+    mounts = list(_mounts(root, proc))
+    if not mounts:
+        return CgroupLayout(
+            "none", missing={"cgroup": f"no cgroup hierarchy is mounted under {root}"}
+        )
+    own = mounts[-1].own
+    return CgroupLayout(
+        "none", missing={"cgroup": f"uid {os.geteuid()} may not make cgroups in {own} or above"}
+    )
+
+
+def find_v1(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
+    """Under v1 cgroups are made below the own one: whatever limits the own one goes on to hold for
+    them.
+    """
+    bases: dict[str, Path] = {}
+    missing = dict.fromkeys(V1_CONTROLLERS, f"no v1 hierarchy of it is mounted under {root}")
+    unified = None
+    for mount in _mounts(root, proc):
+        if not mount.controllers:
+            unified = mount.own
+        for controller in mount.controllers & missing.keys():
+            if _writable(mount.own):
+                bases[controller] = mount.own
+                del missing[controller]
+            else:
+                missing[controller] = f"{mount.own} is not writable for uid {os.geteuid()}"
+    if bases and unified is not None and _writable(unified):
+        # without controllers it still counts CPU and pressure, and ends all at once
+        bases["unified"] = unified
+    return CgroupLayout("v1", bases=bases, missing=missing)
+
+
+def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
+    """The folder for groups under v2, where only a folder without processes hands controllers on.
+
+    For root it is the top one. Otherwise it is the nearest one above that is ours and empty, or
+    that was delegated to us and can be emptied into a folder below it. No folder above one with
+    limits is taken.
+    """
+    best = CgroupLayout(
+        "v2", missing=dict.fromkeys(V2_CONTROLLERS, f"no cgroup2 hierarchy is mounted under {root}")
+    )
+    for mount in _mounts(root, proc):
+        if mount.controllers:
+            continue
+        why = f"{mount.own} is not writable for uid {os.geteuid()}"
+        best = CgroupLayout("v2", missing=dict.fromkeys(V2_CONTROLLERS, why))
+        for folder in _upwards(mount):
+            if not _writable(folder):
+                continue
+            vacate = not _is_top(folder) and _occupied(folder)
+            offered = (folder / "cgroup.controllers").read_text().split()
+            if vacate and not _may_vacate(folder, mount):
+                offered = []
+            bases = {name: folder for name in V2_CONTROLLERS if name in offered} | {
+                "unified": folder
+            }
+            if len(bases) > len(best.bases):
+                why = f"{folder} has only these controllers: {' '.join(offered) or 'none'}"
+                missing = {name: why for name in V2_CONTROLLERS if name not in offered}
+                best = CgroupLayout(
+                    "v2", bases=bases, vacate=vacate and bool(offered), missing=missing
+                )
+    return best
+
+
+def _upwards(mount: CgroupMount) -> Iterator[Path]:
+    """The top one, for root, then the own one and those above it: none above one with limits, which
+    were set for us and go on to hold.
+    """
+    folders = [mount.own]
+    while folders[-1] != mount.point and not has_limits(folders[-1]):
+        folders.append(folders[-1].parent)
+    if os.geteuid() == 0 and folders[-1] == mount.point and _is_top(mount.point):
+        yield mount.point
+    yield from folders
+
+
+def roots(root: Path) -> dict[str, Path]:
+    """Where every hierarchy is mounted, those without a controller of ours too, by its controllers'
+    names; `unified` is cgroup2.
+    """
+    return {
+        name: mount.point
+        for mount in _mounts(root, Path("/proc/self"))
+        for name in mount.controllers or {"unified"}
+    }
+
+
+def folders_of(pid: int, root: Path, version: Mode) -> dict[str, Path]:
+    """The cgroups that a process is in, by controller as `CgroupLayout.bases`; empty when it has
+    ended.
+    """
+    proc = Path("/proc")
+    try:
+        found = list(_mounts(root, proc / "self", proc / str(pid)))
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    folders: dict[str, Path] = {}
+    for mount in found:
+        if not mount.controllers:
+            folders["unified"] = mount.own
+        folders |= {
+            name: mount.own
+            for name in V1_CONTROLLERS
+            if version == "v1" and name in mount.controllers
+        }
+    if version == "v2" and (own := folders.get("unified")) is not None and own.is_dir():
+        offered = (own / "cgroup.controllers").read_text().split()
+        folders |= {name: own for name in V2_CONTROLLERS if name in offered}
+    return folders
+
+
+def _mounts(root: Path, proc: Path, whose: Path | None = None) -> Iterator[CgroupMount]:
+    """Cgroup hierarchies mounted at or under `root` that this process can see its own folder of, or
+    that of another process (`whose`, its folder in /proc).
+    """
+    own: dict[frozenset[str], str] = {}
+    for line in ((whose or proc) / "cgroup").read_text().splitlines():
+        _, joined, own_path = line.split(":", 2)
+        own[frozenset(joined.split(",")) if joined else frozenset()] = own_path
+    for line in (proc / "mountinfo").read_text().splitlines():
+        before, after = line.split(" - ", 1)
+        fs_root, point = (_unescape(part) for part in before.split(" ")[3:5])
+        kind, _, options = after.split(" ", 2)
+        if kind not in ("cgroup", "cgroup2") or not Path(point).is_relative_to(root):
+            continue
+        names = frozenset(options.split(",")) if kind == "cgroup" else frozenset()
+        for controllers, path in own.items():
+            if (
+                (controllers <= names)
+                if kind == "cgroup" and controllers
+                else not (controllers or names)
+            ):
+                # In a container without a cgroup namespace the path is that of the host, whose
+                # folders are not mounted.
+                below = (
+                    os.path.relpath(path, fs_root) if Path(path).is_relative_to(fs_root) else "."
+                )
+                folder = Path(os.path.normpath(os.path.join(point, below)))
+                if folder.is_dir():
+                    yield CgroupMount(Path(point), controllers, folder)
+
+
+def _unescape(text: str) -> str:
+    return text.encode().decode("unicode_escape") if "\\" in text else text
+
+
+def _writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK) and os.access(folder / "cgroup.procs", os.W_OK)
+
+
+def _is_top(folder: Path) -> bool:
+    """Whether it is the kernel's own root of cgroup2: it alone may hold processes and hand
+    controllers on.
+    """
+    return not (folder / "cgroup.type").exists()
+
+
+def _occupied(folder: Path) -> bool:
+    try:
+        return bool((folder / "cgroup.procs").read_text().strip())
+    except OSError:  # threaded: processes cannot be listed
+        return True
+
+
+def _may_vacate(folder: Path, mount: CgroupMount) -> bool:
+    """Whether its processes are ours to move: systemd marks what it delegates; a container's whole
+    tree is ours.
+    """
+    if not os.access(folder / "cgroup.subtree_control", os.W_OK):
+        return False
+    if folder == mount.point:
+        return True
+    for name in ("user.delegate", "trusted.delegate"):
+        try:
+            if os.getxattr(folder, name) == b"1":
+                return True
+        except OSError:
+            continue
+    return False

@@ -1,0 +1,121 @@
+"""The GPUs that an environment allows: `CUDA_VISIBLE_DEVICES`, as CUDA reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from headgate.model.cluster import Gpu, Node
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int, str] | None:
+    """The GPUs that an environment allows, by index, in its order and by the names that it has for
+    them; None where it says nothing of them, or no GPU is known.
+
+    It holds numbers and the beginnings of UUIDs, of GPUs or of their parts (MIG). CUDA leaves out
+    what follows the first that names none (`-1`, `NoDevFiles`, nothing), and has no GPU where one
+    is named twice.
+
+    Args:
+        environment: As of a process.
+        gpus: Those of the machine.
+    """
+    text = environment.get(VARIABLE)
+    if text is None or not gpus:
+        return None
+    found: dict[int, str] = {}
+    for name in map(str.strip, text.split(",")):
+        index = _find(name, gpus)
+        if index is None:
+            break
+        if index in found:
+            return {}
+        found[index] = name
+    return found
+
+
+def missing(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> str:
+    """What an environment names that is no GPU of the machine, and what to do, as a sentence; empty
+    if it names none such. What allows no GPU on purpose (`-1`, `NoDevFiles`, nothing) is none.
+    """
+    text = environment.get(VARIABLE, "")
+    seen: set[int] = set()
+    for name in map(str.strip, text.split(",")):
+        if re.match(r"\d|GPU-|MIG-", name, re.IGNORECASE) is None:
+            return ""
+        index = _find(name, gpus)
+        if index is None or index in seen:
+            break
+        seen.add(index)
+    else:
+        return ""
+    has = (
+        f"its GPUs are {', '.join(str(gpu.index) for gpu in gpus)}"
+        if gpus
+        else "Headgate finds none here"
+    )
+    if index is not None:
+        return (
+            f"{VARIABLE}={text} names GPU {index} twice, and CUDA then has none; name each "
+            f"once: {has}"
+        )
+    called = f"GPU {name}" if name.isdigit() else name
+    which = "begins more than one GPU" if _several(name, gpus) else "is no GPU of this machine"
+    cure = (
+        "name others"
+        if gpus
+        else "unset it to train on the CPU, or see whether `nvidia-smi` finds any"
+    )
+    return f"{VARIABLE}={text}: {called} {which}, so jobs have {_number(len(seen))}; {has}; {cure}"
+
+
+def indices(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[int, ...] | None:
+    """The indices of the GPUs that an environment allows."""
+    found = visible(environment, gpus)
+    return tuple(found) if found is not None else None
+
+
+def names(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int, str]:
+    """What `CUDA_VISIBLE_DEVICES` calls each GPU of a machine: as the environment does, else by its
+    number, or a part of one (MIG) by its UUID.
+    """
+    return {gpu.index: gpu.uuid if gpu.is_part else str(gpu.index) for gpu in gpus} | dict(
+        visible(environment, gpus) or {}
+    )
+
+
+def within(node: Node, environment: Mapping[str, str]) -> Node:
+    """This machine with the GPUs alone that an environment allows."""
+    found = visible(environment, node.gpus)
+    return (
+        node
+        if found is None
+        else replace(node, gpus=tuple(gpu for gpu in node.gpus if gpu.index in found))
+    )
+
+
+def _several(name: str, gpus: Sequence[Gpu]) -> bool:
+    return sum(gpu.uuid.lower().startswith(name.lower()) for gpu in gpus) > 1
+
+
+def _number(count: int) -> str:
+    return (
+        "no GPU"
+        if count == 0
+        else "only the GPU before it"
+        if count == 1
+        else f"only the {count} GPUs before it"
+    )
+
+
+def _find(name: str, gpus: Sequence[Gpu]) -> int | None:
+    if number := re.match(r"\d+", name):
+        # Of a GPU that is divided CUDA takes the first part.
+        return next((gpu.index for gpu in gpus if gpu.number == int(number[0])), None)
+    if not name.upper().startswith(("GPU-", "MIG-")):
+        return None
+    fitting = [gpu.index for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]
+    return fitting[0] if len(fitting) == 1 else None

@@ -1,0 +1,177 @@
+"""The CPUs, CPU time and memory that this process may use, by its affinity and its cgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headgate.machine.files import content
+
+CgroupVersion = Literal["v1", "hybrid", "v2", "none"]
+
+_UNLIMITED_V1 = 1 << 60
+"""Without a limit, cgroup v1 shows the largest number that it can count, rounded to pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupTree:
+    """The cgroup file systems that are mounted: where, by controller (`unified` for cgroup2), and
+    where we are in each.
+
+    `folders` are ours, below the mount point of the same controller in `mounts`.
+    """
+
+    version: CgroupVersion
+    mounts: Mapping[str, Path]
+    folders: Mapping[str, Path]
+
+
+def cgroups(root: Path = Path("/")) -> CgroupTree:
+    """Where cgroups are mounted, and our own in each, as seen from our cgroup namespace."""
+    ours = dict(_membership(root))
+    mounts: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
+    kinds = set()
+    for line in content(root / "proc/self/mountinfo").splitlines():
+        words, _, rest = line.partition(" - ")
+        fields, tail = words.split(), rest.split()
+        if len(fields) < 5 or len(tail) < 3 or tail[0] not in ("cgroup", "cgroup2"):
+            continue
+        top, point = fields[3], root / fields[4].lstrip("/")
+        names = ["unified"] if tail[0] == "cgroup2" else tail[2].split(",")
+        for name in names:
+            if name in ours and name not in mounts:
+                kinds.add(tail[0])
+                mounts[name] = point
+                folders[name] = point / _below(ours[name], top)
+    version: CgroupVersion = "none"
+    if kinds == {"cgroup", "cgroup2"}:
+        version = "hybrid"
+    elif kinds:
+        version = "v1" if "cgroup" in kinds else "v2"
+    return CgroupTree(version, mounts, folders)
+
+
+def allowed_cpus(root: Path = Path("/")) -> frozenset[int]:
+    """CPUs that this process may run on: its affinity, which a cpuset narrows too."""
+    return cpus_of(root / "proc/self/status") or parse_list(
+        content(root / "sys/devices/system/cpu/online")
+    )
+
+
+def cpus_of(status: Path) -> frozenset[int]:
+    """CPUs that a process may run on, by its file in /proc; none where that cannot be read."""
+    for line in content(status).splitlines():
+        if line.startswith("Cpus_allowed_list:"):
+            return parse_list(line.partition(":")[2])
+    return frozenset()
+
+
+def limiting(tree: CgroupTree) -> Iterator[str]:
+    """The nearest of our cgroup and those above it that limits memory, CPU time or the CPUs to use,
+    in each hierarchy, as its hierarchy and path; not the topmost, which holds for everybody that we
+    see.
+    """
+    for controller in ("unified", "memory", "cpu", "cpuset"):
+        top = tree.mounts.get(controller)
+        for folder in _upwards(tree, controller):
+            if folder != top and has_limits(
+                folder, content(top / "cpuset.cpus") if top is not None else ""
+            ):
+                yield f"{controller}:/{folder.relative_to(top) if top is not None else ''}"
+                break
+
+
+def has_limits(folder: Path, all_cpus: str = "") -> bool:
+    """Whether a cgroup itself limits memory, CPU time or the CPUs to use (to others than
+    `all_cpus`, a list), by the files of any hierarchy.
+    """
+    cpus = content(folder / "cpuset.cpus").strip()
+    return (
+        own_memory_limit(folder) is not None
+        or content(folder / "cpu.max").split()[:1] not in ([], ["max"])
+        or (_number(folder / "cpu.cfs_quota_us") or 0) > 0
+        or (bool(cpus) and parse_list(cpus) != parse_list(all_cpus))
+    )
+
+
+def quota_cores(tree: CgroupTree) -> float | None:
+    """Cores' worth of CPU time that our cgroup and those above it allow; None without a limit."""
+    limits = []
+    for folder in _upwards(tree, "unified"):
+        words = content(folder / "cpu.max").split()
+        if len(words) == 2 and words[0].isdigit() and int(words[1]) > 0:
+            limits.append(int(words[0]) / int(words[1]))
+    for folder in _upwards(tree, "cpu"):
+        quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+        if quota is not None and period and quota > 0:
+            limits.append(quota / period)
+    return min(limits, default=None)
+
+
+def memory_limit(tree: CgroupTree) -> int | None:
+    """Bytes that our cgroup and those above it allow; None without a limit."""
+    limits = [
+        limit
+        for controller in ("unified", "memory")
+        for folder in _upwards(tree, controller)
+        if (limit := own_memory_limit(folder)) is not None
+    ]
+    return min(limits, default=None)
+
+
+def own_memory_limit(folder: Path) -> int | None:
+    """Bytes that a cgroup itself allows, by the files of either version; None without a limit."""
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        if (limit := _number(folder / name)) is not None and 0 < limit < _UNLIMITED_V1:
+            return limit
+    return None
+
+
+def parse_list(text: str) -> frozenset[int]:
+    """The numbers of a list as the kernel writes it: `0-3,8`."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.strip().isdigit():
+            found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def _membership(root: Path) -> Iterator[tuple[str, str]]:
+    for line in content(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            yield "unified", path
+        else:
+            for controller in controllers.split(","):
+                yield controller, path
+
+
+def _below(path: str, top: str) -> str:
+    """`path` as seen from a mount whose root is `top`."""
+    if top != "/" and (path == top or path.startswith(f"{top}/")):
+        path = path[len(top) :]
+    # A path that leads out of our cgroup namespace is of no use here.
+    return "" if path.startswith("/..") else path.lstrip("/")
+
+
+def _upwards(tree: CgroupTree, controller: str) -> Iterator[Path]:
+    """Our cgroup, then those above it up to the mount point."""
+    if controller not in tree.folders:
+        return
+    folder, top = tree.folders[controller], tree.mounts[controller]
+    yield folder
+    while folder != top and folder != folder.parent:
+        folder = folder.parent
+        yield folder
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(content(path))
+    except ValueError:
+        return None

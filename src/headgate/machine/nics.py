@@ -1,0 +1,109 @@
+"""Network interfaces: finds those that carry this machine's traffic, so that no byte is counted
+twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.machine.files import content
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface.
+
+    Args:
+        name: Its name.
+        physical: Driven by a device; a bond, bridge, VLAN, tunnel or one end of a veth pair is not.
+        up: Whether it is up (an interface that cannot tell is taken to be).
+        master: The bond or bridge that it belongs to.
+        bytes_per_second: Its rate in each direction; None where the driver does not say.
+    """
+
+    name: str
+    physical: bool
+    up: bool
+    master: str | None
+    bytes_per_second: float | None
+
+
+def interfaces(root: Path = Path("/")) -> tuple[Interface, ...]:
+    """Every interface but loopback, by name."""
+    try:
+        folders = sorted((root / "sys/class/net").iterdir())
+    except OSError:
+        return ()
+    found = []
+    for folder in folders:
+        if folder.name == "lo" or not folder.is_dir():  # bonding_masters is a plain file
+            continue
+        master = folder / "master"
+        found.append(
+            Interface(
+                name=folder.name,
+                physical=(folder / "device").exists(),
+                up=content(folder / "operstate") in ("up", "unknown", ""),
+                master=master.resolve().name if master.exists() else None,
+                bytes_per_second=_rate(content(folder / "speed")),
+            )
+        )
+    return tuple(found)
+
+
+def counted(root: Path = Path("/")) -> tuple[Interface, ...]:
+    """The interfaces whose bytes add up to the machine's traffic.
+
+    These are the physical ones. A bond or bridge only passes on what they carry. Where all are
+    virtual, as in a container, those that a default route leaves by, or else those that belong to
+    no other.
+    """
+    every = interfaces(root)
+    physical = tuple(nic for nic in every if nic.physical)
+    if physical:
+        return physical
+    routed = default_routes(root)
+    return tuple(nic for nic in every if nic.name in routed) or tuple(
+        nic for nic in every if nic.master is None and nic.up
+    )
+
+
+def default_routes(root: Path = Path("/"), process: str = "self") -> tuple[str, ...]:
+    """Names of the interfaces that a default route leaves by, as a process (`self` or a process id)
+    sees them; the preferred one first, IPv4 before IPv6.
+    """
+    found: list[tuple[int, str]] = []
+    for line in content(root / "proc" / process / "net/route").splitlines()[1:]:
+        words = line.split()
+        if len(words) > 7 and words[1] == "00000000" and words[7] == "00000000":
+            found.append((int(words[6]), words[0]))
+    names = [name for _, name in sorted(found)]
+    found.clear()
+    for line in content(root / "proc" / process / "net/ipv6_route").splitlines():
+        words = line.split()
+        # A route that rejects its packets is listed as a default route through lo.
+        if len(words) > 9 and words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo":
+            found.append((int(words[5], 16), words[9]))
+    names += [name for _, name in sorted(found)]
+    return tuple(dict.fromkeys(names))
+
+
+def outward(root: Path = Path("/")) -> Interface | None:
+    """The interface that most likely leads to the other nodes: that of the preferred default route,
+    else the fastest physical one.
+    """
+    every = {nic.name: nic for nic in interfaces(root)}
+    for name in default_routes(root):
+        if name in every:
+            return every[name]
+    candidates = [nic for nic in every.values() if nic.physical and nic.up]
+    return max(candidates, key=lambda nic: nic.bytes_per_second or 0.0, default=None)
+
+
+def _rate(megabits: str) -> float | None:
+    try:
+        speed = int(megabits)
+    except ValueError:
+        return None
+    return speed * 1e6 / 8 if speed > 0 else None

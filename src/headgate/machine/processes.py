@@ -1,0 +1,94 @@
+"""Telling processes apart: /proc, start times, and signals that reach no stranger."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A living process. `started` is in clock ticks since boot: with it a recycled `pid` is told
+    from the first.
+    """
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+
+
+def look(pid: int) -> Process | None:
+    """The living process of that number; None when there is none, or only what is left of one (a
+    zombie).
+    """
+    found = _stat(pid)
+    return found[1] if found is not None and found[0] not in "ZX" else None
+
+
+def still(process: Process) -> bool:
+    """Whether its number still belongs to it, alive or not yet waited for."""
+    found = _stat(process.pid)
+    return found is not None and found[1].started == process.started
+
+
+def _stat(pid: int) -> tuple[str, Process] | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # Fields after the command, which is in parentheses and may itself hold any character; proc(5)
+    # counts from 1.
+    fields = text[text.rindex(")") + 2 :].split()
+    return fields[0], Process(
+        pid=pid, parent=int(fields[1]), session=int(fields[3]), started=int(fields[19])
+    )
+
+
+def wake(pids: Iterable[int]) -> None:
+    """Let those run on that were stopped (SIGSTOP, SIGTSTP): one that is stopped hears of
+    nothing.
+    """
+    stopped = [each[1] for pid in pids if (each := _stat(pid)) is not None and each[0] == "T"]
+    send(stopped, signal.SIGCONT)
+
+
+def at_work(pids: Iterable[int]) -> list[str]:
+    """The command lines of those that are alive."""
+    commands = []
+    for pid in pids:
+        if look(pid) is not None:
+            with suppress(OSError):
+                words = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+                commands.append(shlex.join(os.fsdecode(word) for word in words))
+    return commands
+
+
+def boot_id() -> str:
+    """Changes with every boot: process ids and start times of another boot mean nothing."""
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def send(processes: Iterable[Process], number: int) -> None:
+    """Signal processes that are still the ones that were looked at; those that are not are left
+    alone.
+    """
+    for process in processes:
+        try:
+            fd = os.pidfd_open(process.pid)
+        except OSError:
+            continue
+        try:
+            if still(process):
+                signal.pidfd_send_signal(fd, number)
+        except OSError:
+            pass  # ended meanwhile, or no longer ours (set-user-id)
+        finally:
+            os.close(fd)

@@ -1,0 +1,1 @@
+"""Nouns: frozen dataclasses and enumerations that every other room uses."""

@@ -1,0 +1,77 @@
+"""Every error that Headgate raises on purpose, and the exit code of each.
+
+HeadgateError                1   something that was asked for could not be done
+├── UsageError               2   bad input: option, file, value
+│   └── InvalidFileError     2   a user's file, with all its problems at once
+├── MissingExtraError        3   an optional part is not installed
+├── StorageError             4   the run folder: no permission, no space, not ours
+├── NotFoundError            5   no such run, job or task
+├── HubError                 6   the hub does not answer or speaks another version
+└── IsolationError           7   a task could not be boxed in or its share not be set
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headgate.model.extras import install
+
+
+class HeadgateError(Exception):
+    """What was found, what was expected and what to do, in one message without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(HeadgateError):
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong in a user's file."""
+
+    where: str
+    line: int | None
+    found: str
+    cure: str
+
+    def __str__(self) -> str:
+        line = f"line {self.line}: " if self.line is not None else ""
+        return f"{line}{self.where}: {self.found}; {self.cure}"
+
+
+class InvalidFileError(UsageError):
+    """A user's file with every problem found in it, not only the first."""
+
+    def __init__(self, path: str, problems: Sequence[Problem]) -> None:
+        self.path = path
+        self.problems = tuple(problems)
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__("\n  ".join([f"{path}: {count}", *map(str, self.problems)]))
+
+
+class MissingExtraError(HeadgateError):
+    """An optional part is not installed; the message says what to install."""
+
+    exit_code = 3
+
+    def __init__(self, extra: str, needed_for: str) -> None:
+        super().__init__(f"{needed_for} needs a package that is not installed: {install(extra)}")
+
+
+class StorageError(HeadgateError):
+    exit_code = 4
+
+
+class NotFoundError(HeadgateError):
+    exit_code = 5
+
+
+class HubError(HeadgateError):
+    exit_code = 6
+
+
+class IsolationError(HeadgateError):
+    exit_code = 7

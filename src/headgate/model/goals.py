@@ -1,0 +1,448 @@
+"""Goals: which way a metric gets better, whether it is told in percent or as a fraction, and when
+its goal is reached.
+
+The direction follows from the words of the metric's name, whole ones only, so that
+`interrupted_reward` is no error. A name that has none of them says nothing, and its user has to.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from typing import Literal
+
+Better = Literal["lower", "higher"]
+
+_LOSSES = frozenset({"loss", "losses"})
+_LOWER = _LOSSES | {
+    *(
+        "err",
+        "errs",
+        "error",
+        "errors",
+        "mistakes",
+        "incorrect",
+        "wrong",
+        "miss",
+        "misses",
+        "misclassification",
+    ),
+    *(
+        "mae",
+        "mse",
+        "rmse",
+        "nrmse",
+        "nmae",
+        "rmsle",
+        "msle",
+        "mape",
+        "smape",
+        "wmape",
+        "sse",
+        "rmsd",
+        "mre",
+        "medae",
+    ),
+    *(
+        "absrel",
+        "sqrel",
+        "silog",
+        "epe",
+        "ade",
+        "fde",
+        "minade",
+        "minfde",
+        "mpjpe",
+        "residual",
+        "deviance",
+        "huber",
+    ),
+    *(
+        "nll",
+        "bce",
+        "ce",
+        "xent",
+        "crossentropy",
+        "logloss",
+        "mlogloss",
+        "ppl",
+        "perplexity",
+        "bpc",
+        "bpb",
+        "bpd",
+    ),
+    *(
+        "wer",
+        "cer",
+        "ter",
+        "eer",
+        "der",
+        "mer",
+        "aer",
+        "merror",
+        "fpr",
+        "fnr",
+        "fdr",
+        "frr",
+        "far",
+        "hter",
+        "hinge",
+    ),
+    *(
+        "fid",
+        "kid",
+        "fvd",
+        "lpips",
+        "mcd",
+        "distortion",
+        "distance",
+        "chamfer",
+        "hausdorff",
+        "emd",
+        "wasserstein",
+    ),
+    *(
+        "bits",
+        "nats",
+        "kl",
+        "kld",
+        "jsd",
+        "divergence",
+        "discrepancy",
+        "brier",
+        "ece",
+        "regret",
+        "cost",
+        "penalty",
+        "violation",
+    ),
+    *("violations", "gap", "latency", "delay", "seconds", "duration", "l1", "l2"),
+}
+_FRACTIONS = frozenset(
+    {
+        *(
+            "acc",
+            "accuracy",
+            "precision",
+            "prec",
+            "recall",
+            "rec",
+            "f1",
+            "f2",
+            "fscore",
+            "fmeasure",
+            "fbeta",
+        ),
+        *(
+            "auc",
+            "auroc",
+            "auprc",
+            "aucpr",
+            "rocauc",
+            "prauc",
+            "roc",
+            "ap",
+            "map",
+            "mar",
+            "ar",
+            "iou",
+            "miou",
+            "dice",
+        ),
+        *(
+            "jaccard",
+            "ndcg",
+            "mrr",
+            "bleu",
+            "sacrebleu",
+            "rouge",
+            "rougel",
+            "meteor",
+            "em",
+            "exact",
+            "sensitivity",
+        ),
+        *("specificity", "tpr", "tnr", "top", "winrate", "pck", "gauc"),
+    }
+)
+_HIGHER = _FRACTIONS | {
+    *(
+        "hit",
+        "hits",
+        "success",
+        "successes",
+        "correct",
+        "win",
+        "wins",
+        "solved",
+        "passed",
+        "match",
+        "matches",
+    ),
+    *(
+        "reward",
+        "rewards",
+        "rew",
+        "return",
+        "returns",
+        "score",
+        "scores",
+        "fitness",
+        "quality",
+        "similarity",
+        "agreement",
+    ),
+    *(
+        "psnr",
+        "ssim",
+        "msssim",
+        "snr",
+        "sisnr",
+        "sisdr",
+        "sdr",
+        "pesq",
+        "stoi",
+        "mos",
+        "cider",
+        "spice",
+        "chrf",
+    ),
+    *(
+        "comet",
+        "bleurt",
+        "bertscore",
+        "pearson",
+        "spearman",
+        "pcc",
+        "srcc",
+        "plcc",
+        "correlation",
+        "corr",
+        "kappa",
+    ),
+    *(
+        "qwk",
+        "mcc",
+        "r2",
+        "rsquared",
+        "explained",
+        "elo",
+        "purity",
+        "nmi",
+        "ari",
+        "ami",
+        "silhouette",
+        "gini",
+        "ks",
+    ),
+    *("likelihood", "loglikelihood", "throughput", "fps", "speedup", "gain", "improvement"),
+}
+_GENERAL = frozenset({"score", "scores", "top", "explained"})
+"""Count where no other word tells: `fid_score` is an FID, `top1_err` an error."""
+_RATES_OF_ERRORS = frozenset(
+    {"wer", "cer", "ter", "eer", "der", "mer", "aer", "fpr", "fnr", "fdr", "frr", "far"}
+)
+_NO_LOSS = frozenset(
+    {
+        *(
+            "scale",
+            "scaling",
+            "weight",
+            "weights",
+            "ratio",
+            "reduction",
+            "improvement",
+            "gain",
+            "decrease",
+            "drop",
+        ),
+        *("delta", "coef", "coefficient"),
+    }
+)
+"""A loss whose name has one of these may get better either way."""
+_CHANGES = frozenset(
+    {
+        *("reduction", "decrease", "drop", "degradation", "delta", "change", "diff", "difference"),
+        *("std", "stddev", "stdev", "stderr", "sd", "var", "variance"),
+    }
+)
+"""With one of these, the name of any metric says nothing of that: it is of how far the metric
+goes.
+"""
+_TURNS = frozenset({"neg", "negative", "minus", "negated"})
+_SIGNS = frozenset({"positive", "positives", "negative", "negatives"})
+_PART = re.compile(r"(train|valid|val|test|eval|dev)(?=[a-z])")
+_AT = re.compile(r"(?<![a-z0-9])[pr]@\d", re.IGNORECASE)  # precision and recall at a rank
+_DIGITS = re.compile(r"\d{1,6}k?$")
+# where valLoss and testWER divide
+_DIVIDES = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z]{2})")
+
+_MOST_OF_A_FRACTION = 1.001
+_MOST_OF_A_RATE = 10.0
+"""More than this is told in percent: there may be more errors than words, but not ten times as
+many.
+"""
+_LEAPS_FROM = 0.5
+"""A part of a goal. From less than that to the goal, in one report, is a leap."""
+
+
+@lru_cache(maxsize=256)
+def _words(metric: str) -> tuple[str, ...]:
+    """The words of a name in lower case, those that are known without the part of the data and the
+    digits that they may have on them: `valAcc5` is val, acc.
+    """
+    found = []
+    for word in re.split(r"[^a-z0-9]+", _DIVIDES.sub("_", metric[:1000]).lower()):
+        bare = _PART.sub("", word, count=1)
+        shapes = (word, _DIGITS.sub("", word), bare, _DIGITS.sub("", bare))
+        found.append(next((shape for shape in shapes if shape in _LOWER or shape in _HIGHER), word))
+    return tuple(found)
+
+
+def direction(metric: str) -> Better | None:
+    """Which way a metric gets better, by its name; None where that does not tell."""
+    words = _words(metric)
+    if not _SIGNS.isdisjoint(words) and not {"false", "true"}.isdisjoint(words):
+        return "lower" if "false" in words else "higher"
+    found: Better | None = None
+    if not _CHANGES.isdisjoint(words) and "explained" not in words:
+        return None
+    if not _LOSSES.isdisjoint(words):
+        found = "lower" if _NO_LOSS.isdisjoint(words) else None
+    elif words[-1] == "per":  # errors of phones
+        found = "lower"
+    else:
+        known = [word for word in words if word in _LOWER or word in _HIGHER]
+        if known:  # the last word of an English name says what it is
+            found = (
+                "lower"
+                if ([word for word in known if word not in _GENERAL] or known)[-1] in _LOWER
+                else "higher"
+            )
+        elif _AT.search(metric):
+            found = "higher"
+    if found is not None and not _TURNS.isdisjoint(words):
+        return "higher" if found == "lower" else "lower"
+    return found
+
+
+def _is_fraction(metric: str, rising: bool) -> bool:
+    """Whether a metric is a part of a whole, which scripts tell as a fraction or in percent."""
+    words = _words(metric)
+    if rising:
+        return not _FRACTIONS.isdisjoint(words) or "rate" in words
+    return (
+        not _RATES_OF_ERRORS.isdisjoint(words)
+        or ("error" in words and "rate" in words)
+        or words[-1] == "per"
+    )
+
+
+def against(metric: str, goal: float | None, better: Better | None) -> tuple[str, str] | None:
+    """What speaks against a goal before anything starts, and the cure; None: nothing."""
+    if goal is None:
+        return None
+    way = better or direction(metric)
+    if way is None:
+        found = (
+            f"the name {metric!r} does not tell whether less or more of it is better, so a "
+            "goal has no side"
+        )
+        return found, "add `better: lower` or `better: higher`"
+    if way == "higher" and goal > 100.0 and not _FRACTIONS.isdisjoint(_words(metric)):
+        return (
+            f"{metric} is never more than 100 %, and the goal is {goal:g}",
+            "give it as a fraction or in percent",
+        )
+    return None
+
+
+def scaled(value: float, metric: str, goal: float | None, rising: bool) -> float:
+    """A metric's value on the scale of its goal: 93.4 is 0.934 where the goal of an accuracy is
+    0.97.
+    """
+    one = goal is not None and goal <= 1.0 and _is_fraction(metric, rising)
+    return value / 100.0 if one and rising and value > _MOST_OF_A_FRACTION else value
+
+
+class GoalWatch:
+    """Tells when a metric reaches its goal.
+
+    What the very first report meets is met by mistake more often than not: a goal of another scale
+    or side. It counts once the metric has been worse than its goal. A goal of at most 1 of a part
+    of a whole is a fraction, and so are values that were never more: a script that tells percent
+    does so soon. Until then 0.78 may be 0.78 %, which a few right ones of the first batches come
+    to. So a leap there, from less than half of the goal, counts once the next report meets the goal
+    too. Else a value that may be a fraction or percent is taken for what is further from the goal.
+
+    Args:
+        metric: Its name.
+        goal: The value at which it is as good as done.
+        rising: Whether more of it is better.
+
+    Attributes:
+        doubt: What its user should be asked, since the last report; None: nothing.
+    """
+
+    def __init__(self, metric: str, goal: float, *, rising: bool) -> None:
+        self.doubt: str | None = None
+        self._metric = metric
+        self._goal = goal
+        self._rising = rising
+        self._fraction = _is_fraction(metric, rising)
+        self._most = -math.inf
+        self._latest = math.nan
+        self._heard = self._worse = self._asked = False
+
+    def reached(self, value: float) -> bool:
+        """Take in a report; whether the goal is reached with it. NaN and infinity reach none."""
+        self.doubt = None
+        if not math.isfinite(value):
+            return False
+        self._most = max(self._most, value)
+        latest, self._latest = self._latest, value
+        first, self._heard = not self._heard, True
+        likely = self._meets(self._on_scale(value))
+        if first and likely:
+            self.doubt = (
+                f"{self._metric} is {value:g} in its first report, which meets its goal of "
+                f"{self._goal:g}: is the goal "
+                "meant so? The job goes on; it ends by this goal only after a report that does "
+                "not meet it"
+            )
+        elif not likely and self._fraction and not self._asked and self._meets(self._other(value)):
+            self._asked = True
+            self.doubt = (
+                f"{self._metric} is {value:g}, which meets its goal of {self._goal:g} only if "
+                "one is a fraction and "
+                "the other in percent; give the goal as the script tells the metric"
+            )
+        self._worse = self._worse or not likely
+        return likely and self._worse and not self._leaps(latest)
+
+    def _meets(self, value: float) -> bool:
+        return value >= self._goal if self._rising else value <= self._goal
+
+    def _on_scale(self, value: float) -> float:
+        if not self._fraction:
+            return value
+        in_percent = self._most > (_MOST_OF_A_FRACTION if self._rising else _MOST_OF_A_RATE)
+        if self._goal <= 1.0:
+            return value / 100.0 if in_percent else value
+        return value if self._rising or in_percent else value * 100.0
+
+    def _leaps(self, latest: float) -> bool:
+        """Whether a value that meets the goal came upon this one in a leap, and may be percent as
+        far as is known.
+        """
+        may_be_percent = (
+            self._fraction
+            and self._rising
+            and self._goal <= 1.0
+            and self._most <= _MOST_OF_A_FRACTION
+        )
+        return may_be_percent and latest < _LEAPS_FROM * self._goal
+
+    def _other(self, value: float) -> float:
+        return value * 100.0 if self._rising and self._goal > 1.0 else value

@@ -1,0 +1,97 @@
+"""What the containers and guests of a job see of the machine, and what of these fields cannot be
+had.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+WRITABLE, READ_ONLY = ":rw", ":ro"
+"""What a mount ends with that may be written, and what one may end with that may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder that a container or a guest sees.
+
+    Args:
+        source: Its path on the machine.
+        target: Its path in there.
+        writable: Whether it may be written.
+    """
+
+    source: str
+    target: str
+    writable: bool = False
+
+    @classmethod
+    def of(cls, text: str, folder: str = "") -> Mount:
+        """From `PATH[:OTHER][:rw|:ro]`; `~` is the home of this process's user.
+
+        Args:
+            text: As its user says it.
+            folder: What a relative path is resolved against; empty: nothing.
+        """
+        path, writable = text.removesuffix(READ_ONLY), False
+        if text.endswith(WRITABLE):
+            path, writable = text.removesuffix(WRITABLE), True
+        first, _, other = path.rpartition(":/")
+        source = os.path.expanduser(first or path)
+        if folder:
+            source = os.path.normpath(os.path.join(folder, source))
+        return cls(source, f"/{other}" if first else source, writable)
+
+    def __str__(self) -> str:
+        other = f":{self.target}" if self.target != self.source else ""
+        return f"{self.source}{other}{WRITABLE if self.writable else ''}"
+
+
+def against_isolation(
+    isolation: str | None,
+    image: str | None,
+    runtime: str | None,
+    mounts: Collection[str],
+    tty: bool,
+) -> Iterator[tuple[str, str, str]]:
+    """What of the fields of containers, guests and terminals cannot be had: the field, what was
+    found, and the cure.
+    """
+    for what, given in (
+        ("image", image is not None),
+        ("runtime", runtime is not None),
+        ("mounts", bool(mounts)),
+    ):
+        if given and isolation in (None, "process"):
+            yield what, "only containers have it", "add `isolation: container`, or leave it out"
+        elif given and isolation == "vm" and what == "image":
+            yield what, "only containers have it", "add `isolation: vm+container`, or leave it out"
+        elif given and isolation in ("vm", "vm+container") and what == "runtime":
+            yield (
+                what,
+                "only containers of Docker Engine have it",
+                "add `isolation: container`, or leave it out",
+            )
+    if tty and isolation not in (None, "process"):
+        yield "tty", f"found it with isolation {isolation}, which has none", "leave one of them out"
+    if image is not None and not re.fullmatch(r"[a-z0-9][\w./:@-]*", image):
+        yield (
+            "image",
+            f"found {image!r}",
+            "give the name of an image, such as pytorch/pytorch:2.4.0, or host",
+        )
+    if runtime is not None and not re.fullmatch(r"[\w.-]+", runtime):
+        yield (
+            "runtime",
+            f"found {runtime!r}",
+            "give the name of a runtime of the Docker daemon, such as runsc",
+        )
+    for mount in mounts:
+        if not os.path.isabs(Mount.of(mount).source):
+            cure = (
+                "give an absolute path, such as /data, /data:rw to be written, or "
+                "/data:/mnt to be seen under another"
+            )
+            yield "mounts", f"found {mount!r}", cure

@@ -1,0 +1,146 @@
+"""Where a path leads, what is there, and who besides its user can change that."""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import pwd
+import select
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+_MOST_PARTS = 10_000
+"""Of a path, with those of the links in it."""
+PIPE_SECONDS = 10.0
+"""How long a pipe that is to be read may be silent at first: in one by name perhaps nobody will
+ever write.
+"""
+
+
+def opened(
+    path: str | Path, encoding: str = "utf-8", errors: str = "strict", newline: str | None = None
+) -> TextIO:
+    """A file that a user names, open to be read to its end: one, or a pipe in which somebody
+    writes; no device, of which some have no end.
+
+    Raises:
+        OSError: It cannot be read, or is none; `strerror` says why.
+        ValueError: There is a NUL in the path.
+    """
+    # a pipe without a writer would wait for one
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        kind = stat.S_IFMT(os.fstat(fd).st_mode)
+        if kind == stat.S_IFDIR:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if kind == stat.S_IFIFO and not select.select([fd], [], [], PIPE_SECONDS)[0]:
+            raise OSError(
+                errno.ETIMEDOUT, f"nobody has written into this pipe for {PIPE_SECONDS:g} s"
+            )
+        if kind not in (stat.S_IFREG, stat.S_IFIFO):
+            raise OSError(errno.EINVAL, "it is a device; expected a file")
+        os.set_blocking(fd, True)
+        return open(fd, encoding=encoding, errors=errors, newline=newline)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def below(folder: str | Path, path: str | Path) -> str | None:
+    """A path relative to a folder, once `..` and links are followed; None where it is not below
+    it.
+    """
+    base, whole = os.path.realpath(folder), os.path.realpath(path)
+    return os.path.relpath(whole, base) if whole.startswith(base.rstrip(os.sep) + os.sep) else None
+
+
+def exposure(path: Path) -> str | None:
+    """How others could change what is in a folder: by writing it or a folder in it, or by putting
+    another in its place or in that of a folder above it. None: they cannot. As ssh does of its
+    keys, a folder that root or this user alone can write counts as safe; one where nobody can move
+    the files of others (sticky, as /tmp), for what is in it.
+
+    Raises:
+        OSError: It is not there.
+    """
+    inside: list[Path] = []
+    if path.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):  # else nobody comes that far
+        inside = [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]
+    home = path.resolve()
+    for each in dict.fromkeys((*inside, *_way(path))):
+        facts = os.lstat(each)
+        if facts.st_uid not in (0, os.geteuid()) and not _is_nobody(facts.st_uid):
+            return f"{each} belongs to user {user_name(facts.st_uid)}"
+        can_write = "" if stat.S_ISLNK(facts.st_mode) else _who_writes(facts)
+        shared = bool(facts.st_mode & stat.S_ISVTX) and each not in (home, *inside)
+        if can_write and not shared:
+            return f"{each} can be written by {can_write} (mode {stat.S_IMODE(facts.st_mode):04o})"
+    return None
+
+
+def _way(path: Path) -> Iterator[Path]:
+    """All that somebody could put elsewhere who can write the folder that it is in: every folder on
+    the way to a path, and every link.
+
+    Raises:
+        OSError: Links lead in a loop.
+    """
+    at, left = Path(os.sep), [*reversed(path.absolute().parts)]
+    for _ in range(_MOST_PARTS):
+        if not left:
+            return
+        # one that is the root leads there
+        step = at.parent if (part := left.pop()) == os.pardir else at / part
+        yield step
+        if step.is_symlink():
+            left += reversed(Path(os.readlink(step)).parts)
+        else:
+            at = step
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _who_writes(facts: os.stat_result) -> str:
+    if facts.st_mode & stat.S_IWOTH:
+        return "everybody"
+    if facts.st_mode & stat.S_IWGRP and not _is_private(facts.st_gid):
+        return f"group {_group(facts.st_gid)}"
+    return ""
+
+
+def _is_private(group: int) -> bool:
+    """Whether this user alone is in a group, as where each user has a group of that name."""
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return (
+        group == user.pw_gid
+        and found.gr_name == user.pw_name
+        and set(found.gr_mem) <= {user.pw_name}
+    )
+
+
+def _is_nobody(user: int) -> bool:
+    """Whether that is how the owners look that are not known in this user namespace, root of the
+    machine among them.
+    """
+    with open("/proc/sys/kernel/overflowuid") as overflow, open("/proc/self/uid_map") as known:
+        return user == int(overflow.read()) and known.read().split() != ["0", "0", "4294967295"]
+
+
+def user_name(user: int) -> str:
+    """What a user is called, or the number of one that has no name."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
+def _group(group: int) -> str:
+    try:
+        return grp.getgrgid(group).gr_name
+    except KeyError:
+        return str(group)

@@ -1,0 +1,205 @@
+"""How a job is laid out over nodes, and what that is predicted to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Strategy = Literal["single", "allreduce", "ps"]
+"""How the workers of a job learn together."""
+Layout = Literal["single", "allreduce", "ps", "roles"]
+"""What a plan may be: a strategy, or tasks of several roles, whose nodes are in the order of the
+job's roles.
+"""
+
+
+APART = "apart"
+"""Key of a recorded plan, beside its fields: its workers turned out to share nothing."""
+
+
+class Stated(Protocol):
+    """What a user may state of a plan: the fields of `Plan`, not checked yet."""
+
+    @property
+    def strategy(self) -> Layout: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def batch_per_worker(self) -> int | Sequence[int] | None: ...
+    @property
+    def servers(self) -> int: ...
+    @property
+    def synchronous(self) -> bool: ...
+    @property
+    def backup_workers(self) -> int: ...
+    @property
+    def staleness(self) -> int | None: ...
+    @property
+    def worker_nodes(self) -> Sequence[str]: ...
+    @property
+    def server_nodes(self) -> Sequence[str]: ...
+    @property
+    def cores_per_worker(self) -> float | None: ...
+    @property
+    def cores_per_server(self) -> float | None: ...
+
+
+def problems(plan: Stated, unknown: Container[str] = ()) -> Iterator[tuple[str, object, str]]:
+    """What is wrong with a plan: the field, its value, and what was expected. Nothing is said that
+    hangs on a field which is `unknown`.
+    """
+    for name, others, fits, expected in _rules(plan):
+        if not fits and not any(field in unknown for field in (name, *others)):
+            yield name, getattr(plan, name), expected
+
+
+def _rules(plan: Stated) -> Iterator[tuple[str, tuple[str, ...], bool, str]]:
+    """What has to hold: the field, the others that it hangs on, whether it does, and what is
+    expected.
+    """
+    strategy, workers, batch = plan.strategy, plan.workers, plan.batch_per_worker
+    ps = strategy == "ps"
+    sizes = batch if isinstance(batch, Sequence) else () if batch is None else (batch,)
+    synchronous_ps = ps and plan.synchronous
+    each = not isinstance(batch, Sequence) or len(batch) == workers
+    named, served = len(plan.worker_nodes), len(plan.server_nodes)
+    yield "workers", (), workers >= 1, "at least 1"
+    yield "workers", ("strategy",), workers <= 1 or strategy != "single", "1 for strategy single"
+    yield "servers", ("strategy",), plan.servers >= 1 or not ps, "at least 1 for strategy ps"
+    yield "servers", ("strategy",), plan.servers == 0 or ps, f"0 for strategy {strategy}"
+    yield "synchronous", ("strategy",), plan.synchronous or ps, f"true for strategy {strategy}"
+    yield "backup_workers", (), plan.backup_workers >= 0, "0 or more"
+    kind = ("strategy", "synchronous")
+    yield (
+        "backup_workers",
+        kind,
+        plan.backup_workers == 0 or synchronous_ps,
+        "0 for what is no synchronous ps",
+    )
+    fewer = plan.backup_workers < max(workers, 1)
+    yield "backup_workers", ("workers",), fewer, f"fewer than the workers, which are {workers}"
+    yield "staleness", (), plan.staleness is None or plan.staleness >= 0, "0 or more steps"
+    yield (
+        "staleness",
+        ("synchronous",),
+        plan.staleness is None or not plan.synchronous,
+        "none for a synchronous plan",
+    )
+    yield "batch_per_worker", (), all(size >= 1 for size in sizes), "at least 1 sample"
+    yield (
+        "batch_per_worker",
+        ("workers",),
+        each,
+        f"one number, or one for each of {workers} workers",
+    )
+    yield (
+        "cores_per_worker",
+        (),
+        plan.cores_per_worker is None or plan.cores_per_worker > 0,
+        "more than 0",
+    )
+    yield (
+        "cores_per_server",
+        (),
+        plan.cores_per_server is None or plan.cores_per_server > 0,
+        "more than 0",
+    )
+    yield (
+        "worker_nodes",
+        ("workers",),
+        named in (0, workers),
+        f"{workers} names, one for each worker, or none",
+    )
+    yield (
+        "server_nodes",
+        ("servers",),
+        served in (0, plan.servers),
+        f"{plan.servers} names, one for each, or none",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Strategy, tasks, their sizes and their nodes.
+
+    Args:
+        strategy: `single`, `allreduce` or `ps`; `roles`: its workers are the tasks of a job made of
+            roles.
+        workers: Number of workers, at least 1.
+        batch_per_worker: Samples of a step on each worker; a tuple has one for each; None keeps the
+            script's own.
+        servers: Number of parameter servers; 0 unless the strategy is `ps`.
+        synchronous: Whether a step waits for all workers; only `ps` can do without.
+        backup_workers: Workers whose gradient a synchronous step of `ps` may leave out; fewer than
+            there are.
+        staleness: Most steps that a fast worker may be ahead; None where synchronous or unbounded.
+        worker_nodes: Name of each worker's node; empty: not placed.
+        server_nodes: Name of each server's node; empty: not placed.
+        cores_per_worker: Cores of each worker, None for all that its node has.
+        cores_per_server: Cores of each server.
+
+    Raises:
+        ValueError: A value makes no sense, or not with this strategy.
+    """
+
+    strategy: Layout
+    workers: int
+    batch_per_worker: int | tuple[int, ...] | None
+    servers: int = 0
+    synchronous: bool = True
+    backup_workers: int = 0
+    staleness: int | None = None
+    worker_nodes: tuple[str, ...] = ()
+    server_nodes: tuple[str, ...] = ()
+    cores_per_worker: float | None = None
+    cores_per_server: float | None = None
+
+    @property
+    def in_step(self) -> bool:
+        """Whether its workers, several, wait for each other in every step."""
+        return (
+            self.trains_together
+            and self.synchronous
+            and not self.backup_workers
+            and self.workers > 1
+        )
+
+    @property
+    def trains_together(self) -> bool:
+        """Whether its tasks train one model between them."""
+        return self.strategy in ("allreduce", "ps")
+
+    def __post_init__(self) -> None:
+        if self.strategy not in ("single", "allreduce", "ps", "roles"):
+            raise ValueError(
+                f"Plan.strategy is {self.strategy!r}; expected single, allreduce or ps"
+            )
+        for name, value, expected in problems(self):
+            raise ValueError(f"Plan.{name} is {value!r}; expected {expected}")
+
+    @property
+    def tasks(self) -> int:
+        """Processes of all: workers and servers."""
+        return self.workers + self.servers
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A plan's predicted throughput.
+
+    Args:
+        plan: The plan.
+        throughput: Samples a second.
+        low: Lower end of the 90 % band, samples a second.
+        high: Upper end of the 90 % band, samples a second.
+        seconds: Seconds of a step by resource.
+        binds: The resource that bounds the step.
+    """
+
+    plan: Plan
+    throughput: float
+    low: float
+    high: float
+    seconds: Mapping[str, float]
+    binds: str

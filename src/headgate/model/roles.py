@@ -1,0 +1,320 @@
+"""Jobs made of roles: a server and its clients, a master with workers and a driver.
+
+Each role has a command and a number of tasks, which find each other by variables and by
+placeholders in their commands.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from headgate.model.identifiers import TaskName
+from headgate.model.plans import Plan
+
+ROLE_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+"""What a role may be called: it begins the names of its tasks."""
+READY_SECONDS = 60.0
+"""How long a role has to be ready, where its user says nothing."""
+_PLACEHOLDER = re.compile(
+    r"(?<!\$)\{(?:(?P<role>[a-z][a-z0-9_-]*)(?:\.(?P<index>\d+))?\.)?"
+    r"(?P<what>host|port|address|hosts|addresses|index)\}"
+)
+"""`{server.port}`, `{server.1.host}`, `{server.addresses}`, and of the task itself `{port}`;
+`${port}` is a shell's.
+"""
+_LISTS = frozenset({"hosts", "addresses"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """When a task of a role is ready: a program listens at its port, or it has printed a line.
+    Exactly one is given.
+
+    Args:
+        port: True: the port that Headgate chose for the task; a number: that one. False: none.
+        line: A regular expression that is found in a line of its output.
+        timeout: Seconds from its start after which the job fails.
+    """
+
+    port: int | bool = False
+    line: str | None = None
+    timeout: float = READY_SECONDS
+
+    def in_words(self, port: int) -> str:
+        """What is waited for, of a task with this port."""
+        if self.line is not None:
+            return f"no line of its output matches {self.line!r}"
+        return f"nothing listens at its port {port if self.port is True else int(self.port)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """The tasks of a job that run one command.
+
+    Args:
+        name: Unique in its job.
+        script: A Python script; exactly one of `script` and `run` is given.
+        run: Any command: a string for the shell, or an argument vector.
+        args: Arguments for the script or command.
+        python: Interpreter for `script`; None: the job's.
+        env: Variables added to the job's.
+        count: How many tasks it has.
+        cores: The most CPU cores of each.
+        memory_bytes: The most memory of each.
+        gpus: How many GPUs each gets to see.
+        nic_bytes_per_second: What each needs of its node's NIC; counts where tasks are placed.
+        nodes: Names of the nodes that its tasks go to, in turn; empty: Headgate places them.
+        ready: When a task of it is ready; None: as soon as it has started.
+        after: Roles that are ready before its tasks are started.
+        ends: Whether the job ends with it.
+    """
+
+    name: str
+    script: str | None = None
+    run: str | tuple[str, ...] | None = None
+    args: tuple[str, ...] = ()
+    python: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    count: int = 1
+    cores: float | None = None
+    memory_bytes: int | None = None
+    gpus: int | None = None
+    nic_bytes_per_second: float | None = None
+    nodes: tuple[str, ...] = ()
+    ready: Ready | None = None
+    after: tuple[str, ...] = ()
+    ends: bool = False
+
+    def tasks(self) -> list[TaskName]:
+        """The names of its tasks."""
+        return [TaskName(f"{self.name}-{i}") for i in range(self.count)]
+
+    def texts(self) -> tuple[str, ...]:
+        """Where placeholders may stand."""
+        words = (self.run,) if isinstance(self.run, str) else self.run or ()
+        return (*words, *self.args, *self.env.values())
+
+
+Problem = tuple[int | None, str, str, str]
+"""The role's place in the list (None: the list), its field, what was found, and the cure."""
+
+
+def problems(roles: Sequence[Role]) -> Iterator[Problem]:
+    """What is wrong with the roles of a job, one by one and together."""
+    names = [role.name for role in roles]
+    for i, role in enumerate(roles):
+        if not ROLE_PATTERN.fullmatch(role.name):
+            yield (
+                i,
+                "name",
+                f"found {role.name!r}",
+                "use small letters, digits, '_' and '-', at most 32, a letter first",
+            )
+        elif role.name in names[:i]:
+            yield i, "name", f"found {role.name!r} twice", "give each role its own"
+        if (role.script is None) == (role.run is None):
+            found = (
+                "neither `script` nor `run`" if role.script is None else "both `script` and `run`"
+            )
+            yield i, "script", f"found {found}", "give exactly one of them"
+        yield from ((i, *each) for each in _against_numbers(role))
+        for other in role.after:
+            if other not in names or other == role.name:
+                yield (
+                    i,
+                    "after",
+                    f"found {other!r}",
+                    f"name other roles of the job: {_others(names, role.name)}",
+                )
+        for text in role.texts():
+            yield from ((i, *each) for each in _against_placeholders(text, roles))
+    if (cycle := _cycle(roles)) is not None:
+        yield None, "roles", f"found a cycle: {' after '.join(cycle)}", "break it"
+    if len(ending := [role.name for role in roles if role.ends]) > 1:
+        yield None, "roles", f"found `ends` of {' and '.join(ending)}", "the job ends with one role"
+
+
+def against_others(job: Any) -> Iterator[tuple[str, str, str]]:
+    """What cannot stand beside the roles of a job, or of one in a file: the field, what was found,
+    and the cure.
+    """
+    has_roles = job.roles or getattr(job, "spark", None)
+    for what in ("args", "plan", "batch", "launch", "evaluator") if has_roles else ():
+        if getattr(job, what):
+            yield (
+                what,
+                f"found `{what}` beside `roles`",
+                "leave it out; each role has a command of its own",
+            )
+    limits = job.limits
+    if has_roles and (
+        getattr(limits, "gpu_memory", None) or getattr(limits, "gpu_memory_bytes", None)
+    ):
+        yield (
+            "limits",
+            "found `gpu_memory` beside `roles`",
+            "leave it out; roles do not wait for the memory of GPUs",
+        )
+
+
+def _against_numbers(role: Role) -> Iterator[tuple[str, str, str]]:
+    for what, value, fits, expected in (
+        ("count", role.count, 1 <= role.count <= 1000, "1 to 1000"),
+        ("cores", role.cores, role.cores is None or 0 < role.cores < math.inf, "more than 0"),
+        (
+            "memory",
+            role.memory_bytes,
+            role.memory_bytes is None or role.memory_bytes > 0,
+            "more than 0 bytes",
+        ),
+        ("gpus", role.gpus, role.gpus is None or role.gpus >= 0, "0 or more"),
+        (
+            "nic",
+            (nic := role.nic_bytes_per_second),
+            nic is None or 0 < nic < math.inf,
+            "more than 0",
+        ),
+    ):
+        if not fits:
+            yield what, f"found {value!r}", f"expected {expected}"
+    ready = role.ready
+    if ready is not None and (ready.port is False) == (ready.line is None):
+        yield (
+            "ready",
+            f"found {'neither' if ready.line is None else 'both'} `port` and `line`",
+            "give one of them",
+        )
+    if ready is not None and ready.port is not True and not 0 <= ready.port < 1 << 16:
+        yield (
+            "ready",
+            f"found port {ready.port}",
+            "give a number up to 65535, or true for the one that Headgate chooses",
+        )
+
+
+def _against_placeholders(text: str, roles: Sequence[Role]) -> Iterator[tuple[str, str, str]]:
+    counts = {role.name: role.count for role in roles}
+    for found in _PLACEHOLDER.finditer(text):
+        name, index, what = found["role"], found["index"], found["what"]
+        if name is not None and name not in counts:
+            yield (
+                "run",
+                f"found {found[0]}, and no role is called {name!r}",
+                f"name one of {', '.join(counts)}",
+            )
+        elif name is not None and index is not None and int(index) >= counts[name]:
+            yield (
+                "run",
+                f"found {found[0]}, and role {name} has {counts[name]} tasks",
+                "count them from 0",
+            )
+        elif (what in _LISTS and (name is None or index is not None)) or (
+            what == "index" and name is not None
+        ):
+            yield (
+                "run",
+                f"found {found[0]}",
+                "expected {ROLE.host}, {ROLE.port}, {ROLE.address} or {ROLE.addresses}",
+            )
+
+
+def _others(names: Sequence[str], but: str) -> str:
+    return ", ".join(name for name in names if name != but) or "there is none"
+
+
+def _cycle(roles: Sequence[Role]) -> list[str] | None:
+    """Roles in a row that leads back to the first: each is to be started after the next."""
+    try:
+        TopologicalSorter({role.name: role.after for role in roles}).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))  # it has each before the next
+    return None
+
+
+def ending(roles: Sequence[Role]) -> Role:
+    """The role that the job ends with: the one that says so, or the last."""
+    return next((role for role in roles if role.ends), roles[-1])
+
+
+def task_names(roles: Sequence[Role]) -> list[TaskName]:
+    """All tasks, in the order of the roles: a plan has the node of each."""
+    return [name for role in roles for name in role.tasks()]
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the tasks of an attempt are reached.
+
+    Args:
+        hosts: The address of each task's node.
+        ports: A free port of each task.
+    """
+
+    hosts: Mapping[TaskName, str]
+    ports: Mapping[TaskName, int]
+
+    @classmethod
+    def of(
+        cls, roles: Sequence[Role], plan: Plan, ports: Sequence[int], host: Callable[[str], str]
+    ) -> Addresses:
+        """Those of the tasks of a plan; `host` gives the address of a node, by its name."""
+        names = task_names(roles)
+        return cls(dict(zip(names, map(host, plan.worker_nodes))), dict(zip(names, ports)))
+
+    def _of(self, name: TaskName, what: str) -> str:
+        host, port = self.hosts[name], str(self.ports[name])
+        return {"host": host, "port": port, "address": f"{host}:{port}"}[what]
+
+    def _all(self, role: str, what: str) -> str:
+        there = [name for name in self.hosts if name.role == role]
+        return ",".join(
+            self._of(name, what.removesuffix("es") if what == "addresses" else "host")
+            for name in there
+        )
+
+    def fill(self, text: str, own: TaskName) -> str:
+        """A text of a task's command with its placeholders replaced."""
+
+        def value(found: re.Match[str]) -> str:
+            role, what = found["role"], found["what"]
+            if what == "index":
+                return str(own.index)
+            if role is None:
+                return self._of(own, what)
+            return (
+                self._all(role, what)
+                if what in _LISTS
+                else self._of(_name(role, found["index"]), what)
+            )
+
+        return _PLACEHOLDER.sub(value, text)
+
+    def variables(self, own: TaskName) -> dict[str, str]:
+        """What a task's environment tells of itself and of the others."""
+        told = {
+            "HEADGATE_ROLE": own.role,
+            "HEADGATE_INDEX": str(own.index),
+            "HEADGATE_HOST": self._of(own, "host"),
+            "HEADGATE_PORT": self._of(own, "port"),
+        }
+        for role in dict.fromkeys(name.role for name in self.hosts):
+            prefix = f"HEADGATE_{role.upper().replace('-', '_')}"
+            told[f"{prefix}_HOST"] = self._of(_name(role, None), "host")
+            told[f"{prefix}_PORT"] = self._of(_name(role, None), "port")
+            told[f"{prefix}_ADDRESSES"] = self._all(role, "addresses")
+        return told
+
+
+def _name(role: str, index: str | None) -> TaskName:
+    return TaskName(f"{role}-{index or 0}")
+
+
+def held_back(roles: Sequence[Role], ready: Collection[TaskName]) -> frozenset[str]:
+    """Names of the roles that wait for others, while these of their tasks are ready."""
+    there = {role.name for role in roles if set(role.tasks()) <= set(ready)}
+    return frozenset(role.name for role in roles if not set(role.after) <= there)

@@ -1,0 +1,1 @@
+"""Progress and failures, read from what a script prints."""

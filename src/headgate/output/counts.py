@@ -1,0 +1,190 @@
+"""What lines tell together: counts that start anew with each epoch, and the job's own loss among
+several.
+"""
+
+from __future__ import annotations
+
+from headgate.output.line_progress import LineProgress
+
+_MOST_PARTS = 16  # losses that are a part of one, before one is the job's though others were
+_ENDED = 0.9  # of a count that starts anew, at the least, if it had come to its end
+
+
+class LossOfParts:
+    """Finds the job's loss in lines that each tell one loss: the whole loss, or the first of its
+    parts.
+
+    Below a line that says where they are the whole one may come after its parts: the first time
+    these are held back.
+    """
+
+    def __init__(self) -> None:
+        # of the part; None: the whole one is the job's, or nothing is known
+        self._name: str | None = None
+        self._whole = False
+        self._others = 0  # parts since the job's own
+        self._held: LineProgress | None = None
+
+    def released(self, found: LineProgress) -> tuple[LineProgress, ...]:
+        """A line, and before it what was held back and has turned out to be the job's: another
+        place follows.
+        """
+        held = self._held
+        if held is None or found.loss is not None or found.metrics:
+            return (found,)
+        self._name, self._held = held.part, None
+        return held, found
+
+    def of(self, found: LineProgress, below: bool) -> LineProgress | None:
+        """The line with another loss than the job's among its metrics; None where the job's is not
+        known yet.
+        """
+        if found.loss is None or (found.evaluates and found.part is None):
+            return found
+        if found.part is None:
+            self._whole, self._others, self._held = True, 0, None
+            return found
+        if self._whole or (self._name is not None and self._name != found.part):
+            self._others += 1
+            if self._others <= _MOST_PARTS:
+                return found._replace(loss=None, metrics={found.part: found.loss, **found.metrics})
+            self._whole = False
+        elif below and self._name is None:
+            self._held = self._held or found
+            return None
+        self._name, self._others = found.part, 0
+        return found
+
+
+class RunningCount:
+    """Makes a count that starts anew with each epoch into one that runs on.
+
+    Attributes:
+        latest: The count that came last; None before the first.
+        total: What the count goes to, of an epoch or of all.
+    """
+
+    def __init__(self) -> None:
+        self.latest: int | None = None
+        self.total: int | None = None
+        self._base = 0
+        self._count = 0
+        self._begun = 1  # the first count of the epoch
+        self._gap = 1  # between the latest two
+        self._epoch: int | None = None
+        # whether it starts anew with each epoch; None: not known yet
+        self._anew: bool | None = None
+
+    def count(self, count: int, total: int | None, epoch: int | None) -> None:
+        """Take in a count."""
+        if self.latest is not None:
+            if epoch != self._epoch:
+                anew = count <= self._count
+                self._anew = anew if self._anew is None or total is None or anew else self._anew
+            else:
+                ended = self.total is not None and self._count >= _ENDED * self.total
+                anew = epoch is None and ended and count < self._count
+                self._anew = True if anew else self._anew
+            if anew:
+                self._base += self.total if self.total is not None else self._ended()
+                self._begun, self._gap = count, 1
+            elif count > self._count:
+                self._gap = count - self._count
+        else:
+            self._begun = count
+        self._count, self._epoch = count, epoch
+        self.total = total if total is not None else self.total
+        self.latest = self._base + count
+
+    def _ended(self) -> int:
+        """How many there were in an epoch that does not say it: one that counts from 0 had one more
+        than its last.
+        """
+        return self._count + self._gap if self._begun == 0 else self._count
+
+    def all(self, epoch: int | None) -> int | None:
+        """The number that the count reaches in the whole training; None if the total may be that of
+        an epoch.
+        """
+        whole = self._anew is False or (self._anew is None and epoch is None)
+        return (
+            self.total if whole and self.total is not None and self._count <= self.total else None
+        )
+
+    def grows(self, count: int, total: int) -> bool:
+        """Whether a count is where it was, but goes further."""
+        return count == self._count and self.total is not None and total > self.total
+
+    def is_behind(self, count: int) -> bool:
+        """Whether a count is no further than the latest one."""
+        return self.latest is not None and count <= self._count
+
+    def part(self, total: int) -> float | None:
+        """The part of an epoch that is done; None where the count does not start anew with each."""
+        return min(self._count / total, 1.0) if total > 0 and self._anew is not False else None
+
+
+def differ(total: int | None, other: int | None) -> bool:
+    """Whether two totals are known and not the same."""
+    return total is not None and other is not None and total != other
+
+
+def starts_anew(bar: LineProgress, before: LineProgress) -> bool:
+    """Whether a bar of Keras is behind the one before it or, of those that are not drawn again, the
+    same anew.
+    """
+    if bar.step is None or before.step is None:
+        return False
+    again = bar.step == bar.total == before.step and not bar.drawn and bar.loss != before.loss
+    return again or bar.step < before.step
+
+
+class KerasFits:
+    """Numbers the epochs of a script that calls Keras's `fit` again and again on.
+
+    A call for one epoch prints no heading: bars that start anew are then a call each, and those of
+    another length of an evaluation.
+    """
+
+    def __init__(self) -> None:
+        self._headed = False
+        self._calls = 0
+        self._before = 0  # epochs of the calls before
+        self._epoch = 0
+        self._epochs: int | None = None
+
+    def without_heading(self, found: LineProgress, bar: LineProgress | None) -> LineProgress:
+        """A bar of Keras that no heading came before, with the epoch that it is of."""
+        if self._headed or not found.keras:
+            self._headed = self._headed or found.epoch is not None
+            return found
+        if bar is None or (
+            not differ(bar.total, found.total) and (bar.evaluates or starts_anew(found, bar))
+        ):
+            self._calls += 1
+        return found._replace(epoch=self._calls) if self._calls > 1 else found
+
+    def run_on(
+        self, found: LineProgress, heading: bool, bar: LineProgress | None
+    ) -> tuple[int | None, int | None]:
+        """Epoch and number of epochs of a line, after those of the calls before."""
+        epoch, epochs = found.epoch, found.epochs
+        if epoch is None:
+            return None, None
+        if (
+            heading
+            and epochs is not None
+            and bar is not None
+            and bar.step == bar.total
+            and epoch <= self._epoch
+        ):
+            self._before += self._epoch
+        self._epoch = epoch
+        if self._before:
+            # A loop over calls of one length says nowhere how many there are.
+            epochs = (
+                self._before + epochs if epochs is not None and epochs != self._epochs else None
+            )
+        else:
+            self._epochs = epochs if epochs is not None else self._epochs
+        return self._before + epoch, epochs

@@ -1,0 +1,101 @@
+"""What one line of a script's output tells of its progress."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_UNITS = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
+}
+_UNIT = r"(?:us|ms|sec|s|min|m|h|d)"
+_DURATION = rf"((?:\d{{1,9}}(?:\.\d{{1,9}})?\s?{_UNIT}\s?){{1,4}})(?![\w.])|(\d{{1,4}}(?::\d\d){{1,2}})(?![\d:])"
+_REMAINING = re.compile(rf"\bremaining(?:\stime)?\s{{0,2}}[:=]\s{{0,4}}(?:{_DURATION})")
+_LASTS = re.compile(rf"(?:{_DURATION})$")
+_PART = re.compile(rf"(\d+(?:\.\d+)?)\s?({_UNIT})")
+
+
+class LineProgress(NamedTuple):
+    """The progress that a line tells; None and False where it tells nothing of the kind.
+
+    Attributes:
+        loss: The loss, or the metric that is looked for.
+        metrics: Other values by name.
+        step: Step as printed, often counted from the start of the epoch.
+        epoch: Epoch as printed.
+        epochs: Number of epochs.
+        samples: Samples as printed, often counted from the start of the epoch.
+        total: The number that the step or sample count goes to, for an epoch or for the whole
+            training.
+        steps: Number of steps of the whole training.
+        within: The part of the epoch that is done, 0 to 1, where the epoch is printed as a
+            fraction.
+        evaluates: The line is of an evaluation, which has counts of its own.
+        keras: The line is a progress bar of Keras, which looks alike in training and evaluation.
+        drawn: The line is a progress bar that may be drawn again.
+        trains: The line says that it is of the training.
+        bar: Count and total of a progress bar that has no name and no values.
+        heads: The line only announces an evaluation.
+        recalls: The line announces values of the best epoch so far.
+        remaining: Seconds that are left of the whole training.
+        part: Name of the loss, where it is a part of one, or that of one of several models.
+    """
+
+    loss: float | None
+    metrics: Mapping[str, float]
+    step: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    samples: int | None = None
+    total: int | None = None
+    steps: int | None = None
+    within: float | None = None
+    evaluates: bool = False
+    keras: bool = False
+    drawn: bool = False
+    trains: bool = False
+    bar: tuple[int, int] | None = None
+    heads: bool = False
+    recalls: bool = False
+    part: str | None = None
+    remaining: float | None = None
+
+    def renamed(self, part: str, metric: str = "loss") -> LineProgress:
+        """The same as of an evaluation: its loss is a metric. Of a job that follows another metric,
+        it is that one.
+        """
+        metrics = {f"{part}_{name}": value for name, value in self.metrics.items()}
+        if self.loss is not None:
+            metrics[f"{part}_{metric}"] = self.loss
+        return self._replace(loss=None, metrics=metrics, evaluates=True)
+
+
+def remaining(line: str) -> float | None:
+    """Seconds that a line in lower case says are left of the training, as CatBoost does:
+    `remaining: 1m 12s`.
+    """
+    found = _REMAINING.search(line) if "remaining" in line else None
+    return _seconds(found) if found is not None else None
+
+
+def duration(text: str) -> float | None:
+    """Seconds of a duration such as `0.50s` or `1h 2m`; None for anything else."""
+    found = _LASTS.match(text)
+    return _seconds(found) if found is not None else None
+
+
+def _seconds(found: re.Match[str]) -> float:
+    if found[1] is not None:
+        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(found[1]))
+    seconds = 0.0
+    for part in found[2].split(":"):
+        seconds = seconds * 60.0 + int(part)
+    return seconds

@@ -1,0 +1,100 @@
+"""Names of metrics in a script's output: which is the training loss, and which counts steps or
+epochs.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from headgate.output import vocabulary
+
+NO_LOSS, STANDS_IN, PART_OF = 9, 5, 3
+"""Ranks of a name as the loss: of none, of what stands in for one (`nll`), of a part of one
+(`policy_loss`).
+"""
+
+_SEPARATOR = re.compile(r"[_./@-]+")
+_FUSED = re.compile(r"\b(train|val|valid|validation|test|eval)(?=loss|acc)")
+
+Part = Literal["train", "val", "test"]
+Counts = Literal["epoch", "epochs", "ep", "step", "batch", "all"]
+
+
+class MetricName(NamedTuple):
+    """The meaning of a name in a line.
+
+    Attributes:
+        name: The name as that of a metric.
+        part: The part of the data that it is about; None where the name does not say.
+        is_loss: Whether it is a loss.
+        rank: How likely it is the loss of the training, 0 the likeliest.
+        counts: What it counts; None if it is a metric.
+    """
+
+    name: str
+    part: Part | None
+    is_loss: bool
+    rank: int
+    counts: Counts | None
+
+
+def spell(name: str) -> str:
+    """A metric's name as it is written here: `trainLoss`, `train/loss` and `train-loss` are
+    `train_loss`.
+    """
+    words = _FUSED.sub(r"\1_", name.lower())
+    return "_".join(token for token in _SEPARATOR.split(words) if token) or name
+
+
+@lru_cache(maxsize=4096)
+def describe(key: str) -> MetricName:
+    """The meaning of a name in a line."""
+    if key.endswith(".py"):  # where a logger says it was called
+        return MetricName("time", None, False, NO_LOSS, None)
+    name = spell(key)
+    tokens = frozenset(name.split("_"))
+    # «Up. 500» of updates
+    if (counts := "step" if key == "up." else _counts(name, tokens)) is not None:
+        return MetricName(name, None, False, NO_LOSS, counts)
+    losses = {
+        token for token in tokens if token.endswith(("loss", "losses"))
+    } - vocabulary.NOT_LOSSES
+    is_loss = bool(losses) and tokens.isdisjoint(vocabulary.NO_LOSS)
+    part: Part | None = None
+    if tokens & vocabulary.VALIDATING:
+        part = "val"
+    elif tokens & vocabulary.TRAINING:
+        part = "train"
+    if not losses:
+        bare = name.removeprefix("train_")
+        stands_in = bare in vocabulary.STANDS_IN or bare.startswith("l_")
+        return MetricName(name, part, False, STANDS_IN if stands_in else NO_LOSS - 1, None)
+    rest = tokens - vocabulary.PLAIN - losses
+    smoothed = vocabulary.SMOOTHED | vocabulary.LANGUAGE_MODEL
+    rank = (
+        0 if not rest else 1 if rest <= smoothed else 2 if rest <= smoothed | {"epoch"} else PART_OF
+    )
+    return MetricName(name, part, is_loss, rank, None)
+
+
+def _counts(name: str, tokens: frozenset[str]) -> Counts | None:
+    """What a name counts; None if it is a metric."""
+    if name in vocabulary.EPOCHS:
+        return "epoch"
+    if name == "epochs":
+        return "epochs"
+    if name == "ep":
+        return "ep"
+    if name in vocabulary.STEPS:
+        return "batch" if "batch" in name or name == "episode" else "step"
+    if name in vocabulary.TOTALS:
+        return "all"
+    counted = tokens - vocabulary.BESIDE_COUNTED
+    if len(counted) != 1 or not counted <= vocabulary.COUNTED or name.startswith("num_"):
+        return None
+    if name.startswith("train") and name.endswith("s") and "num" not in tokens:
+        return None  # `train_steps` are all there are
+    word = next(iter(counted))
+    return "epoch" if word == "epoch" else "batch" if "batch" in word else "step"

@@ -1,0 +1,161 @@
+"""The lines of a script's output that look most like progress: a hint where nothing could be read
+from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+
+from headgate.model import goals
+from headgate.output.metric_names import spell
+
+_MOST_LINES = 20_000  # that are looked at
+_MOST_KEPT = 3
+_MOST_OF_A_SHAPE = 8  # lines that are kept, the latest
+_LONGEST = 120  # characters that are shown
+_MOST_CHARACTERS = 4 * _LONGEST  # that are looked at
+
+_WORDS = re.compile(
+    r"loss|cost|obj(?:f|ective)|err(?:or)?(?![a-z])|epoch|step|iter|batch|acc(?:uracy)?(?![a-z])|perplexity|ppl|reward"
+    r"|score|train|valid|metric|likelihood|elbo"
+)
+_DECIMAL = re.compile(r"\d\.\d|\de-?\d")
+_NAMED = re.compile(
+    r"(?<![\w./@-])(?<!\bfrom )(?<!\bthan "
+    r")([a-z][\w./@-]{0,40}?)['\"]?(?:\s{0,2}[:=]\s{0,2}\[?|\s)[-+]?\d{0,9}\.\d?"
+)
+_EXCEPTION = re.compile(
+    r"\s{0,8}(?:\[[\w./ "
+    r"-]{1,40}\]:?\s)?[A-Za-z_][\w.]{0,80}(?:Error|Exception|Warning):\s(?![-+.\d])"
+)
+"""The last line of a traceback, which some programs print alone."""
+_DIGITS = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+
+_MOST_WITHOUT = 3  # lines that name the metric and do not give it
+_MOST_EPOCHS = 2  # that end without the metric
+_MOST_REPORTS = 50  # without it, where no epochs are told
+_FEWEST_REPORTS = 3
+_TIMES_THE_GAP = 4  # that there was before, without the metric
+
+
+class Nearest:
+    """Keeps the lines that look most like progress.
+
+    Args:
+        metric: The metric that is looked for.
+    """
+
+    def __init__(self, metric: str) -> None:
+        self._metric = metric.lower()
+        self._seen = 0
+        # by a line's shape: how near it is, and the lines
+        self._kept: dict[str, tuple[int, deque[str]]] = {}
+
+    def add(self, line: str) -> bool:
+        """Take in a line in which nothing was found; whether it looks like progress."""
+        self._seen += 1
+        if self._seen > _MOST_LINES:
+            return False
+        line = line[:_MOST_CHARACTERS]
+        low = line.lower()
+        if not any(c.isdigit() for c in low) or _EXCEPTION.match(line):
+            return False
+        words = set(_WORDS.findall(low)) | ({self._metric} if self._metric in low else set())
+        near = 2 * len(words) + (3 if _DECIMAL.search(low) else 0)
+        if not words or near < 5:
+            return False
+        shape = _DIGITS.sub("#", low)
+        _, lines = self._kept.pop(shape, (near, deque[str](maxlen=_MOST_OF_A_SHAPE)))
+        lines.append(line.strip())
+        self._kept[shape] = near, lines
+        if len(self._kept) > _MOST_KEPT:
+            del self._kept[min(self._kept, key=lambda shape: self._kept[shape][0])]
+        return True
+
+    def lines(self) -> list[str]:
+        """These lines, the likeliest first."""
+        return [lines[-1][:_LONGEST] for _, lines in self._likeliest()]
+
+    def candidates(self) -> Iterator[tuple[str, list[str]]]:
+        """Names of values that could be followed instead, those like the metric's first, each with
+        the lines that it is from. Each tells which way it gets better; for another metric than the
+        loss it is the same way.
+        """
+        way = goals.direction(self._metric) if self._metric != "loss" else None
+        named = [
+            (name, list(lines))
+            for _, lines in self._likeliest()
+            for name in dict.fromkeys(_NAMED.findall(lines[-1].lower()))
+            if goals.direction(name) is not None and way in (None, goals.direction(name))
+        ]
+        yield from sorted(named, key=lambda candidate: not self._is_like(candidate[0]))
+
+    def _is_like(self, name: str) -> bool:
+        """Whether a name begins as a word of the metric's does: `acc` for `accuracy`."""
+        return any(
+            word.startswith(other) or other.startswith(word)
+            for word in spell(name).split("_")
+            for other in spell(self._metric).split("_")
+        )
+
+    def _likeliest(self) -> list[tuple[int, deque[str]]]:
+        return sorted(self._kept.values(), key=lambda kept: -kept[0])
+
+
+class MissingMetric:
+    """Notices that the metric which a job names does not come, or comes no more, though the script
+    goes on.
+
+    Args:
+        metric: Its name.
+    """
+
+    def __init__(self, metric: str) -> None:
+        words = r"[\s_./@-]{0,3}".join(
+            re.escape(word) for word in re.split(r"[\s_]+", spell(metric))
+        )
+        self._named = re.compile(rf"(?<![a-z]){words}(?![a-z])\D{{0,80}}\d")
+        self._came = 0
+        self._gap = 0  # the longest between two of its values, in reports
+        self._reports = self._without = self._epochs = 0  # since it came last
+        self._epoch: int | None = None
+
+    def came(self) -> None:
+        """A line had the metric."""
+        if self._came:
+            self._gap = max(self._gap, self._reports)
+        self._came += 1
+        self._reports = self._without = self._epochs = 0
+
+    def passed(self, line: str, epoch: int | None) -> None:
+        """A line that looks like progress had no such metric; it is of that epoch."""
+        self._reports += 1
+        self._without += self._named.search(line.lower()) is not None
+        if epoch is not None and epoch != self._epoch:
+            self._epochs += self._epoch is not None
+            self._epoch = epoch
+
+    def reports(self) -> int | None:
+        """So many reports came without it, which is more than there should be; None as long as it
+        may come.
+        """
+        if self._came > 1:
+            late = self._without >= _MOST_WITHOUT and self._reports > _TIMES_THE_GAP * max(
+                self._gap, _FEWEST_REPORTS
+            )
+        elif self._without >= _MOST_WITHOUT:
+            late = True
+        elif self._epoch is None:
+            late = not self._came and self._reports >= _MOST_REPORTS
+        else:
+            late = (
+                not self._came and self._epochs >= _MOST_EPOCHS and self._reports >= _FEWEST_REPORTS
+            )
+        return self._reports if late else None
+
+    @property
+    def ever_came(self) -> bool:
+        """Whether it came at least once."""
+        return self._came > 0

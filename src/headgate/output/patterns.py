@@ -1,0 +1,506 @@
+"""Reads progress from the output of scripts that do not report it themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from headgate.model.errors import UsageError
+from headgate.model.jobs import ProgressRule
+from headgate.output.counts import KerasFits, LossOfParts, RunningCount, differ, starts_anew
+from headgate.output.expressions import Expression, TooSlowError, check_pattern, group_of
+from headgate.output.line_progress import LineProgress
+from headgate.output.lines import Scanner
+from headgate.output.nearest import MissingMetric, Nearest
+from headgate.output.tables import PrintedTables
+from headgate.output.tracebacks import TracebackLines
+
+LONGEST_LINE = 4096
+"""Characters of a line that are looked at."""
+
+_NEAR = 3  # lines after a bar in which a loss is at its step
+_BELOW = 64  # lines below one that says a step, in which a loss is at it
+_MOST_BARS = 4096
+_RECALLED = 3  # lines below a heading of what was the best
+_FRACTION = 0.01  # of an epoch, that a count may differ from
+
+_COUNTS_SAMPLES = re.compile(r"Train on (\d{1,12}) samples")  # of Keras
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHM])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LineReading:
+    """The progress that a line of output tells.
+
+    Args:
+        step: Step as the script counts it, but never falling back when a new epoch starts counting
+            anew; of a line that tells none, as the summary of an epoch, the last one told.
+        epoch: Epoch as the script counts it (from 0 or from 1).
+        epochs: Number of epochs it is going to run.
+        loss: The training loss (or the metric that the job names); NaN and infinity as printed.
+        metrics: Other values of that line by name, `val_loss` among them.
+        samples: Samples seen, where the script counts those; like `step` never falling back.
+        steps: How many steps there will be in all, where the script says so.
+        within: The part of the epoch that is done, 0 to 1, where the script says so.
+        remaining: Seconds that it says are left of the training.
+        averaged: Steps or samples of the epoch that loss and metrics are means over, of how many;
+            None: no means.
+    """
+
+    step: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    samples: int | None = None
+    steps: int | None = field(default=None, compare=False)
+    within: float | None = field(default=None, compare=False)
+    averaged: tuple[int, int | None] | None = field(default=None, compare=False)
+    remaining: float | None = field(default=None, compare=False)
+
+
+class ProgressReader:
+    """Reads progress from lines of output, one after the other.
+
+    Args:
+        rule: The metric, and the job's own expression if it has one.
+
+    Raises:
+        UsageError: The job's own expression cannot be used (see `check_pattern`).
+    """
+
+    def __init__(self, rule: ProgressRule) -> None:
+        self.problem: str | None = None
+        """Why the job's own expression is no longer searched for; None as long as it is."""
+        self._expression: Expression | None = None
+        if rule.pattern is not None:
+            reason = check_pattern(rule.pattern, rule.metric)
+            if reason is not None:
+                raise UsageError(f"progress.pattern {rule.pattern!r}: {reason}")
+            self._expression = Expression(rule.pattern)
+            self._group = group_of(self._expression.pattern, rule.metric) or rule.metric
+        self._as_fraction = rule.goal is not None and rule.goal <= 1.0
+        self._scanner = Scanner(rule.metric, as_fraction=self._as_fraction)
+        self._tables = PrintedTables(rule.metric)
+        self._epoch: int | None = None
+        self._epochs: int | None = None
+        self._fits = KerasFits()
+        self._steps = RunningCount()
+        self._samples = RunningCount()
+        # by epoch: step and loss of one that has ended
+        self._bars: dict[int, tuple[int, float | None]] = {}
+        self._bar: LineProgress | None = None  # the last one of Keras in this epoch
+        self._evaluating = False  # whether the last line that told something was of an evaluation
+        self._headed = False  # whether a heading says so, and no line since then
+        # a step, and how far it goes, of a line that has no loss
+        self._place: tuple[int, int | None] | None = None
+        # lines with a loss since then, and how many may be at it
+        self._place_lines, self._place_reach = 0, 0
+        self._recalled = 0  # so many lines may be of what was the best
+        self._tells_steps = False  # whether a line with a loss said its step itself
+        self._turns = False  # whether counts are of an epoch and the step in it
+        self._loss = LossOfParts()
+        # what the bars of Keras go to, where they count samples
+        self._in_samples: int | None = None
+        # whether bars that go to the number of epochs count those
+        self._over_epochs: bool | None = None
+        # whether no line of the training had the metric yet
+        self._only_evaluated = rule.metric != "loss"
+        self._last: LineReading | None = None
+        self._rule = rule
+        # as long as the metric comes, or was not missed yet
+        self._nearest: Nearest | None = Nearest(rule.metric)
+        self._asked = rule.pattern is not None or rule.goal is not None or rule.metric != "loss"
+        self._missing: MissingMetric | None = MissingMetric(rule.metric) if self._asked else None
+        self._came = False  # whether any line had the metric
+        self._tracebacks = TracebackLines()
+
+    def hint(self) -> str | None:
+        """A hint for the user if no line has the metric. None if one has, if a warning told of it,
+        or if no line looks like progress and the user asked for no metric.
+        """
+        if self._nearest is None or self._came or (not self._asked and not self._nearest.lines()):
+            return None
+        return self._advice(self._nearest, "in what it prints")
+
+    def missed(self) -> str | None:
+        """A warning, once: the metric that the job names does not come, or comes no more, though
+        the script goes on.
+        """
+        if (
+            self._missing is None
+            or self._nearest is None
+            or (reports := self._missing.reports()) is None
+        ):
+            return None
+        where = f"in its first {reports} reports"
+        if self._came:
+            where = f"in its latest {reports} reports, though there was one before"
+        warning = self._advice(self._nearest, where)
+        self._missing = self._nearest = None
+        return warning
+
+    def _advice(self, nearest: Nearest, where: str) -> str:
+        rule, near = self._rule, nearest.lines()
+        what = (
+            f"{'the pattern of its `progress:` found no' if rule.pattern else 'found no'} "
+            f"{rule.metric}"
+        )
+        shown = f"; nearest came: {' | '.join(near)}" if near else ""
+        candidates = nearest.candidates() if rule.pattern is None else ()
+        other = next((name for name, lines in candidates if _follows(name, lines)), None)
+        cure = (
+            f"`progress: {{metric: {other}}}` follows that instead"
+            if other
+            else "`progress:` says how to read it"
+        )
+        return f"{what} {where}; in a job file, {cure}{shown}"
+
+    def feed(self, lines: Iterable[str]) -> list[LineReading]:
+        """Readings from these lines; a line without progress, or one that repeats the last reading,
+        gives none.
+        """
+        readings = []
+        for line in lines:
+            for text in () if self._tracebacks.holds(line) else shown(line):
+                if self._recalled:
+                    self._recalled -= 1
+                found = (
+                    self._search(self._expression, text) if self._expression else self._scan(text)
+                )
+                reading = None
+                for one in self._loss.released(found) if found is not None else ():
+                    if (reading := self._reading(one)) is not None:
+                        self._last = reading
+                        readings.append(reading)
+                self._notice(text, reading)
+        return readings
+
+    def _notice(self, text: str, reading: LineReading | None) -> None:
+        """Take note of whether a line had the metric, or else of how near it is to one that has."""
+        if self._nearest is None:
+            return
+        if reading is not None and self._is_of(reading):
+            self._came = True
+            if self._missing is None:
+                self._nearest = None
+            else:
+                self._missing.came()
+        elif (self._nearest.add(text) or reading is not None) and self._missing is not None:
+            self._missing.passed(text, self._epoch)
+
+    def _is_of(self, reading: LineReading) -> bool:
+        """Whether a reading has the metric of the job."""
+        return reading.loss is not None or self._rule.metric in reading.metrics
+
+    def _scan(self, text: str) -> LineProgress | None:
+        if text.startswith("Train on") and (header := _COUNTS_SAMPLES.match(text)) is not None:
+            self._in_samples = int(header[1])
+        return self._tables.scan(text) or self._scanner.scan(text)
+
+    def _reading(self, found: LineProgress) -> LineReading | None:
+        heading = found.loss is None and not found.metrics and not found.evaluates
+        if self._is_heading_alone(found, heading) or (self._recalled and self._is_old(found)):
+            return None
+        if self._is_drawn_again(found):
+            return None
+        self._tells_steps = self._tells_steps or (found.loss is not None and found.step is not None)
+        whole = self._loss.of(
+            self._at_place(found), below=self._place_reach == _BELOW and not self._tells_steps
+        )
+        if whole is None:
+            return None
+        found = (
+            whole if whole.total is None or whole.step is None else self._turned(self._over(whole))
+        )
+        found = self._fits.without_heading(found, self._bar)
+        epoch, epochs = self._fits.run_on(found, heading, self._bar)
+        new_epoch = epoch is not None and epoch != self._epoch
+        if new_epoch:
+            self._epoch = epoch
+            self._bar = None
+        if epochs is not None:
+            self._epochs = epochs
+        if found.keras and found.step is not None and self._evaluates(found):
+            found = self._renamed(found, "eval")
+        elif self._evaluating and not found.evaluates and self._goes_on(found):
+            found = self._renamed(found, "val")
+        else:
+            self._headed = False
+        self._evaluating = found.evaluates
+        if found.evaluates:
+            return self._evaluated(found, new_epoch)
+        if heading and not new_epoch and (found.step is None or not found.drawn):
+            return None
+        self._only_evaluated = self._only_evaluated and found.loss is None
+        averaged = (found.step, found.total) if found.keras and found.step is not None else None
+        found = self._counted(found)
+        if heading and not new_epoch:
+            return None
+        reading = LineReading(
+            step=self._steps.latest,
+            epoch=self._epoch,
+            epochs=self._epochs,
+            loss=found.loss,
+            metrics=found.metrics,
+            samples=None if found.samples is None else self._samples.latest,
+            # A bar of Keras may be the first of many calls of `fit`.
+            steps=self._all(found),
+            within=found.within if found.within is not None else self._within(found),
+            averaged=averaged,
+            remaining=found.remaining,
+        )
+        # Bars are drawn again and again; a script that counts no steps may well have the same loss
+        # twice.
+        return None if reading.step is not None and reading == self._last else reading
+
+    def _is_drawn_again(self, found: LineProgress) -> bool:
+        """Whether a bar is that of an epoch before, which has ended and is drawn again beside that
+        of the present one: Rich draws all of them whenever one goes on.
+        """
+        if (
+            not found.drawn
+            or found.epoch is None
+            or found.step is None
+            or found.step != found.total
+        ):
+            return False
+        ended = found.step, found.loss
+        if found.epoch != self._epoch and self._bars.get(found.epoch) == ended:
+            return True
+        if len(self._bars) < _MOST_BARS:
+            self._bars[found.epoch] = ended
+        return False
+
+    def _renamed(self, found: LineProgress, part: str) -> LineProgress:
+        """A line as of an evaluation. What no line of the training has is the job's metric all the
+        same.
+        """
+        renamed = found.renamed(part, self._rule.metric)
+        return renamed._replace(loss=found.loss) if self._only_evaluated else renamed
+
+    def _is_heading_alone(self, found: LineProgress, heading: bool) -> bool:
+        """Whether a line is only a heading of the lines below it: of a step, an evaluation, or the
+        best epoch.
+        """
+        if found.bar is not None:
+            self._place, self._place_lines, self._place_reach = found.bar, 0, _NEAR
+        elif found.heads:
+            self._evaluating = self._headed = True
+        elif found.recalls:
+            self._recalled = _RECALLED + 1
+        elif heading and found.step is not None and not found.drawn and not found.keras:
+            if not self._tells_steps:
+                self._place, self._place_lines, self._place_reach = (
+                    (found.step, found.total),
+                    0,
+                    _BELOW,
+                )
+            return found.epoch is None
+        else:
+            return False
+        return True
+
+    def _counted(self, found: LineProgress) -> LineProgress:
+        """A line of the training with its counts made to run on; a bar of Keras may count
+        samples.
+        """
+        if found.keras and found.total is not None and found.total == self._in_samples:
+            found = found._replace(step=None, samples=found.step)
+        if found.step is not None:
+            self._steps.count(found.step, found.total, self._epoch)
+        if found.samples is not None:
+            self._samples.count(found.samples, found.total, self._epoch)
+        return found
+
+    def _evaluated(self, found: LineProgress, new_epoch: bool) -> LineReading | None:
+        """The reading of a line of an evaluation, which has counts of its own."""
+        if not found.metrics and found.loss is None:
+            self._headed = True
+            if not new_epoch:
+                return None
+        step = self._steps.latest
+        if step is None and found.total is None:
+            step = found.step  # no line of the training says where it is
+        reading = LineReading(step, self._epoch, self._epochs, found.loss, found.metrics)
+        return None if reading == self._last else reading
+
+    def _within(self, found: LineProgress) -> float | None:
+        """The part of the epoch that is done, by a count that starts anew in each epoch."""
+        running = self._samples if found.samples is not None else self._steps
+        if (
+            self._epoch is None
+            or found.total is None
+            or (found.step is None and found.samples is None)
+        ):
+            return None
+        return running.part(found.total)
+
+    def _goes_on(self, found: LineProgress) -> bool:
+        """Whether a line that does not say so is of the evaluation that the line before it is of:
+        it is nowhere in the training, though others are, or its count has another length.
+        """
+        if found.epoch is not None or found.samples is not None or found.steps is not None:
+            return False
+        if found.loss is None and not found.metrics:
+            return False
+        if found.trains:
+            return False
+        if self._headed and found.step is not None and self._steps.is_behind(found.step):
+            return True
+        if found.step is None:
+            known = self._steps.latest is not None or self._samples.latest is not None
+            return known or (self._headed and self._epoch is not None)
+        return (
+            found.total is not None
+            and found.total != self._steps.total
+            and self._steps.total is not None
+        )
+
+    def _at_place(self, found: LineProgress) -> LineProgress:
+        """A loss that tells no step, with that of the bar just before it, or of the line above."""
+        self._place_lines += 1
+        if (
+            self._place is None
+            or found.loss is None
+            or found.step is not None
+            or found.samples is not None
+        ):
+            return found
+        done, total = self._place
+        if self._place_lines > self._place_reach:
+            return found
+        if self._place_reach == _BELOW:
+            return found._replace(step=done, total=total) if found.epoch is None else found
+        if done == total and self._steps.total != total:
+            return found
+        # Where epochs are fractions, the bar is of all of them.
+        return found._replace(
+            step=done, total=total, steps=total if found.within is not None else None
+        )
+
+    def _is_old(self, found: LineProgress) -> bool:
+        """Whether a line below a heading of what was the best is no further in the training than
+        those before.
+        """
+        if found.loss is None and not found.metrics:
+            return False
+        if found.step is not None:
+            return self._steps.is_behind(found.step)
+        return found.samples is None and (found.epoch is None or found.epoch == self._epoch)
+
+    def _over(self, found: LineProgress) -> LineProgress:
+        """A bar that goes to the number of epochs, as long as it is where those are, counts
+        them.
+        """
+        if not found.drawn or found.step is None or found.epoch is None:
+            return found
+        if found.total != found.epochs or self._over_epochs is False:
+            return found
+        self._over_epochs = abs(found.step - found.epoch) <= 1
+        return found._replace(step=None, total=None) if self._over_epochs else found
+
+    def _turned(self, found: LineProgress) -> LineProgress:
+        """A count whose total grows while it is the epoch: «batch 3/100» is then the hundredth of
+        epoch 3.
+        """
+        if (
+            found.evaluates
+            or found.drawn
+            or found.keras
+            or found.step is None
+            or found.total is None
+        ):
+            return found
+        if not self._turns and found.step == self._epoch and found.epoch in (None, self._epoch):
+            self._turns = self._steps.grows(found.step, found.total)
+        if not self._turns:
+            return found
+        self._steps.total = None
+        return found._replace(step=found.total, total=None)
+
+    def _all(self, found: LineProgress) -> int | None:
+        """Number of steps of the whole training; None if the line does not state it."""
+        if found.steps is not None or found.keras:
+            return found.steps
+        if found.within is not None and found.step is not None and found.total and not found.drawn:
+            # An epoch that is a fraction tells whether the count goes through all of them.
+            return found.total if abs(found.step / found.total - found.within) > _FRACTION else None
+        return self._steps.all(self._epoch)
+
+    def _evaluates(self, found: LineProgress) -> bool:
+        """Whether a Keras bar belongs to `evaluate`: after the epoch's own, of another length or
+        starting anew; those that are not drawn again, if there is a second one of an epoch.
+        """
+        before = self._bar
+        validated = any(name.startswith("val_") for name in found.metrics)
+        anew = before is not None and (
+            differ(found.total, before.total) or starts_anew(found, before)
+        )
+        if before is not None and not validated and (before.evaluates or anew):
+            self._bar = before._replace(evaluates=True)
+            return True
+        self._bar = found
+        return False
+
+    def _search(self, expression: Expression, text: str) -> LineProgress | None:
+        if self.problem is not None:
+            return None
+        try:
+            match = expression.search(text)
+        except TooSlowError as error:
+            self.problem = (
+                f"progress.pattern {error}; it is no longer searched for, and the job goes on"
+            )
+            return None
+        if match is None:
+            return None
+        values = {
+            name: _number(text) for name, text in match.groupdict().items() if text is not None
+        }
+        loss = values.pop(self._group, None)
+        if loss is not None and self._as_fraction and "%" in text[match.end(self._group) - 1 :][:3]:
+            loss /= 100.0
+        step, epoch, epochs = (
+            _whole(values.pop(name, None)) for name in ("step", "epoch", "epochs")
+        )
+        metrics = {name: value for name, value in values.items() if value is not None}
+        if loss is None and epoch is None and not metrics:
+            return None
+        return LineProgress(loss=loss, metrics=metrics, step=step, epoch=epoch, epochs=epochs)
+
+
+def shown(line: str) -> Iterator[str]:
+    """The line as a terminal would show it: its start, without colours, each state that it was
+    redrawn in.
+    """
+    if len(line) > LONGEST_LINE:
+        line = line[:LONGEST_LINE]
+    if "\x1b" in line:
+        line = _ESCAPE.sub("", line)
+    if "\r" in line or "\b" in line:
+        for state in line.replace("\b", "\r").split("\r"):
+            if state.strip():
+                yield state
+    else:
+        yield line
+
+
+def _follows(metric: str, lines: list[str]) -> bool:
+    """Whether a metric is read in each of these lines."""
+    reader = ProgressReader(ProgressRule(metric))
+    return all(any(reading.loss is not None for reading in reader.feed([line])) for line in lines)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", "").removesuffix("%"))
+    except ValueError:
+        return None
+
+
+def _whole(value: float | None) -> int | None:
+    return int(value) if value is not None and abs(value) < 1e15 else None

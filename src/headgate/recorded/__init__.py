@@ -1,0 +1,1 @@
+"""What is kept of runs: the store of each, its folder, and what a run resumes from."""

@@ -1,0 +1,279 @@
+"""What the jobs of a run can go on from: the newest whole checkpoint of it, or of those it comes
+from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate.model.errors import UsageError
+from headgate.model.events import Checkpoint
+from headgate.model.jobs import Job
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
+from headgate.task import saving
+
+_STEP = re.compile(r"step-(\d+)")
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where a job stands, and what it can go on from.
+
+    Args:
+        job: The job.
+        checkpoint: The newest whole one; None: there is none.
+        run: Id of the run that saved it.
+        passed_over: Newer ones, and why none of them is it.
+        began: Whether it ever started.
+        reached: How far it came, in words; empty: nothing tells.
+        uses_headgate: Whether its script saves checkpoints through one of Headgate's libraries.
+        by_itself: Whether its script goes on from a checkpoint of its own.
+    """
+
+    job: str
+    checkpoint: Checkpoint | None = None
+    run: str = ""
+    passed_over: list[str] = field(default_factory=list)
+    began: bool = False
+    reached: str = ""
+    uses_headgate: bool = False
+    by_itself: bool = False
+
+    @property
+    def lacks(self) -> str:
+        """Why it would lose what it has done, as a sentence; empty where it can go on, or has done
+        nothing.
+        """
+        if self.checkpoint is not None or not self.began or self.by_itself:
+            return ""
+        if self.passed_over:
+            left = "; ".join(self.passed_over)
+            return (
+                f"job {self.job} {self.came}, and none of its checkpoints is whole ({left}; "
+                "--checkpoint names one)"
+            )
+        if not self.uses_headgate:
+            return (
+                f"job {self.job} can only be run again from its beginning, because it has "
+                "saved nothing through "
+                "headgate.torch, headgate.keras or headgate.jax"
+            )
+        return (
+            f"job {self.job} {self.came}, and had saved no checkpoint yet" if self.reached else ""
+        )
+
+    @property
+    def warning(self) -> str:
+        """What whoever goes on with it should know; empty: nothing."""
+        if self.checkpoint is None or not self.passed_over:
+            return ""
+        where = f"{Path(self.checkpoint.path).name} of run {self.run}"
+        return (
+            f"goes on from {where}, an earlier checkpoint than its last, because "
+            f"{'; '.join(self.passed_over)}"
+        )
+
+    @property
+    def came(self) -> str:
+        """How far, as the rest of a sentence."""
+        return f"had come to {self.reached}" if self.reached else "had begun"
+
+
+def check_ended(run: Path) -> None:
+    """Whether nobody trains a run, nor one that goes on from it or from what it goes on from.
+
+    Raises:
+        UsageError: Somebody does, or it is gone.
+    """
+    if not (run / runs.STORE).exists():
+        raise UsageError(f"run {run.name} is gone; `headgate ps` lists the runs there are")
+    if runs.alive(run):
+        raise UsageError(f"run {run.name} is running; watch it with: headgate attach {run.name}")
+    for heir in runs.heirs(run):
+        if runs.alive(heir):
+            goes_on = f"run {run.name} goes on already, as run {heir.name}"
+            raise UsageError(f"{goes_on}; watch it with: headgate attach {heir.name}")
+    [*_, first] = runs.chain(run)
+    for kin in runs.heirs(first):
+        if runs.alive(kin):
+            goes_on = (
+                f"run {first.name}, which run {run.name} went on from, goes on already, "
+                f"as run {kin.name}"
+            )
+            raise UsageError(f"{goes_on}; watch it with: headgate attach {kin.name}")
+
+
+def check_left(run: Path, jobs: Collection[str], again: Collection[str]) -> None:
+    """Whether jobs of a run are left to do.
+
+    Args:
+        run: The run that is to be gone on with.
+        jobs: Names of its jobs that are.
+        again: Names of those that its user wants run again, done or not.
+
+    Raises:
+        UsageError: A run that went on from it has done some of them.
+    """
+    for heir in reversed(runs.heirs(run)):
+        ended = [
+            job for job in runs.summary(heir).jobs if job.name in jobs and job.name not in again
+        ]
+        done = [job.name for job in ended if job.state == "done"]
+        if done:
+            left = (
+                f"go on with the others: headgate resume {heir.name}"
+                if len(done) < len(ended)
+                else ""
+            )
+            anew = f"run it again from its beginning: headgate resume {run.name} --from-scratch"
+            what = (
+                f"job {done[0]} of run {run.name} is"
+                if len(done) == 1
+                else f"jobs {', '.join(done)} are"
+            )
+            raise UsageError(
+                f"{what} done already, in run {heir.name}, which went on from it; {left or anew}"
+            )
+
+
+def lost_by(run: Path, jobs: Collection[str]) -> dict[str, str]:
+    """What whoever goes on with jobs of a run should know of those that went on with them before
+    and are not done, by job.
+    """
+    told: dict[str, str] = {}
+    for heir in runs.heirs(run):
+        for job in runs.summary(heir).jobs:
+            if job.name in jobs and job.started is not None:
+                told[job.name] = (
+                    f"run {heir.name} went on with it before and ended as {job.state}; what it "
+                    "did there is left out. "
+                    f"To go on from there: headgate resume {heir.name}"
+                )
+    return told
+
+
+def lacking(origins: Iterable[Origin]) -> str:
+    """Why these jobs would lose what they have done, in one sentence; empty where they can all go
+    on.
+    """
+    found = [each for each in origins if each.lacks]
+    plain = [each.job for each in found if not each.uses_headgate and not each.passed_over]
+    if len(plain) < 2:
+        return "; ".join(each.lacks for each in found)
+    several = (
+        f"jobs {', '.join(plain)} can only be run again from their beginning, because they "
+        "have saved nothing through "
+        "headgate.torch, headgate.keras or headgate.jax"
+    )
+    return "; ".join([several, *(each.lacks for each in found if each.job not in plain)])
+
+
+def origin(run: Path, job: Job) -> Origin:
+    """What a job of a run can go on from; its checkpoints are read, the newest first, until one is
+    whole.
+    """
+    found = Origin(job.name, by_itself=job.resumes)
+    found.uses_headgate = runs.saves(job.script)
+    seen: set[str] = set()
+    for folder in runs.chain(run):
+        with RunReader(folder / runs.STORE) as reader:
+            rows = list(reader.rows("jobs", "name = ?", [job.name]))
+            found.began = found.began or any(row["started"] is not None for row in rows)
+            found.reached = found.reached or _reached(reader, job.name)
+            for checkpoint in _candidates(folder, reader, job.name):
+                if checkpoint.path in seen:
+                    continue
+                seen.add(checkpoint.path)
+                found.uses_headgate = True
+                saved_by, damage = (
+                    _saved_by(folder, checkpoint),
+                    saving.damage(Path(checkpoint.path)),
+                )
+                if damage is None:
+                    found.checkpoint, found.run = checkpoint, saved_by
+                    return found
+                found.passed_over.append(f"{Path(checkpoint.path).name} of run {saved_by} {damage}")
+            if job.name in reader.meta().get("from_scratch", "").split(","):
+                break  # what was before it was given up
+    return found
+
+
+def named(run: Path, job: str, file: str) -> Checkpoint:
+    """A checkpoint that a person names.
+
+    Raises:
+        UsageError: It is not whole, or is none.
+    """
+    path = Path(file).absolute()
+    if (damage := saving.damage(path)) is not None:
+        raise UsageError(f"checkpoint {file} {damage}; name another one")
+    for folder in runs.chain(run):
+        with RunReader(folder / runs.STORE) as reader:
+            for checkpoint in _candidates(folder, reader, job):
+                if Path(checkpoint.path) == path:
+                    return checkpoint
+    return _unrecorded(path, 0)
+
+
+def _reached(reader: RunReader, job: str) -> str:
+    """How far a job came in one run."""
+    sql = "SELECT max(step) AS step, max(epoch) AS epoch FROM progress WHERE task GLOB ?"
+    [last] = reader.query(sql, [f"{job}/*"])
+    if last["step"]:
+        return f"step {last['step']}"
+    return f"epoch {last['epoch'] + 1}" if last["epoch"] is not None else ""
+
+
+def _candidates(folder: Path, reader: RunReader, job: str) -> list[Checkpoint]:
+    """The checkpoints of a job that a run has, or should have, the newest first. What a task saved
+    when its hub had died is in the job's folder, and nobody was left to record it.
+    """
+    zero = float(reader.meta().get("began", 0.0))
+    recorded: dict[str, tuple[float, Checkpoint]] = {}
+    for row in reader.rows("checkpoints", "task GLOB ?", [f"{job}/*"]):
+        path = _where(folder, job, row["path"])
+        recorded[path] = row["t"], Checkpoint(path, row["step"], row["epoch"], row["position"])
+    newest = sorted(recorded.values(), key=lambda each: each[0])
+    # those before were removed when these were saved
+    kept = {each.path for _, each in newest[-saving.KEPT :]}
+    found = [(t, each) for t, each in newest if each.path in kept or Path(each.path).exists()]
+    if left := [path for path in _saved(folder, job) if str(path) not in recorded]:
+        epochs: list[dict[str, Any]] = reader.query(
+            "SELECT max(epoch) AS epoch FROM progress WHERE task GLOB ?", [f"{job}/*"]
+        )
+        # By the date of what was recorded last: the clock may have been set since the run began.
+        there = [(t, Path(each.path)) for t, each in newest if Path(each.path).exists()]
+        zero = there[-1][1].stat().st_mtime - there[-1][0] if there else zero
+        found += [
+            (path.stat().st_mtime - zero, _unrecorded(path, epochs[0]["epoch"] or 0))
+            for path in left
+        ]
+    return [each for _, each in sorted(found, key=lambda each: each[0], reverse=True)]
+
+
+def _where(folder: Path, job: str, recorded: str) -> str:
+    """Where a checkpoint is, though all of Headgate's folder was moved since it was recorded."""
+    here = folder / "jobs" / job / "checkpoints" / Path(recorded).name
+    return str(here) if here.exists() and not Path(recorded).exists() else recorded
+
+
+def _saved(folder: Path, job: str) -> Iterator[Path]:
+    return (folder / "jobs" / job / "checkpoints").glob("step-*")
+
+
+def _unrecorded(path: Path, epoch: int) -> Checkpoint:
+    step = _STEP.search(path.name)
+    return Checkpoint(str(path), int(step[1]) if step is not None else 0, epoch, None)
+
+
+def _saved_by(folder: Path, checkpoint: Checkpoint) -> str:
+    """Id of the run that saved a checkpoint which is recorded in a run: one that goes on from it
+    records it too.
+    """
+    owner = Path(checkpoint.path).parents[3:4]
+    return owner[0].name if owner and owner[0].parent == folder.parent else folder.name

@@ -1,0 +1,489 @@
+"""Where runs are kept, and which of them are alive.
+
+`$HEADGATE_HOME` (default `~/.local/share/headgate`, mode 0700) holds a folder for each run;
+docs/files.md lists its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from headgate.machine.processes import boot_id
+from headgate.model.errors import HeadgateError, NotFoundError, StorageError, UsageError
+from headgate.model.identifiers import FIRST_WORKER, TaskName, run_and_job
+from headgate.model.jobs import NAME_PATTERN
+from headgate.recorded.folders import (
+    HUB,
+    home,
+    host,
+    hub,
+    hubs,
+    make_sockets,
+    remove_sockets,
+    sockets,
+)
+from headgate.recorded.store import RunReader
+
+__all__ = ["HUB", "home", "host", "hub", "hubs", "make_sockets", "remove_sockets", "sockets"]
+"""What `folders` has, for those who ask for runs."""
+
+STORE = "run.sqlite"
+LOCK = "lock"
+_TIME = "%Y%m%d-%H%M%S-"
+_STAMP = 19  # characters of a run's name that are its time, to the millisecond
+_NAMED = 5  # as many runs as a message names
+_LONG_SECONDS = 600.0
+"""The records of a run that took longer are not deleted unasked."""
+
+
+def create() -> Path:
+    """A new run's folder; its name sorts after those of former runs, though the clock may have been
+    set back since.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    while True:
+        path = home() / "runs" / f"{_stamp()}{secrets.token_hex(1)}"
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            continue  # another one of this millisecond
+        except OSError as error:
+            cure = "free some space there, or set HEADGATE_HOME to a folder you can write"
+            raise StorageError(f"cannot make {path}: {error.strerror}; {cure}") from error
+        return path
+
+
+def _stamp() -> str:
+    """The present time, or the millisecond after the latest run where the clock says that this one
+    is to come.
+    """
+    # by the local clock, as names are
+    now = datetime.fromtimestamp(time.time(), UTC).astimezone().replace(tzinfo=UTC)
+    with contextlib.suppress(OSError, ValueError):  # no run is there, or one of another name
+        latest = datetime.strptime(max(os.listdir(home() / "runs"))[:_STAMP], f"{_TIME}%f").replace(
+            tzinfo=UTC
+        )
+        if latest > now:
+            now = latest + timedelta(milliseconds=1)
+    return f"{now:{_TIME}}{now.microsecond // 1000:03}"
+
+
+def lock(run: Path) -> int:
+    """Mark a run as alive for as long as this process keeps the descriptor open."""
+    fd = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
+
+
+def alive(run: Path) -> bool:
+    """Whether a hub still runs it."""
+    return is_locked(run / LOCK)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file; false where there is no such file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def listing() -> list[Path]:
+    """Every run's folder, the oldest first."""
+    return sorted(path for path in (home() / "runs").iterdir() if (path / STORE).exists())
+
+
+def find(prefix: str | None = None) -> Path:
+    """The folder of the run whose id begins with (or contains) `prefix`; None: the latest that was
+    not for a profile, if there is such a one.
+
+    Raises:
+        NotFoundError: No run is so called.
+        UsageError: Several are.
+    """
+    every = listing()
+    if prefix is None:
+        if not every:
+            raise NotFoundError("there are no runs yet; start one with: headgate run train.py")
+        return next((path for path in reversed(every) if not _is_for_profile(path)), every[-1])
+    exact = [path for path in every if path.name == prefix]
+    matches = (
+        exact
+        or [path for path in every if path.name.startswith(prefix)]
+        or [p for p in every if prefix in p.name]
+    )
+    if not matches:
+        if NAME_PATTERN.fullmatch(prefix):
+            of = next(
+                (path.name for path in reversed(every) if (path / "jobs" / prefix).is_dir()), None
+            )
+            if of is not None:
+                raise NotFoundError(f"no run {prefix!r}; that is a job of run {of}: name the run")
+        raise NotFoundError(f"no run {prefix!r}; `headgate ps` lists the runs there are")
+    if len(matches) > 1:
+        names = [path.name for path in matches[-_NAMED:]]
+        more = f" and {len(matches) - _NAMED} earlier ones" if len(matches) > _NAMED else ""
+        raise UsageError(f"{prefix!r} could be any of {', '.join(names)}{more}; give more of it")
+    return matches[0]
+
+
+def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
+    """Folder of the run that has a job of this name (`JOB` or `RUN/JOB`), and the job's own name:
+    the latest of those that were not for a profile, if there is such a one.
+
+    Raises:
+        NotFoundError: There is none.
+        UsageError: `run` could be any of several.
+    """
+    prefix, name = run_and_job(job)
+    wanted = prefix or run
+    if NAME_PATTERN.fullmatch(name):
+        folders = [
+            path
+            for path in ([find(wanted)] if wanted else listing())
+            if (path / "jobs" / name).is_dir()
+        ]
+        if folders:
+            return next(
+                (path for path in reversed(folders) if not _is_for_profile(path)), folders[-1]
+            ), name
+    where = f"run {wanted}" if wanted else "any run"
+    raise NotFoundError(f"no job {name!r} in {where}; `headgate status` lists the jobs of a run")
+
+
+def _is_for_profile(run: Path) -> bool:
+    """Whether a run only measured what a script costs, or what it trains."""
+    with contextlib.suppress(HeadgateError):  # whoever reads it is told what is wrong with it
+        return meta(run).get("mode") in ("profile", "verify")
+    return False
+
+
+def first_task(run: Path, job: str) -> TaskName:
+    """The task that speaks for a job: its first worker, or the first of the role that it ends
+    with.
+    """
+    with RunReader(run / STORE) as reader:
+        rows = list(reader.rows("jobs", "name = ?", [job]))
+    roles = json.loads(rows[0]["spec"]).get("roles") if rows else None
+    if not roles:
+        return FIRST_WORKER
+    return TaskName(f"{next((role for role in roles if role['ends']), roles[-1])['name']}-0")
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """A job as its run's store has it; times are seconds since the run began. `expected` is when
+    one that waits for room is expected to start, where that can be predicted, and `waits` what it
+    waits for: kind, facts, and the jobs that have some of it; `ending` the fields of its `Ending`,
+    if it has one.
+    """
+
+    run: str
+    name: str
+    state: str
+    reason: str
+    exit_code: int | None
+    submitted: float | None
+    started: float | None
+    ended: float | None
+    attempt: int
+    expected: float | None = None
+    ending: Mapping[str, Any] | None = None
+    waits: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run as its store has it.
+
+    `state` is `running`, `interrupted`, `done` (every job is), `stopped` (some were), or `failed`
+    (some did, were killed or skipped). `began` is in seconds since the epoch, `ended` and `took` in
+    seconds since then: what a run that has not ended took until now does not follow a wall clock
+    that is set. `host` is the one that it ran or runs on; empty: not known.
+    """
+
+    id: str
+    path: str
+    state: str
+    began: float
+    ended: float | None
+    took: float | None
+    policy: str
+    command: str
+    jobs: tuple[JobSummary, ...]
+    host: str = ""
+
+    @property
+    def elsewhere(self) -> str:
+        """The host that it runs on, where that is another one; else empty."""
+        return self.host if self.state == "running" and self.host != host() else ""
+
+
+def summary(run: Path) -> RunSummary:
+    """What the store says of a run; a run that is marked as running without a hub was
+    interrupted.
+    """
+    with RunReader(run / STORE) as reader:
+        running = alive(run)  # looked at first: a run that ends meanwhile was not interrupted
+        facts = reader.meta()
+        state = facts.get("state", "running")
+        if state == "running" and not running:
+            state = "interrupted"
+        jobs = []
+        for row in reader.rows("jobs", order="position"):
+            job_state, reason = row["state"], row["reason"] or ""
+            if state == "interrupted" and job_state in ("waiting", "running", "stopping"):
+                job_state, reason = (
+                    "interrupted",
+                    f"the hub died; {way_on(run, {row['name']: row['spec']})}",
+                )
+            ending = row.get("ending")
+            jobs.append(
+                JobSummary(
+                    run=run.name,
+                    name=row["name"],
+                    state=job_state,
+                    reason=reason,
+                    exit_code=row["exit_code"],
+                    submitted=row["submitted"],
+                    started=row["started"],
+                    ended=row["ended"],
+                    attempt=row["attempt"] or 0,
+                    expected=row.get("expected"),  # not in stores of before there was a queue
+                    ending=json.loads(ending) if ending is not None else None,
+                    waits=json.loads(row["waits"]) if row.get("waits") else None,
+                )
+            )
+        if state == "done":
+            states = {job.state for job in jobs}
+            state = (
+                "failed"
+                if states & {"failed", "killed", "skipped"}
+                else "stopped"
+                if "stopped" in states
+                else "done"
+            )
+        ended = float(facts["ended"]) if facts.get("ended") is not None else None
+        return RunSummary(
+            id=run.name,
+            path=str(run),
+            state=state,
+            began=float(facts.get("began", 0.0)),
+            ended=ended,
+            took=_elapsed(facts) if ended is None and state == "running" else ended,
+            policy=facts.get("policy", ""),
+            command=facts.get("command", ""),
+            jobs=tuple(jobs),
+            host=facts.get("host", ""),
+        )
+
+
+def clock() -> str:
+    """What a run keeps of the moment at which it began, beside the wall clock: the boot, and the
+    seconds since then.
+    """
+    return f"{boot_id()} {time.monotonic()!r}"
+
+
+def _elapsed(facts: Mapping[str, str]) -> float:
+    """Seconds since a run began; by the wall clock where it began in another boot, or before this
+    was kept.
+    """
+    boot, _, began = facts.get("clock", "").partition(" ")
+    if boot == boot_id() and began:
+        return time.monotonic() - float(began)
+    return max(time.time() - float(facts.get("began", 0.0)), 0.0)
+
+
+def meta(run: Path) -> dict[str, str]:
+    """The facts about a run that its store keeps.
+
+    Raises:
+        NotFoundError, StorageError: Its store is not there, or cannot be read.
+    """
+    with RunReader(run / STORE) as reader:
+        return reader.meta()
+
+
+def chain(run: Path) -> list[Path]:
+    """A run and those that it goes on from, the latest first; one that is gone or cannot be read
+    ends the chain.
+    """
+    found: list[Path] = []
+    name: str | None = run.name
+    while name and (folder := run.with_name(name)) not in found and (folder / STORE).exists():
+        found.append(folder)
+        try:
+            name = meta(folder).get("resumed_from")
+        except HeadgateError:
+            break
+    return found
+
+
+def heirs(run: Path) -> list[Path]:
+    """The runs that go on from a run, by themselves or through others, the oldest first."""
+    kin, found = {run.name}, []
+    for other in listing():
+        if other.name > run.name:
+            with contextlib.suppress(HeadgateError):
+                if meta(other).get("resumed_from") in kin:
+                    kin.add(other.name)
+                    found.append(other)
+    return found
+
+
+def stood_on() -> dict[Path, Path]:
+    """The runs whose checkpoints those that are alive stand on, with the latter; a run that is
+    alive is among them.
+    """
+    return {former: run for run in listing() if alive(run) for former in chain(run)}
+
+
+def way_on(run: Path, specs: Mapping[str, str | None]) -> str:
+    """What to type to go on with jobs of a run, given the JSON of each. Their checkpoints are not
+    read.
+    """
+    anew = [name for name, spec in specs.items() if not _can_go_on(run, name, spec)]
+    if not anew:
+        return f"go on with: headgate resume {run.name}"
+    if len(anew) == len(specs):
+        return f"run it again from its beginning with: headgate resume {run.name} --from-scratch"
+    return (
+        f"go on with: headgate resume {run.name} --from-scratch, which runs "
+        f"{', '.join(anew)} from the beginning"
+    )
+
+
+def _can_go_on(run: Path, job: str, spec: str | None) -> bool:
+    if spec is None or (told := json.loads(spec)).get("resumes") or saves(told.get("script")):
+        return True
+    saved = any(
+        next(each.glob(f"jobs/{job}/checkpoints/step-*"), None) is not None for each in chain(run)
+    )
+    return saved or not any(_began(each, job) for each in chain(run))  # then it has nothing to lose
+
+
+def _began(run: Path, job: str) -> bool:
+    with contextlib.suppress(HeadgateError), RunReader(run / STORE) as reader:
+        return any(row["started"] is not None for row in reader.rows("jobs", "name = ?", [job]))
+    return True  # nobody knows
+
+
+def saves(script: str | None) -> bool:
+    """Whether a script saves checkpoints through one of Headgate's libraries, as far as its imports
+    tell.
+    """
+    from headgate.scripts.inspection import libraries  # which few commands need
+
+    return script is not None and bool(libraries(Path(script)))
+
+
+def check_removable(run: Path) -> None:
+    """Whether nobody needs a run any more who is at work.
+
+    Raises:
+        UsageError: It is running, or one that goes on from it is.
+    """
+    if alive(run):
+        raise UsageError(
+            f"run {run.name} is running; stop it first with: headgate stop --run {run.name}"
+        )
+    if (heir := stood_on().get(run)) is not None:
+        raise UsageError(
+            f"run {heir.name} goes on from run {run.name} and may need its checkpoints; wait "
+            "for its end, or stop it "
+            f"first with: headgate stop --run {heir.name}"
+        )
+
+
+def remove(run: Path) -> None:
+    """Delete a run that has ended.
+
+    Raises:
+        UsageError: As `check_removable`.
+        StorageError: Something in it cannot be deleted.
+    """
+    check_removable(run)
+    try:
+        shutil.rmtree(run)
+    except OSError as error:
+        raise StorageError(f"cannot delete {run}: {error.strerror}") from error
+
+
+def retain(keep: str | None = None) -> list[str]:
+    """Delete the oldest ended runs beyond the newest so many that nobody would miss: short ones
+    without checkpoints.
+
+    Args:
+        keep: What `HEADGATE_KEEP_RUNS` says: how many; None: 200.
+
+    Returns:
+        The ids of what was deleted.
+
+    Raises:
+        UsageError: That is not a number.
+    """
+    text = "200" if keep is None else keep
+    if not (text.isascii() and text.isdecimal()):
+        raise UsageError(f"found HEADGATE_KEEP_RUNS={text!r}; expected a number of runs")
+    gone = []
+    for run in outdated(int(text)):
+        if not _would_be_missed(run):
+            shutil.rmtree(run, ignore_errors=True)
+            gone += [] if run.exists() else [run.name]
+    return gone
+
+
+def outdated(keep: int) -> list[Path]:
+    """The oldest runs beyond the newest `keep`, but for those that are alive, or that one goes on
+    from which is alive or is among the newest and not done.
+    """
+    every, needed = listing(), set(stood_on())
+    oldest = every[: max(len(every) - keep, 0)]
+    for run in every[len(oldest) :]:
+        if len(came_from := chain(run)) > 1 and _is_unfinished(run):
+            needed.update(came_from)
+    return [path for path in oldest if path not in needed]
+
+
+def _is_unfinished(run: Path) -> bool:
+    try:
+        return summary(run).state != "done"
+    except HeadgateError:
+        return True
+
+
+def has_checkpoints(run: Path) -> bool:
+    """Whether a run holds a checkpoint of any of its jobs, or what a script put beside them."""
+    return next(run.glob("jobs/*/checkpoints/*"), None) is not None
+
+
+def _would_be_missed(run: Path) -> bool:
+    """Whether a run holds checkpoints, or the records of a long training; so does what cannot be
+    read.
+    """
+    try:
+        ended = meta(run).get("ended")
+        return has_checkpoints(run) or ended is None or float(ended) >= _LONG_SECONDS
+    except (HeadgateError, ValueError):
+        return True

@@ -1,0 +1,565 @@
+"""The store of a run: one SQLite file, one writer, any number of readers; readable after a kill -9.
+
+`Recorder` writes from a thread of its own, a transaction about twice a second. When the disk is
+full it keeps what it could not write (the newest 200,000 rows), says so once, and writes it when
+there is room again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sqlite3
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headgate.model.errors import NotFoundError, StorageError
+from headgate.sampling.columns import COLUMNS
+
+VERSION = 3
+_KEPT_ROWS = 200_000
+_COMMIT_SECONDS = 0.5
+_LATE_SECONDS = 30.0
+"""A row may be added so much later than one of a later time: what a node far away tells, or a long
+step.
+"""
+_OTHER_FAULT_SECONDS = 60.0
+"""How long `close` tries again at the most where something else than room is wanting."""
+
+# Times `t` are seconds since the run began; `meta.began` is the wall clock at that moment (seconds
+# since the epoch).
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "meta": ("key TEXT PRIMARY KEY", "value TEXT"),
+    "jobs": (
+        "name TEXT PRIMARY KEY",
+        "position INTEGER",
+        "spec TEXT",  # JSON of the Job
+        "state TEXT",
+        "reason TEXT",
+        "exit_code INTEGER",
+        "submitted REAL",
+        "started REAL",
+        "ended REAL",
+        "attempt INTEGER",
+        "plan TEXT",  # JSON of the Plan
+        "profile TEXT",  # JSON of the Profile
+        "expected REAL",  # while it waits for room: when it is expected to start
+        # JSON of the Ending: whether it answered when asked to end, what is saved, what is in doubt
+        "ending TEXT",
+        "verified TEXT",  # JSON of the Verification: whether its workers train what one does
+        # JSON: what it waits for then, by its kind, the facts, and the jobs that have some of it
+        "waits TEXT",
+    ),
+    "tasks": (
+        "id TEXT PRIMARY KEY",  # JOB/ROLE-INDEX
+        "job TEXT",
+        "node TEXT",
+        "attempt INTEGER",
+        "pid INTEGER",
+        "started REAL",
+        "ended REAL",
+        "exit TEXT",  # JSON of the Exit
+        "gpus TEXT",  # JSON: numbers of the GPUs of its node that it holds memory on
+    ),
+    "events": (
+        "t REAL",
+        "job TEXT",
+        "task TEXT",
+        "kind TEXT",
+        "text TEXT",
+        "seconds REAL",  # what a fault cost, where a task or the controller could tell
+        "steps INTEGER",  # that were done again or are lost by it
+    ),
+    "progress": (
+        "t REAL",
+        "task TEXT",
+        "step INTEGER",
+        "epoch INTEGER",
+        "epochs INTEGER",
+        "samples INTEGER",
+        # NULL where none was reported or where it was not a number; `nan` then tells which
+        "loss REAL",
+        "nan INTEGER",
+        "count INTEGER",
+        "metrics TEXT",  # JSON object or NULL
+        "within REAL",  # the part of the epoch that is done
+        "steps INTEGER",  # in all
+        "remaining REAL",  # seconds, as its script says
+    ),
+    # a task's id, or `node:NAME`
+    "usage": ("t REAL", "target TEXT", *(f"{column} REAL" for column in COLUMNS)),
+    "shares": (
+        "t REAL",
+        "task TEXT",
+        "cpu_weight REAL",
+        "cpu_cap_cores REAL",  # NULL: no cap
+        "entitled_cores REAL",  # what the weight or cap comes to when everybody wants the CPU
+        "memory_bytes REAL",
+        "threads INTEGER",
+        "reason TEXT",
+        "disk_bytes_per_second REAL",  # NULL: no limit
+        "gpu_fraction REAL",  # NULL: all of its time
+    ),
+    "spans": (
+        "t REAL",  # the same for all rows of one message, which comes when the step has ended
+        "task TEXT",
+        "step INTEGER",
+        "name TEXT",
+        "seconds REAL",
+        "bytes_in REAL",
+        "bytes_out REAL",
+        "begin REAL",  # seconds from the start of the step
+        "workers REAL",  # of `input`: processes that read it beside the task; NULL: not known
+    ),
+    "transfers": (  # of a sampled step, between a task and one other; may overlap with its spans
+        "t REAL",  # that of the spans of the same message
+        "task TEXT",
+        "step INTEGER",
+        "peer TEXT",  # ROLE-INDEX of the same job
+        "push_begin REAL",  # seconds from the start of the step
+        "push_end REAL",
+        "push_bytes REAL",
+        "pull_begin REAL",
+        "pull_end REAL",
+        "pull_bytes REAL",
+    ),
+    "asides": (  # what a task spent time on beside its steps since it told the last time
+        "t REAL",
+        "task TEXT",
+        "name TEXT",
+        "seconds REAL",
+    ),
+    "checkpoints": (
+        "t REAL",
+        "task TEXT",
+        "path TEXT",
+        "step INTEGER",
+        "epoch INTEGER",
+        "position INTEGER",
+        "bytes INTEGER",
+        "seconds REAL",
+        "why TEXT",
+    ),
+    "proofs": (
+        "t REAL",
+        "culprit TEXT",  # the job that was held
+        "victim TEXT",  # the job whose steps were looked at
+        "pauses INTEGER",
+        "seconds REAL",  # of a pause
+        "gain REAL",  # by which part the victim would be faster without the culprit
+        "low REAL",
+        "high REAL",
+        "outcome TEXT",  # seen, none or open
+    ),
+}
+_KEYS = {"usage": "target", "progress": "task"}
+_INDEXES = (
+    "CREATE INDEX IF NOT EXISTS usage_target ON usage (target, t)",
+    "CREATE INDEX IF NOT EXISTS progress_task ON progress (task, t)",
+    # Of very many jobs each is looked at by itself: no look reads the rows of all.
+    "CREATE INDEX IF NOT EXISTS shares_task ON shares (task)",
+    "CREATE INDEX IF NOT EXISTS tasks_job ON tasks (job)",
+    "CREATE INDEX IF NOT EXISTS checkpoints_task ON checkpoints (task)",
+    "CREATE INDEX IF NOT EXISTS asides_task ON asides (task)",
+)
+
+
+def _columns(table: str) -> tuple[str, ...]:
+    return tuple(column.split()[0] for column in TABLES[table])
+
+
+_TEXTS = {
+    table: frozenset(column.split()[0] for column in columns if column.split()[1] == "TEXT")
+    for table, columns in TABLES.items()
+}
+_INSERTS = {
+    table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(columns))})"
+    for table, columns in TABLES.items()
+}
+
+
+class Recorder:
+    """Writes a run's store.
+
+    Args:
+        path: The file; its folder exists.
+        trouble: Called from the writing thread with one line when writing fails, and with None when
+            it works again.
+
+    Raises:
+        StorageError: The file cannot be made.
+    """
+
+    def __init__(self, path: Path, trouble: Callable[[str | None], None] = lambda _: None) -> None:
+        self._path = path
+        self._trouble = trouble
+        self._pending: deque[tuple[str, tuple[object, ...]]] = deque(maxlen=_KEPT_ROWS)
+        self._condition = threading.Condition()
+        self._closing = False
+        self._tries_until = math.inf
+        self._is_full = False
+        self._needs_room_from = math.inf  # from then on nothing but a full disk is waited for
+        self._flushed = 0
+        self._asked = 0
+        self._failing = False
+        try:
+            self._db = self._connect()
+            with self._db as db:
+                for table, columns in TABLES.items():
+                    db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)})")
+                for index in _INDEXES:
+                    db.execute(index)
+                db.execute(f"PRAGMA user_version = {VERSION}")
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"cannot write {path}: {error}; free some space there, or set HEADGATE_HOME"
+            ) from error
+        self._thread = threading.Thread(target=self._write, name="recorder", daemon=True)
+        self._thread.start()
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, timeout=10, check_same_thread=False)
+        # Where WAL does not work (NFS), SQLite stays in its other mode, which does.
+        with suppress(sqlite3.OperationalError):
+            db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        return db
+
+    def add(self, table: str, **row: object) -> None:
+        """Append a row (or replace the one of the same primary key); keys that are left out are
+        NULL.
+        """
+        values = tuple(map(_plain, (row.pop(column, None) for column in _columns(table))))
+        if row:
+            raise TypeError(f"table {table!r} has no {sorted(row)}")
+        with self._condition:
+            self._pending.append((table, values))
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until what was added before is on disk; False when it is not after `timeout`
+        seconds.
+        """
+        with self._condition:
+            self._asked += 1
+            ticket = self._asked
+            self._condition.notify_all()
+            return self._condition.wait_for(lambda: self._flushed >= ticket, timeout)
+
+    def close(self, patience: float = 0.0) -> None:
+        """Write what is left. Where that fails, try again for `patience` seconds; for a minute at
+        most if anything but room is missing. May be called twice.
+        """
+        with self._condition:
+            self._closing = True
+            self._tries_until = min(self._tries_until, time.monotonic() + patience)
+            self._needs_room_from = time.monotonic() + min(patience, _OTHER_FAULT_SECONDS)
+            self._condition.notify_all()
+        self._thread.join()
+
+    def hurry(self) -> None:
+        """Have a call of `close` that is under way try once more at the most."""
+        with self._condition:
+            self._tries_until = 0.0
+            self._condition.notify_all()
+
+    def _write(self) -> None:
+        with closing(self._db) as db:
+            while True:
+                with self._condition:
+                    self._condition.wait_for(
+                        lambda: self._closing or self._asked > self._flushed, _COMMIT_SECONDS
+                    )
+                    closing_down, ticket = self._closing, self._asked
+                    rows = list(self._pending)
+                    self._pending.clear()
+                written = self._commit(db, rows)
+                with self._condition:
+                    if written:
+                        self._flushed = ticket
+                        self._condition.notify_all()
+                    else:
+                        room = _KEPT_ROWS - len(self._pending)
+                        self._pending.extendleft(reversed(rows[max(len(rows) - room, 0) :]))
+                        until = (
+                            self._tries_until
+                            if self._is_full
+                            else min(self._tries_until, self._needs_room_from)
+                        )
+                        given_up = closing_down and time.monotonic() >= until
+                        if not given_up:
+                            before = (closing_down, self._tries_until)
+                            self._condition.wait_for(partial(self._changed_since, before), 1.0)
+                if closing_down and (written or given_up):
+                    # What only reads it later need not make files beside it; refused while somebody
+                    # reads it now.
+                    with suppress(sqlite3.Error):
+                        db.execute("PRAGMA journal_mode = DELETE")
+                    return
+
+    def _changed_since(self, before: tuple[bool, float]) -> bool:
+        return (self._closing, self._tries_until) != before
+
+    def _commit(self, db: sqlite3.Connection, rows: list[tuple[str, tuple[object, ...]]]) -> bool:
+        try:
+            with db:
+                for table, values in rows:
+                    self._insert(db, table, values)
+        except sqlite3.Error as error:
+            self._is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            if not self._failing:
+                self._failing = True
+                self._trouble(
+                    f"cannot write {self._path}: {error}; what is measured is kept in memory "
+                    "until it can"
+                )
+            return False
+        if self._failing:
+            self._failing = False
+            self._trouble(None)
+        return True
+
+    def _insert(self, db: sqlite3.Connection, table: str, values: tuple[object, ...]) -> None:
+        try:
+            db.execute(_INSERTS[table], values)
+        except (sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError) as error:
+            # this row, and no other
+            self._trouble(f"a row of {table} could not be written and is left out: {error}")
+
+
+def _plain(value: object) -> object:
+    """A value as SQLite takes it: mappings and lists as JSON; numbers that are not finite as NULL,
+    whole ones beyond 64 bits as floats; text without lone surrogates.
+    """
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float(value) if abs(value) < 2**1000 else None
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return value
+
+
+def _fits(table: str, column: str, value: object) -> bool:
+    """Whether a value is of its column's kind."""
+    return value is None or isinstance(value, str if column in _TEXTS[table] else int | float)
+
+
+@contextmanager
+def told_as_damage(path: Path) -> Iterator[None]:
+    """Turn errors over values of a store that make no sense into one message: damage that SQLite
+    does not see. It is for reading and for making figures. Printing does not belong into it.
+
+    Raises:
+        StorageError: Something did.
+    """
+    try:
+        yield
+    except UnicodeEncodeError:  # what was read is whole, and somebody could not take it
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise StorageError(
+            f"cannot read {path}, because a part of it is damaged: {error!r:.200}"
+        ) from error
+
+
+class RunReader:
+    """Reads a run's store, also while it is written. Inside its `with` block, values that make no
+    sense are reported as damage of the store.
+
+    Raises:
+        NotFoundError: There is no such file.
+        StorageError: It is not a store that this version reads; from any method too, where a part
+            of it is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if not path.is_file():
+            raise NotFoundError(f"no recorded data at {path}")
+        with self._reading():
+            self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
+        try:
+            with self._reading():
+                self._look()
+        except StorageError:
+            self._db.close()
+            raise
+
+    def _look(self) -> None:
+        """See whether it is a store that this version reads."""
+        self._db.row_factory = sqlite3.Row
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        self._db.execute("SELECT count(*) FROM meta").fetchone()
+        self._tables = {
+            row[0]
+            for row in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
+        if version > VERSION:
+            newer = f"store version {version}; this one reads {VERSION}"
+            raise StorageError(f"{self._path} was written by a newer Headgate ({newer})")
+
+    def __enter__(self) -> RunReader:
+        self._within = ExitStack()
+        self._within.callback(self.close)
+        self._within.enter_context(told_as_damage(self._path))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._within.__exit__(kind, error, trace)
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # its own words may be damaged too
+            raise StorageError(f"cannot read {self._path}: {error}") from error
+
+    def meta(self) -> dict[str, str]:
+        with self._reading():
+            rows = self._db.execute("SELECT key, value FROM meta")
+            return {row["key"]: row["value"] for row in rows if isinstance(row["value"], str)}
+
+    def rows(
+        self, table: str, where: str = "", parameters: Iterable[object] = (), order: str = "rowid"
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of a table as dictionaries, in the order they were written; those of an older
+        version lack columns that came later. A damaged value, of another kind than its column's, is
+        None.
+        """
+        if table not in TABLES:
+            raise KeyError(table)
+        if table not in self._tables:
+            return
+        condition = f"WHERE {where}" if where else ""
+        with self._reading():
+            for row in self._db.execute(
+                f"SELECT * FROM {table} {condition} ORDER BY {order}", tuple(parameters)
+            ):
+                yield {
+                    name: value if _fits(table, name, value) else None
+                    for name, value in zip(row.keys(), row)
+                }
+
+    def first_row(self, table: str, after: float) -> int:
+        """The rowid from which on a table has the rows after a time (seconds of the run), and a few
+        earlier ones: rows are added in the order of time, but for some that come a moment late.
+        Found by bisection, so that it takes no longer in a long run.
+        """
+        if table not in self._tables or after <= _LATE_SECONDS:
+            return 0
+        low, high = 0, (self.tuples(f"SELECT max(rowid) FROM {table}")[0][0] or 0) + 1
+        while low < high:
+            middle = (low + high) // 2
+            sql = (
+                f"SELECT rowid, t FROM {table} WHERE rowid >= ? AND t IS NOT NULL ORDER BY "
+                "rowid LIMIT 1"
+            )
+            found = self.tuples(sql, (middle,))
+            if found and found[0][1] < after - _LATE_SECONDS:
+                low = found[0][0] + 1
+            else:
+                high = middle
+        return low
+
+    def thinned(
+        self,
+        table: str,
+        key: str,
+        columns: str,
+        *,
+        after: float,
+        most: int | None,
+        at: Sequence[float] = (),
+        in_a_row: int = 1,
+    ) -> list[tuple[Any, ...]]:
+        """Rows of one target or task after a time, in the order of time; of more than `most`, about
+        so many, evenly from all that time. It takes as long however many there are.
+
+        Args:
+            table: `usage` or `progress`, which have an index.
+            key: The target or task.
+            columns: What to read of each row, in SQL.
+            at: Times from which rows are read in any case.
+            in_a_row: Rows that are read one after another; `most` counts them all.
+        """
+        rows = f"FROM {table} WHERE {_KEYS[table]} = ? AND t >= ?"
+        read = f"SELECT {columns}"
+        if most is not None:
+            more = self.tuples(
+                f"SELECT count(*) FROM (SELECT 1 {rows} LIMIT ?)", (key, after, most + 1)
+            )[0][0]
+            if more > most:
+                first, last = (
+                    self.tuples(f"SELECT {end}(t) {rows}", (key, after))[0][0]
+                    for end in ("min", "max")
+                )
+                points = max(most // in_a_row, 2)
+                # One in each stretch, at random: evenly spaced ones would see one side of a cycle.
+                draw = random.Random(0)
+                drawn = [
+                    first + (last - first) * (index + draw.random()) / points
+                    for index in range(points - 2)
+                ]
+                times = [first, *drawn, last, *at]
+                nth = (
+                    f"SELECT (SELECT rowid {rows.replace('t >= ?', 't >= value')} ORDER BY t "
+                    "LIMIT 1 OFFSET ?)"
+                )
+                chosen = " UNION ".join([f"{nth} FROM json_each(?)"] * in_a_row)
+                grid = json.dumps([max(time, after) for time in times])
+                parameters = [each for index in range(in_a_row) for each in (key, index, grid)]
+                return self.tuples(
+                    f"{read} FROM {table} WHERE rowid IN ({chosen}) ORDER BY t, rowid", parameters
+                )
+        return self.tuples(f"{read} {rows} ORDER BY t, rowid", (key, after))
+
+    def keys(self, table: str) -> list[str]:
+        """The targets or tasks that a table has rows of, by its index: however many rows there
+        are.
+        """
+        column, found = _KEYS[table], list[str]()
+        sql = f"SELECT min({column}) FROM {table} WHERE {column} > ?"
+        while (last := self.tuples(sql, (found[-1] if found else "",))[0][0]) is not None:
+            found.append(last)
+        return found
+
+    def last_row(self, table: str, until: float) -> int:
+        """The rowid up to which a table has the rows until a time, and a few later ones."""
+        return self.first_row(table, until + 2 * _LATE_SECONDS + 1.0) or sys.maxsize
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Names of the columns that a table has; an older version's lacks those that came later."""
+        return frozenset(row["name"] for row in self.query(f"PRAGMA table_info({table})"))
+
+    def query(self, sql: str, parameters: Iterable[object] = ()) -> list[dict[str, Any]]:
+        """Rows of any read-only query."""
+        with self._reading():
+            return [dict(row) for row in self._db.execute(sql, tuple(parameters))]
+
+    def tuples(self, sql: str, parameters: Iterable[object] = ()) -> list[tuple[Any, ...]]:
+        """Rows of any read-only query as plain tuples: a day of samples in two thirds of the
+        time.
+        """
+        with self._reading():
+            cursor = self._db.cursor()
+            cursor.row_factory = None
+            return cursor.execute(sql, tuple(parameters)).fetchall()

@@ -1,0 +1,49 @@
+"""Names and units of what is sampled; the columns of the store's `usage` table."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Column = Literal[
+    "cpu_cores",  # mean cores in use
+    "cpu_fullest_core",  # of the fullest core, 0 to 1
+    "memory_bytes",  # resident, page cache not counted
+    "cache_bytes",  # page cache
+    # bytes that a node has left, by the limits that hold for it; page cache counts as left
+    "memory_available",
+    "disk_read",  # bytes a second
+    "disk_write",  # bytes a second
+    # bytes a second, physical NICs only (of a task: only in a network namespace of its own)
+    "net_in",
+    "net_out",  # bytes a second
+    "gpu_busy",  # 0 to 1, the mean over its GPUs
+    "gpu_memory_bytes",
+    "psi_cpu",  # fraction of time in which some task waited for CPU, 0 to 1
+    "psi_memory",
+    "psi_io",
+    # thread-seconds a second in which a thread was ready and had no core; throttled ones count
+    "cpu_waiting",
+    "cpu_ready",  # part of the time in which its busiest thread ran or waited for a core, 0 to 1
+    # 1 where any thread of it ran or waited for a core at the moment of the reading, else 0
+    "any_ready",
+    "main_ready",  # the same of the processes that train: not of its loader's workers
+    # cores that the processes which its main one started ran on or waited for: its loader's workers
+    "helper_cores",
+    "cpu_throttled",  # core-seconds a second that its own cap held back
+    "cpu_stolen",  # cores that the hypervisor kept from a node
+    "disk_waiting",  # thread-seconds a second that were spent blocked on a disk
+    "major_faults",  # pages a second that had to be read before the task went on
+    # pages of files a second that had been dropped from the page cache and were read again
+    "refaults",
+    # TCP segments a second sent again (of a task: only in a network namespace of its own)
+    "net_retransmits",
+    # bytes a second that a task's connections to other addresses brought, headers not counted
+    "tcp_in",
+    "tcp_out",  # bytes a second that they took
+    "cpu_cycles",  # a second, where the machine has hardware counters
+    "cpu_instructions",  # retired, a second; likewise
+    # bytes a second between the last cache and memory, where the machine has resctrl
+    "memory_bandwidth",
+    "cache_occupancy",  # bytes of the last cache; likewise
+]
+COLUMNS: tuple[Column, ...] = get_args(Column)

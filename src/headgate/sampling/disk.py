@@ -1,0 +1,116 @@
+"""Disk: bytes a second read from and written to disks."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from headgate.machine.blocks import whole_disks
+from headgate.sampling.base import Boxed
+from headgate.sampling.columns import Column
+from headgate.sampling.counters import Rates
+from headgate.sampling.sources import (
+    FileSource,
+    ProcessSource,
+    Source,
+    SourcedSampler,
+    cgroup_file,
+    first,
+)
+
+_SECTOR = 512  # of /proc/diskstats, whatever the disk's own sector is
+
+
+class DiskSampler(SourcedSampler):
+    """`disk_read` and `disk_write` of whole disks.
+
+    A task is read from io.stat (v2), else from what the kernel accounts to its processes, which are
+    charged for a write when they dirty the page. The blkio files of cgroup v1 are of no use: they
+    leave out buffered writes, which kernel threads make, and newer kernels count in them only where
+    a limit is set.
+    """
+
+    name = "disk"
+
+    def open_node(self) -> Source:
+        return _Node(self._root)
+
+    def open_task(self, box: Boxed) -> Source | None:
+        return first(
+            lambda: _IoStat(cgroup_file(box, "unified", "io.stat"), self._root),
+            lambda: _Processes(box),
+        )
+
+
+class _Node(FileSource):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / "proc/diskstats")
+        self._root = root
+        self._seen: set[bytes] = set()
+        self._whole: frozenset[bytes] = frozenset()
+
+    def read(self, now: float, /) -> dict[Column, float]:
+        read = written = 0
+        rows = {
+            words[2]: words
+            for line in self.files[0].read().split(b"\n")
+            if len(words := line.split()) > 9
+        }
+        if rows.keys() != self._seen:  # a disk was plugged in or out
+            self._seen = set(rows)
+            self._whole = frozenset(
+                disk.name.replace("!", "/").encode() for disk in whole_disks(self._root)
+            )
+        for name, words in rows.items():
+            if name in self._whole:
+                read += int(words[5])
+                written += int(words[9])
+        return self.rates.of(now, {"disk_read": read * _SECTOR, "disk_write": written * _SECTOR})
+
+
+class _IoStat(FileSource):
+    """Lines of `MAJOR:MINOR rbytes=N wbytes=N ...`."""
+
+    def __init__(self, path: str, root: Path) -> None:
+        super().__init__(path)
+        self._root = root
+        self._seen: set[bytes] = set()
+        self._whole: frozenset[bytes] = frozenset()
+
+    def read(self, now: float, /) -> dict[Column, float]:
+        read = written = 0
+        rows = {
+            words[0]: words for line in self.files[0].read().split(b"\n") if (words := line.split())
+        }
+        if rows.keys() != self._seen:
+            self._seen = set(rows)
+            self._whole = frozenset(disk.number.encode() for disk in whole_disks(self._root))
+        for number, words in rows.items():
+            if number in self._whole:
+                counters = dict(word.split(b"=", 1) for word in words[1:] if b"=" in word)
+                read += int(counters.get(b"rbytes", 0))
+                written += int(counters.get(b"wbytes", 0))
+        return self.rates.of(now, {"disk_read": read, "disk_write": written})
+
+
+class _Processes(ProcessSource):
+    """The kernel adds a child's bytes to its parent when that waits for it, so that the sum loses
+    nothing; when a daemon ends the sum falls back, and that one round has no rates.
+    """
+
+    def __init__(self, box: Boxed) -> None:
+        super().__init__(box)
+        self._rates = Rates()
+
+    def read(self, now: float, /) -> dict[Column, float]:
+        read = written = 0
+        readable = False
+        for process in self.living():
+            with suppress(psutil.Error):
+                counters = process.io_counters()
+                read += counters.read_bytes
+                written += counters.write_bytes
+                readable = True
+        return self._rates.of(now, {"disk_read": read, "disk_write": written}) if readable else {}

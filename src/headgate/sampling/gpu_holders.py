@@ -1,0 +1,157 @@
+"""Each GPU of this machine: how busy it is, and which processes hold memory of it; and why no GPU
+is found where there are some.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from headgate.machine.files import content
+from headgate.model.cluster import Gpu
+from headgate.model.extras import install
+from headgate.model.paths import user_name
+from headgate.sampling.gpu import ask, handles
+
+NvmlFault = Literal["package", "driver", "access"]
+_DEVICES = "nvidia[0-9]*"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolder:
+    """A process that holds memory of a GPU.
+
+    Args:
+        name: Of its program; empty where it is not seen from here, as from within a container.
+        user: Its user's name, or number; empty likewise.
+        memory_bytes: What it holds; None where NVML does not tell.
+        task: The task of Headgate that it is part of; empty: none, or its environment cannot be
+            read.
+    """
+
+    pid: int
+    name: str
+    user: str
+    memory_bytes: int | None
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStatus:
+    """A GPU, or a part of one, as it is now.
+
+    Args:
+        busy: 0 to 1; None where it gives no reading.
+        used_bytes: In use by everybody; None likewise.
+    """
+
+    index: int
+    name: str
+    memory_bytes: int
+    busy: float | None
+    used_bytes: int | None
+    holders: tuple[GpuHolder, ...]
+
+    @property
+    def untold_bytes(self) -> int:
+        """What is in use of it beyond what its processes are told to hold."""
+        return max(
+            (self.used_bytes or 0) - sum(holder.memory_bytes or 0 for holder in self.holders), 0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingNvml:
+    """Why no GPU is found.
+
+    Args:
+        kind: The Python package is missing, the driver's library is or does not work, or no GPU may
+            be used.
+        devices: The files in /dev that say that there are GPUs.
+        detail: What was raised.
+    """
+
+    kind: NvmlFault
+    devices: tuple[str, ...]
+    detail: str
+
+    def in_words(self) -> str:
+        """What is missing, and what to do."""
+        there = (
+            f"{', '.join(self.devices)} {'is' if len(self.devices) == 1 else 'are'} there, "
+            "but Headgate sees no GPU"
+        )
+        match self.kind:
+            case "package":
+                cure = (
+                    "the package nvidia-ml-py is missing where Headgate is installed: "
+                    f"{install('gpu')}"
+                )
+            case "driver":
+                cure = (
+                    f"NVIDIA's management library (libnvidia-ml) does not work: {self.detail}; "
+                    "install the driver's, "
+                    "or give the container the driver capability `utility`"
+                )
+            case "access":
+                cure = "its driver tells of none that may be used here: see what `nvidia-smi` says"
+        return f"{there}: {cure}"
+
+
+def missing_nvml(dev: Path = Path("/dev")) -> MissingNvml | None:
+    """Why no GPU is found though the machine has some; None: one is found, or there is none."""
+    devices = tuple(sorted(f"/dev/{path.name}" for path in dev.glob(_DEVICES)))
+    if not devices:
+        return None
+    try:
+        nvml = import_module("pynvml")
+    except Exception as error:  # noqa: BLE001  # whatever a broken package raises
+        return MissingNvml("package", devices, str(error))
+    try:
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+    except Exception as error:  # noqa: BLE001  # as above
+        return MissingNvml("driver", devices, str(error))
+    return None if count else MissingNvml("access", devices, "")
+
+
+def statuses(nvml: Any | None, gpus: tuple[Gpu, ...]) -> Iterator[GpuStatus]:
+    """These GPUs as they are now."""
+    if nvml is None:
+        return
+    by_index: Mapping[int, Any] = handles(nvml)
+    for gpu in gpus:
+        handle = by_index[gpu.index]
+        rates = ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+        memory = ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+        processes: dict[int, Any] = {}
+        for kind in ("Compute", "Graphics"):
+            for process in ask(nvml, f"nvmlDeviceGet{kind}RunningProcesses", handle) or ():
+                processes.setdefault(process.pid, process.usedGpuMemory)
+        yield GpuStatus(
+            gpu.index,
+            gpu.name,
+            gpu.memory_bytes,
+            float(rates.gpu) / 100 if rates is not None else None,
+            int(memory.used) if memory is not None else None,
+            tuple(_holder(pid, held) for pid, held in sorted(processes.items())),
+        )
+
+
+def _holder(pid: int, held: int | None) -> GpuHolder:
+    folder = Path(f"/proc/{pid}")
+    name, user, task = content(folder / "comm"), "", ""
+    with suppress(OSError):  # it has ended, or is not seen from here
+        user = user_name(folder.stat().st_uid)
+    with suppress(OSError):  # somebody else's
+        variables = (folder / "environ").read_bytes().split(b"\0")
+        found = (
+            each.partition(b"=")[2] for each in variables if each.startswith(b"HEADGATE_TASK=")
+        )
+        task = os.fsdecode(next(found, b""))
+    return GpuHolder(pid, name, user, int(held) if held is not None else None, task)

@@ -1,0 +1,161 @@
+"""Network: bytes a second in and out of a node, and of a task that has a network namespace of its
+own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headgate.machine.namespaces import look
+from headgate.machine.nics import counted, default_routes
+from headgate.model.cluster import Place
+from headgate.sampling.base import Boxed, Target
+from headgate.sampling.columns import Column
+from headgate.sampling.counters import Rates
+from headgate.sampling.sources import FileSource, Source, SourcedSampler
+
+
+class NetworkSampler(SourcedSampler):
+    """`net_in`, `net_out` and `net_retransmits`.
+
+    Of this machine: its physical interfaces (see `nics.counted`). Of a node that is a place on it:
+    all in its namespace but loopback and those that stand on others, as a VXLAN does. Of a task:
+    every interface in its namespace that a default route leaves by, or all but loopback where there
+    is none; nothing when its namespace is also ours or another task's, for then the bytes cannot be
+    told apart.
+    """
+
+    name = "network"
+
+    def open_node(self) -> Source:
+        return _Node(self._root)
+
+    def open_task(self, box: Boxed) -> Source | None:
+        return _Namespace(box, self._root)
+
+    def open_place(self, place: Place) -> Source:
+        return _NodeNamespace(place.namespace)
+
+    def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
+        readings = super().read(now, targets)
+        owners: dict[int, int] = {}
+        for _, source in self._sources.values():
+            if isinstance(source, _Namespace) and source.inode is not None:
+                owners[source.inode] = owners.get(source.inode, 0) + 1
+        shared = {inode for inode, count in owners.items() if count > 1}
+        if not shared:
+            return readings
+        return {task: values for task, values in readings.items() if not self._is_in(task, shared)}
+
+    def _is_in(self, target: str, inodes: set[int]) -> bool:
+        source = self._sources[target][1]
+        return isinstance(source, _Namespace) and source.inode in inodes
+
+
+class _Node(FileSource):
+    """/proc/net/dev; /sys/class/net says which interfaces count."""
+
+    def __init__(self, root: Path) -> None:
+        segments = root / "proc/self/net/snmp"
+        super().__init__(root / "proc/self/net/dev", *([segments] if segments.exists() else []))
+        self._root = root
+        self._seen: set[bytes] = set()
+        self._counted: frozenset[bytes] = frozenset()
+
+    def read(self, now: float, /) -> dict[Column, float]:
+        rows = _rows(self.files[0].read())
+        if rows.keys() != self._seen:
+            self._seen = set(rows)
+            self._counted = frozenset(nic.name.encode() for nic in counted(self._root))
+        return self.rates.of(now, _totals(rows, self._counted) | self._retransmits())
+
+    def _retransmits(self) -> dict[Column, float]:
+        return _retransmits(self.files[1].read()) if len(self.files) > 1 else {}
+
+
+class _Namespace(Source):
+    """/proc/PID/net/dev of one of the task's processes, which reads that process's namespace. It is
+    opened anew each time: kept open, it would keep the namespace alive after the task, and with it
+    the far ends of its links.
+    """
+
+    def __init__(self, box: Boxed, root: Path) -> None:
+        self.inode: int | None = None
+        self._box = box
+        self._root = root
+        self._proc = f"{root / 'proc'}"
+        self._ours = os.stat(f"{self._proc}/self/ns/net").st_ino
+        self._rates = Rates()
+
+    def read(self, now: float, /) -> dict[Column, float]:
+        pid = self._inside()
+        if pid is None:
+            return {}
+        with open(f"{self._proc}/{pid}/net/dev", "rb") as file:
+            rows = _rows(file.read())
+        with open(f"{self._proc}/{pid}/net/snmp", "rb") as file:
+            again = _retransmits(file.read())
+        routed = frozenset(name.encode() for name in default_routes(self._root, str(pid)))
+        return self._rates.of(now, _totals(rows, routed & rows.keys() or frozenset(rows)) | again)
+
+    def _inside(self) -> int | None:
+        """A process of the task in a namespace that is not ours. Looked for in each round: a task
+        enters its namespace after it was started (a container, a lab node).
+        """
+        for pid in self._box.pids():
+            try:
+                inode = os.stat(f"{self._proc}/{pid}/ns/net").st_ino
+            except OSError:
+                continue
+            if inode != self._ours:
+                if inode != self.inode:
+                    self.inode, self._rates = inode, Rates()
+                return pid
+        self.inode = None
+        return None
+
+
+class _NodeNamespace(Source):
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._inode: int | None = None
+        self._rates = Rates()
+
+    def read(self, now: float, /) -> dict[Column, float]:
+        inside = look(self._namespace)
+        if inside.inode != self._inode:  # the node was taken down and set up again
+            self._inode, self._rates = inside.inode, Rates()
+        rows = _rows(inside.table)
+        return self._rates.of(
+            now, _totals(rows, frozenset(rows) - inside.stacked) | _retransmits(inside.snmp)
+        )
+
+
+def _rows(data: bytes) -> dict[bytes, list[bytes]]:
+    rows = {}
+    for line in data.split(b"\n")[2:]:
+        name, _, rest = line.rpartition(b":")  # an alias has a colon in its name
+        if name and (stripped := name.strip()) != b"lo":
+            rows[stripped] = rest.split()
+    return rows
+
+
+def _totals(rows: dict[bytes, list[bytes]], names: frozenset[bytes]) -> dict[Column, float]:
+    here = [words for name, words in rows.items() if name in names]
+    if not here:
+        return {}
+    return {
+        "net_in": sum(int(words[0]) for words in here),
+        "net_out": sum(int(words[8]) for words in here),
+    }
+
+
+def _retransmits(snmp: bytes) -> dict[Column, float]:
+    """Of /proc/net/snmp: a line of names, then one of numbers, for each protocol."""
+    names, numbers = (
+        [line.split() for line in snmp.split(b"\n") if line.startswith(b"Tcp:")] + [[], []]
+    )[:2]
+    found = dict(zip(names, numbers, strict=False)).get(b"RetransSegs")
+    return {"net_retransmits": int(found)} if found is not None else {}

@@ -1,0 +1,215 @@
+"""Processes outside Headgate's tasks that the kernel kills for want of memory: how many, and which,
+as far as can be told.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.machine.files import content
+from headgate.model.paths import user_name
+
+KERNEL_LOG = Path("/dev/kmsg")
+_RECORD_BYTES = 8192
+_KILLED = re.compile(
+    r"Killed process (\d+) \((.*)\).* anon-rss:(\d+)kB.* shmem-rss:(\d+)kB(?:.* UID:(\d+))?"
+)
+_OF_GROUP = re.compile(r"oom-kill:.*task_memcg=([^,]*),task=.*,pid=(\d+),")
+_KNOWN = 8
+"""Of the largest processes it is known what they hold, in case that they are killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KilledProcess:
+    """A process that the kernel killed.
+
+    Args:
+        user: Its user's name, or number; empty: not known.
+        held_bytes: What it held; None: not known.
+        sure: The kernel names it. Otherwise it is gone, and was among the largest.
+    """
+
+    pid: int
+    name: str
+    user: str
+    held_bytes: int | None
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideKills:
+    """How many processes were killed, and those of them that are known."""
+
+    count: int
+    processes: tuple[KilledProcess, ...]
+
+
+class OutsideKillsReader:
+    """Looks for such kills; counts from its first look on.
+
+    Args:
+        domain: The cgroup with the memory limit that Headgate shares with others; None: the whole
+            machine.
+        root: Where /proc is found.
+        log: The kernel's log, which users other than root often may not read.
+    """
+
+    def __init__(self, domain: Path | None, root: Path = Path("/"), log: Path = KERNEL_LOG) -> None:
+        self._domain = domain
+        self._proc = root / "proc"
+        self._counts: dict[Path, int] | None = None
+        self._told = 0
+        self._largest: dict[int, KilledProcess] = {}
+        self._groups: set[tuple[str, ...]] = set()
+        self._log = _open_at_end(log)
+
+    def look(
+        self, boxes: Collection[Path], own: int, pids: Collection[int], *, tight: bool
+    ) -> OutsideKills | None:
+        """What was killed outside since the last look; None: nothing.
+
+        Args:
+            boxes: Cgroups of the tasks.
+            own: How many processes of tasks were killed so far, as far as is known.
+            pids: The processes of the tasks.
+            tight: Little memory is left. Only then is it worth looking which processes hold how
+                much.
+        """
+        count = self._count(boxes, own)
+        self._groups.update(box.parts[-2:] for box in boxes)
+        found = None
+        if count > 0:
+            killed = list(self._logged())[-count:]
+            if not killed:
+                gone = [
+                    each
+                    for each in self._largest.values()
+                    if not (self._proc / str(each.pid)).exists()
+                ]
+                killed = sorted(gone, key=lambda each: each.held_bytes or 0)[-count:]
+            found = OutsideKills(count, tuple(killed))
+        self._largest = self._sizes(set(boxes), set(pids)) if tight else {}
+        return found
+
+    def close(self) -> None:
+        """Give its descriptor back; may be called twice."""
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+
+    # --- how many ---------------------------------------------------------------------------------
+
+    def _count(self, boxes: Collection[Path], own: int) -> int:
+        if self._domain is None:
+            total = _field(content(self._proc / "vmstat"), "oom_kill") or 0
+            if self._counts is None:
+                self._counts, self._told = {}, total - own
+            fresh = max(total - own - self._told, 0)
+            self._told += fresh
+            return fresh
+        before, self._counts = self._counts, dict(_local_kills(self._domain, set(boxes)))
+        if before is None:
+            return 0
+        return sum(max(kills - before.get(folder, 0), 0) for folder, kills in self._counts.items())
+
+    # --- which ------------------------------------------------------------------------------------
+
+    def _logged(self) -> Iterator[KilledProcess]:
+        """Those that the kernel's log has named since the last time, but for those of tasks."""
+        own: set[str] = set()
+        while self._log is not None:
+            try:
+                record = os.read(self._log, _RECORD_BYTES).decode("utf-8", "replace")
+            except BrokenPipeError:  # records that were overwritten meanwhile
+                continue
+            except OSError:  # no more for now
+                return
+            if (group := _OF_GROUP.search(record)) is not None and Path(group[1]).parts[
+                -2:
+            ] in self._groups:
+                own.add(group[2])
+            if (named := _KILLED.search(record)) is not None and named[1] not in own:
+                held = (int(named[3]) + int(named[4])) * 1024
+                yield KilledProcess(
+                    int(named[1]),
+                    named[2],
+                    user_name(int(named[5])) if named[5] else "",
+                    held,
+                    sure=True,
+                )
+
+    def _sizes(self, boxes: set[Path], own: set[int]) -> dict[int, KilledProcess]:
+        """The largest processes of the domain that are none of the tasks'."""
+        if self._domain is None:
+            pids = [int(entry.name) for entry in self._proc.iterdir() if entry.name.isdigit()]
+        else:
+            folders = _outside(self._domain, boxes)
+            pids = [
+                int(pid) for folder in folders for pid in content(folder / "cgroup.procs").split()
+            ]
+        sizes: list[tuple[int, int]] = []
+        for pid in pids:
+            words = content(self._proc / str(pid) / "statm").split()
+            if pid not in own and len(words) > 1:
+                sizes.append((int(words[1]) * os.sysconf("SC_PAGE_SIZE"), pid))
+        found = {}
+        for size, pid in sorted(sizes)[-_KNOWN:]:
+            with suppress(OSError):  # it has just ended
+                user = user_name((self._proc / str(pid)).stat().st_uid)
+                found[pid] = KilledProcess(
+                    pid, content(self._proc / str(pid) / "comm"), user, size, sure=False
+                )
+        return found
+
+
+def _local_kills(folder: Path, boxes: Collection[Path]) -> Iterator[tuple[Path, int]]:
+    """Kills in a cgroup and in each below it, by itself, but for those of tasks."""
+    for at in _outside(folder, boxes):
+        kills = _field(content(at / "memory.events.local"), "oom_kill")  # v2
+        kills = (
+            kills if kills is not None else _field(content(at / "memory.oom_control"), "oom_kill")
+        )
+        if kills is not None:
+            yield at, kills
+
+
+def _outside(folder: Path, boxes: Collection[Path]) -> Iterator[Path]:
+    """A cgroup and each below it, but for those of tasks."""
+    pending = deque([folder])
+    while pending:
+        at = pending.popleft()
+        if at in boxes:
+            continue
+        yield at
+        with suppress(OSError):  # removed meanwhile
+            pending += [
+                Path(entry.path) for entry in os.scandir(at) if entry.is_dir(follow_symlinks=False)
+            ]
+
+
+def _field(text: str, name: str) -> int | None:
+    """A number from lines of a name and a number."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == name and words[1].isdigit():
+            return int(words[1])
+    return None
+
+
+def _open_at_end(log: Path) -> int | None:
+    try:
+        descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        os.lseek(descriptor, 0, os.SEEK_END)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -1,0 +1,188 @@
+"""Programs outside Headgate's tasks that use the cores: whose they are, what they are, and what
+they used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.machine.files import content
+from headgate.model.paths import user_name
+
+PROGRAMS = "outside_programs"
+"""Fact of a run: those that used most while it went on, as a JSON list."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PYTHON = re.compile(r"python[\d.]*")
+_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+_LOWEST = 19
+_LETTERS = 40
+_HUB = "headgate.hub.server"
+INIT = 1
+"""The process that takes in children whose parents have ended: what these used is not its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideProgram:
+    """A program that is no task's.
+
+    Args:
+        user: Its user's name, or number.
+        command: What it is called: the name of its program, and of the script if that is Python.
+        pid: One of its processes, the latest that used much.
+        nice: The nice value of that.
+        seconds: CPU seconds that its processes used.
+        is_mine: Whether it belongs to whoever read that, or they are root.
+        may_renice: Whether they could lower its priority, and that would help: it has not the
+            lowest one, and the kernel does not group processes by session (autogroup).
+        is_hub: Whether it is a hub of Headgate, of another home: what its jobs used that have ended
+            counts as its.
+    """
+
+    user: str
+    command: str
+    pid: int
+    nice: int
+    seconds: float
+    is_mine: bool
+    may_renice: bool
+    is_hub: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _ProcessTimes:
+    """A process at one look: its CPU time and that of its children that have ended, in ticks of the
+    kernel's clock.
+    """
+
+    pid: int
+    parent: int
+    began: int
+    name: str
+    ticks: int
+    of_children: int
+    nice: int
+
+
+class OutsideProgramsReader:
+    """Reads what such programs used since its last look.
+
+    Args:
+        root: Where /proc is found.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._proc = root / "proc"
+        self._seen: dict[tuple[int, int], _ProcessTimes] | None = None
+        self._late: dict[int, int] = {}
+
+    def look(self, own: Collection[int]) -> list[OutsideProgram]:
+        """The programs that used cores since the last look; none at the first.
+
+        Args:
+            own: Processes that are not outside.
+        """
+        before = self._seen
+        self._seen = {(each.pid, each.began): each for each in self._processes()}
+        if before is None:
+            return []
+        grouped = content(self._proc / "sys/kernel/sched_autogroup_enabled").strip() == "1"
+        reaped = self._reaped(before)
+        found: dict[tuple[str, str], OutsideProgram] = {}
+        for key, each in self._seen.items():
+            last = before.get(key)
+            own_ticks = each.ticks - (last.ticks if last is not None else 0)
+            spent = (own_ticks + reaped.get(each.pid, 0)) / _TICKS
+            if spent <= 0.0 or each.pid in own:
+                continue
+            with suppress(OSError):  # it has just ended
+                owner = (self._proc / str(each.pid)).stat().st_uid
+                mine = os.geteuid() in (0, owner)
+                words = content(self._proc / str(each.pid) / "cmdline").split("\0")
+                program = user_name(owner), _command(words, each.name)
+                seconds = spent + (found[program].seconds if program in found else 0.0)
+                helps = mine and each.nice < _LOWEST and not grouped
+                found[program] = OutsideProgram(
+                    *program, each.pid, each.nice, seconds, mine, helps, _HUB in words
+                )
+        return list(found.values())
+
+    def _reaped(self, before: Mapping[tuple[int, int], _ProcessTimes]) -> Mapping[int, int]:
+        """Ticks of processes that came and went since the last look, by the process that took them
+        along.
+
+        When a process ends, what it and its children used goes to its parent at once. Of those that
+        were seen at the last look, what they had used by then was told while they ran. It went to
+        the nearest of their ancestors that did not end as well, or to one above it that takes in
+        orphans.
+        """
+        assert self._seen is not None
+        now = {each.pid: each for each in self._seen.values()}
+        parents = {each.pid: each.parent for each in before.values()} | {
+            pid: each.parent for pid, each in now.items()
+        }
+        grown = {}
+        for key, each in self._seen.items():
+            grown[each.pid] = each.of_children - (before[key].of_children if key in before else 0)
+        late, self._late = self._late, {}
+        ended = [
+            (each.parent, each.ticks + each.of_children)
+            for key, each in before.items()
+            if key not in self._seen
+        ]
+        for first, ticks in (*late.items(), *ended):
+            left, pid = ticks, first
+            for _ in range(len(parents)):
+                taken = min(max(grown.get(pid, 0), 0), left)
+                grown[pid] = grown.get(pid, 0) - taken
+                left -= taken
+                if not left or pid not in parents:
+                    break
+                pid = parents[pid]
+            # it ended just after its parent was read
+            if left and first in now and first not in late:
+                self._late[first] = self._late.get(first, 0) + left
+        return {pid: max(ticks, 0) for pid, ticks in grown.items()}
+
+    def _processes(self) -> Iterator[_ProcessTimes]:
+        for entry in os.listdir(self._proc):
+            if not entry.isdigit():
+                continue
+            opening, _, rest = content(self._proc / entry / "stat").rpartition(")")
+            words = rest.split()
+            if len(words) > 19 and words[1] != "2":  # no thread of the kernel
+                own = sum(map(int, words[11:13]))
+                children = sum(map(int, words[13:15])) if int(entry) != INIT else 0
+                name, parent = opening.partition("(")[2], int(words[1])
+                yield _ProcessTimes(
+                    int(entry), parent, int(words[19]), name, own, children, int(words[16])
+                )
+
+
+def _command(words: Sequence[str], name: str) -> str:
+    program = os.path.basename(words[0]) or name
+    if _PYTHON.fullmatch(program):
+        program = f"{program} {_of_python(words[1:])}".rstrip()
+    return program[:_LETTERS]
+
+
+def _of_python(words: Sequence[str]) -> str:
+    """What an interpreter runs, of the words behind its name: a script, or a module; empty: code of
+    a command line.
+    """
+    rest = iter(words)
+    for word in rest:
+        if word == "-m":
+            return f"-m {next(rest, '')}"
+        if word == "-c":
+            return ""
+        if word in _WITH_VALUE:
+            next(rest, None)
+        elif not word.startswith("-"):
+            return os.path.basename(word)
+    return ""

@@ -1,0 +1,209 @@
+"""Where the threads of Python processes stand, read from outside by py-spy: the scripts need no
+change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from headgate.model.errors import HeadgateError
+from headgate.model.extras import install
+
+_SECONDS = 20.0
+"""Longest that one process may take; it usually takes some hundredths."""
+_REFUSED = "Permission"
+_NO_PYTHON = "find python version"
+_NOT_THE_SCRIPT = ("-packages/", "/lib/python", "/inject/", "<frozen")
+"""In the files of calls that no user wrote."""
+_AROUND = ("headgate.task.mpi", "headgate.task.rendezvous", "headgate.torch.rendezvous_store")
+"""Headgate's own processes around a worker of another launcher's script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A call: function, file and line."""
+
+    function: str
+    file: str
+    line: int
+
+    @property
+    def of_script(self) -> bool:
+        """Whether a user wrote it, and not a library."""
+        return not any(part in self.file for part in _NOT_THE_SCRIPT)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """Where a thread stands, innermost call first."""
+
+    process: int
+    thread: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStacks:
+    """The threads of all Python processes of a task; its main thread first.
+
+    Args:
+        trouble: Why some process could not be read; empty where all could.
+    """
+
+    task: str
+    threads: tuple[ThreadStack, ...]
+    trouble: str = ""
+
+    @property
+    def place(self) -> tuple[Frame, ...]:
+        """Where its main thread stands; empty where that is not known."""
+        return self.threads[0].frames if self.threads else ()
+
+
+def py_spy() -> str:
+    """The program.
+
+    Raises:
+        HeadgateError: It is not installed.
+    """
+    beside = os.path.join(sysconfig.get_path("scripts"), "py-spy")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    if found is None:
+        raise HeadgateError(
+            f"stacks are read by py-spy, which is not installed: {install('explain')}"
+        )
+    return found
+
+
+def read(task: str, first: int) -> TaskStacks:
+    """The stacks of a task whose first process this is, and of all Python processes below it.
+
+    Raises:
+        HeadgateError: py-spy is not installed, or may not read processes of this user.
+    """
+    program = py_spy()
+    threads: list[ThreadStack] = []
+    trouble = ""
+    below = _processes(first)
+    names = _programs(below)  # as of now: they may end meanwhile
+    for pid in below:
+        found, said = _dump(program, pid)
+        threads += found
+        if said and _REFUSED in said:
+            raise HeadgateError(
+                f"py-spy may not read process {pid}: run it as root, or allow it (sysctl "
+                "kernel.yama.ptrace_scope=0)"
+            )
+        if not found and (not trouble or _NO_PYTHON in trouble):
+            trouble = said or trouble
+    if _NO_PYTHON in trouble:
+        trouble = f"it has no Python process: it runs {' and '.join(names)}"
+    main = threads[0].process if threads else first
+    threads.sort(key=lambda thread: (thread.process != main, thread.thread != "MainThread"))
+    return TaskStacks(
+        task, tuple(threads), "" if threads else trouble or "it has no Python process"
+    )
+
+
+def grouped(tasks: Iterable[TaskStacks]) -> list[list[TaskStacks]]:
+    """Tasks whose main threads are in the same calls, the most first. Lines may differ: a loop is
+    one place.
+    """
+    groups: dict[tuple[tuple[str, str], ...], list[TaskStacks]] = {}
+    for task in tasks:
+        groups.setdefault(tuple((frame.file, frame.function) for frame in task.place), []).append(
+            task
+        )
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def shortened(frames: Sequence[Frame], most: int) -> list[Frame | int]:
+    """At most so many calls of a stack, and between them how many were left out: the innermost
+    half, and the innermost of the script's own, which tell how it came there.
+    """
+    if len(frames) <= most:
+        return list(frames)
+    half = most // 2
+    kept = [number for number in range(half, len(frames)) if frames[number].of_script][
+        : most - half
+    ]
+    inner = most - len(kept)
+    kept = sorted({*range(inner), *kept})
+    found: list[Frame | int] = []
+    for number, following in zip(kept, [*kept[1:], len(frames)], strict=True):
+        found.append(frames[number])
+        if following - number > 1:
+            found.append(following - number - 1)
+    return found
+
+
+def differing(groups: Sequence[Sequence[TaskStacks]]) -> list[str]:
+    """Tasks that stand elsewhere than most: those whom the others may be waiting for. None where no
+    place has most.
+    """
+    if len(groups) < 2 or len(groups[0]) == len(groups[1]):
+        return []
+    return [task.task for group in groups[1:] for task in group]
+
+
+def _processes(first: int) -> list[int]:
+    """The processes of a task but those that Headgate put around a worker."""
+    try:
+        top = psutil.Process(first)
+        return [each.pid for each in (top, *top.children(recursive=True)) if not _is_own(each)]
+    except psutil.Error:
+        return []
+
+
+def _programs(pids: Iterable[int]) -> list[str]:
+    """The programs of these processes, each once."""
+    names: dict[str, None] = {}
+    for pid in pids:
+        with suppress(psutil.Error):  # it has ended
+            names[psutil.Process(pid).name()] = None
+    return list(names)
+
+
+def _is_own(process: psutil.Process) -> bool:
+    try:
+        own = (*_AROUND, *(f"{name.replace('.', '/')}.py" for name in _AROUND))
+        return any(word.endswith(own) for word in process.cmdline()[:3])
+    except psutil.Error:  # it has ended
+        return True
+
+
+def _dump(program: str, pid: int) -> tuple[list[ThreadStack], str]:
+    """The threads of a process, or why there are none."""
+    command = [program, "dump", "--json", "--pid", str(pid)]
+    try:
+        asked = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [], f"process {pid} could not be read within {_SECONDS:g} s"
+    if asked.returncode != 0:
+        # py-spy's own stack tells a user nothing
+        said = asked.stderr.partition("Stack backtrace:")[0].strip()
+        return [], said.removeprefix("Error: ")
+    return [_thread(pid, each) for each in json.loads(asked.stdout)], ""
+
+
+def _thread(pid: int, told: Mapping[str, object]) -> ThreadStack:
+    frames = told.get("frames")
+    return ThreadStack(
+        process=pid,
+        thread=str(told.get("thread_name") or told.get("os_thread_id") or told.get("thread_id")),
+        frames=tuple(
+            Frame(str(frame["name"]), str(frame["filename"]), int(frame["line"]))
+            for frame in (frames if isinstance(frames, list) else ())
+        ),
+    )

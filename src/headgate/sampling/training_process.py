@@ -1,0 +1,71 @@
+"""Which processes of a task train: those that only read for another one, as the workers of a
+loader, do not.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_LOADS = "pt_data_worker"
+"""What PyTorch calls the workers of a `DataLoader`."""
+_NAMES_THEM = (2, 6)
+"""PyTorch does so from this version on: with it, a process without that name is none."""
+_OF_MULTIPROCESSING = (b"multiprocessing", b"--multiprocessing-fork", b"popen_loky")
+_LOCK = "/dev/shm/sem."
+"""Where the C library keeps semaphores that have a name, also once that is gone."""
+_PYTHON = re.compile(rb"(?:.*/)?(?:python|pypy)[\d.t]*$")
+_TORCH = re.compile(r"\s(/\S*/torch)/lib/libtorch")
+_VERSION = re.compile(r"__version__ = ['\"](\d+)\.(\d+)")
+
+
+def trains_by_itself(proc: str, pid: int, parent: int) -> bool:
+    """Whether a process of a task, which another one of it started, is no helper of that.
+
+    It is a Python program of its own, as one that a command line or a launcher starts, or a copy of
+    its parent, by fork or `spawn`, that is no worker of a loader: PyTorch names these. Where it
+    does not, or another library loads, only processes that a queue feeds with work are taken for
+    helpers.
+
+    Args:
+        proc: Where /proc is found.
+    """
+    try:
+        if Path(proc, str(pid), "comm").read_text(errors="replace").startswith(_LOADS):
+            return False
+        words, its = (
+            Path(proc, str(each), "cmdline").read_bytes().split(b"\0") for each in (pid, parent)
+        )
+    except OSError:  # it ended
+        return False
+    copied = words == its or any(mark in word for word in words for mark in _OF_MULTIPROCESSING)
+    if not copied:
+        return _PYTHON.match(words[0]) is not None
+    process = Path(proc, str(pid))
+    return _names_loader_workers(process) or not _is_fed(process)
+
+
+def _is_fed(process: Path) -> bool:
+    """Whether a process may take work from a queue of `multiprocessing`: such a queue has a lock
+    that is shared between processes, as a named semaphore. A copy of a process has its parent's as
+    well.
+    """
+    try:
+        with (process / "maps").open(errors="replace") as maps:
+            return any(_LOCK in line for line in maps)
+    except OSError:
+        return True
+
+
+def _names_loader_workers(process: Path) -> bool:
+    """Whether a process has loaded a PyTorch that names the workers of its loaders."""
+    try:
+        with (process / "maps").open(errors="replace") as maps:
+            folder = next(
+                (found[1] for line in maps if (found := _TORCH.search(line)) is not None), None
+            )
+        text = Path(f"{process}/root{folder}/version.py").read_text() if folder is not None else ""
+    except OSError:
+        return False
+    version = _VERSION.search(text)
+    return version is not None and (int(version[1]), int(version[2])) >= _NAMES_THEM

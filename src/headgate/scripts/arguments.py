@@ -1,0 +1,377 @@
+"""How long a job is to train, by its arguments or, where they say nothing, by the defaults of its
+script.
+
+Most scripts print the number of the epoch, but not how many epochs there will be. The user said
+that: `--epochs 14`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from headgate.model.events import Progress
+
+_EPOCHS = frozenset(
+    {
+        *(
+            "epochs",
+            "n_epochs",
+            "nepochs",
+            "num_epochs",
+            "nb_epochs",
+            "max_epochs",
+            "max_epoch",
+            "total_epochs",
+        ),
+        *("train_epochs", "num_train_epochs", "training_epochs", "niter"),
+    }
+)
+_STEPS = frozenset(
+    {
+        *("max_steps", "total_steps", "train_steps", "num_train_steps", "max_train_steps"),
+        *(
+            "training_steps",
+            "max_iters",
+            "max_iter",
+            "num_iters",
+            "num_iterations",
+            "n_iters",
+            "total_iters",
+        ),
+        *("train_iters", "iterations", "total_timesteps"),
+    }
+)
+_LENGTHS = _EPOCHS | _STEPS
+_HAVE_MORE = frozenset(
+    {
+        *(
+            "config",
+            "cfg",
+            "conf",
+            "config_file",
+            "config_path",
+            "config_name",
+            "opts",
+            "opt",
+            "options",
+            "params",
+        ),
+        *(
+            "hparams",
+            "settings",
+            "overrides",
+            "set",
+            "args_file",
+            "yaml",
+            "json",
+            "experiment",
+            "preset",
+            "recipe",
+        ),
+    }
+)
+"""Options that may name a file, or a list, in which lengths are stated."""
+_FILES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".jsonnet")
+_ATTACHED = re.compile(r"(-[A-Za-z])(\d{1,12})")
+_DECLARES = frozenset({"add_argument", "add_option", "option"})
+"""Functions of argparse, optparse and click that declare an option."""
+_MOST_BYTES = 1 << 20
+_MOST = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLength:
+    """Number of epochs and steps that a job is to do; None where it is not stated."""
+
+    epochs: int | None = None
+    steps: int | None = None
+
+    def complete(self, told: Progress) -> Progress:
+        """The report, with the number of epochs and steps filled in where it does not state
+        them.
+        """
+        epochs, steps = told.epochs, told.steps
+        if (
+            epochs is None
+            and self.epochs is not None
+            and told.epoch is not None
+            and told.epoch <= self.epochs
+        ):
+            epochs = self.epochs
+        if (
+            steps is None
+            and self.steps is not None
+            and told.step is not None
+            and told.step <= self.steps
+        ):
+            steps = self.steps
+        return (
+            told
+            if (epochs, steps) == (told.epochs, told.steps)
+            else replace(told, epochs=epochs, steps=steps)
+        )
+
+
+def length(words: Sequence[str], script: Path | None) -> TrainingLength:
+    """The length stated by the arguments of a command, or else by the defaults of its script.
+
+    An option may be given by another of its names (`-e 2`) or by the beginning of one (`--epoch
+    1`), as the script declares it. Where an argument may state a length in a way that is not
+    understood, or the script sets it anew, no default counts.
+
+    Args:
+        words: The arguments, such as `--epochs 5`, `--max-steps=1000` or `trainer.max_epochs=5`.
+        script: The Python program; None if the command runs none, or it is not known.
+    """
+    nodes = _nodes(script) if script is not None else []
+    declared = list(_declared(nodes))
+    given: dict[str, int] = {}
+    doubtful = False
+    for option in _given(words):
+        if (meant := _meant(option.name, declared)) is not None and option.value is not None:
+            given |= dict.fromkeys(meant.names, option.value)
+        if option.value is not None:
+            given[_plain(option.name)] = option.value
+        doubtful = doubtful or _may_state_a_length(option, meant)
+    stated = TrainingLength(_first(given, _EPOCHS), _first(given, _STEPS))
+    if (
+        stated != TrainingLength()
+        or not nodes
+        or doubtful
+        or _has_unknown_positions(words, nodes, declared)
+    ):
+        return stated
+    defaults = _agreed(_constants(nodes)) | _agreed(
+        (name, option.default) for option in declared if option.has_default for name in option.names
+    )
+    changed = _changed(nodes)
+    epochs, steps = (
+        _first(defaults, names) if changed.isdisjoint(names) else None
+        for names in (_EPOCHS, _STEPS)
+    )
+    return TrainingLength(epochs, steps)
+
+
+def _nodes(script: Path) -> list[ast.AST]:
+    try:
+        if script.stat().st_size > _MOST_BYTES:
+            return []
+        return list(ast.walk(ast.parse(script.read_bytes())))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        # Python will complain, or not
+        return []
+
+
+def _first(options: dict[str, int], names: frozenset[str]) -> int | None:
+    """The value that is a number of epochs or steps; None without one, or if several differ."""
+    found = {value for name, value in options.items() if name in names and 0 < value < _MOST}
+    return found.pop() if len(found) == 1 else None
+
+
+class _Given(NamedTuple):
+    """An option as it is given: its name with its dashes, and its value if that is a whole
+    number.
+    """
+
+    name: str
+    value: int | None
+    text: str
+
+
+class _Declared(NamedTuple):
+    """An option that a script declares: how it is written, its names, and its default.
+
+    `abbreviates`: the beginning of its name will do. `tells_epochs`: its help is about epochs.
+    """
+
+    flags: tuple[str, ...]
+    names: tuple[str, ...]
+    has_default: bool
+    default: int | None
+    abbreviates: bool
+    tells_epochs: bool
+
+
+def _given(words: Sequence[str]) -> Iterator[_Given]:
+    for i, word in enumerate(words):
+        name, assigned, value = word.partition("=")
+        if not assigned:
+            if not word.startswith("-"):
+                continue
+            value = words[i + 1] if i + 1 < len(words) else ""
+            if (attached := _ATTACHED.fullmatch(word)) is not None:  # `-e2`
+                name, value = attached[1], attached[2]
+        yield _Given(
+            name.rpartition(".")[2] if assigned and not name.startswith("-") else name,
+            _whole(value),
+            value,
+        )
+
+
+def _meant(name: str, declared: Sequence[_Declared]) -> _Declared | None:
+    """The option that a name on the command line is one of, or, if that is so of one alone, begins
+    with it.
+    """
+    exact = [option for option in declared if name in option.flags]
+    if exact:
+        return exact[-1]
+    begun = [
+        option
+        for option in declared
+        if option.abbreviates
+        and name.startswith("--")
+        and any(flag.startswith(name) for flag in option.flags)
+    ]
+    return begun[0] if len(begun) == 1 else None
+
+
+def _may_state_a_length(option: _Given, meant: _Declared | None) -> bool:
+    """Whether an option that is given may say how long the training is, in a way that is not
+    understood here.
+    """
+    plain = _plain(option.name)
+    if plain in _HAVE_MORE or option.text.endswith(_FILES):
+        return True  # a file that states it
+    if meant is not None:
+        return meant.tells_epochs and option.value is not None and not _LENGTHS & {*meant.names}
+    if option.value is None or not option.name.startswith("-"):
+        return False
+    return len(plain) == 1 or "epoch" in plain or any(name.startswith(plain) for name in _LENGTHS)
+
+
+def _has_unknown_positions(
+    words: Sequence[str], nodes: Sequence[ast.AST], declared: Sequence[_Declared]
+) -> bool:
+    """Whether arguments that have no name may say how long the training is."""
+    if any(
+        word.startswith("@") or _plain(word.rpartition(".")[2]) in _LENGTHS
+        for word in words
+        if word[:1] != "-"
+    ):
+        return True  # a file of arguments; `SOLVER.MAX_EPOCHS 5`
+    unnamed = any(
+        _whole(word) is not None and not before.startswith("-")
+        for before, word in pairwise(("", *words))
+    )
+    by_position = any(_LENGTHS & {*option.names} for option in declared if not option.flags)
+    return unnamed and (
+        by_position
+        or any(isinstance(node, ast.Attribute) and node.attr == "argv" for node in nodes)
+    )
+
+
+def _agreed(values: Iterable[tuple[str, int | None]]) -> dict[str, int]:
+    """The names that have exactly one value, which is a number."""
+    found: dict[str, set[int | None]] = {}
+    for name, value in values:
+        found.setdefault(name, set()).add(value)
+    return {
+        name: value for name, (value, *others) in found.items() if value is not None and not others
+    }
+
+
+def _declared(nodes: Sequence[ast.AST]) -> Iterator[_Declared]:
+    """The options that a script declares."""
+    whole = not any(
+        word.arg == "allow_abbrev"
+        and isinstance(word.value, ast.Constant)
+        and word.value.value is False
+        for node in nodes
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+    )
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        function = (
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        )
+        if function == "set_defaults":
+            for word in node.keywords:
+                yield _Declared(
+                    (), (_plain(word.arg or "epochs"),), True, _literal(word.value), False, False
+                )
+        if function not in _DECLARES:
+            continue
+        keywords = {word.arg: word.value for word in node.keywords}
+        texts = [_text(each) for each in node.args]
+        default = keywords.get("default")
+        names = [_plain(text) for text in (*texts, _text(keywords.get("dest"))) if text]
+        if isinstance(default, ast.Name):  # the constant's other name
+            names.append(_plain(default.id))
+        yield _Declared(
+            tuple(text for text in texts if text.startswith("-")),
+            tuple(names),
+            default is not None and not isinstance(default, ast.Name),
+            _literal(default) if default is not None else None,
+            whole and function != "option",
+            "epoch" in _text(keywords.get("help")).lower(),
+        )
+
+
+def _text(node: ast.expr | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _constants(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int | None]]:
+    """The constants that a script assigns, by name."""
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets, value = [node.target], node.value
+        else:
+            continue
+        for target in targets:
+            if isinstance(target, ast.Name):
+                yield _plain(target.id), _literal(value)
+
+
+def _changed(nodes: Sequence[ast.AST]) -> frozenset[str]:
+    """The lengths that a script sets otherwise on its way: `args.epochs = 1`, `epochs *= 2`."""
+    names: list[str] = []
+    for node in nodes:
+        if isinstance(node, ast.AugAssign):
+            names.append(_name_of(node.target))
+        elif isinstance(node, ast.Assign) and _name_of(node.value) not in _LENGTHS:
+            # else it hands one on
+            options = [target for target in node.targets if isinstance(target, ast.Attribute)]
+            names += [option.attr for option in options if _name_of(option.value) != "self"]
+    return frozenset(map(_plain, names)) & _LENGTHS
+
+
+def _name_of(node: ast.expr) -> str:
+    """The last name of a variable or an attribute; empty of anything else."""
+    return _plain(getattr(node, "attr", "") or getattr(node, "id", ""))
+
+
+def _literal(node: ast.expr) -> int | None:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return (
+        _whole(str(value))
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else None
+    )
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-+").replace("-", "_").lower()
+
+
+def _whole(text: str) -> int | None:
+    """A whole number such as `300`, `1_000` or `1e5`; None for anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() and abs(number) < _MOST else None

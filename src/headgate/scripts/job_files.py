@@ -1,0 +1,285 @@
+"""The files that decide what a job does, as far as its command tells: its program, the modules that
+this imports from its own folders, and the settings that its arguments name.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+import shlex
+import stat
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+from headgate.isolation.container.files import is_output
+from headgate.model.jobs import Job
+from headgate.model.roles import Role
+from headgate.scripts.program import program
+
+MOST_FILES = 500
+"""Files of a job that are looked at."""
+MOST_BYTES = 1 << 20
+"""What is larger is data."""
+_PROGRAM = ".py"
+_SETTINGS = frozenset(
+    {
+        ".yaml",
+        ".yml",
+        ".json",
+        ".json5",
+        ".jsonc",
+        ".jsonnet",
+        ".toml",
+        ".ini",
+        ".cfg",
+        ".conf",
+        ".config",
+        ".gin",
+    }
+    | {".env", ".properties", ".hcl", ".xml", ".sh", ".bash", ".lua", ".pbtxt", ".prototxt"}
+)
+"""Endings of files that say how a program runs."""
+_NAMES_SETTINGS = frozenset({"config", "configs", "conf", "cfg", "settings"})
+"""Words of an option that names a folder of such files."""
+_WRITTEN = frozenset({">", ">>", ">|", "&>", "tee"})
+"""What comes before a file that a shell line writes."""
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+_Signature = tuple[int, int, int]
+"""Time of the last change, size and inode of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file as it was at one moment.
+
+    Args:
+        signature: What stays as it is as long as nobody writes the file.
+        digest: Of its content.
+    """
+
+    signature: _Signature
+    digest: bytes
+
+
+class FileLook:
+    """One look at the files of several jobs: what they have in common is looked at once."""
+
+    def __init__(self) -> None:
+        self._states: dict[Path, FileState | None] = {}
+        self._signatures: dict[Path, _Signature | None] = {}
+        self._modules: dict[tuple[Path, tuple[Path, ...]], tuple[Path, ...]] = {}
+
+    def files(self, job: Job, environment: Mapping[str, str]) -> dict[Path, FileState]:
+        """The files of a job as they are now, at most `MOST_FILES`.
+
+        Args:
+            job: One with absolute paths.
+            environment: Of whoever handed it in.
+        """
+        started = program(job)
+        paths = dict.fromkeys(_named(job))
+        programs = [path for path in paths if path.suffix == _PROGRAM]
+        as_module = started is not None and bool(started.module)
+        if started is not None and started.file is not None:
+            programs.insert(0, started.file)
+        for path in programs:
+            paths |= dict.fromkeys(
+                self._with_modules(path, _folders(job, environment, path, as_module))
+            )
+        states = {path: self._state(path) for path in islice(paths, MOST_FILES)}
+        return {path: state for path, state in states.items() if state is not None}
+
+    def _with_modules(self, file: Path, folders: tuple[Path, ...]) -> tuple[Path, ...]:
+        """A Python file, the modules in these folders that it imports, and those that these do."""
+        key = file, folders
+        if key not in self._modules:
+            seen, left = {file: None}, deque([file])
+            while left and len(seen) < MOST_FILES:
+                path = left.popleft()
+                signature = self._signature(path)
+                for module in _imports(path, signature) if signature is not None else ():
+                    new = [
+                        part for part in self._files_of(module, path, folders) if part not in seen
+                    ]
+                    seen |= dict.fromkeys(new)
+                    left += new
+            self._modules[key] = tuple(seen)
+        return self._modules[key]
+
+    def _files_of(self, module: _Module, importer: Path, folders: tuple[Path, ...]) -> list[Path]:
+        """The file of a module, and those of the packages around it; none where it is not in these
+        folders.
+        """
+        if module.level:
+            folders = tuple(importer.parents[module.level - 1 : module.level])
+        for folder in folders:
+            paths = [folder / "__init__.py"] if module.level else []
+            for end in range(1, len(module.parts) + 1):
+                below = folder.joinpath(*module.parts[:end])
+                paths += [below / "__init__.py", below.with_name(f"{below.name}{_PROGRAM}")]
+            if existing := [path for path in paths if self._signature(path) is not None]:
+                return existing
+        return []
+
+    def _signature(self, path: Path) -> _Signature | None:
+        if path not in self._signatures:
+            self._signatures[path] = _signature(path)
+        return self._signatures[path]
+
+    def _state(self, path: Path) -> FileState | None:
+        if path not in self._states:
+            self._states[path] = _state(path)
+        return self._states[path]
+
+
+def edited(files: Mapping[Path, FileState]) -> list[Path]:
+    """Those that are not what they were, or are gone. It takes a look at each, and reads those that
+    were written.
+    """
+    return [
+        path
+        for path, before in files.items()
+        if _signature(path) != before.signature
+        and ((now := _state(path)) is None or now.digest != before.digest)
+    ]
+
+
+def _state(path: Path) -> FileState | None:
+    """How a file is now; None: it is not there, cannot be read, or is data."""
+    signature = _signature(path)
+    digest = _digest(path, signature) if signature is not None else None
+    return FileState(signature, digest) if signature is not None and digest is not None else None
+
+
+def _signature(path: Path) -> _Signature | None:
+    try:
+        about = path.stat()
+    except (OSError, ValueError):
+        return None
+    fits = stat.S_ISREG(about.st_mode) and about.st_size <= MOST_BYTES
+    return (about.st_mtime_ns, about.st_size, about.st_ino) if fits else None
+
+
+@lru_cache(maxsize=4096)
+def _digest(path: Path, _as_it_is: _Signature) -> bytes | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError:
+        return None
+
+
+# --- what programs import -------------------------------------------------------------------------
+
+
+class _Module(NamedTuple):
+    """The name of a module as an import has it: dots before it, and its parts."""
+
+    level: int
+    parts: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def _imports(path: Path, _as_it_is: _Signature) -> frozenset[_Module]:
+    """What a Python file imports, wherever in it; nothing where it cannot be read."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    return frozenset(chain.from_iterable(map(_imported, ast.walk(tree))))
+
+
+def _imported(node: ast.AST) -> Iterator[_Module]:
+    match node:
+        case ast.Import(names):
+            yield from (_Module(0, tuple(alias.name.split("."))) for alias in names)
+        case ast.ImportFrom(module, names, level):
+            package = tuple(module.split(".")) if module else ()
+            yield _Module(level or 0, package)
+            yield from (
+                _Module(level or 0, (*package, alias.name)) for alias in names if alias.name != "*"
+            )
+        case ast.Call(
+            ast.Name("import_module") | ast.Attribute(attr="import_module"),
+            [ast.Constant(str(name)), *_],
+        ):
+            if name and not name.startswith("."):
+                yield _Module(0, tuple(name.split(".")))
+
+
+def _folders(
+    job: Job, environment: Mapping[str, str], file: Path, as_module: bool
+) -> tuple[Path, ...]:
+    """Where Python looks for the modules of a program first, but for what is installed."""
+    own = Path(job.workdir) if as_module else file.parent
+    path = {**environment, **job.env}.get("PYTHONPATH", "")
+    added = [Path(job.workdir, folder) for folder in path.split(os.pathsep) if folder]
+    return tuple(
+        dict.fromkeys([own, *(folder for folder in added if _INSTALLED.isdisjoint(folder.parts))])
+    )
+
+
+# --- what commands name ---------------------------------------------------------------------------
+
+
+def _named(job: Job) -> Iterator[Path]:
+    """The programs and settings that the commands and variables of a job name, but for what they
+    write.
+    """
+    parts: list[Job | Role] = [job, *job.roles]
+    script = [Path(job.workdir, part.script).parent for part in parts if part.script is not None]
+    for part in parts:
+        for option, value in chain(_values([*_words(part), *part.args]), part.env.items()):
+            if not value or option in _WRITTEN or is_output(option):
+                continue
+            path = Path(job.workdir, os.path.expanduser(value))
+            if path.suffix in _SETTINGS or path.suffix == _PROGRAM:
+                yield path
+            elif not _NAMES_SETTINGS.isdisjoint(re.split(r"[-_.]+", option.lower())):
+                yield from _settings_in(path, *(folder / value for folder in script))
+
+
+def _settings_in(*folders: Path) -> Iterator[Path]:
+    """The settings in the first of some folders that is there."""
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    if folder is not None:
+        every = (path for path in folder.rglob("*") if path.suffix in _SETTINGS)
+        yield from sorted(islice(every, MOST_FILES))
+
+
+def _words(part: Job | Role) -> Iterator[str]:
+    """The words of a command; those of a line for a shell one by one."""
+    if part.script is not None:
+        yield part.script
+    for word in (part.run,) if isinstance(part.run, str) else part.run or ():
+        yield from _split(word) if " " in word else (word,)
+
+
+def _split(line: str) -> list[str]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    try:
+        return list(lexer)
+    except ValueError:  # a quote that nothing closes
+        return line.split()
+
+
+def _values(words: list[str]) -> Iterator[tuple[str, str]]:
+    """The values in a command, each with the option that it is for; empty: for none."""
+    option = ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals:
+            yield name, value
+            option = ""
+        elif word.startswith("-") or word in _WRITTEN:
+            option = option if option == "tee" else word  # `tee -a file`
+        else:
+            yield option, word.removeprefix("@")
+            option = ""

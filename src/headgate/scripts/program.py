@@ -1,0 +1,158 @@
+"""The Python program that a job's command runs: a script, or what a command such as `python -m
+package.train` names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import headgate
+from headgate.isolation.signals import SHELLS
+from headgate.model.jobs import Job
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)*t?)?|pypy\d*(\.\d+)*")
+_OF_A_SHELL = re.compile(r"[|&;<>()$`\\*?\[\]#~{}\n]")
+"""What a shell reads as more than a word: such a command is not looked into."""
+_STARTED = re.compile(
+    r"(?:^|[\s/])python[\d.]*\s+(?:-[bBdEIOPqsSuvx]+\s+|-[WX]\s?\S+\s+)*(?:-m\s?(?P<module>[\w.]+)|(?P<script>[\w./-]+\.py)\b)"
+)
+_MOST_WRAPPERS = 12  # words before the interpreter: `env A=1 nice -n 5 python`
+_TAKES_A_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A Python program and what it is started with.
+
+    Args:
+        python: The interpreter as it is named; None: the first `python` on the PATH.
+        file: Its source; None where a module is not found in the folder that it is started in, nor
+            on its PYTHONPATH.
+        module: Its name, where it is started as one; else empty.
+        args: Its arguments.
+    """
+
+    python: str | None
+    file: Path | None
+    module: str
+    args: tuple[str, ...]
+
+    @property
+    def named(self) -> str:
+        """How a command line names it."""
+        return (
+            f"-m {self.module}" if self.module else self.file.name if self.file is not None else ""
+        )
+
+
+def program(job: Job) -> Program | None:
+    """The Python program that a job runs; None where its command is another one, or is a shell's to
+    read.
+    """
+    if job.script is not None:
+        return Program(job.python, Path(job.workdir, job.script), "", job.args)
+    words = words_of(job)
+    if not words or not _PYTHON.fullmatch(Path(words[0]).name):
+        return None
+    python, rest = None if words[0] == "python" else words[0], iter(words[1:])
+    for word in rest:
+        if word == "-m" or (word.startswith("-m") and not word.startswith("--")):
+            module = word[2:] or next(rest, "")
+            return Program(python, _found(module, job), module, tuple(rest)) if module else None
+        if word in _TAKES_A_VALUE:
+            next(rest, None)
+        elif word == "-" or word.startswith("-c"):
+            return None
+        elif not word.startswith("-"):
+            return Program(python, Path(job.workdir, word), "", tuple(rest))
+    return None
+
+
+def python_name(job: Job) -> str:
+    """The Python module or script that a job's command runs, whatever starts the interpreter;
+    empty: none that is plain to see.
+    """
+    words = words_of(job)
+    if not words:
+        named = _STARTED.search(job.run) if isinstance(job.run, str) else None
+        return "" if named is None else named["module"] or Path(named["script"]).stem
+    for start in range(min(len(words), _MOST_WRAPPERS)):
+        if _PYTHON.fullmatch(Path(words[start]).name):
+            found = program(Job(name="job", run=words[start:], workdir=job.workdir, env=job.env))
+            if found is not None:
+                return found.module or (found.file.stem if found.file is not None else "")
+    return ""
+
+
+def is_of_a_shell(job: Job) -> bool:
+    """Whether a shell runs what a job runs: its exit status is that of the last program alone."""
+    return isinstance(job.run, str) or (
+        job.run is not None and os.path.basename(job.run[0]) in SHELLS
+    )
+
+
+def unprofiled(job: Job) -> str:
+    """Why there is no profile of a job in which `program` finds nothing."""
+    if job.roles:
+        return (
+            f"job {job.name!r} is made of roles, and Headgate measures no profile of these; "
+            "`headgate run --dry-run` says which node each task goes to"
+        )
+    return f"job {job.name!r} runs no Python program, and only of those there are profiles"
+
+
+def source(job: Job) -> Path | None:
+    """The file of the Python program that a job runs; None where it is not known, or not there."""
+    found = program(job)
+    return (
+        found.file
+        if found is not None and found.file is not None and found.file.is_file()
+        else None
+    )
+
+
+def words_of(job: Job) -> tuple[str, ...]:
+    """The words of a job's command, or of its script's arguments; none where they are a shell's to
+    read.
+    """
+    if job.script is not None:
+        return job.args
+    if not isinstance(job.run, str):
+        return (*(job.run or ()), *job.args)
+    return (*words, *job.args) if (words := _split(job.run)) else ()
+
+
+@lru_cache(maxsize=1024)
+def _split(line: str) -> tuple[str, ...]:
+    """The words of a line; none where it is a shell's to read."""
+    try:
+        return () if _OF_A_SHELL.search(line) else tuple(shlex.split(line))
+    except ValueError:  # a quote that nothing closes: the shell's to complain of
+        return ()
+
+
+def _found(module: str, job: Job) -> Path | None:
+    """The file of a module, where `python -m` finds it first."""
+    below = Path(*module.split("."))
+    # on every task's path
+    own = [Path(headgate.__file__).parents[1]] if below.parts[0] == headgate.__name__ else []
+    for folder in (*_folders(job), *own):
+        for file in (folder / below / "__main__.py", folder / below.with_suffix(".py")):
+            if file.is_file():
+                return file
+    return None
+
+
+def _folders(job: Job) -> Iterator[Path]:
+    yield Path(job.workdir)
+    yield from (
+        Path(job.workdir, folder)
+        for folder in job.env.get("PYTHONPATH", "").split(os.pathsep)
+        if folder
+    )

@@ -1,0 +1,84 @@
+"""Files that a script writes: those of several workers' are told, so that two that write one file
+are seen to.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from typing import Any, Callable
+
+_ANEW = os.O_TRUNC | os.O_APPEND
+_MOST = 1000
+"""Files that are told."""
+_MOST_WAITING = 10_000
+"""Of those that are noted until the next ones are told: a script that reports nothing has none
+told.
+"""
+_DEVICES = ("/dev/", "/proc/", "/sys/")
+_CACHES = ("__pycache__", "torchinductor_")
+
+
+class Writing:
+    """Notes which files this process writes anew, appends to, or puts in place by renaming.
+
+    Those that several processes write by agreement are left out: what is opened without being
+    emptied (maps, locks), devices, and caches.
+    """
+
+    def __init__(self) -> None:
+        self._process = 0
+        self._found: deque[str] = deque(maxlen=_MOST_WAITING)
+        self._told: set[str] = set()
+
+    def watch(self) -> None:
+        """From now on, until `ignore`."""
+        if not self._process:
+            self._process = os.getpid()
+            sys.addaudithook(self._hook)
+
+    def ignore(self) -> None:
+        """No more: this worker is the only one."""
+        self._process = -1
+        self._found.clear()
+
+    def wrote(self, file: Any) -> None:
+        """A file is written by what does not open it in Python."""
+        if self._process == os.getpid() and isinstance(file, (str, bytes, os.PathLike)):
+            self._found.append(os.path.abspath(os.fsdecode(file)))
+
+    def tell(self, send: Callable[[dict[str, object]], None]) -> None:
+        """Send what was noted since the last call, each file once."""
+        while self._found:
+            path = self._found.popleft()
+            if path in self._told or len(self._told) >= _MOST:
+                continue
+            self._told.add(path)
+            try:
+                if _is_shared(path) or os.path.isdir(path):  # where a file without a name is made
+                    continue
+                folder = os.stat(os.path.dirname(path))
+            except OSError:  # a folder that is gone
+                continue
+            send({"type": "writes", "path": path, "folder": f"{folder.st_dev}:{folder.st_ino}"})
+
+    def _hook(self, event: str, args: Any) -> None:
+        # Called at whatever moment a file is opened, maybe while something is locked: it may only
+        # take note.
+        if (event == "open" and args[2] & _ANEW) or event == "os.rename":
+            try:
+                self.wrote(args[0] if event == "open" else args[1])
+            except Exception:  # noqa: BLE001, S110  # a name that is none: whoever opens it is told
+                pass
+
+
+def _is_shared(path: str) -> bool:
+    """Whether a file is no result of the script: a device, or of a cache, a lock."""
+    here = os.getcwd() + os.sep
+    parts = (path[len(here) :] if path.startswith(here) else path).split(os.sep)
+    hidden = any(part.startswith((".", *_CACHES)) for part in parts)
+    return hidden or path.startswith(_DEVICES) or path.endswith((".lock", ".pyc"))
+
+
+writing = Writing()

@@ -1,0 +1,255 @@
+"""What part a task has in its job, and how it finds the others."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from headgate.task.channel import Channel
+from headgate.task.file_writes import writing
+from headgate.task.stop import PeerLost, Stop
+
+WELCOME_SECONDS = 60.0
+"""How long a task waits to be told what it is."""
+START_SECONDS = 300
+"""How long the tasks of a job wait for each other to start."""
+JOIN_SECONDS = 600.0
+"""How long a worker that joins others waits for their state, and they for it."""
+GOODBYE_SECONDS = 10.0
+"""How long a worker whose step failed waits to be told that another one is gone."""
+LOOPBACK = "127.0.0.1"
+_CLUSTERS = (
+    *("TF_CONFIG", "MASTER_ADDR", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
+    *(
+        "JAX_COORDINATOR_ADDRESS",
+        "JAX_COORDINATOR_BIND_ADDRESS",
+        "JAX_NUM_PROCESSES",
+        "JAX_PROCESS_ID",
+    ),
+)
+"""What tells a script, in its environment, of processes to train with: TensorFlow's, torchrun's and
+JAX's variables.
+"""
+_ONE_PROCESS = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
+"""What a group of one process has; without `MASTER_ADDR`, nothing meets by that. With it, PyTorch's
+env:// of each worker would listen at the same port.
+"""
+_SHOWN = 60
+
+
+class ClusterError(RuntimeError):
+    """A job's tasks are not the processes that Headgate started: their environment describes a
+    cluster of its own, or a task has several. The message says which and what to do.
+    """
+
+
+def cluster_variables(variables: Mapping[str, str]) -> str:
+    """Those environment variables that tell of another cluster's processes, and what they say;
+    empty: there are none.
+
+    A script that goes by them would wait for others, or meet the job's other tasks in a way that
+    Headgate knows not of.
+    """
+    found = {name: variables[name] for name in _CLUSTERS if variables.get(name)}
+    if found.get("WORLD_SIZE") == "1" and found.items() <= _ONE_PROCESS.items():
+        return ""
+    return ", ".join(f"{name}={value[:_SHOWN]}" for name, value in found.items())
+
+
+def named_cluster(variables: Mapping[str, str], tasks: int) -> str:
+    """Why a job of so many tasks is not run with these environment variables; empty where they are
+    none of that kind.
+
+    Headgate tells its tasks of each other by itself.
+    """
+    found = cluster_variables(variables)
+    if not found:
+        return ""
+    return (
+        f"found {found} in the environment, but Headgate tells the {tasks} tasks of this job "
+        "of each other "
+        "by itself; unset it, or run with --strategy single"
+    )
+
+
+def plan_of(channel: Channel) -> Mapping[str, Any]:
+    """The plan that this task is part of; empty where it is alone.
+
+    Raises:
+        RuntimeError: The engine did not say.
+        ClusterError: The user's environment says otherwise, or another process of this task is
+            taken in already.
+    """
+    if not channel.connected and channel.refused is None:
+        return {}
+    told = channel.wait_for(
+        lambda: bool(channel.welcome) or channel.refused is not None, WELCOME_SECONDS
+    )
+    if channel.refused is not None:
+        raise ClusterError(_second(channel.refused, os.environ))
+    if not told and channel.connected:
+        raise RuntimeError(
+            f"Headgate did not say within {WELCOME_SECONDS:g} s what part this task has in its "
+            "job; "
+            "see `headgate doctor`, or run the script without Headgate"
+        )
+    plan: Mapping[str, Any] = channel.welcome.get("plan") or {}
+    alone = plan.get("strategy", "single") == "single" or (
+        plan["strategy"] == "allreduce" and plan["workers"] == 1
+    )
+    if alone:
+        writing.ignore()
+        return {}
+    refusal = named_cluster(os.environ, plan["workers"] + plan["servers"])
+    if refusal:
+        raise ClusterError(refusal)
+    return plan
+
+
+def own_address(channel: Channel) -> str:
+    """Where this task is to listen for the others of its job: its node's address, on one machine
+    the loopback. NCCL, which goes by interfaces, is told of that one.
+    """
+    address = str(channel.welcome["address"])
+    if address == LOOPBACK:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    return address
+
+
+def _second(first: int, variables: Mapping[str, str]) -> str:
+    """Why a second process of a task is not taken in."""
+    started = "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "what started this one"
+    workers = variables.get("WORLD_SIZE", "2")
+    return (
+        f"process {first} of this task trains with Headgate already, and a task has one; leave "
+        f"out {started}, "
+        "and have Headgate start workers: headgate run --strategy allreduce --workers "
+        f"{workers} {sys.argv[0]}"
+    )
+
+
+def bound(address: str) -> socket.socket:
+    """A socket at a port of this node's address that nobody uses."""
+    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    made.bind((address, 0))
+    return made
+
+
+def free_ports(address: str, count: int) -> list[int]:
+    """Ports of this node's address that nobody uses now, for what cannot be handed a socket that is
+    bound.
+    """
+    holders = [bound(address) for _ in range(count)]
+    ports = [int(holder.getsockname()[1]) for holder in holders]
+    for holder in holders:
+        holder.close()
+    return ports
+
+
+def listening_at(address: str, ports: Sequence[int]) -> dict[str, Any]:
+    """The message that tells the job's other tasks where this one is reached."""
+    host = f"[{address}]" if ":" in address else address
+    return {"type": "listening", "endpoints": [f"tcp://{host}:{port}" for port in ports]}
+
+
+def endpoint_of(channel: Channel, role: str, index: int, number: int = 0) -> str:
+    """Where a task of the job listens, as `host:port`; empty until it told."""
+    for member in channel.peers.get("members", ()):
+        if (
+            member["role"] == role
+            and member["index"] == index
+            and len(member["endpoints"] or ()) > number
+        ):
+            return str(member["endpoints"][number]).removeprefix("tcp://")
+    return ""
+
+
+def first_endpoint(channel: Channel, error: Callable[[str], Exception] = RuntimeError) -> str:
+    """Where worker 0 of the job listens, as `host:port`, once it does.
+
+    Args:
+        error: What is raised where it does not in time, with a message.
+
+    Raises:
+        Stop: This task was asked to end meanwhile.
+    """
+    if not channel.wait_for(lambda: bool(endpoint_of(channel, "worker", 0)), START_SECONDS):
+        if channel.stopping:
+            raise Stop
+        raise error(f"worker 0 of this job did not listen within {START_SECONDS} s; see its log")
+    return endpoint_of(channel, "worker", 0)
+
+
+def state_to_join(channel: Channel) -> str:
+    """The checkpoint that a worker which joins others starts from; empty where it does not join.
+
+    Raises:
+        Stop: The others gave none, or it was asked to stop meanwhile: they go on without it.
+    """
+    if not channel.welcome.get("joins"):
+        return ""
+    channel.send({"type": "joining"})
+    if not channel.wait_for(lambda: bool(channel.state), JOIN_SECONDS):
+        if not channel.stopping:
+            text = (
+                f"the workers that were to be joined gave no state within {JOIN_SECONDS:g} "
+                "s; they go on alone"
+            )
+            channel.send({"type": "note", "text": text})
+            channel.flush(2.0)
+        raise Stop
+    return channel.state
+
+
+def workers_gone(channel: Channel, workers: int) -> list[int]:
+    """Indices of those of a job's `workers` that the engine no longer lists."""
+    if not channel.peers:
+        return []
+    here = {member["index"] for member in channel.peers["members"] if member["role"] == "worker"}
+    return [index for index in range(workers) if index not in here]
+
+
+def end_failed(
+    channel: Channel,
+    workers: int,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+    *,
+    of_a_step: bool,
+    of_peers: bool = False,
+) -> None:
+    """End this process, whose script raised an exception: was it the loss of another worker?
+
+    The engine is given time to say who is gone, or to stop this worker, so that it takes this end
+    for no fault of the script. Ended by hand: the exit handlers of frameworks wait minutes for
+    workers that will not come.
+
+    Args:
+        of_a_step: The framework raised it, in what workers do together: others may be gone.
+        of_peers: It is what the framework raises where workers did not hear of each other.
+    """
+    code = 1
+    if of_a_step:
+        channel.wait_for(lambda: bool(workers_gone(channel, workers)), GOODBYE_SECONDS)
+    gone = ", ".join(f"worker-{index}" for index in workers_gone(channel, workers))
+    if gone or (of_peers and not channel.stopping):
+        text = (
+            f"{gone or 'another worker'} is gone in the middle of a step; this worker cannot "
+            "go on without it"
+        )
+        print(f"headgate: {text}", file=sys.stderr)
+        channel.send({"type": "note", "text": text})
+        code = PeerLost.STATUS
+    elif channel.stopping:
+        code = 0
+    else:
+        sys.__excepthook__(kind, error, trace)
+    channel.flush(2.0)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)

@@ -1,0 +1,67 @@
+"""What a script spends time on beside its steps: collecting garbage, evaluating, saving files of
+its own, waiting for its turn on a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any, Callable
+
+_EVERY_SECONDS = 1.0
+"""Time between two messages."""
+_LEAST_SECONDS = 1e-3
+"""Less is told with what comes after it."""
+
+
+class Asides:
+    """Seconds by what they were spent on, summed up and told about once a second.
+
+    Args:
+        clock: Seconds, never going back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._seconds: dict[str, float] = {}
+        self._told_at = float("-inf")
+        self._collecting_since: float | None = None
+        self._watches = False
+
+    def add(self, name: str, seconds: float) -> None:
+        """So many more seconds went into `garbage-collection`, `evaluation` or `saving`,
+        or into waiting for its `turns`, its part of the time of a GPU."""
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+    def watch_garbage(self) -> None:
+        """From now on time the collector of garbage, which holds up all threads of Python."""
+        if not self._watches:
+            self._watches = True
+            gc.callbacks.append(self._collected)
+
+    def tell(self, send: Callable[[dict[str, object]], object], now: bool = False) -> None:
+        """Send what there is, where it is due.
+
+        Args:
+            now: It is.
+        """
+        if not self._seconds or not (now or self._clock() - self._told_at >= _EVERY_SECONDS):
+            return
+        self._told_at = self._clock()
+        due = {
+            name: seconds for name, seconds in self._seconds.items() if seconds >= _LEAST_SECONDS
+        }
+        for name in due:
+            del self._seconds[name]
+        if due:
+            send({"type": "asides", "seconds": due})
+
+    def _collected(self, phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._collecting_since = self._clock()
+        elif self._collecting_since is not None:
+            self.add("garbage-collection", self._clock() - self._collecting_since)
+            self._collecting_since = None
+
+
+asides = Asides()

@@ -1,0 +1,191 @@
+"""Where the workers of a job stand in their script, compared. Workers that step together have to
+stand at the same place, with the same settings.
+
+A standing is a JSON object. `rounds`: exchanges between the workers that this one has taken part
+in. `phase`, `epoch`, `batch`, `step`: the loop over `epochs`, its epoch, the batch, the optimizer
+steps; left out where unknown. `settings`: for each optimizer what its parameter groups hold, by
+name, one value or a list with one for each group. `data`: tells the samples of its batch from
+others. `weights`: a number of one of the parameters. `buffers`: by name, shape, whether it is
+saved, and a few numbers. `what`: what the worker does instead of a step. `exchanges`: whether it
+waits in an exchange, where exchanges are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Standing = Mapping[str, Any]
+
+CURE = (
+    "let all decide alike: by hg.mean(value), hg.agree(flag), or a scheduler given to "
+    "prepare(scheduler=); see "
+    "docs/distributed.md"
+)
+_PLACE = ("what", "phase", "epoch", "loader", "batch", "step")
+_CLOSE = 1e-4
+"""Settings that differ by less, relatively, may come from the last bits of sums."""
+_ROUNDED = 0.025
+"""Numbers of weights that differ by no more may come from rounding."""
+_SHOWN = 3
+
+
+class WorkersDiffer(RuntimeError):
+    """The workers of a synchronous job do not do the same; the message says what differs, where,
+    and what to do.
+    """
+
+
+def difference(standings: Mapping[int, Standing]) -> str:
+    """What differs between the workers of these indices, where, and what to do; empty where nothing
+    does that matters.
+    """
+    first = next(iter(standings.values()))
+    if any(
+        _differ(first.get(name), each.get(name)) for each in standings.values() for name in _PLACE
+    ):
+        return (
+            f"the workers are at different places of the script: {_each(standings, place)}; {CURE}"
+        )
+    if any(each.get("rounds") != first.get("rounds") for each in standings.values()):
+        told = _each(standings, lambda standing: f"took {standing['rounds']} steps with others")
+        return f"the workers do not take the same steps: {told} ({place(first)}); {CURE}"
+    settings = _settings(standings)
+    if settings:
+        return (
+            f"the workers train with different settings: {'; '.join(settings)} "
+            f"({place(first)}); {CURE}"
+        )
+    weights = [each.get("weights") for each in standings.values()]
+    if any(_drawn_apart(weights[0], each) for each in weights):
+        return (
+            "the workers' weights are not the same any more: the script changed them after "
+            "prepare, or gave them "
+            "gradients that no backward made, as those of torch.autograd.grad, each worker by "
+            "its own random or other "
+            f"numbers ({place(first)}); change them before prepare, or by what is the same in all"
+        )
+    buffers = _apart(standings)
+    if buffers:
+        return (
+            f"the workers' buffers are not the same any more: {buffers}. The model changes "
+            "them while it computes, "
+            f"each worker by its own samples ({place(first)}). Say how they go together, by "
+            "hg.keep(module, "
+            "across='mean') or across='sum', or run with --strategy single"
+        )
+    if any(each.get("data") != first.get("data") for each in standings.values()):
+        return (
+            "the workers draw different batches from a loader: its sampler has a random "
+            "generator of its own (seed it "
+            "alike in all, or let it draw from the global one of torch or NumPy), or not all "
+            "workers have gone through "
+            f"the same prepared loaders ({place(first)})"
+        )
+    return ""
+
+
+def place(standing: Standing) -> str:
+    """A place in the script, in words; epochs and batches are counted from 0."""
+    words = [str(standing["what"])] if standing.get("what") else []
+    where = [
+        f"{name} {standing[name]}" for name in ("epoch", "batch") if standing.get(name) is not None
+    ]
+    if where and not words:
+        where[0] = f"at {where[0]}"
+    words += where
+    if standing.get("step") is not None:
+        words.append(f"after step {standing['step']}")
+    return ", ".join(words) or "somewhere"
+
+
+def _each(standings: Mapping[int, Standing], words: Any) -> str:
+    """What each worker has, those with the same together."""
+    alike: dict[str, list[int]] = {}
+    for index, standing in standings.items():
+        alike.setdefault(str(words(standing)), []).append(index)
+    told = [f"{names(indices)} {what}" for what, indices in list(alike.items())[:_SHOWN]]
+    return ", ".join(told) + (f", and {len(alike) - _SHOWN} more" if len(alike) > _SHOWN else "")
+
+
+def names(indices: Iterable[int]) -> str:
+    """Workers by name."""
+    each = [f"worker-{index}" for index in indices]
+    return " and ".join(each) if len(each) <= _SHOWN else f"{each[0]} and {len(each) - 1} others"
+
+
+def _settings(standings: Mapping[int, Standing]) -> list[str]:
+    """Which settings differ, in words."""
+    found: list[str] = []
+    each = {index: standing.get("settings") or [] for index, standing in standings.items()}
+    if len({len(optimizers) for optimizers in each.values()}) > 1:
+        return [
+            (
+                "optimizers that took a step: "
+                f"{_each({i: {'n': len(v)} for i, v in each.items()}, lambda s: s['n'])}"
+            )
+        ]
+    for number in range(max(map(len, each.values()))):
+        held = {index: optimizers[number] for index, optimizers in each.items()}
+        for name in dict.fromkeys(name for settings in held.values() for name in settings):
+            values = {index: settings.get(name) for index, settings in held.items()}
+            first = next(iter(values.values()))
+            if any(_differ(first, value) for value in values.values()):
+                told = ", ".join(
+                    f"{_short(value)} in worker-{index}"
+                    for index, value in list(values.items())[:_SHOWN]
+                )
+                more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
+                found.append(f"{name} is {told}{more}")
+    return [*found[:_SHOWN], *([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])]
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if (
+        isinstance(one, (list, tuple))
+        and isinstance(other, (list, tuple))
+        and len(one) == len(other)
+    ):
+        return any(_differ(a, b) for a, b in zip(one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return not (
+            math.isclose(one, other, rel_tol=_CLOSE) or (math.isnan(one) and math.isnan(other))
+        )
+    return bool(one != other)
+
+
+def _drawn_apart(one: Any, other: Any) -> bool:
+    both = isinstance(one, float) and isinstance(other, float)
+    return (
+        both
+        and abs(one - other) > _ROUNDED * max(1.0, abs(one))
+        and not (math.isnan(one) and math.isnan(other))
+    )
+
+
+def _apart(standings: Mapping[int, Standing]) -> str:
+    """Buffers that differ between workers, by name."""
+    held = [each.get("buffers") or {} for each in standings.values()]
+    names = []
+    for name in dict.fromkeys(name for buffers in held for name in buffers):
+        values = [buffers[name] for buffers in held if name in buffers]
+        shape, is_saved, *numbers = values[0]
+        if any(each[0] != shape for each in values) or len(values) < len(held):
+            differs = is_saved  # else what a layer makes anew for the samples that it sees
+        else:
+            differs = any(_differ(numbers, each[2:]) for each in values)
+        if differs:
+            names.append(name)
+    return ", ".join(names[:_SHOWN]) + (
+        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    )
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        shown = ", ".join(map(_short, value[:_SHOWN]))
+        return f"[{shown}{', …' if len(value) > _SHOWN else ''}]"
+    return str(value)[:40]

@@ -1,0 +1,354 @@
+"""What is measured of steps, and how a profile tells it: the same for every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import log
+from statistics import fmean, median, quantiles
+from time import monotonic, perf_counter
+from typing import Any, NamedTuple, TypeVar
+
+from headgate.task.core_wait import CALM
+from headgate.task.fit import fit_line
+from headgate.task.progress import whole
+from headgate.task.spans import StepSpans
+
+FIRST_STEPS = 20
+"""Steps at the start that are all sampled."""
+_WARM = 2
+_TOLD = 5
+_EVERY, _MOST = 50, 50 * 2**10
+_IN_A_ROW = 2
+_LEAST_SECONDS = 0.25
+"""Between two rows of steps that are measured: each costs about as much as a short step of a small
+model.
+"""
+
+BUSY = 0.1
+"""Part of the time that threads wait on a machine whose times are not to be taken for true."""
+OTHERS = 0.25
+"""Part of a machine's cores that others use where times are not to be taken for true, though no
+thread waits.
+"""
+FEWEST = 3
+"""Steps that a time is the median of at least, where there are so many."""
+
+
+class Timing(NamedTuple):
+    """A timed step: threads, samples, compute seconds, and the part of the time in which threads
+    waited for a core.
+    """
+
+    threads: int
+    samples: int
+    seconds: float
+    waited: float | None = None
+
+    @property
+    def calm(self) -> bool:
+        """Whether nobody was in its way."""
+        return self.waited is None or self.waited <= CALM
+
+
+class Read(NamedTuple):
+    """Samples that the training process read itself: seconds of one, and the part of the time in
+    which threads waited for a core.
+    """
+
+    seconds: float
+    waited: float | None = None
+
+
+_Measured = TypeVar("_Measured", Timing, Read)
+
+
+@dataclass
+class Step:
+    """A measured step of a framework that does not part forward from backward; of several at once
+    their mean.
+
+    Args:
+        number: Counts what this process measured, from 1.
+        samples: Samples that this worker computed; None where that is not known.
+        spans: Seconds by span: `input` (reading and placing a batch), `compute` (from there until
+            the step's results are there: forward, backward, exchange and optimizer are one
+            program), `other`; or all of it as `step`, where its parts are not known.
+        begins: Seconds from the step's start to the first of each span.
+    """
+
+    number: int
+    samples: int | None
+    spans: dict[str, float] = field(default_factory=dict)
+    begins: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.spans.values())
+
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds without waiting for input."""
+        return self.seconds - self.spans.get("input", 0.0)
+
+    def told(self) -> dict[str, Any]:
+        """Spans as the channel tells them."""
+        names = [name for name in ("input", "compute", "other", "step") if name in self.spans]
+        return {
+            "spans": [{"name": n, "seconds": self.spans[n], "begin": self.begins[n]} for n in names]
+        }
+
+
+class StepSampling:
+    """Which steps are measured: the first twenty, then two in every fifty. Where fifty steps take
+    less than a quarter of a second, it is two in every 100, 200, and so on: each of these rows is
+    one of the fifties too, so that workers that step together measure the same steps, however their
+    clocks differ.
+
+    Args:
+        every_step: Measure all steps.
+        clock: Seconds, never going back.
+    """
+
+    def __init__(self, every_step: bool = False, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._every = 1 if every_step else _EVERY
+        self._row, self._row_began = 0, 0.0
+
+    def takes(self, number: int) -> bool:
+        """Whether the step of that number, counted from 1, is measured."""
+        place = number % self._every
+        if place >= _IN_A_ROW:
+            return number <= FIRST_STEPS
+        # one that was dropped is asked for again
+        if place == 0 and self._every > 1 and number != self._row:
+            self._adapt(number)
+        return True
+
+    def _adapt(self, number: int) -> None:
+        now = self._clock()
+        if self._row:
+            of_a_step = (now - self._row_began) / (number - self._row)
+            self._every = _EVERY
+            while self._every * of_a_step < _LEAST_SECONDS and self._every < _MOST:
+                self._every *= 2
+        self._row, self._row_began = number, now
+
+
+def is_warm(number: int) -> bool:
+    """Whether what is done once, as compiling and counting FLOPs, is over at the step of that
+    number.
+    """
+    return number > _WARM
+
+
+def is_told(number: int) -> bool:
+    """Whether the spans of a step that is measured are told: of five of the first twenty, and of
+    all after these.
+    """
+    return is_warm(number) and (number <= _WARM + _TOLD or number > FIRST_STEPS)
+
+
+def read_seconds(reads: Iterable[Read]) -> float | None:
+    """Seconds to read a sample, by the reads that waited least, as `step_times` has it; None where
+    there were none.
+    """
+    chosen = _calmest(list(reads))
+    return median(read.seconds for read in chosen) if chosen else None
+
+
+class StepMeter:
+    """Times the steps of a framework that does not part forward from backward, as of
+    `StepSampling`. Other steps cost a comparison a mark, and are not waited for.
+
+    A script may tell of several steps at once, as one that reports every tenth. Then what is
+    measured is their mean.
+
+    Args:
+        deliver: Takes each measured step.
+        wait: Waits for what a step computes.
+        every_step: Sample all steps.
+        clock: Seconds, never going back.
+
+    Attributes:
+        steps: How often steps ended so far.
+        sampled: Whether the running step is measured.
+        samples: Samples of the running step, where known.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[Step], None],
+        wait: Callable[[Any], object],
+        every_step: bool = False,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._deliver = deliver
+        self._wait = wait
+        self._sampling = StepSampling(every_step)
+        self._spans = StepSpans(clock)
+        self._open = self._waited = self._dropped = False
+        self._told: Any = None
+        self.steps = 0
+        self.sampled = False
+        self.samples: int | None = None
+
+    def begin(self, done: Any, span: str = "other") -> None:
+        """A step begins, in this span.
+
+        Args:
+            done: What the step before computed; waited for if this one is sampled.
+        """
+        self._open, self.samples = True, None
+        self.sampled = self._sampling.takes(self.steps + 1)
+        if self.sampled:
+            if not self._waited:
+                self._wait(done)
+            self._spans.begin(span)
+
+    def mark(self, name: str) -> None:
+        """The span `name` of the running step begins."""
+        if self.sampled:
+            self._spans.enter(name)
+
+    def end(self, done: Any, steps: int = 1, told: Any = None) -> None:
+        """The running step is over, once `done` is there.
+
+        Args:
+            steps: How many steps were done since `begin`.
+            told: The script's own number of the last of them, which may be a tensor; None: it gives
+                none. By its growth the steps are counted.
+        """
+        before, self._told = self._told, told
+        if not self._open:
+            return
+        self.steps += 1
+        self._waited, samples, dropped = self.sampled, self.samples, self._dropped
+        self.drop()
+        self._dropped = False
+        if not self._waited:
+            return
+        self._wait(done)
+        spans, begins = self._spans.end(), self._spans.begins
+        if told is not None and before is not None:
+            grown = whole(told, 0) - whole(before, 0)
+            # it counts anew, or some were done before `begin`: nobody knows
+            if grown < 0 or (dropped and grown > 1):
+                return
+            steps = max(grown, 1)
+        if list(spans) == ["other"]:  # nothing tells its parts
+            spans, begins = {"step": spans["other"]}, {"step": begins["other"]}
+        spans, begins = (
+            {name: each / steps for name, each in some.items()} for some in (spans, begins)
+        )
+        self._deliver(Step(self.steps, samples and samples // steps, spans, begins))
+
+    def drop(self) -> None:
+        """What runs is no step: an epoch ends in it."""
+        self._open = self.sampled = False
+        self._dropped = True
+
+
+def are_calm(timings: Iterable[Timing]) -> bool:
+    """Whether there are enough calm steps at each batch size and thread count that was timed often
+    enough.
+    """
+    groups: dict[tuple[int, int], list[bool]] = {}
+    for timing in timings:
+        groups.setdefault((timing.threads, timing.samples), []).append(timing.calm)
+    return all(sum(group) >= FEWEST for group in groups.values() if len(group) >= FEWEST)
+
+
+def busy_notes(times: Sequence[dict[str, Any]], others: float) -> list[str]:
+    """What a reader of a profile is told of these `step_times`, where others used that part of the
+    cores meanwhile.
+    """
+    waited = max((time["waited"] or 0.0 for time in times), default=0.0)
+    if waited <= BUSY and others <= OTHERS:
+        return []
+    found = (
+        f"others used {others:.0%} of the machine's cores, and threads waited {waited:.0%} "
+        "of the time for one"
+    )
+    if others <= OTHERS * waited:  # as a loader's workers do
+        return [f"{found}: its own processes and threads are more than the cores"]
+    return [f"{found}: steps may take much less on a calm machine"]
+
+
+def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
+    """The fields of `headgate.model.profiles.StepTime` for each thread count and batch size: of
+    calm steps where there are some, else of the calmest quarter.
+    """
+    groups: dict[tuple[int, int], list[Timing]] = {}
+    for timing in timings:
+        groups.setdefault((timing.threads, timing.samples), []).append(timing)
+    found = []
+    for (threads, samples), of_group in sorted(groups.items()):
+        chosen = _calmest(of_group)
+        seconds = [timing.seconds for timing in chosen]
+        waited = [timing.waited for timing in chosen if timing.waited is not None]
+        found.append(
+            {
+                "device": device,
+                "threads": threads,
+                "batch": samples,
+                "seconds": median(seconds),
+                "steps": len(seconds),
+                "spread": _spread(seconds),
+                "waited": fmean(waited) if waited else None,
+            }
+        )
+    return found
+
+
+def _calmest(measured: Sequence[_Measured]) -> Sequence[_Measured]:
+    """Those that nobody was in the way of, else the quarter that waited least."""
+    calm = [each for each in measured if each.waited is None or each.waited <= CALM]
+    if len(calm) >= FEWEST:
+        return calm
+    return sorted(measured, key=lambda each: each.waited or 0.0)[: max(FEWEST, len(measured) // 4)]
+
+
+def _spread(seconds: Sequence[float]) -> float | None:
+    """Standard deviation of the logarithm, by the quartiles, so that a single pause does not
+    count.
+    """
+    if len(seconds) < FEWEST or min(seconds) <= 0:
+        return None
+    first, _, third = quantiles(seconds, n=4, method="inclusive")
+    return log(third / first) / 1.349
+
+
+def fits(times: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The fields of `headgate.model.profiles.TimeFit` for each thread count that was timed at two
+    or more batch sizes.
+    """
+    found = []
+    for threads in sorted({time["threads"] for time in times}):
+        # The odd last batch of an epoch comes too seldom for its time to say anything.
+        chosen = [time for time in times if time["threads"] == threads and time["steps"] >= 3]
+        if len(chosen) < 2:
+            continue
+        line = fit_line([time["batch"] for time in chosen], [time["seconds"] for time in chosen])
+        found.append(
+            {
+                "device": chosen[0]["device"],
+                "threads": threads,
+                "alpha_seconds": line.alpha,
+                "beta_seconds_per_sample": line.beta,
+                "relative_error": line.relative_error,
+            }
+        )
+    return found
+
+
+def memory_peak_bytes() -> int | None:
+    """Most resident memory of this process so far; None where the kernel does not say."""
+    try:
+        with open("/proc/self/status") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None

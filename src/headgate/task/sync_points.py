@@ -1,0 +1,240 @@
+"""Where the workers of a job meet: each gives a value and gets those of all, by way of the engine.
+Each also learns of workers that are elsewhere, and will not come to where it waits for them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headgate.task.channel import Channel
+from headgate.task.script_position import CURE, Standing, WorkersDiffer, difference, names, place
+
+PATIENCE_SECONDS = 3.0
+"""How long a worker that is asked to stop waits for the others to come."""
+_TELL_SECONDS = 1.0
+"""How long a worker waits before it tells the others where it does."""
+_NOTE_SECONDS = 30
+"""How many of these it waits before its user is told."""
+_GRACE_SECONDS = 5.0
+"""How long a worker may be in a step that others will not take, before it is ended."""
+_STILL = 6
+"""Times that, after which it counts as being there for long."""
+_LEAVE_SECONDS = 2.0
+"""How long after the end of a loop others are told of it: one that an error ends is followed by the
+script's end.
+"""
+
+
+class Meetings:
+    """One worker's side.
+
+    Args:
+        channel: To the engine.
+        where: The worker's standing.
+
+    Attributes:
+        failure: What made this worker fail; empty while nothing did.
+    """
+
+    def __init__(self, channel: Channel, where: Callable[[], Standing]) -> None:
+        self._channel = channel
+        self._where = where
+        self._leaving: threading.Timer | None = None
+        self._index = int(channel.welcome["index"])
+        self._meets = False
+        self.failure = ""
+
+    def exchange(self, what: str, value: Any) -> dict[int, Any] | None:
+        """Wait for all workers; what each gave, by its index in ascending order. None: the job ends
+        meanwhile.
+
+        Args:
+            what: What is called, in the script's words.
+            value: What this worker gives, for JSON.
+
+        Raises:
+            WorkersDiffer: The others are elsewhere.
+        """
+        given = self.meet({**self._where(), "what": f"in {what}"}, value)
+        if given is None:
+            return None
+        text = difference({index: standing for index, (standing, _) in given.items()})
+        if text:
+            self.fail(f"{text}; and call {what} in all workers alike")
+        return {index: value for index, (_, value) in given.items()}
+
+    def mean(self, value: float) -> float | None:
+        """The mean of a number over the workers. None: the job ends meanwhile.
+
+        Raises:
+            WorkersDiffer: The others are elsewhere.
+        """
+        given = self.exchange("hg.mean()", value)
+        return None if given is None else sum(map(float, given.values())) / len(given)
+
+    def agree(self, flag: bool) -> bool | None:
+        """Whether any worker says so. None: the job ends meanwhile.
+
+        Raises:
+            WorkersDiffer: The others are elsewhere.
+        """
+        given = self.exchange("hg.agree()", flag)
+        return None if given is None else any(given.values())
+
+    def compare(self, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Wait for all workers, which have to be at the same place with the same settings.
+
+        Raises:
+            WorkersDiffer: They are not.
+        """
+        given = self.meet({**self._where(), "settings": settings})
+        text = (
+            difference({index: standing for index, (standing, _) in given.items()}) if given else ""
+        )
+        if text:
+            self.fail(text)
+
+    def meet(self, standing: Standing, value: Any = None) -> dict[int, tuple[Standing, Any]] | None:
+        """Wait for all workers; standing and value of each by index. None: the job ends
+        meanwhile.
+        """
+        channel, waited = self._channel, 0
+        self._meets = True
+        channel.meet({"type": "meet", "standing": standing, "value": value})
+        while not channel.wait_for(
+            lambda: channel.met is not None, _TELL_SECONDS, through_stop=True
+        ):
+            self.look(standing, in_step=False)
+            late = channel.stopping and time.monotonic() - channel.pending_since > PATIENCE_SECONDS
+            if late or not channel.connected:
+                return None
+            waited += 1
+            if waited == 1:
+                channel.send({"type": "elsewhere", "standing": {**standing, "waits": True}})
+            elif waited == _NOTE_SECONDS:
+                text = (
+                    f"worker-{self._index} is {place(standing)}, and has waited {waited} s "
+                    "for the others"
+                )
+                channel.send({"type": "note", "text": f"{text}, who have to come there too"})
+        self._meets = False
+        return {each["index"]: (each["standing"], each["value"]) for each in channel.met or ()}
+
+    def look(self, standing: Standing, in_step: bool = True, still: bool = False) -> None:
+        """Called by a worker that waits for the others, in a step or at a meeting.
+
+        Args:
+            standing: Where it is; `rounds` and `step` count those that it has begun.
+            in_step: Whether in a step.
+            still: Whether it has been there for long: then `dropped` counts as well, the batches
+                that no step was made of. Of one that another worker has dropped, this one makes a
+                step alone. And then it is known that the others do not come where it is in an
+                exchange (`exchanges`): what it does after one is never so long.
+
+        Raises:
+            WorkersDiffer: One of them is elsewhere, and cannot come there any more.
+        """
+        for index, other in list(self._channel.elsewhere.items()):
+            behind = not in_step or any(
+                other[count] < standing[count] for count in ("rounds", "step")
+            )
+            behind = behind or (
+                still
+                and (other["dropped"] > standing["dropped"] or standing.get("exchanges", False))
+            )
+            if other.get("waits"):
+                past = in_step  # else at this same meeting
+            elif other.get("left"):
+                past = standing.get("epoch") is not None and standing["phase"] <= other["phase"]
+            else:
+                past = True
+            if past and behind:
+                here = f"{names([self._index])} waits for it {place(standing)}"
+                self.fail(f"{names([index])} is {place(other)}, and {here}; {CURE}")
+
+    def fail(self, text: str) -> None:
+        """This worker cannot go on.
+
+        Raises:
+            WorkersDiffer: Always.
+        """
+        self.failure = text
+        raise WorkersDiffer(text)
+
+    def watch(self, where: Callable[[], Standing]) -> None:
+        """From now on end this worker where it waits for one that will not come, in a step that the
+        framework waits in.
+
+        Args:
+            where: The worker's standing, in which `rounds` or `step` counts a step that it has
+                begun.
+        """
+        threading.Thread(
+            target=self._watch, args=(where,), name="headgate-meetings", daemon=True
+        ).start()
+
+    def left(self) -> None:
+        """The script has left a loop over `epochs`; the others are told if it goes on."""
+        self._stay()
+        standing = {**self._where(), "what": "past its loop over epochs", "left": True}
+        self._leaving = threading.Timer(
+            _LEAVE_SECONDS, self._channel.send, [{"type": "elsewhere", "standing": standing}]
+        )
+        self._leaving.daemon = True
+        self._leaving.start()
+
+    def close(self, standing: Standing | None) -> None:
+        """The script ends.
+
+        Args:
+            standing: Where it is by itself; None: it was asked to end.
+        """
+        self._stay()
+        if standing is not None and not self.failure and not _raised():
+            self._channel.send(
+                {"type": "elsewhere", "standing": {**standing, "what": "at its end", "ended": True}}
+            )
+
+    def exit_failed(self) -> None:
+        """End the process where the script has caught what this worker failed by."""
+        if self.failure and not _raised():
+            self._exit(self.failure)
+
+    def _exit(self, text: str) -> None:
+        print(f"{WorkersDiffer.__module__}.{WorkersDiffer.__name__}: {text}", file=sys.stderr)
+        self._channel.flush(2.0)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(1)
+
+    def _stay(self) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+
+    def _watch(self, where: Callable[[], Standing]) -> None:
+        channel = self._channel
+        last, times = where(), 0
+        while channel.wait_for(lambda: bool(channel.elsewhere), threading.TIMEOUT_MAX):
+            channel.wait_for(lambda: False, _GRACE_SECONDS)
+            if channel.stopping or not channel.connected:
+                return
+            standing = where()
+            times = times + 1 if standing == last and not self._meets else 0
+            last = standing
+            if not times:
+                continue
+            try:
+                self.look(standing, still=times >= _STILL)
+            except WorkersDiffer as error:
+                self._exit(str(error))
+
+
+def _raised() -> bool:
+    """Whether an exception that nobody has caught ends the script."""
+    return getattr(sys, "last_value", None) is not None

@@ -1,0 +1,179 @@
+"""Recordings of which every number is known: jobs on one node, read once a second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate.recorded.store import Recorder
+from headgate.reports.recording import Recording, read
+
+Course = float | Callable[[int], float]
+"""A quantity over the seconds of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUp:
+    """A job of one task, and of a server where `server_node` names a node for it. The task reports
+    `steps` a second from its first second on, in each that it `tells` of; as steps, or as another
+    `counter`. Where there are `reports`, times with the step that it was at, it reports these
+    instead.
+    """
+
+    ran: Course
+    waited: Course = 0.0
+    steps: Course = 10.0
+    tells: Callable[[int], bool] = lambda t: True
+    reports: Sequence[tuple[float, int]] = ()
+    counter: str = "step"
+    start: int = 0
+    end: int = 40
+    ready: Course | None = None
+    throttled: Course = 0.0
+    cap: float | None = None
+    threads: Mapping[int, int] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    spans: Mapping[str, Course] = field(default_factory=dict)
+    loader_workers: int | None = None
+    blocked: Course = 0.0
+    node: str = "nimbus"
+    server_node: str = ""
+    gpu: Course | None = None
+    gpus: Sequence[int] | None = None
+    asides: Mapping[str, float] = field(default_factory=dict)
+    failed: str = ""
+    state: str = "failed"
+    at: float = 0.0
+    readings: Mapping[str, Course | None] = field(default_factory=dict)
+
+
+def recording(
+    path: Path,
+    jobs: Mapping[str, MadeUp],
+    *,
+    cores: float = 2.0,
+    outside: Course = 0.0,
+    stolen: Course = 0.0,
+    node: Mapping[str, Any] = {},
+    readings: Mapping[str, Course] = {},
+) -> Recording:
+    """A run of these jobs on a node of so many cores, on which programs `outside` Headgate use some
+    too; `node` is what else is known of it, `readings` what else was read.
+    """
+    recorder = Recorder(path)
+    end = max(job.end for job in jobs.values())
+    known = json.dumps([{"name": "nimbus", "cores": cores, **node}])
+    for key, value in {
+        "id": "r",
+        "began": "0",
+        "ended": str(float(end)),
+        "state": "done",
+        "node": known,
+    }.items():
+        recorder.add("meta", key=key, value=value)
+    for position, (name, job) in enumerate(jobs.items()):
+        _add(recorder, name, job, position)
+    for t in range(1, end + 1):
+        ours = sum(_at(job.ran, t) for job in jobs.values() if job.start < t <= job.end)
+        read_more = {column: _at(course, t) for column, course in readings.items()}
+        used = ours + _at(outside, t)
+        recorder.add(
+            "usage",
+            t=float(t),
+            target="node:nimbus",
+            cpu_cores=used,
+            cpu_stolen=_at(stolen, t),
+            **read_more,
+        )
+    recorder.close()
+    return read(path)
+
+
+def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
+    task, start, end = f"{name}/worker-0", float(job.start), float(job.end)
+    recorder.add(
+        "jobs",
+        name=name,
+        position=position,
+        spec={"name": name, "limits": job.limits, "at": job.at},
+        state=job.state if job.failed else "done",
+        reason=job.failed or "finished",
+        submitted=0.0,
+        started=start,
+        ended=end,
+        attempt=1,
+    )
+    recorder.add(
+        "tasks",
+        id=task,
+        job=name,
+        node=job.node,
+        attempt=1,
+        started=start,
+        ended=end,
+        gpus=job.gpus,
+    )
+    if job.server_node:
+        of_server = f"{name}/server-0"
+        recorder.add(
+            "tasks",
+            id=of_server,
+            job=name,
+            node=job.server_node,
+            attempt=1,
+            started=start,
+            ended=end,
+        )
+    for t, threads in (job.threads or dict.fromkeys([job.start])).items():
+        recorder.add("shares", t=float(t), task=task, cpu_cap_cores=job.cap, threads=threads)
+    done = 0.0
+    more = {"psi_io": job.blocked, **job.readings}
+    for t in range(job.start + 1, job.end + 1):
+        ran, waited = _at(job.ran, t), _at(job.waited, t)
+        ready = min(ran + waited, 1.0) if job.ready is None else _at(job.ready, t)
+        usual = {
+            "cpu_cores": ran,
+            "cpu_waiting": waited,
+            "cpu_ready": ready,
+            "cpu_throttled": _at(job.throttled, t),
+            "gpu_busy": None if job.gpu is None else _at(job.gpu, t),
+        }
+        others = {
+            column: None if course is None else _at(course, t) for column, course in more.items()
+        }
+        recorder.add("usage", t=float(t), target=task, **(usual | others))
+        done += _at(job.steps, t)
+        if done > 0.0 and job.tells(t) and not job.reports:
+            recorder.add(
+                "progress", t=float(t), task=task, loss=1.0, count=1, **{job.counter: done}
+            )
+        for span, seconds in job.spans.items():
+            workers = job.loader_workers if span == "input" else None
+            recorder.add(
+                "spans",
+                t=float(t),
+                task=task,
+                step=int(done),
+                name=span,
+                seconds=_at(seconds, t),
+                workers=workers,
+            )
+    for at, step in job.reports:
+        recorder.add("progress", t=at, task=task, loss=1.0, count=1, step=float(step))
+    for aside, seconds in job.asides.items():
+        recorder.add("asides", t=end, task=task, name=aside, seconds=seconds)
+    recorder.add("events", t=start, job=name, kind="running", text="started")
+    recorder.add(
+        "events",
+        t=end,
+        job=name,
+        kind=job.state if job.failed else "done",
+        text=job.failed or "finished",
+    )
+
+
+def _at(course: Course, t: int) -> float:
+    return course(t) if callable(course) else course

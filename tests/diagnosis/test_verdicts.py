@@ -1,0 +1,364 @@
+"""The one cause that is named, of those that an account shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from tests.diagnosis.made_up import MadeUp, recording
+
+from headgate.diagnosis.accounts import accounts
+from headgate.diagnosis.attribution import Evidence, Loss, Resource, TimeEstimate
+from headgate.diagnosis.jobs import Phase, Usage
+from headgate.diagnosis.verdicts import Verdict, verdict
+from headgate.model.events import NEXT
+
+SAME = MadeUp(ran=0.5, waited=0.5)
+ALONE = MadeUp(ran=1.0)
+
+
+def told(path: Path, job: MadeUp, others: Mapping[str, MadeUp] = {}, **node: Any) -> Verdict:
+    """The verdict of a job beside others on two cores."""
+    path.mkdir(exist_ok=True)
+    run = recording(path / "run.sqlite", {"a": job, **others}, **node)
+    return verdict(accounts(run.jobs, run.nodes, run.seconds)[0])
+
+
+def test_a_neighbour_is_named_with_what_it_cost_and_what_to_do(tmp_path: Path) -> None:
+    found = told(tmp_path, SAME, {"b": MadeUp(ran=1.5)})
+    assert found.name == "neighbour-cores"
+    assert found.why == "b slowed a by 50% through the cores they share: that cost 20 s."
+    assert "If a matters more: in a job file, give b `after: a`." in found.next
+    assert found.low < 20.0 < found.high
+
+
+@pytest.mark.parametrize(
+    ("cores", "limits", "threads"),
+    [(4.0, {}, 4), (4.0, {"cores": 2.5}, 2), (4.0, {"cores": 0.5}, 1)],
+)
+def test_a_job_of_too_many_threads_is_told_how_many_have_a_core_each(
+    tmp_path: Path, cores: float, limits: dict[str, float], threads: int
+) -> None:
+    found = told(tmp_path, MadeUp(ran=cores, waited=9.0, limits=limits), cores=cores)
+    assert found.name == "own-threads"
+    assert f'OMP_NUM_THREADS: "{threads}"' in found.next
+
+
+def test_a_job_that_goes_on_is_not_told_that_it_is_short(tmp_path: Path) -> None:
+    run = recording(
+        tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, steps=lambda t: 10.0 if t >= 20 else 0.0)}
+    )
+    [ended] = accounts(run.jobs, run.nodes, run.seconds)
+    [job] = run.jobs
+    [goes_on] = accounts([replace(job, ended=None, state="running")], run.nodes, run.seconds)
+    assert verdict(ended).name == verdict(goes_on).name == "starting"
+    assert verdict(ended).next.startswith("Start one longer run instead of several short ones")
+    assert verdict(goes_on).next == "Prepare the data once and store it."
+
+
+def test_a_job_that_failed_is_told_its_failure_whatever_held_it_back(tmp_path: Path) -> None:
+    failure = (
+        "exit code 1, after the line: OutOfMemoryError: CUDA out of memory. Tried to "
+        "allocate 7.45 GiB."
+    )
+    found = told(tmp_path / "own", MadeUp(ran=1.0, failed=failure))
+    assert found.name == "failed"
+    assert (
+        found.why == "a failed: exit code 1, after the line: OutOfMemoryError: CUDA out of memory."
+    )
+    assert "headgate logs a" in found.next
+    killed = told(tmp_path / "killed", MadeUp(ran=1.0, failed="killed by its user", state="killed"))
+    assert killed.why == "a was killed by its user."
+    slowed = told(
+        tmp_path / "slowed", MadeUp(ran=0.5, waited=0.5, failed=failure), {"b": MadeUp(ran=1.5)}
+    )
+    assert (slowed.name, slowed.why) == (found.name, found.why)
+
+
+@pytest.mark.parametrize(
+    "waits", [{"a": 0.5, "b": 0.0, "c": 1.0}, {"a": 1.0, "b": 1.0, "c": 1.0}, {"b": 0.4, "c": 0.3}]
+)
+def test_all_jobs_that_slowed_each_other_are_told_one_order(
+    tmp_path: Path, waits: Mapping[str, float]
+) -> None:
+    """Whether each of them was slowed by all others or by some."""
+    jobs = {
+        name: MadeUp(ran=0.5, waited=waits.get(name, 0.2), end=30 + 3 * place)
+        for place, name in enumerate("abcd")
+    }
+    run = recording(tmp_path / "run.sqlite", jobs, cores=1.5)
+    verdicts = [verdict(account) for account in accounts(run.jobs, run.nodes, run.seconds)]
+    victims = [found for found in verdicts if found.name.startswith("neighbour-")]
+    assert len(victims) > 1
+    assert len({found.next for found in victims}) == len({found.order for found in victims}) == 1
+
+
+def test_a_long_failure_is_cut_between_two_words(tmp_path: Path) -> None:
+    found = told(
+        tmp_path,
+        MadeUp(ran=1.0, failed=f"exit code 1, after the line: ValueError: {'number ' * 20}"),
+    )
+    assert found.why.endswith("number number ….")
+
+
+def test_a_job_that_ran_out_of_gpu_memory_is_told_what_to_do_first(tmp_path: Path) -> None:
+    failure = (
+        f"CUDA out of memory. Tried to allocate 45.00 GiB. It held 518 MiB{NEXT}state what it needs"
+    )
+    found = told(tmp_path, MadeUp(ran=1.0, failed=failure))
+    assert (
+        found.why == "a failed: CUDA out of memory. Tried to allocate 45.00 GiB. It held 518 MiB."
+    )
+    assert found.next == "State what it needs."
+
+
+def test_what_a_job_waited_for_is_told(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30)})
+    reason = "for GPU memory: needs 50 GiB, 30 GiB free on GPU 0 of node n"
+    phases = (Phase("waiting", 0.0, 30.0, 0, reason), Phase("running", 30.0, 40.0, 1, "started"))
+    [found] = accounts([replace(run.jobs[0], phases=phases)], run.nodes, run.seconds)
+    assert verdict(found).why == f"a waited to start for 30 s (75% of its time), {reason}."
+
+
+@pytest.mark.parametrize("spec", [{"after": "b"}, {"at": 60.0}])
+def test_what_its_user_asked_it_to_wait_for_held_no_job_back(
+    tmp_path: Path, spec: Mapping[str, Any]
+) -> None:
+    """Its run was stopped before it began, or it began at last."""
+    run = recording(
+        tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30), "b": MadeUp(ran=1.0, end=30)}
+    )
+    late = replace(run.jobs[0], spec={**run.jobs[0].spec, **spec})
+    never = replace(late, phases=(Phase("waiting", 0.0, 40.0, 0, "for b to finish"),), tasks=())
+    for job, why in (
+        (never, "a waited for its start, as its `at:` or `after:` says, and did not begin."),
+        (late, None),
+    ):
+        found = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])
+        assert (found.name, found.next) == ("healthy", "")
+        assert found.why == (why or "a spent its 10 s on its own work.")
+
+
+def test_a_job_that_was_skipped_is_not_healthy(tmp_path: Path) -> None:
+    run = recording(
+        tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30), "b": MadeUp(ran=1.0, end=30)}
+    )
+    phases = (Phase("waiting", 0.0, 40.0, 0, "for b to finish"),)
+    reason = "b, which it comes after, ended as failed"
+    spec = {**run.jobs[0].spec, "after": "b"}
+    job = replace(
+        run.jobs[0], spec=spec, phases=phases, tasks=(), state="skipped", reason=reason, ended=40.0
+    )
+    found = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])
+    assert (found.name, found.next) == ("waiting", "")
+    assert found.why == f"a was skipped: {reason}."
+
+
+@pytest.mark.parametrize("evidence", get_args(Evidence))
+@pytest.mark.parametrize("resource", ["cores", "memory", "disk", "network", "gpu"])
+def test_nobody_is_blamed_for_what_may_be_nothing(
+    tmp_path: Path, resource: Resource, evidence: Evidence
+) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ALONE, "b": MadeUp(ran=0.5)})
+    account = accounts(run.jobs, run.nodes, run.seconds)[0]
+
+    def lost(to: str, seconds: float, low: float) -> Loss:
+        return Loss(to, resource, TimeEstimate(seconds, low, 23.0), evidence)
+
+    unsure = verdict(replace(account, losses=(lost("b", 12.0, 0.0),)))
+    assert (unsure.name, unsure.low, unsure.high) == ("not-known", 0.0, 23.0)
+    assert unsure.why.startswith("b may have slowed a through ") and unsure.why.endswith(
+        ", or not: that cost 0 to 23 s."
+    )
+    assert "headgate explain --prove a" in unsure.next
+    assert verdict(replace(account, losses=(lost("b", 1.0, 0.0),))).name == "healthy"
+    both = verdict(replace(account, losses=(lost("b", 12.0, 0.0), lost("others", 5.0, 4.0))))
+    assert both.name == f"neighbour-{resource}"
+    assert (
+        both.why.startswith("Programs outside Headgate slowed a by ") and "together" not in both.why
+    )
+    assert both.low == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("outside", [1.0, 0.0], ids=["a program outside", "a job"])
+def test_a_neighbour_that_came_as_steps_grew_longer_is_not_blamed_and_the_doubt_is_told(
+    tmp_path: Path, outside: float
+) -> None:
+    """Its steps take 1.6 times as long from 20 s on, when another one came to the other core."""
+    grown = MadeUp(ran=1.0, steps=lambda t: 10.0 if t <= 20 else 10.0 / 1.6 + t % 3 / 9)
+    beside = {} if outside else {"b": MadeUp(ran=1.0, start=20)}
+    run = recording(
+        tmp_path / "run.sqlite",
+        {"a": grown, **beside},
+        outside=lambda t: outside if t > 20 else 0.0,
+    )
+    account = accounts(run.jobs, run.nodes, run.seconds)[0]
+    found = verdict(account)
+    assert (found.name, found.low) == ("not-known", 0.0)
+    assert found.why.startswith(
+        "Programs outside Headgate may have" if outside else "b may have slowed a through"
+    )
+    assert account.parts["neighbours"].seconds == 0.0
+    assert account.parts["neighbours"].high == pytest.approx(20 * (1 - 1 / 1.6), rel=0.2)
+
+
+def test_the_next_cause_says_that_a_neighbour_may_have_cost_more(tmp_path: Path) -> None:
+    late = MadeUp(ran=1.0, steps=lambda t: 10.0 if t >= 20 else 0.0)
+    run = recording(tmp_path / "run.sqlite", {"a": late, "b": MadeUp(ran=0.5)})
+    account = accounts(run.jobs, run.nodes, run.seconds)[0]
+
+    def told(seconds: float) -> Verdict:
+        return verdict(
+            replace(
+                account, losses=(Loss("b", "memory", TimeEstimate(seconds, 0.0, 35.0), "compared"),)
+            )
+        )
+
+    assert told(30.0).name == told(5.0).name == "starting"
+    assert "b may have slowed a through caches and memory bandwidth, or not" in told(30.0).why
+    assert "b may have slowed" not in told(5.0).why
+
+
+def test_a_job_is_slowed_only_while_it_runs(tmp_path: Path) -> None:
+    found = told(tmp_path, MadeUp(ran=0.5, waited=0.5, start=10), {"b": MadeUp(ran=1.5)})
+    assert found.why == "b slowed a by 50% through the cores they share: that cost 15 s."
+
+
+def test_of_several_neighbours_the_worst_is_named_and_all_count(tmp_path: Path) -> None:
+    found = told(tmp_path, SAME, {"b": MadeUp(ran=0.5), "c": MadeUp(ran=1.0)})
+    assert found.why.startswith("c slowed a by 33%")
+    assert ". Together with b that is 20 s (50% of its time)." in found.why
+
+
+@pytest.mark.parametrize(
+    ("name", "job", "node"),
+    [
+        ("own-cap", MadeUp(ran=0.5, waited=0.5, throttled=0.5, cap=0.5, limits={"cores": 0.5}), {}),
+        ("own-threads", MadeUp(ran=2.0, waited=6.0), {}),
+        ("hypervisor", MadeUp(ran=0.75), {"stolen": 0.25}),
+        ("neighbour-cores", SAME, {"outside": 1.5}),
+        ("input", MadeUp(ran=0.25, spans={"input": 0.075, "forward": 0.025}), {}),
+        ("waiting", MadeUp(ran=1.0, start=30), {}),
+        ("starting", MadeUp(ran=1.0, steps=lambda t: 10.0 if t >= 20 else 0.0), {}),
+        ("healthy", ALONE, {}),
+        ("not-known", MadeUp(ran=0.25), {}),
+        (
+            "not-known",
+            MadeUp(ran=1.6, ready=0.8, readings={"any_ready": lambda t: float(t % 5 > 0)}),
+            {},
+        ),
+        ("healthy", MadeUp(ran=1.6, ready=0.8, readings={"any_ready": 1.0}), {}),
+        ("not-known", MadeUp(ran=1.0, steps=0.0), {}),
+    ],
+)
+def test_the_cause_that_cost_most_is_named(
+    tmp_path: Path, name: str, job: MadeUp, node: dict[str, float]
+) -> None:
+    found = told(tmp_path, job, {}, **node)
+    assert found.name == name, found.why
+    assert found.low <= found.high
+
+
+def test_what_holds_steps_back_comes_before_a_start_in_a_run_of_seconds_too(tmp_path: Path) -> None:
+    late = MadeUp(
+        ran=0.92,
+        waited=0.08,
+        throttled=0.08,
+        cap=0.92,
+        end=9,
+        steps=lambda t: 10.0 if t > 3 else 0.0,
+    )
+    assert (
+        told(tmp_path / "free", replace(late, ran=1.0, waited=0.0, throttled=0.0)).name
+        == "starting"
+    )
+    assert told(tmp_path / "capped", replace(late, limits={"cores": 0.92})).name == "own-cap"
+
+
+def test_two_jobs_that_do_not_touch_each_other_are_both_healthy(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ALONE, "b": ALONE})
+    assert [verdict(each).name for each in accounts(run.jobs, run.nodes, run.seconds)] == [
+        "healthy",
+        "healthy",
+    ]
+
+
+def test_a_large_loss_that_was_counted_is_told_of_a_job_without_steps_too(tmp_path: Path) -> None:
+    assert (
+        told(tmp_path, MadeUp(ran=0.2, waited=0.8, steps=0.0), {"b": MadeUp(ran=1.8)}).name
+        == "neighbour-cores"
+    )
+
+
+@pytest.mark.parametrize(("at", "name"), [(30.0, "healthy"), (0.0, "waiting")])
+def test_a_start_time_that_its_user_asked_for_is_no_loss(
+    tmp_path: Path, at: float, name: str
+) -> None:
+    assert told(tmp_path, MadeUp(ran=1.0, start=30, at=at)).name == name
+
+
+def test_a_start_that_took_most_of_the_time_is_told_beside_another_cause(tmp_path: Path) -> None:
+    late = MadeUp(
+        ran=0.5, waited=0.5, steps=lambda t: 0.0 if t <= 30 else 10.0, ready=lambda t: float(t > 30)
+    )
+    found = told(tmp_path, late, {"b": MadeUp(ran=1.5, start=30)})
+    assert found.name == "neighbour-cores"
+    assert "to start, which a longer run does once" in found.why
+    assert "to start" not in told(tmp_path / "soon", SAME, {"b": MadeUp(ran=1.5)}).why
+
+
+@pytest.mark.parametrize(
+    ("job", "cure"),
+    [
+        (MadeUp(ran=1.0, steps=0.0), "Print a line for each step"),
+        (MadeUp(ran=1.0, readings={"cpu_waiting": None, "memory_bytes": 1e9}), "`headgate doctor`"),
+        (MadeUp(ran=0.1), "`headgate stacks a --all`"),
+    ],
+    ids=["no steps", "no readings", "idle"],
+)
+def test_what_is_not_known_comes_with_what_would_tell_more(
+    tmp_path: Path, job: MadeUp, cure: str
+) -> None:
+    found = told(tmp_path, job)
+    assert found.name == "not-known"
+    assert cure in found.next
+
+
+def test_a_job_that_ended_before_anything_was_read_of_it_lacks_no_reading_of_the_machine(
+    tmp_path: Path,
+) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": ALONE})
+    job = run.jobs[0]
+    silent = replace(job.progress, step=np.full_like(job.progress.step, np.nan))
+    blank = replace(
+        job, tasks=tuple(replace(task, usage={}) for task in job.tasks), progress=silent
+    )
+    found = verdict(accounts((blank,), run.nodes, run.seconds)[0])
+    assert found.name == "not-known"
+    assert "before enough was read of it" in found.why
+
+
+def test_a_job_of_which_only_the_memory_was_read_lacks_no_reading_of_the_machine(
+    tmp_path: Path,
+) -> None:
+    """A first reading has no rates. Of a job that ends before the second one nothing else is
+    known.
+    """
+    run = recording(
+        tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, end=4, readings={"memory_bytes": 1e6})}
+    )
+    job = run.jobs[0]
+    [task] = job.tasks
+    usage: Usage = {
+        "memory_bytes": task.signal("memory_bytes").within(0.0, 1.0),
+        "cpu_cores": task.signal("cpu_cores"),
+    }
+    [account] = accounts(
+        (replace(job, tasks=(replace(task, usage=usage),)),), run.nodes, run.seconds
+    )
+    assert "schedstat" not in verdict(account).why + verdict(account).next
+    assert account.more.lacks["cores"] == "it ended before enough was read of it"

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.output.damaging import damage
+
+from headgate.model.errors import NotFoundError, StorageError
+from headgate.recorded.store import Recorder, RunReader
+from headgate.testing.wait import until
+
+
+def test_rows_come_back_as_they_were_added(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add(
+        "progress", t=1.5, task="a/worker-0", step=3, loss=0.25, count=2, metrics={"accuracy": 0.5}
+    )
+    recorder.add("progress", t=2.5, task="a/worker-0", step=4, loss=float("nan"), nan=1, count=1)
+    assert recorder.flush()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        first, second = reader.rows("progress")
+    assert (first["step"], first["loss"], first["metrics"]) == (3, 0.25, '{"accuracy": 0.5}')
+    assert (second["loss"], second["nan"]) == (None, 1)
+    recorder.close()
+    recorder.close()
+
+
+def test_a_row_with_a_primary_key_replaces_the_former(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("jobs", name="a", state="running")
+    recorder.add("jobs", name="a", state="done")
+    recorder.close()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        assert [row["state"] for row in reader.rows("jobs")] == ["done"]
+
+
+def test_a_key_that_no_column_has_is_refused(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    with pytest.raises(TypeError, match="colour"):
+        recorder.add("jobs", name="a", colour="red")
+    recorder.close()
+
+
+def test_what_sqlite_does_not_take_is_made_so_that_it_does(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    recorder.add("events", t=float("inf"), text="a\udc80b")
+    recorder.add("progress", step=2**70, samples=10**400)
+    assert recorder.flush()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        [event] = reader.rows("events")
+        [progress] = reader.rows("progress")
+    assert (event["t"], event["text"]) == (None, "a?b")
+    assert (progress["step"], progress["samples"]) == (2**70, None)
+    recorder.close()
+
+
+def test_kill_9_while_writing_leaves_a_readable_store(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    writer = (
+        "import sys, itertools; from pathlib import Path; from headgate.recorded.store import "
+        "Recorder\n"
+        "r = Recorder(Path(sys.argv[1]))\n"
+        "for i in itertools.count():\n"
+        "    r.add('events', t=float(i), kind='note', text='x' * 200)\n"
+        "    if i % 500 == 0: r.flush(); print(i, flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", writer, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    flushed = 0
+    for line in process.stdout:
+        flushed = int(line)
+        if flushed >= 5000:
+            break
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    with RunReader(path) as reader:
+        times = [row["t"] for row in reader.rows("events")]
+        assert reader.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
+    assert len(times) > flushed
+    assert times == [float(i) for i in range(len(times))]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+def test_a_full_disk_loses_no_row(tmp_path: Path) -> None:
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "headgate-test", str(tmp_path)], check=True
+    )
+    recorder: Recorder | None = None
+    try:
+        said: list[str | None] = []
+        recorder = Recorder(tmp_path / "run.sqlite", said.append)
+        filler = tmp_path / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError):
+            while True:
+                file.write(b"x" * 4096)
+        for i in range(2000):
+            recorder.add("events", t=float(i), kind="note", text="y" * 100)
+        assert not recorder.flush(timeout=2)
+        assert len(said) == 1 and said[0] is not None and "full" in said[0]
+        filler.unlink()
+        until(lambda: recorder.flush(timeout=3), what="writing after space was freed")
+        assert said[-1] is None
+        with RunReader(tmp_path / "run.sqlite") as reader:
+            assert [row["t"] for row in reader.rows("events")] == [float(i) for i in range(2000)]
+    finally:
+        if recorder is not None:
+            recorder.close()
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_damaged_part_of_a_store_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    recorder = Recorder(path)
+    recorder.add("meta", key="state", value="done")
+    recorder.add("jobs", name="a")
+    recorder.close()
+    damage(path, "jobs")
+    with RunReader(path) as reader:
+        assert reader.meta() == {"state": "done"}
+        for read in (
+            lambda: list(reader.rows("jobs")),
+            lambda: reader.query("SELECT * FROM jobs"),
+            lambda: reader.tuples("SELECT * FROM jobs"),
+        ):
+            with pytest.raises(
+                StorageError, match=f"^cannot read {path}: database disk image is malformed"
+            ):
+                read()
+
+
+def test_the_facts_of_a_damaged_store_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    recorder = Recorder(path)
+    recorder.add("meta", key="state", value="done")
+    recorder.close()
+    damage(path, "meta")
+    with RunReader(path) as reader, pytest.raises(StorageError, match=f"^cannot read {path}: "):
+        reader.meta()
+
+
+def test_what_is_not_a_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        RunReader(tmp_path / "none.sqlite")
+    (tmp_path / "text.sqlite").write_text("not a database" * 100)
+    with pytest.raises(StorageError, match="cannot read"):
+        RunReader(tmp_path / "text.sqlite")
+    with pytest.raises(StorageError, match="cannot write"):
+        Recorder(tmp_path / "missing" / "run.sqlite")
+
+
+def test_a_row_that_cannot_be_written_costs_nothing_but_itself_and_is_told(tmp_path: Path) -> None:
+    told: list[str | None] = []
+    recorder = Recorder(tmp_path / "run.sqlite", told.append)
+    recorder.add("events", t=1.0, text="before")
+    recorder.add("events", t=2.0, text={"a", "set"})
+    recorder.add("events", t=3.0, text="after")
+    assert recorder.flush()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        assert [row["text"] for row in reader.rows("events")] == ["before", "after"]
+    assert [
+        str(text).startswith("a row of events could not be written and is left out")
+        for text in told
+    ] == [True]
+    recorder.close()
+
+
+def test_the_first_row_after_a_time_is_found_though_some_come_late(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    times = [float(t) for t in range(1000)]
+    times[500], times[503] = times[503], times[500]
+    for t in [*times, None]:
+        recorder.add("usage", t=t, target="a/worker-0", cpu_cores=1.0)
+    recorder.close()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        for after in (0.0, 20.0, 501.0, 777.5, 999.0, 5000.0):
+            first = reader.first_row("usage", after)
+            kept = {
+                t
+                for (t,) in reader.tuples(
+                    "SELECT t FROM usage WHERE rowid >= ? AND t IS NOT NULL", (first,)
+                )
+            }
+            assert kept >= {t for t in times if t >= after}
+            assert len(kept) <= max(1000 - after, 0.0) + 35
+        assert reader.first_row("checkpoints", 100.0) <= 1

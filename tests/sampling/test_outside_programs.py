@@ -1,0 +1,197 @@
+"""Programs outside the tasks: whose they are, what they used, and who may lower their priority."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.sampling.outside_programs import OutsideProgram, OutsideProgramsReader
+from headgate.testing import wait
+
+SPINS = "import os\nos.nice({nice})\nprint(flush=True)\nwhile True: pass"
+NOBODY = 65534
+
+
+@pytest.fixture
+def spins(tmp_path: Path) -> Iterator[list[int]]:
+    """Two programs that use the cores: one of the lowest priority, and one of another user where
+    this one is root.
+    """
+    processes = []
+    for name, nice in (("greedy.py", 5), ("meek.py", 19)):
+        (tmp_path / name).write_text(SPINS.format(nice=nice))
+        other = {"user": NOBODY} if name == "greedy.py" and os.geteuid() == 0 else {}
+        with open(tmp_path / name) as script:  # which another user could not open
+            command = [os.path.realpath(sys.executable), "-X", "utf8", str(tmp_path / name)]
+            if other:
+                command = ["/bin/sh", "-c", "while :; do :; done"]
+            process = subprocess.Popen(command, stdin=script, stdout=subprocess.PIPE, **other)  # type: ignore[call-overload]
+        if not other:
+            process.stdout.readline()
+        processes.append(process)
+    yield [process.pid for process in processes]
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_they_are_named_with_their_user_and_what_they_used(spins: list[int]) -> None:
+    reader = OutsideProgramsReader()
+    assert reader.look(()) == []
+    found: dict[int, OutsideProgram] = {}
+
+    def look() -> bool:
+        found.update({each.pid: each for each in reader.look(())})
+        return set(spins) <= set(found)
+
+    wait.until(look, 60, "both have used the cores")
+    greedy, meek = (found[pid] for pid in spins)
+    assert meek.command == f"{os.path.basename(os.path.realpath(sys.executable))} meek.py"
+    assert (meek.nice, meek.is_mine, meek.may_renice) == (19, True, False)
+    assert meek.seconds > 0.0
+    if os.geteuid() == 0:
+        assert (greedy.user, greedy.command, greedy.is_mine) == ("nobody", "sh", True)
+
+
+def test_own_processes_and_idle_ones_are_left_out(spins: list[int]) -> None:
+    reader = OutsideProgramsReader()
+    reader.look(())
+    seen = wait.until(
+        lambda: {each.pid for each in reader.look(spins[:1])} & {spins[1]},
+        60,
+        "the other one is seen",
+    )
+    assert seen == {spins[1]}
+
+
+def made(
+    root: Path,
+    pid: int,
+    *,
+    ticks: int,
+    nice: int = 0,
+    grouped: str = "0",
+    parent: int = 1,
+    children: int = 0,
+) -> None:
+    """A process as /proc shows it."""
+    folder = root / "proc" / str(pid)
+    folder.mkdir(parents=True, exist_ok=True)
+    rest = f"S {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 {children} 0 20 {nice} 1 0 77"
+    (folder / "stat").write_text(f"{pid} (a (b) c) {rest}\n")
+    (folder / "cmdline").write_text("/usr/bin/python3\0-m\0package.train\0--key=secret\0")
+    (root / "proc/sys/kernel").mkdir(parents=True, exist_ok=True)
+    (root / "proc/sys/kernel/sched_autogroup_enabled").write_text(grouped)
+
+
+@pytest.mark.parametrize(
+    ("nice", "grouped", "helps"), [(0, "0\n", True), (19, "0\n", False), (0, "1\n", False)]
+)
+def test_a_lower_priority_is_no_help_at_the_lowest_one_and_between_sessions(
+    tmp_path: Path, nice: int, grouped: str, helps: bool
+) -> None:
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 7, ticks=100, nice=nice, grouped=grouped)
+    reader.look(())
+    made(tmp_path, 7, ticks=300, nice=nice, grouped=grouped)
+    [program] = reader.look(())
+    assert program.command == "python3 -m package.train"
+    assert program.seconds == pytest.approx(200 / os.sysconf("SC_CLK_TCK"))
+    assert program.may_renice is helps
+
+
+def test_what_a_child_used_is_not_counted_again_for_the_shell_that_waited_for_it(
+    tmp_path: Path,
+) -> None:
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 7, ticks=0)
+    made(tmp_path, 8, ticks=0, parent=7)
+    reader.look(())
+    made(tmp_path, 8, ticks=500, parent=7)
+    [program] = reader.look(())
+    assert program.pid == 8
+    shutil.rmtree(tmp_path / "proc" / "8")
+    made(tmp_path, 7, ticks=0, children=500)
+    assert reader.look(()) == []
+    made(tmp_path, 7, ticks=0, children=900)  # of children that came and went between two looks
+    [program] = reader.look(())
+    assert program.pid == 7
+    assert program.seconds == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
+
+
+def gone(root: Path, *pids: int) -> None:
+    for pid in pids:
+        shutil.rmtree(root / "proc" / str(pid))
+
+
+def test_what_a_tool_s_processes_used_is_not_that_of_the_shell_in_which_all_of_them_end(
+    tmp_path: Path,
+) -> None:
+    """`make` runs `pytest`, and both end between two looks."""
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 7, ticks=0)
+    made(tmp_path, 8, ticks=5, parent=7)
+    made(tmp_path, 9, ticks=3000, parent=8)
+    reader.look(())
+    gone(tmp_path, 8, 9)
+    made(tmp_path, 7, ticks=0, children=3105)
+    [program] = reader.look(())
+    assert program.seconds == pytest.approx(100 / os.sysconf("SC_CLK_TCK"))  # since the look before
+
+
+def test_what_an_orphan_used_is_not_that_of_the_process_that_takes_it_in(tmp_path: Path) -> None:
+    """A shell is killed with its child, which a service above it waits for."""
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 6, ticks=0)
+    made(tmp_path, 7, ticks=0, parent=6)
+    made(tmp_path, 8, ticks=40, parent=7)
+    made(tmp_path, 9, ticks=2000, parent=8)
+    reader.look(())
+    gone(tmp_path, 8, 9)
+    made(tmp_path, 7, ticks=0, parent=6, children=40)
+    made(tmp_path, 6, ticks=0, children=2000)
+    assert reader.look(()) == []
+
+
+def test_a_parent_that_was_read_just_before_its_child_ended_is_told_of_it_later(
+    tmp_path: Path,
+) -> None:
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 7, ticks=0)
+    made(tmp_path, 8, ticks=900, parent=7)
+    reader.look(())
+    gone(tmp_path, 8)
+    assert reader.look(()) == []
+    made(tmp_path, 7, ticks=0, children=900)
+    assert reader.look(()) == []
+    made(tmp_path, 7, ticks=0, children=1000)
+    [program] = reader.look(())
+    assert program.seconds == pytest.approx(100 / os.sysconf("SC_CLK_TCK"))
+
+
+def test_what_orphans_used_is_not_that_of_the_first_process(tmp_path: Path) -> None:
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 1, ticks=10, parent=0)
+    reader.look(())
+    made(tmp_path, 1, ticks=10, parent=0, children=500)  # of a program whose parent had ended
+    assert reader.look(()) == []
+    made(tmp_path, 1, ticks=12, parent=0, children=900)
+    [program] = reader.look(())
+    assert program.seconds == pytest.approx(2 / os.sysconf("SC_CLK_TCK"))
+
+
+def test_a_hub_of_another_home_is_known(tmp_path: Path) -> None:
+    reader = OutsideProgramsReader(tmp_path)
+    made(tmp_path, 7, ticks=0)
+    made(tmp_path, 8, ticks=0)
+    reader.look(())
+    made(tmp_path, 7, ticks=100)
+    made(tmp_path, 8, ticks=100)
+    (tmp_path / "proc/8/cmdline").write_text("/usr/bin/python3\0-m\0headgate.hub.server\0")
+    assert {program.pid: program.is_hub for program in reader.look(())} == {7: False, 8: True}
